@@ -1,8 +1,9 @@
-//! What is kept of collections: rows, whose they are, and how far each device has read them.
+//! Data of collections: rows, the partition keys to which they belong, and the progress of each device.
 //!
-//! A row belongs to partition keys, and a device holds some: what it may see are the rows that belong to one of its keys. Each
-//! change of a row has a [`Stamp`], its place in the order of all changes, so that what is new for a device is read from an index
-//! over key and stamp. Who has which key is worked out above; here a key is a number.
+//! A row belongs to partition keys, and a device has some keys: it may see the rows that belong to one of its keys.
+//! Each change of a row has a [`Stamp`], its position in the order of all changes, so that the changes for a device
+//! are read from an index over key and stamp. The owners of keys are determined by the sync crate; here a key is a
+//! number.
 
 use std::collections::HashMap;
 
@@ -17,57 +18,58 @@ use tocsin_model::{
 pub type CollectionNumber = u32;
 /// A partition key, as a number.
 pub type KeyNumber = u32;
-/// A device, as a number; 0 stands for writes over the API.
+/// A device, as a number; 0 stands for writes through the API.
 pub type DeviceNumber = u32;
-/// The author of a version of a row: 0 for writes over the API, the number of a device for the first copy of its replica, and a
-/// number of its own, from [`FIRST_COPY_AUTHOR`] on, for each further copy.
+/// The author of a version of a row: 0 for writes through the API, the number of the device for the first copy of its
+/// replica, and a separate number, from [`FIRST_COPY_AUTHOR`] on, for each further copy.
 pub type AuthorNumber = u32;
 
-/// Authors from here on are further copies of a device's replica.
+/// Authors with this number or above are further copies of a device's replica.
 pub const FIRST_COPY_AUTHOR: AuthorNumber = 1 << 31;
-/// Batches of edits that are remembered of an author. An older batch that arrives again is taken in again, as a copy's.
+/// Number of edit batches that are remembered for each author. An older batch that is sent again is applied again, as
+/// the batch of a copy.
 pub const BATCHES_KEPT: u32 = 16;
-/// Batches of edits that are remembered of a device, over all its authors.
+/// Number of edit batches that are remembered for each device, over all its authors.
 pub const BATCHES_OF_DEVICE_MAX: u32 = 256;
-/// Periods of the server that are remembered. A device whose cursor is of an older one reads all rows anew.
+/// Number of server periods that are remembered. A device whose cursor is of an older one reads all rows again.
 pub const PERIODS_KEPT: usize = 10_000;
 
-/// Generations of a device's keys that are remembered. A cursor of an older one has expired.
+/// Number of key generations that are remembered for each device. A cursor of an older one has expired.
 pub const GENERATIONS_KEPT: u32 = 8;
-/// Devices, at most.
+/// Maximum number of devices.
 pub const DEVICES_MAX: usize = 100_000;
 
-/// A row as it is stored.
+/// A stored row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredRow {
-    /// Its number.
+    /// The number of the row.
     pub number: i64,
-    /// Its collection.
+    /// The collection.
     pub collection: CollectionNumber,
-    /// Its id in the collection.
+    /// The id in the collection.
     pub id: Box<str>,
-    /// When what it says last changed.
+    /// The last change of the content.
     pub version: Stamp,
-    /// When it, or whose it is, last changed.
+    /// The last change of the content or of the keys.
     pub sequence: Stamp,
-    /// Whose edit made the version.
+    /// The author of the version.
     pub author: AuthorNumber,
-    /// What the author knew then.
+    /// The newest version that the author knew at that time.
     pub seen: Stamp,
-    /// What it says, a JSON object; `None`: it was removed.
+    /// The content, a JSON object; `None` if the row was removed.
     pub body: Option<Box<str>>,
-    /// Who last wrote which field, where that was not the author of the row: a JSON object.
+    /// The last author of each field that was not written by the author of the row: a JSON object.
     pub columns: Option<Box<str>>,
-    /// The partition keys that it belongs to, ascending.
+    /// The partition keys to which it belongs, ascending.
     pub keys: Vec<KeyNumber>,
 }
 
-/// What a row becomes.
+/// A new state of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowWrite {
-    /// Its collection.
+    /// The collection.
     pub collection: CollectionNumber,
-    /// Its id.
+    /// The id.
     pub id: Box<str>,
     /// See [`StoredRow`].
     pub body: Option<Box<str>>,
@@ -79,57 +81,57 @@ pub struct RowWrite {
     pub columns: Option<Box<str>>,
     /// See [`StoredRow`]; ascending.
     pub keys: Vec<KeyNumber>,
-    /// The rows through which it is shared.
+    /// The rows that determine its keys.
     pub joins: Vec<(CollectionNumber, Box<str>)>,
 }
 
-/// How far a device has read.
+/// Read position of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// The generation of keys that it holds; 0: none yet.
+pub struct ReplicaCursor {
+    /// The generation of its keys; 0: none yet.
     pub generation: u32,
-    /// It knows all changes of its keys up to here.
+    /// The device knows all changes of its keys up to this stamp.
     pub sequence: Stamp,
-    /// While its keys become others.
-    pub moving: Option<Moving>,
+    /// Present while the device changes to another generation of keys.
+    pub moving: Option<GenerationMove>,
 }
 
-/// How far the move to another generation of keys has come.
+/// Progress of the change to another generation of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moving {
+pub struct GenerationMove {
     /// The new generation.
     pub to: u32,
-    /// Where the device will stand after it.
+    /// The stamp of the device after the change.
     pub upto: Stamp,
-    /// What is being told.
-    pub stage: Stage,
-    /// The key that is read, where keys are read one after the other.
+    /// The current step.
+    pub stage: MoveStage,
+    /// The key that is being read, in steps that read one key after another.
     pub key: KeyNumber,
-    /// The last change that was told.
+    /// The last change that was sent.
     pub after: Stamp,
 }
 
-/// What is told while keys become others, in this order.
+/// Steps of a change of keys, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stage {
-    /// What rows go with the keys that are lost.
+pub enum MoveStage {
+    /// Removals of the rows of lost keys.
     Lost,
-    /// What changed of those that stay.
+    /// Changes in the keys that stay.
     Kept,
-    /// What rows come with those that are new.
+    /// The rows of new keys.
     Gained,
 }
 
-impl Place {
-    /// The newest stamp that a device at this place may know of.
+impl ReplicaCursor {
+    /// The newest stamp that a device with this cursor may know.
     pub fn newest(&self) -> Stamp {
         self.moving.map_or(self.sequence, |moving| self.sequence.max(moving.upto).max(moving.after))
     }
 
-    /// That of a device which has nothing.
-    pub const NOWHERE: Place = Place { generation: 0, sequence: Stamp(0), moving: None };
+    /// The cursor of a device without data.
+    pub const START: ReplicaCursor = ReplicaCursor { generation: 0, sequence: Stamp(0), moving: None };
 
-    /// It is known what was removed since. That of a first reading is its end.
+    /// Whether all removals since this cursor are still known. For a first read, the end of the read counts.
     pub fn is_known_since(&self, forgotten: Stamp) -> bool {
         match self.moving {
             Some(moving) if self.generation == 0 => moving.upto >= forgotten,
@@ -137,105 +139,105 @@ impl Place {
         }
     }
 
-    /// The place at which a device begins to take over other keys.
+    /// The cursor of a device that begins to change to other keys.
     #[must_use]
-    pub fn begin_move(self, to: u32, upto: Stamp) -> Place {
-        let moving = Moving { to, upto, stage: Stage::Lost, key: 0, after: Stamp(0) };
-        Place { moving: Some(moving), ..self }
+    pub fn begin_move(self, to: u32, upto: Stamp) -> ReplicaCursor {
+        let moving = GenerationMove { to, upto, stage: MoveStage::Lost, key: 0, after: Stamp(0) };
+        ReplicaCursor { moving: Some(moving), ..self }
     }
 }
 
-/// What a device wants to read.
+/// A request for a block of changes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
-    /// Where it stands.
-    pub place: Place,
-    /// The collections that it reads, with their names.
+pub struct BlockRequest {
+    /// The position of the device.
+    pub cursor: ReplicaCursor,
+    /// The collections to read, with their names.
     pub collections: HashMap<CollectionNumber, Box<str>>,
-    /// The keys that it holds, or will hold after the move; ascending.
+    /// The keys of the device, or its keys after the change; ascending.
     pub held: Vec<KeyNumber>,
-    /// The keys that it held before the move; ascending. Empty where there is none.
+    /// The keys before the change; ascending. Empty if there is no change.
     pub held_before: Vec<KeyNumber>,
-    /// Rows of a block, at most.
+    /// Maximum number of rows.
     pub rows_max: usize,
-    /// A block that has this many bytes is full.
+    /// A block with this many bytes is complete.
     pub bytes_max: usize,
 }
 
-/// A part of what a device wants to read.
+/// A block of changes for a device.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Block {
-    /// A line for each row: `["collection","id",version,{...}]`, with `null` for one that is gone.
+pub struct ReplicaBlock {
+    /// A line for each row: `["collection","id",version,{...}]`, with `null` for a removed row.
     pub lines: Vec<u8>,
-    /// Rows that are there.
+    /// Number of rows with content.
     pub rows: u64,
-    /// Rows that are gone.
+    /// Number of removed rows.
     pub removed: u64,
-    /// Where the device stands after it.
-    pub place: Place,
-    /// Whether there is more.
+    /// The cursor of the device after this block.
+    pub cursor: ReplicaCursor,
+    /// Whether there are more changes.
     pub more: bool,
 }
 
-/// A device that keeps a replica.
+/// A device that has a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaDevice {
-    /// Its number.
+    /// The number of the device.
     pub number: DeviceNumber,
-    /// Its id, for people.
+    /// The id, for people.
     pub id: Box<str>,
     /// The application whose collections it reads.
     pub application: Name,
-    /// Whose it is.
+    /// The owner.
     pub subscriber: SubscriberId,
-    /// The number of that subscriber: another one of the same id is somebody else.
+    /// The number of the owner: another subscriber with the same id is somebody else.
     pub subscriber_number: SubscriberNumber,
-    /// What its owner calls it.
+    /// The name chosen by the owner.
     pub name: String,
     /// The collections that it may read; `None`: all.
     pub collections: Option<Vec<Name>>,
     /// Whether it may send edits.
     pub may_write: bool,
-    /// Of its token.
+    /// The hash of its token.
     pub hash: [u8; 32],
-    /// When it was made.
+    /// The time of its creation.
     pub created_at: Timestamp,
-    /// When it stops working.
+    /// The end of its validity.
     pub expires_at: Option<Timestamp>,
-    /// Since when it is to drop all that it has.
+    /// The time from which it must delete its data.
     pub wipe_at: Option<Timestamp>,
-    /// When it told that it did.
+    /// The time at which it confirmed the deletion.
     pub wiped_at: Option<Timestamp>,
 }
 
-/// What is known of a device's reading and writing.
+/// Read and write state of a device.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DeviceState {
-    /// The newest generation of its keys, and these; ascending.
+    /// The newest generation of its keys, and the keys; ascending.
     pub generation: u32,
     /// See `generation`.
     pub keys: Vec<KeyNumber>,
-    /// The last of its edits that was taken in.
+    /// The last of its edits that was applied.
     pub uploaded: u64,
 }
 
-/// A batch of edits of a device, as far as it was taken in.
+/// An edit batch of a device and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EditBatch {
-    /// Its id.
+    /// The id.
     pub id: Box<str>,
-    /// The writer.
+    /// The author.
     pub author: AuthorNumber,
-    /// The last edit that was taken in.
+    /// The last edit that was applied.
     pub upto: u64,
-    /// Whether no other batch of its author came after it.
+    /// Whether it is the newest batch of its author.
     pub is_last: bool,
 }
 
 /// A point in the history of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryPoint {
-    /// The id of the period; empty: before periods were numbered.
+    /// The id of the period; empty for points from before periods had ids.
     pub period: Box<str>,
     /// The last stamp that was known.
     pub stamp: Stamp,
@@ -246,12 +248,13 @@ pub struct HistoryPoint {
 pub struct History(pub Vec<(Box<str>, Stamp)>);
 
 impl History {
-    /// The id of the period of now.
+    /// The id of the current period.
     pub fn current(&self) -> &str {
         self.0.last().map_or("", |(id, _)| id)
     }
 
-    /// Whether a point is of this history. It is not if the server was restored from a backup that is older than the point.
+    /// Whether a point belongs to this history. It does not if the server was restored from a backup that is older
+    /// than the point.
     pub fn contains(&self, point: &HistoryPoint, newest: Stamp) -> bool {
         let follower = match self.0.iter().position(|(id, _)| *id == point.period) {
             Some(at) => at + 1,
@@ -263,30 +266,30 @@ impl History {
     }
 }
 
-/// Edits that met.
+/// A conflict of edits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conflict {
-    /// Its number.
+    /// The number of the conflict.
     pub number: u64,
-    /// Its collection.
+    /// The collection.
     pub collection: CollectionNumber,
     /// The row.
     pub row: Box<str>,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// The device whose edit came second.
     pub device: DeviceNumber,
-    /// What decided.
+    /// The rule that decided.
     pub resolver: Box<str>,
-    /// Whose edit stayed: `server`, `client` or `both`.
+    /// The edit that was kept: `server`, `client` or `both`.
     pub winner: Box<str>,
-    /// What the row said when the device edited it, as far as it edited; JSON.
+    /// The fields that the device edited, as they were before; JSON.
     pub base: Box<str>,
-    /// What the row said; JSON, `null` if it was gone.
+    /// The content on the server; JSON, `null` if the row was removed.
     pub server: Box<str>,
-    /// What the device wanted; JSON, `null` if it removed the row.
+    /// The edit of the device; JSON, `null` if it removed the row.
     pub client: Box<str>,
-    /// When what had lost was put in place.
+    /// The time at which the losing edit was applied after all.
     pub reverted_at: Option<Timestamp>,
 }
 
@@ -295,59 +298,59 @@ pub struct Conflict {
 pub struct PastSession {
     /// The device.
     pub device: DeviceNumber,
-    /// When it began and ended.
+    /// The times of its begin and its end.
     pub began_at: Timestamp,
     /// See `began_at`.
     pub ended_at: Timestamp,
-    /// How: `done`, `ended` by somebody, or `lost` when the device did not come back.
+    /// The outcome: `done`, `ended` by somebody, or `lost` if the device did not come back.
     pub outcome: Box<str>,
-    /// What it carried.
-    pub tally: Tally,
+    /// Counts of the session.
+    pub tally: SessionCounts,
 }
 
-/// What a session carried.
+/// Counts of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Tally {
-    /// Edits that were taken in.
+pub struct SessionCounts {
+    /// Edits that were applied.
     pub edits: u64,
-    /// Those that met others.
+    /// Edits with a conflict.
     pub conflicts: u64,
-    /// Those that were refused.
+    /// Edits that were refused.
     pub refused: u64,
     /// Rows that were sent.
     pub rows: u64,
-    /// Those that were told to be gone.
+    /// Removals that were sent.
     pub removed: u64,
-    /// Bytes that came, as they came.
+    /// Bytes received, as transmitted.
     pub bytes_up: u64,
-    /// Bytes that were sent, as they were sent.
+    /// Bytes sent, as transmitted.
     pub bytes_down: u64,
-    /// Milliseconds in queues.
+    /// Milliseconds spent in queues.
     pub waited_ms: u64,
 }
 
-/// How much there is. Cheap to tell.
+/// Counts of all rows. Cheap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CollectionCounts {
-    /// Rows that are there.
+    /// Rows with content.
     pub rows: u64,
-    /// Rows of which is only known that they are gone.
+    /// Removed rows that are still recorded.
     pub removed: u64,
-    /// Events of changes that wait to be taken in.
+    /// Events of changes that were not accepted yet.
     pub raised: u64,
 }
 
-/// Events of changes of rows that may wait to be taken in; beyond that, changes that raise more are refused.
+/// Maximum number of events of row changes that were not accepted yet; above it, changes that raise more are refused.
 pub const RAISED_MAX: u64 = 1_000_000;
 
-/// An event that a change of a row raised.
+/// An event raised by a change of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaisedEvent {
     /// The stamp of the change.
     pub stamp: Stamp,
     /// The class of the event.
     pub class: Name,
-    /// What it says, as a JSON object.
+    /// The event, as a JSON object.
     pub event: Box<str>,
 }

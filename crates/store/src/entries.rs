@@ -1,8 +1,8 @@
-//! The port of the directory: entries in a tree, of which subscribers are some.
+//! Port of the directory: the system of record as a tree of LDAP entries.
 //!
-//! A subscriber is kept once, as the records keep it. Beside its row the directory has where it stands in the tree
-//! ([`Placement`]); one without a placement stands where the directory lets all such stand. What is no subscriber is an
-//! [`Object`]: a container, a group. Whoever changes a subscriber, by whatever way, changes its entry in the same commit.
+//! A subscriber is stored once, as a record. Its position in the tree ([`Placement`]) is stored beside it; a
+//! subscriber without a placement appears in the default container of the directory. All other entries, such as
+//! containers and groups, are [`Object`]s. Any change of a subscriber changes its entry in the same commit.
 
 use std::{
     any::Any,
@@ -21,15 +21,15 @@ use tocsin_model::{
 
 use crate::{
     error::StoreError,
-    records::{Expect, NewSubscriber},
+    records::{NewSubscriber, Precondition},
 };
 
-/// The number of an entry, never used twice: that of an object, or that of a subscriber below zero.
+/// Entry number, never reused. Objects have positive numbers, subscribers negative ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryNumber(pub i64);
 
 impl EntryNumber {
-    /// The subscriber of this number, if it is one.
+    /// Number of the subscriber, if the entry is one.
     pub fn subscriber(self) -> Option<SubscriberNumber> {
         (self.0 < 0).then(|| SubscriberNumber(self.0.unsigned_abs()))
     }
@@ -41,275 +41,282 @@ impl From<SubscriberNumber> for EntryNumber {
     }
 }
 
-/// Where a subscriber stands in the tree, and what it is there.
+/// Position of a subscriber in the tree, and its object classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// The entry above.
+    /// Parent entry.
     pub parent: EntryNumber,
-    /// Its relative distinguished name, as it was written.
+    /// Relative distinguished name (RDN), as written.
     pub rdn: Box<str>,
-    /// The same in normal form; unique below the parent.
+    /// Normalized RDN; unique below the parent.
     pub rdn_key: Box<str>,
-    /// Its object classes, separated by spaces.
+    /// Object classes, separated by spaces.
     pub classes: Box<str>,
 }
 
-/// An entry that is no subscriber.
+/// Entry that is not a subscriber.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
-    /// The entry above; none above the first.
+    /// Parent entry; none for the root.
     pub parent: Option<EntryNumber>,
-    /// Its relative distinguished name, as it was written; the whole name of the first.
+    /// Relative distinguished name (RDN), as written; for the root, its whole name.
     pub rdn: Box<str>,
-    /// The same in normal form; unique below the parent.
+    /// Normalized RDN; unique below the parent.
     pub rdn_key: Box<str>,
-    /// Its attributes with its object classes; a list has several values.
+    /// Attributes, including the object classes; a list holds several values.
     pub attributes: BTreeMap<String, Value>,
 }
 
-/// Attributes of objects of which each value is a row of its own, so that a member comes and goes without the others.
+/// Multi-valued attributes with one row per value, so that members can be added and removed one by one.
 pub const ROW_ATTRIBUTES: [&str; 3] = ["member", "roleOccupant", "uniqueMember"];
 
-/// Values of an object's attribute that are rows, which come and go while all else of the object stays.
+/// Added and removed rows of a row attribute; the rest of the object stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowChange {
-    /// The attribute, one of [`ROW_ATTRIBUTES`].
+    /// Attribute, one of [`ROW_ATTRIBUTES`].
     pub name: Box<str>,
-    /// Values that it gets.
+    /// Values to add.
     pub added: Vec<Box<str>>,
-    /// Values that it loses.
+    /// Values to remove.
     pub removed: Vec<Box<str>>,
-    /// Keys under which the entry is no longer found.
+    /// Index keys to remove.
     pub gone: Vec<EntryKey>,
-    /// Keys under which it is found from now on.
+    /// Index keys to add.
     pub made: Vec<EntryKey>,
 }
 
-/// An object as it is stored.
+/// Object as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredObject {
-    /// Above zero.
+    /// Entry number, positive.
     pub number: EntryNumber,
-    /// What it is.
+    /// Object.
     pub object: Object,
-    /// When it was made, and when it last changed.
+    /// Time of creation, and of the last change.
     pub created_at: Timestamp,
     /// See `created_at`.
     pub updated_at: Timestamp,
-    /// Grows with each change.
+    /// Revision, incremented by each change.
     pub revision: u64,
 }
 
-/// An entry as the store has it.
+/// Entry as stored.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Node {
-    /// A subscriber, and where it stands; `None`: where all stand that were not placed.
+pub enum EntryNode {
+    /// Subscriber with its placement; `None`: in the default container.
     Subscriber(Box<Subscriber>, Option<Placement>),
-    /// Anything else.
+    /// Any other entry.
     Object(StoredObject),
 }
 
-impl Node {
-    /// Its number.
+impl EntryNode {
+    /// Entry number.
     pub fn number(&self) -> EntryNumber {
         match self {
-            Node::Subscriber(subscriber, _) => subscriber.number.into(),
-            Node::Object(object) => object.number,
+            EntryNode::Subscriber(subscriber, _) => subscriber.number.into(),
+            EntryNode::Object(object) => object.number,
         }
     }
 
-    /// The entry above; `None` for the first, and for a subscriber that was not placed.
+    /// Parent entry; `None` for the root and for a subscriber without a placement.
     pub fn parent(&self) -> Option<EntryNumber> {
         match self {
-            Node::Subscriber(_, placement) => placement.as_ref().map(|placement| placement.parent),
-            Node::Object(object) => object.object.parent,
+            EntryNode::Subscriber(_, placement) => placement.as_ref().map(|placement| placement.parent),
+            EntryNode::Object(object) => object.object.parent,
         }
     }
 
-    /// Where it was put, and under which name; nothing of a subscriber that was not placed.
+    /// Parent and RDN; `None` for a subscriber without a placement.
     pub(crate) fn place(&self) -> (Option<EntryNumber>, Option<&str>) {
         match self {
-            Node::Subscriber(_, placement) => (self.parent(), placement.as_ref().map(|placement| &*placement.rdn)),
-            Node::Object(object) => (object.object.parent, Some(&*object.object.rdn)),
+            EntryNode::Subscriber(_, placement) => (self.parent(), placement.as_ref().map(|placement| &*placement.rdn)),
+            EntryNode::Object(object) => (object.object.parent, Some(&*object.object.rdn)),
         }
     }
 }
 
-/// Under what an entry is found: an index, and a key in it.
+/// Key of an entry in a search index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryKey {
-    /// The index.
+    /// Name of the index.
     pub index: Arc<str>,
-    /// What is looked for; keys are in the order of their bytes.
+    /// Key value; keys are ordered by their bytes.
     pub key: Box<[u8]>,
 }
 
-/// What a commit did to an entry.
+/// Change of an entry by a commit.
 #[derive(Debug, Clone)]
 pub struct EntryChange {
-    /// Which.
+    /// Entry.
     pub number: EntryNumber,
-    /// Keys under which it is no longer found, or is found from now on.
+    /// Index keys removed or added.
     pub keys: Vec<EntryKey>,
-    /// Whether its name changed, and with it those of the entries below.
+    /// Whether its name changed, and with it the names of the entries below.
     pub renamed: bool,
-    /// What it is now.
-    pub now: Now,
+    /// State after the commit.
+    pub now: EntryState,
 }
 
-/// What an entry is after a commit.
+/// State of an entry after a commit.
 #[derive(Debug, Clone)]
-pub enum Now {
-    /// It is gone.
+pub enum EntryState {
+    /// Removed.
     Gone,
-    /// This.
-    Stored(Node),
-    /// What its watcher built beforehand.
-    Built(Built),
-    /// A part of it changed, and the store did not read the rest.
+    /// Stored.
+    Stored(EntryNode),
+    /// Prepared by the watcher in advance.
+    Prepared(PreparedEntry),
+    /// Partly changed; the store did not read the rest.
     Unread,
 }
 
-impl Now {
-    /// The entry, where the store had it at hand.
-    pub fn node(&self) -> Option<&Node> {
+impl EntryState {
+    /// The entry, if the store has read it.
+    pub fn node(&self) -> Option<&EntryNode> {
         match self {
-            Now::Stored(node) => Some(node),
-            Now::Gone | Now::Built(_) | Now::Unread => None,
+            EntryState::Stored(node) => Some(node),
+            EntryState::Gone | EntryState::Prepared(_) | EntryState::Unread => None,
         }
     }
 }
 
-/// What a watcher keeps of a change that it worked out beforehand; the store gives it back unread.
-pub type Built = Arc<dyn Any + Send + Sync>;
+/// Watcher data of a prepared change; opaque to the store, which passes it back after the commit.
+pub type PreparedEntry = Arc<dyn Any + Send + Sync>;
 
-/// A change of the attributes of a subscriber, worked out beforehand on one of its revisions, so that the one writer only writes it
-/// down. All else of the subscriber stays: its name and place, devices, locale, time zone and preferences, whether it is enabled.
+/// Prepared modify (optimistic concurrency): attribute changes of a subscriber, computed on one of its revisions, so
+/// that the writer only stores the result. Name, placement, devices, locale, time zone, preferences and the enabled
+/// flag stay the same.
 #[derive(Debug)]
-pub struct Retouch {
-    /// Whose.
+pub struct PreparedModify {
+    /// Subscriber.
     pub number: SubscriberNumber,
-    /// The revision on which it was worked out.
+    /// Revision on which the change was computed.
     pub revision: u64,
     /// Whether it is enabled, before and after.
     pub enabled: bool,
-    /// All its attributes from now on, as JSON. They differ from those of before.
+    /// All attributes after the change, as JSON.
     pub attributes: Arc<str>,
-    /// Those that differ, as they were; `None`: there was none of this name.
+    /// Former values of the changed attributes; `None`: the attribute did not exist.
     pub before: BTreeMap<String, Option<Value>>,
-    /// Keys under which its entry is no longer found.
+    /// Index keys to remove.
     pub gone: Vec<EntryKey>,
-    /// Keys under which it is found from now on.
+    /// Index keys to add.
     pub made: Vec<EntryKey>,
-    /// When.
+    /// Time of the change.
     pub now: Timestamp,
-    /// Told when it is done.
-    pub built: Built,
+    /// Passed to the watcher after the commit.
+    pub built: PreparedEntry,
 }
 
-/// A subscriber that stands below an object, worked out beforehand as a whole.
+/// Prepared add: a new subscriber below an object, computed in advance.
 #[derive(Debug)]
-pub struct Arrival {
-    /// What it is. Nobody has its id yet.
+pub struct PreparedAdd {
+    /// Subscriber. Its id must be free.
     pub new: NewSubscriber,
-    /// Where it stands. No other entry has this name yet.
+    /// Placement. Its name must be free.
     pub placement: Placement,
-    /// What its holder proves itself with.
+    /// Credential of the entry's owner.
     pub credential: Option<String>,
-    /// Keys under which its entry is found.
+    /// Index keys of the entry.
     pub keys: Vec<EntryKey>,
-    /// When.
+    /// Time of the addition.
     pub now: Timestamp,
-    /// Told when it is done.
-    pub built: Built,
+    /// Passed to the watcher after the commit.
+    pub built: PreparedEntry,
 }
 
-/// The changes of entries that are known: those after one place, up to another.
+/// Range of the logged entry changes, by sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryFeed {
-    /// After this place all changes are known.
+    /// All changes after this sequence are logged.
     pub since: u64,
-    /// The newest.
+    /// Newest sequence.
     pub last: u64,
 }
 
-/// Changes of entries that the feed keeps.
-pub const ENTRY_FEED_KEPT: u64 = 1_000_000;
+/// Maximum number of entry changes in the log.
+pub const ENTRY_CHANGES_KEPT: u64 = 1_000_000;
 
-/// The login names of an entry.
+/// Login names of an entry.
 #[derive(Debug, Clone, Copy)]
 pub enum LoginNames<'a> {
-    /// The id of a subscriber that was not placed.
+    /// Id of a subscriber without a placement.
     Id(&'a SubscriberId),
-    /// Among these attributes.
+    /// Names among these attributes.
     Attributes {
-        /// The former attributes; names among them are not asked again.
+        /// Former attributes; names among them are not checked again.
         before: Option<&'a BTreeMap<String, Value>>,
-        /// The present attributes.
+        /// Present attributes.
         now: &'a BTreeMap<String, Value>,
     },
 }
 
-/// Tells the store how entries are found, and hears of their changes.
+/// Commit hook of the directory: computes index keys and is notified of changes of entries.
 pub trait EntryWatcher: Send + Sync + 'static {
-    /// The keys of an entry. A function of the entry and of the indexes that are set.
-    fn keys(&self, node: &Node) -> Vec<EntryKey>;
-    /// Whether two states of an entry have the same keys, as far as can be told without making them; `false`: perhaps not.
-    fn have_same_keys(&self, _old: &Node, _now: &Node) -> bool {
+    /// Index keys of an entry: a function of the entry and of the configured indexes.
+    fn keys(&self, node: &EntryNode) -> Vec<EntryKey>;
+    /// Whether two states of an entry certainly have the same keys, without computing them; `false`: perhaps not.
+    fn have_same_keys(&self, _old: &EntryNode, _now: &EntryNode) -> bool {
         false
     }
-    /// Whether what was built beforehand still holds, but for the entry's own revision: whether its keys would be the same. Asked
-    /// at the place of the change among all others.
-    fn holds(&self, _built: &Built) -> bool {
+    /// Whether prepared data is still valid, apart from the entry's revision: whether it would have the same keys.
+    /// Called by the writer, in commit order.
+    fn is_still_valid(&self, _built: &PreparedEntry) -> bool {
         false
     }
-    /// Called within a commit after an entry got another name or went, so that the entries which name it follow. `now`: what it is;
-    /// `None`: it is going, and may still be found.
-    fn follow(&self, _tree: &mut dyn Tree, _old: &Node, _now: Option<&Node>) -> Result<(), StoreError> {
+    /// Referential integrity: called within a transaction after an entry was renamed or removed, to update the
+    /// entries that reference it. `now`: its new state; `None`: it is being removed and can still be found.
+    fn update_references(
+        &self,
+        _tree: &mut dyn EntryWriter,
+        _old: &EntryNode,
+        _now: Option<&EntryNode>,
+    ) -> Result<(), StoreError> {
         Ok(())
     }
-    /// A login name of an entry that another entry has already. Asked before anything of a change is written. `entry`: its number;
-    /// `None`: it is about to be made.
-    fn taken_login(
+    /// Login name of an entry that another entry already has, if any. Called before a change is written. `entry`: its
+    /// number; `None`: it is being added.
+    fn find_login_conflict(
         &self,
-        _branches: &dyn Branches,
+        _branches: &dyn EntryReader,
         _entry: Option<EntryNumber>,
         _names: LoginNames<'_>,
     ) -> Result<Option<String>, StoreError> {
         Ok(None)
     }
-    /// Whether keys stand for a login name that another entry may have; then the change is made in the usual way.
-    fn may_be_taken(
+    /// Whether a login name among the keys may belong to another entry; the prepared change is then made the ordinary
+    /// way.
+    fn may_conflict(
         &self,
-        _branches: &dyn Branches,
+        _branches: &dyn EntryReader,
         _entry: Option<EntryNumber>,
         _made: &[EntryKey],
     ) -> Result<bool, StoreError> {
         Ok(false)
     }
-    /// Called after each commit, in their order, before the call that made it returns. Must be quick.
+    /// Called after each commit, in commit order, before the call that made it returns. Must be quick.
     fn changed(&self, changes: Vec<EntryChange>);
-    /// The same of entries whose holders prove themselves in another way from now on, or not at all.
+    /// The same for entries whose credentials changed or were removed.
     fn credentials_changed(&self, entries: &[EntryNumber]);
 }
 
-/// Looks at entries, all as of one moment.
-pub trait Branches {
-    /// An entry.
-    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError>;
-    /// A subscriber's entry.
-    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError>;
-    /// The entry of this name in normal form that was placed below another; below none, the first.
-    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError>;
-    /// The same as [`Branches::node`]; of an object without the values that are rows.
-    fn head(&self, number: EntryNumber) -> Result<Option<Node>, StoreError>;
-    /// The same as [`Branches::child`]; of an object without the values that are rows.
-    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError>;
-    /// Up to `limit` values of an object's attribute that are rows.
+/// Reads entries from one snapshot.
+pub trait EntryReader {
+    /// Entry by number.
+    fn node(&self, number: EntryNumber) -> Result<Option<EntryNode>, StoreError>;
+    /// Entry of a subscriber.
+    fn subscriber(&self, id: &SubscriberId) -> Result<Option<EntryNode>, StoreError>;
+    /// Child of an entry by its normalized RDN; without a parent, the root.
+    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<EntryNode>, StoreError>;
+    /// Like [`EntryReader::node`], without the row values of an object.
+    fn head(&self, number: EntryNumber) -> Result<Option<EntryNode>, StoreError>;
+    /// Like [`EntryReader::child`], without the row values of an object.
+    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<EntryNode>, StoreError>;
+    /// Up to `limit` row values of an object's attribute.
     fn row_values(&self, number: EntryNumber, name: &str, limit: usize) -> Result<Vec<Box<str>>, StoreError>;
-    /// Whether an object's attribute has this value as a row.
+    /// Whether an object's attribute has this row value.
     fn has_row_value(&self, number: EntryNumber, name: &str, value: &str) -> Result<bool, StoreError>;
-    /// The numbers of up to `limit` entries directly below another, in the order of [`Branches::page`].
+    /// Numbers of up to `limit` direct children of an entry, in the order of [`EntryReader::page`].
     fn children(
         &self,
         parent: EntryNumber,
@@ -317,21 +324,20 @@ pub trait Branches {
         after: Option<EntryNumber>,
         limit: usize,
     ) -> Result<Vec<EntryNumber>, StoreError>;
-    /// Those of some entries that have others placed below them.
+    /// Entries among `numbers` that have children.
     fn with_children(&self, numbers: &[EntryNumber]) -> Result<Vec<EntryNumber>, StoreError>;
-    /// Whether an entry is found under a key.
+    /// Whether an index key leads to an entry.
     fn is_found(&self, key: &EntryKey, number: EntryNumber) -> Result<bool, StoreError>;
-    /// Up to `limit` entries below another, or all: first the objects and then the subscribers, each in the order of
-    /// their making, after `after`. `unplaced`: with the subscribers that were not placed.
+    /// Up to `limit` children of an entry, or all entries, after `after`: first the objects, then the subscribers,
+    /// each in order of creation. `unplaced`: includes the subscribers without a placement.
     fn page(
         &self,
         parent: Option<EntryNumber>,
         unplaced: bool,
         after: Option<EntryNumber>,
         limit: usize,
-    ) -> Result<Vec<Node>, StoreError>;
-    /// The entries with keys within bounds, each once, in the order of their numbers; `None` if there are more than
-    /// `limit`.
+    ) -> Result<Vec<EntryNode>, StoreError>;
+    /// Entries with keys in a range, each once, by number; `None` if there are more than `limit`.
     fn found(
         &self,
         index: &str,
@@ -339,128 +345,129 @@ pub trait Branches {
         to: Bound<&[u8]>,
         limit: usize,
     ) -> Result<Option<Vec<EntryNumber>>, StoreError>;
-    /// The entries of the first keys of an index, in the order of the keys; up to `limit`. Empty keys do not count.
+    /// Up to `limit` entries of the first keys of an index, in key order. Empty keys are skipped.
     fn first(&self, index: &str, limit: usize) -> Result<Vec<EntryNumber>, StoreError>;
-    /// Which changes of entries are known. There are none of the time before the first watcher, nor of one without any.
+    /// Range of the logged entry changes. Changes without a watcher are not logged.
     fn entry_feed(&self) -> Result<EntryFeed, StoreError>;
-    /// Up to `limit` changes after a place, in their order: each with its place and its entry, which may be gone.
+    /// Up to `limit` logged changes after a sequence: each with its sequence and entry, which may have been removed
+    /// since.
     fn entries_changed(&self, after: u64, limit: usize) -> Result<Vec<(u64, EntryNumber)>, StoreError>;
-    /// What its holder proves itself with, in a form that only the directory knows.
+    /// Credential of an entry, in a form private to the directory.
     fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError>;
-    /// Up to `limit` of the same after an entry, in the order of their entries.
+    /// Up to `limit` credentials after an entry, by entry number.
     fn credentials(&self, after: Option<EntryNumber>, limit: usize) -> Result<Vec<(EntryNumber, String)>, StoreError>;
-    /// What the schema has beside what is built in: identifier and text, in the order of their making.
+    /// Schema definitions added to the built-in ones: identifier and text, in order of creation.
     fn definitions(&self) -> Result<Vec<(String, String)>, StoreError>;
-    /// The indexes that hold all entries.
+    /// Indexes that are complete.
     fn indexes(&self) -> Result<Vec<String>, StoreError>;
 }
 
-/// Changes entries; all in one commit. A job that refuses must do so before it changes anything: only a store that lies on a
-/// disk can take back what was done.
-pub trait Tree {
-    /// What is there, with what the job has changed so far.
-    fn branches(&self) -> &dyn Branches;
-    /// Stores an object.
+/// Changes entries in one transaction. A job must return errors before it changes anything: the in-memory store
+/// cannot roll back.
+pub trait EntryWriter {
+    /// Reads entries, including the changes of this job.
+    fn reader(&self) -> &dyn EntryReader;
+    /// Stores a new object.
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError>;
     /// Replaces an object.
     fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError>;
-    /// Changes values of an object that are rows. `old`: the object, with or without them.
+    /// Adds and removes row values of an object. `old`: the object, with or without its rows.
     fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError>;
-    /// Stores a subscriber and its place.
+    /// Stores a subscriber with its placement.
     fn put_subscriber(
         &mut self,
         new: NewSubscriber,
         placement: Option<Placement>,
-        expect: Expect,
+        expect: Precondition,
         now: Timestamp,
     ) -> Result<EntryNumber, StoreError>;
-    /// Replaces a subscriber that this job has just read, and gives it another place if one is given. `old`: the subscriber; an
-    /// object stays as it is.
+    /// Replaces a subscriber that this job has just read; `placement` moves it. `old`: the subscriber; an object
+    /// stays unchanged.
     fn change_subscriber(
         &mut self,
-        old: &Node,
+        old: &EntryNode,
         new: NewSubscriber,
         placement: Option<Placement>,
         now: Timestamp,
     ) -> Result<(), StoreError>;
-    /// Removes an entry with all that hangs on it. Entries below are not looked at.
+    /// Removes an entry with its dependent rows. The caller handles its children.
     fn remove(&mut self, number: EntryNumber, now: Timestamp) -> Result<(), StoreError>;
-    /// Stores a credential, or forgets it.
+    /// Stores or removes a credential.
     fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError>;
-    /// Whoever follows the changes of entries begins anew: what was before is not known any more.
+    /// Starts a new log of entry changes: readers must reload everything.
     fn cut_entry_feed(&mut self) -> Result<(), StoreError>;
-    /// Stores a definition of the schema, or forgets it.
+    /// Stores or removes a schema definition.
     fn put_definition(&mut self, identifier: &str, text: Option<&str>) -> Result<(), StoreError>;
-    /// Writes the keys of up to `limit` entries after `after`. Gives the last of them; `None`: there are no more.
+    /// Writes the index keys of up to `limit` entries after `after`. Returns the last of them; `None` at the end.
     fn index_page(&mut self, after: Option<EntryNumber>, limit: usize) -> Result<Option<EntryNumber>, StoreError>;
-    /// Says which indexes hold all entries. Keys of others are removed.
+    /// Declares which indexes are complete. Keys of other indexes are deleted.
     fn set_indexes(&mut self, indexes: &[String]) -> Result<(), StoreError>;
 }
 
-/// A job that looks.
-pub type LookJob = Box<dyn FnOnce(&dyn Branches) -> Result<(), StoreError> + Send>;
-/// A job that changes.
-pub type ChangeJob = Box<dyn FnOnce(&mut dyn Tree) -> Result<(), StoreError> + Send>;
+/// Read-only job.
+pub type EntryReadJob = Box<dyn FnOnce(&dyn EntryReader) -> Result<(), StoreError> + Send>;
+/// Writing job.
+pub type EntryWriteJob = Box<dyn FnOnce(&mut dyn EntryWriter) -> Result<(), StoreError> + Send>;
 
-/// Whether a change takes up room.
+/// Whether a change is checked against the free disk space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
-    /// It is refused with `Full` while the disk is nearly full.
-    Needed,
-    /// It goes on.
-    NotNeeded,
+pub enum DiskCheck {
+    /// Refused with `Full` while the disk is nearly full.
+    Required,
+    /// Allowed on a nearly full disk, since it needs no space.
+    Skipped,
 }
 
-/// The entries of the directory, kept with the records.
+/// Port of the directory's entries, stored with the records.
 #[async_trait]
 pub trait Entries: Send + Sync + 'static {
-    /// Begins to keep indexes, and to tell of changes. Without a watcher indexes are not kept, and [`Branches::indexes`]
-    /// tells so from then on. Only the first watcher counts.
+    /// Registers the watcher, and starts indexing and change notification. Without a watcher, indexes are not
+    /// maintained, and [`EntryReader::indexes`] reports them as incomplete. Only the first watcher counts.
     fn watch(&self, watcher: Arc<dyn EntryWatcher>);
-    /// Runs a job that looks. It sees every change that was acknowledged before.
-    async fn look(&self, job: LookJob) -> Result<(), StoreError>;
-    /// Runs a job that changes; durable when the call returns. Concurrent ones share one fsync.
-    async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError>;
-    /// Writes down a change that was worked out beforehand, which takes up room; durable when the call returns. `false`: nothing was
-    /// written, for the subscriber is at another revision or gone, or its watcher says that it does not hold any more.
-    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError>;
-    /// The same for a subscriber that is made. `false`: nothing was written, for its id or its name is taken, the object above is
-    /// gone, or its watcher says that it does not hold any more.
-    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError>;
+    /// Runs a read-only job. It sees every change acknowledged before.
+    async fn read(&self, job: EntryReadJob) -> Result<(), StoreError>;
+    /// Runs a writing job; durable when the call returns. Concurrent jobs share one fsync.
+    async fn change(&self, room: DiskCheck, job: EntryWriteJob) -> Result<(), StoreError>;
+    /// Commits a prepared modify if the subscriber's revision is unchanged (compare-and-set) and the watcher's data
+    /// is valid. Durable when the call returns. `false`: nothing was written.
+    async fn modify_prepared(&self, retouch: PreparedModify) -> Result<bool, StoreError>;
+    /// Commits a prepared add if the id and the name are free, the parent exists and the watcher's data is valid.
+    /// `false`: nothing was written.
+    async fn add_prepared(&self, arrival: PreparedAdd) -> Result<bool, StoreError>;
 }
 
-/// What becomes of an entry: the keys that it loses and gets, and what is told.
-pub(crate) struct Turn {
+/// Index changes of an entry, and the notification of its change.
+pub(crate) struct IndexDiff {
     pub(crate) gone: Vec<EntryKey>,
     pub(crate) made: Vec<EntryKey>,
-    pub(crate) told: EntryChange,
+    pub(crate) change: EntryChange,
 }
 
-impl Turn {
-    /// From what an entry was to what it is; `None`: it never was one.
-    pub(crate) fn of(watcher: &dyn EntryWatcher, old: Option<&Node>, now: Option<Node>) -> Option<Turn> {
-        let number = now.as_ref().or(old).map(Node::number)?;
+impl IndexDiff {
+    /// Difference between two states of an entry; `None` if it never existed.
+    pub(crate) fn of(watcher: &dyn EntryWatcher, old: Option<&EntryNode>, now: Option<EntryNode>) -> Option<IndexDiff> {
+        let number = now.as_ref().or(old).map(EntryNode::number)?;
         let both = old.zip(now.as_ref());
         let (gone, made) = match both.is_some_and(|(old, now)| watcher.have_same_keys(old, now)) {
             true => (Vec::new(), Vec::new()),
             false => {
-                let keys = |node: Option<&Node>| node.map(|node| watcher.keys(node)).unwrap_or_default();
-                turned(&keys(old), &keys(now.as_ref()))
+                let keys = |node: Option<&EntryNode>| node.map(|node| watcher.keys(node)).unwrap_or_default();
+                index_diff(&keys(old), &keys(now.as_ref()))
             }
         };
         let renamed = both.is_some_and(|(old, now)| old.place() != now.place());
-        let now = now.map_or(Now::Gone, Now::Stored);
-        let told = EntryChange { number, keys: [&gone[..], &made].concat(), renamed, now };
-        Some(Turn { gone, made, told })
+        let now = now.map_or(EntryState::Gone, EntryState::Stored);
+        let change = EntryChange { number, keys: [&gone[..], &made].concat(), renamed, now };
+        Some(IndexDiff { gone, made, change })
     }
 }
 
-/// The keys that an entry loses and those that it gets, from what it had and what it has.
-pub fn turned(before: &[EntryKey], after: &[EntryKey]) -> (Vec<EntryKey>, Vec<EntryKey>) {
+/// Index keys removed and added between two states of an entry.
+pub fn index_diff(before: &[EntryKey], after: &[EntryKey]) -> (Vec<EntryKey>, Vec<EntryKey>) {
     (difference(before, after), difference(after, before))
 }
 
-/// Keys that only one of two has.
+/// Keys that only the first list has.
 fn difference(one: &[EntryKey], other: &[EntryKey]) -> Vec<EntryKey> {
     let known: HashSet<&EntryKey> = other.iter().collect();
     one.iter().filter(|key| !known.contains(key)).cloned().collect()

@@ -1,36 +1,37 @@
-//! Trouble of a store, as far as a caller can do something about it.
+//! Store errors, by what the caller can do about them.
 
-/// Anything, as the source of an error.
+/// Boxed source of an error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a store did not do what it was asked.
+/// Error of a store operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Something of this name or key exists already.
+    /// An item with this name or key exists already.
     #[error("{0} already exists")]
     Taken(String),
-    /// There is no such thing (any more).
+    /// No item with this name or key exists.
     #[error("{0} does not exist")]
     Missing(String),
-    /// It has changed since the revision that the caller saw.
+    /// Optimistic concurrency failure: the item's revision is no longer the one that the caller read.
     #[error("{0} has changed in the meantime")]
     Changed(String),
-    /// The claim is not the caller's any more: its lease ran out and another has it, or it was finished.
+    /// The fencing token is outdated: the lease expired and another worker claimed the item, or the item was
+    /// finished.
     #[error("the claim on {0} has been lost")]
     Fenced(String),
-    /// There is no room, on the disk or below a configured bound; nothing was stored. Try again later.
+    /// The disk or a configured limit is full; nothing was stored. Try again later.
     #[error("there is no room: {0}")]
     Full(String),
-    /// The store does not answer, or has failed in a way that only a restart mends. Nothing was acknowledged.
+    /// The store does not respond, or failed so that only a restart helps. Nothing was acknowledged.
     #[error("the store is not available: {0}")]
     Unavailable(#[source] BoxError),
-    /// What was read is not what was written.
+    /// Data read from the store is not what was written: a checksum or format check failed.
     #[error("stored data is damaged: {0}")]
     Damaged(String),
 }
 
 impl StoreError {
-    /// Wraps a failure of the backend.
+    /// Wraps an error of the backend.
     pub fn unavailable(error: impl Into<BoxError>) -> Self {
         StoreError::Unavailable(error.into())
     }

@@ -1,108 +1,109 @@
-//! The port of the inbox: the feeds of subscribers, and the broadcasts that are kept once for all.
+//! Port of the in-app inbox: feeds of subscribers, and broadcasts stored once for all readers.
 //!
-//! Every change has a number from one sequence, so that a reader who was away can be told what it missed. What an item says
-//! is stored once for all who are told the same; that a broadcast was read is stored only for those who touched it.
+//! Every change has a number from one sequence, so that a reader can ask for the changes since its last visit. Equal
+//! contents are stored once. Whether a broadcast was read is stored only for subscribers who read, archived or
+//! removed it.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tocsin_model::{
     id::{BroadcastId, Name, SubscriberNumber},
-    inbox::{InboxContent, Item, ItemId, Mark, NewItem, Standing},
+    inbox::{InboxContent, InboxItemFilter, Item, ItemId, Mark, NewItem},
     time::Timestamp,
 };
 
 use crate::error::StoreError;
 
-mod bell; // wakes those who look at a feed
+mod listeners; // wakes readers of a feed
 
-pub use bell::{Bell, Listener};
+pub use listeners::{Listener, ListenerRegistry};
 
-/// Broadcasts that are neither withdrawn nor over, at most.
+/// Maximum number of broadcasts that are neither withdrawn nor expired.
 pub const BROADCASTS_MAX: usize = 1_000;
-/// How long it is remembered that something was removed: a repeated delivery does not bring it back, and a reader who was
-/// away is told.
-pub const REMOVED_KEPT: Duration = Duration::from_secs(7 * 86_400);
+/// Retention of tombstones: a repeated delivery does not restore a removed item, and an absent reader learns of the
+/// removal.
+pub const TOMBSTONES_KEPT: Duration = Duration::from_secs(7 * 86_400);
 
-/// Whose feed, and which broadcasts belong to it.
+/// Reader of a feed: a subscriber and the broadcasts in its audience.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reader {
-    /// The subscriber.
+pub struct FeedReader {
+    /// Subscriber.
     pub subscriber: SubscriberNumber,
-    /// The broadcasts to whose audience it belongs, withdrawn ones as well; ascending.
+    /// Broadcasts whose audience includes the subscriber, also withdrawn ones; ascending.
     pub broadcasts: Vec<BroadcastId>,
 }
 
-/// What is wanted of a feed; conditions are joined by and.
+/// Filter of a feed; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FeedFilter {
-    /// As they stand.
-    pub standing: Standing,
-    /// Only of this application.
+    /// Unread, read or archived.
+    pub standing: InboxItemFilter,
+    /// Application.
     pub application: Option<Name>,
-    /// Only of this class.
+    /// Notification class.
     pub class: Option<Name>,
-    /// Only those that came through this channel.
+    /// Channel.
     pub channel: Option<Name>,
 }
 
 impl FeedFilter {
-    /// Those that stand so.
-    pub fn standing(standing: Standing) -> FeedFilter {
+    /// Filter by standing only.
+    pub fn standing(standing: InboxItemFilter) -> FeedFilter {
         FeedFilter { standing, ..FeedFilter::default() }
     }
 }
 
-/// What became of some deliveries.
+/// Counts of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Delivered {
-    /// Items that are new.
+pub struct DeliveryCounts {
+    /// New items.
     pub new: u64,
-    /// Those that had been delivered before.
+    /// Items that had been delivered before.
     pub known: u64,
-    /// Old items that went because their feed was full.
+    /// Old items evicted because the feed was full.
     pub evicted: u64,
 }
 
-/// One change of a feed.
+/// Change of a feed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FeedChange {
-    /// An item came.
+    /// New item.
     New(Item),
-    /// An item was read, archived, edited, ...
+    /// Changed item: read, archived or edited.
     Changed(Item),
-    /// An item is gone.
+    /// Removed item.
     Removed(ItemId),
 }
 
-/// Changes of a feed, in their order.
+/// Changes of a feed, in order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FeedChanges {
-    /// Each with its number.
+    /// Changes with their sequence numbers.
     pub changes: Vec<(u64, FeedChange)>,
-    /// Up to here the feed is told of; the reader goes on after it.
+    /// Sequence up to which changes are included; the reader continues after it.
     pub upto: u64,
     /// Whether there are more.
     pub more: bool,
 }
 
-/// A broadcast that asks to be stored.
+/// Broadcast to store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewBroadcast {
-    /// Its name within the application; one that is there is replaced.
+    /// Name within the application; an existing broadcast of this name is replaced.
     pub name: Name,
-    /// The segment whose members see it; `None`: everybody does.
+    /// Segment whose members see it; `None`: all subscribers.
     pub audience: Option<Name>,
-    /// What it says.
+    /// Content.
     pub content: InboxContent,
-    /// When it goes by itself.
+    /// Expiry.
     pub expires_at: Timestamp,
 }
 
-/// A broadcast as it is kept.
+/// Broadcast as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Broadcast {
-    /// Its id: its place in the sequence when it was made.
+    /// Id: its sequence number at creation.
     pub id: BroadcastId,
     /// See [`NewBroadcast`].
     pub name: Name,
@@ -110,134 +111,139 @@ pub struct Broadcast {
     pub audience: Option<Name>,
     /// See [`NewBroadcast`].
     pub content: InboxContent,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
     /// See [`NewBroadcast`].
     pub expires_at: Timestamp,
-    /// How many have read it.
+    /// Number of subscribers that have read it.
     pub readers: u64,
 }
 
-/// What of a broadcast decides who sees it.
+/// Properties of a broadcast that decide who sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BroadcastHead {
-    /// The broadcast.
+    /// Broadcast.
     pub id: BroadcastId,
-    /// The segment whose members see it; `None`: everybody does.
+    /// Segment whose members see it; `None`: all subscribers.
     pub audience: Option<Name>,
-    /// When it goes by itself.
+    /// Expiry.
     pub expires_at: Timestamp,
-    /// Whether it was withdrawn, and readers are still to be told.
+    /// Whether it was withdrawn; readers may not know yet.
     pub withdrawn: bool,
 }
 
-/// How much there is. Cheap to tell.
+/// Row counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InboxCounts {
-    /// Items of all feeds, broadcasts not among them.
+    /// Items of all feeds, without broadcasts.
     pub items: u64,
-    /// Texts that are kept for them and for broadcasts.
+    /// Contents of items and broadcasts.
     pub contents: u64,
 }
 
-/// The inbox. A write is durable when its call returns; concurrent writes share one fsync.
+/// Port of the inbox. A write is durable when its call returns; concurrent writes share one fsync (group commit).
 #[async_trait]
 pub trait Inbox: Send + Sync + 'static {
     // Deliveries
 
-    /// Puts items into their feeds, in their order, all in one commit. An item whose notification was delivered before, even
-    /// if it has been removed since, changes nothing. Where a feed then holds more than `items_max`, its oldest go.
+    /// Adds items to their feeds, in order, in one commit. An item whose notification was delivered before is ignored, even
+    /// if it was removed since. A feed with more than `items_max` items loses its oldest.
     ///
     /// # Errors
-    /// Nothing was stored; `Full` where there is no room.
-    async fn put_items(&self, items: Vec<NewItem>, items_max: u32, now: Timestamp) -> Result<Delivered, StoreError>;
+    /// Nothing was stored; `Full` if the disk is full.
+    async fn put_items(
+        &self,
+        items: Vec<NewItem>,
+        items_max: u32,
+        now: Timestamp,
+    ) -> Result<DeliveryCounts, StoreError>;
 
-    // Reading. What has expired is not there, whether it has been removed yet or not.
+    // Reading: expired items are invisible, whether they have been deleted yet or not
 
-    /// Up to `limit` items whose number is below `before`, newest first.
+    /// Up to `limit` items with numbers below `before`, newest first.
     async fn feed(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         filter: &FeedFilter,
         before: Option<u64>,
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<Item>, StoreError>;
-    /// One item, archived or not.
-    async fn item(&self, reader: &Reader, id: ItemId, now: Timestamp) -> Result<Option<Item>, StoreError>;
-    /// How many items stand as [`Standing::Unread`].
-    async fn unread(&self, reader: &Reader, now: Timestamp) -> Result<u64, StoreError>;
-    /// What changed in a feed after a place of the sequence, in order: each item once, as it is now. At most `limit` changes;
-    /// an item that came and changed after it may be told as changed, and one that came and went as removed.
+    /// Item by id, archived or not.
+    async fn item(&self, reader: &FeedReader, id: ItemId, now: Timestamp) -> Result<Option<Item>, StoreError>;
+    /// Number of items that are [`InboxItemFilter::Unread`].
+    async fn unread(&self, reader: &FeedReader, now: Timestamp) -> Result<u64, StoreError>;
+    /// Changes of a feed after a sequence, in order, at most `limit`: each item once, in its present state. An item
+    /// added and changed since may be reported as changed; one added and removed, as removed.
     ///
     /// # Errors
-    /// `Missing` if it is not known any more what was removed since: the reader reads the feed anew.
+    /// `Missing` if the tombstones since `after` were deleted: the reader must reload the feed.
     async fn changes(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         after: u64,
         limit: usize,
         now: Timestamp,
     ) -> Result<FeedChanges, StoreError>;
-    /// The newest place of the sequence.
+    /// Newest sequence number.
     fn newest(&self) -> u64;
-    /// Wakes whoever holds it when the feed may have changed, also by a broadcast.
+    /// Subscribes to wake-ups: the listener wakes when the feed may have changed, also by a broadcast.
     fn listen(&self, subscriber: SubscriberNumber) -> Listener;
 
-    // What a reader does
+    // Actions of a reader
 
-    /// Marks some items. Gives those that are there; only those that it changed count as changed.
+    /// Marks items. Returns those that exist; items whose state stays the same are not logged as changes.
     async fn mark(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         ids: Vec<ItemId>,
         mark: Mark,
         now: Timestamp,
     ) -> Result<Vec<ItemId>, StoreError>;
-    /// Marks all items that a filter chooses and whose number is not above `upto`. Gives how many it changed.
+    /// Marks all items that match a filter and have numbers up to `upto`. Returns the number of changed items.
     async fn mark_all(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         filter: &FeedFilter,
         upto: u64,
         mark: Mark,
         now: Timestamp,
     ) -> Result<u64, StoreError>;
-    /// Gives the feed of one subscriber to another, and what it did with broadcasts; who reads on is told of each item as
-    /// changed. A broadcast that either has read or removed is. Gives how many items went over. Doing it again changes nothing.
+    /// Moves the items and broadcast states of one subscriber to another; readers see the items as changed. A
+    /// broadcast counts as read or removed if it was for either. Returns the number of moved items. Idempotent.
     async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError>;
-    /// Removes all that is kept of a subscriber.
+    /// Removes all data of a subscriber.
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError>;
 
     // Broadcasts
 
-    /// Stores a broadcast. One of the same application and name is replaced: it keeps its id and who has read it, and all its
-    /// readers are told of the change. Storing what is there changes nothing. Gives whether it is new.
+    /// Stores a broadcast. One with the same application and name is replaced: it keeps its id and its read marks,
+    /// and all readers see it as changed. Storing an equal broadcast changes nothing. Returns whether it is new.
     ///
     /// # Errors
     /// `Full` if there are [`BROADCASTS_MAX`].
     async fn put_broadcast(&self, new: NewBroadcast, now: Timestamp) -> Result<(Broadcast, bool), StoreError>;
-    /// Those of an application that are neither withdrawn nor over, newest first.
+    /// Broadcasts of an application that are neither withdrawn nor expired, newest first.
     async fn broadcasts(&self, application: &Name, now: Timestamp) -> Result<Vec<Broadcast>, StoreError>;
-    /// Takes a broadcast back: nobody sees it any more. `Missing` if there is none.
+    /// Withdraws a broadcast, so that it disappears for all readers. `Missing` if there is none.
     async fn withdraw_broadcast(&self, application: &Name, name: &Name, now: Timestamp) -> Result<(), StoreError>;
-    /// What decides who sees which, ascending; those that expired and wait for their removal too.
+    /// Audiences of all broadcasts, ascending by id; including expired ones that were not deleted yet.
     fn broadcast_heads(&self) -> Arc<Vec<BroadcastHead>>;
 
     // Upkeep
 
-    /// Removes what has expired and what need not be remembered any more, in a step of about `limit` rows. Gives how many
-    /// items and broadcasts went, and whether there is more.
+    /// Deletes expired items and tombstones, about `limit` rows per call. Returns the number of items and broadcasts
+    /// deleted, and whether there are more.
     async fn expire(&self, now: Timestamp, limit: usize) -> Result<(u64, bool), StoreError>;
-    /// How much there is.
+    /// Row counts.
     fn counts(&self) -> InboxCounts;
-    /// Writes and syncs a few bytes; says how long that took.
+    /// Writes and syncs a few bytes and returns the time it took.
     async fn probe(&self) -> Result<Duration, StoreError>;
 }
 
-// What every backend shares.
+// Shared by all backends
 
-/// The answer to a reader who was away for too long.
+/// Error for a reader that is too far behind.
 pub(crate) fn no_changes_after(after: u64) -> StoreError {
     StoreError::Missing(format!("what changed in the feed after {after}"))
 }

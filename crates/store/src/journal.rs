@@ -1,8 +1,8 @@
-//! The port of the flow. Its central promise: the result of a step and the acknowledgement of its input are one commit.
+//! Port of the event flow. The result of a step and the acknowledgement of its input are one commit.
 //!
-//! A step takes claimed input, and commits what it made of it together with the mark that the input is done. A crash
-//! before the commit repeats the step, a crash after it does not. Whoever holds a claim that was lost in the meantime
-//! commits nothing ([`StoreError::Fenced`]).
+//! A step claims input and commits its result together with the mark that the input is done. A crash before the
+//! commit repeats the step; a crash after it does not. Claims carry a fencing token: a worker that lost its claim
+//! cannot commit ([`StoreError::Fenced`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, NotificationId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -22,30 +22,30 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::{error::StoreError, look::Looked};
+use crate::{bounded_scan::ScanPage, error::StoreError};
 
-pub use activity::{Activity, ActivityRow, Count, Progress, Spread, Stream, Timing, Window};
-pub use course::Course;
-pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
-pub use marks::SourceKey;
-pub use quanta::{NewQuantum, Quantum, TakenUp};
-pub use resends::{NewResend, Reopened, Resend, Resent};
+pub use activity::{Activity, ActivityRow, Count, DurationHistogram, Progress, Stream, Timing, Window};
+pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, RefiredBatch, RuleStop};
+pub use quanta::{NewQuantum, Quantum, QuantumInput};
+pub use resends::{NewResend, ReopenedNotifications, Resend, ResendProgress};
 pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
+pub use source_key::SourceKey;
 pub use switches::{Component, ComponentError, Role, Switch, SwitchState};
 pub use tocsin_model::mark::Mark;
+pub use work_state::WorkState;
 
-pub(crate) mod course; // where some work stands on its way
-mod resends; // what had failed is sent again
-mod firings; // rules that did not fire, and those that are stopped
-mod schedules; // how far the schedules of rules have come
-mod switches; // what an operator has switched off
-pub(crate) mod activity; // what happened in each minute: the sums of which reports are made
-pub(crate) mod quanta; // turns of the matcher
-mod marks; // how far sources have come
+pub(crate) mod work_state; // scheduling state of a work item
+mod resends; // requests to send failed notifications again
+mod firings; // rule firings that failed or were skipped, and stopped rules
+mod schedules; // progress of rule schedules
+mod switches; // components that an operator paused or disabled
+pub(crate) mod activity; // per-minute counters for reports
+pub(crate) mod quanta; // quanta: runs of the matcher
+mod source_key; // key of a source's checkpoints
 
-/// The bounds of a journal. At each of them [`Journal::accept`] answers `Full` before it stores anything; steps are
-/// committed nevertheless, so that what was accepted drains. Submissions already on their way when a bound is reached
-/// still pass.
+/// Limits of a journal. When one is reached, [`Journal::accept`] returns `Full` before it stores anything. Steps
+/// still commit, so accepted work drains. Submissions that are already being stored when a limit is reached still
+/// pass.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JournalOptions {
@@ -55,8 +55,8 @@ pub struct JournalOptions {
     pub event_bytes_waiting_max: u64,
     /// Notifications that may wait to be sent. Default: 10,000,000.
     pub notifications_waiting_max: u64,
-    /// Bytes that stay free on the file system of the journal, for the steps that drain it. Default: 256 MiB; 0 switches
-    /// the guard off. Backends without a file system of their own ignore it.
+    /// Bytes that stay free on the journal's file system for the steps that drain it. Default: 256 MiB; 0 disables
+    /// the check. Backends without a file system ignore it.
     pub free_bytes_min: u64,
 }
 
@@ -72,13 +72,13 @@ impl Default for JournalOptions {
 }
 
 impl JournalOptions {
-    /// Whether a batch may be accepted on top of this backlog.
+    /// Checks whether a batch may be accepted on top of this backlog.
     pub(crate) fn check(&self, backlog: &Backlog, batch: &NewEventBatch) -> Result<(), StoreError> {
         let bytes = batch.events.bytes().len() as u64;
         if backlog.event_batches >= self.event_batches_waiting_max {
             return Err(StoreError::Full(format!("{} event batches wait to be matched", backlog.event_batches)));
         }
-        // An empty spool takes any batch, however large: it could never be accepted otherwise.
+        // An empty backlog takes a batch of any size; otherwise a large batch could never be accepted.
         if backlog.event_bytes > 0 && backlog.event_bytes.saturating_add(bytes) > self.event_bytes_waiting_max {
             return Err(StoreError::Full(format!("{} bytes of events wait to be matched", backlog.event_bytes)));
         }
@@ -89,7 +89,7 @@ impl JournalOptions {
     }
 }
 
-/// A batch of events that asks to be accepted.
+/// An event batch to accept.
 #[derive(Debug, Clone)]
 pub struct NewEventBatch {
     /// See [`EventBatch`].
@@ -104,214 +104,214 @@ pub struct NewEventBatch {
     pub received_at: Timestamp,
     /// See [`EventBatch`].
     pub accepted_at: Timestamp,
-    /// The newest change of the records when it was submitted. One that was accepted before and sees more lifts it to its
-    /// own place, so that batches stand among the changes in the order of their numbers.
+    /// Snapshot sequence: the newest change of the records at submission. If a batch accepted earlier has a higher
+    /// sequence, this is raised to it, so sequences never decrease with batch numbers.
     pub sees: ChangeSequence,
     /// See [`EventBatch`].
     pub events: PackedEvents,
-    /// Makes a repeated submission the same submission.
+    /// Idempotency key of the submission.
     pub idempotency: Option<Idempotency>,
-    /// What its source remembers from now on, in the same commit. Of a submission that came before as well, but not of one
-    /// whose key came before with other content.
+    /// Checkpoints that the source stores in the same commit. They are also stored for a duplicate submission, but
+    /// not if the key was reused with other content.
     pub marks: Vec<Mark>,
 }
 
-/// What makes a repeated submission recognisable.
+/// Idempotency key with a hash of the content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idempotency {
-    /// The key, already made unique to its caller (a hash of application, source and the caller's own key).
+    /// Key, already unique per caller: a hash of application, source and the caller's own key.
     pub key: [u8; 16],
-    /// A hash of what was submitted under it.
+    /// Hash of the submitted content.
     pub content: [u8; 16],
-    /// Until when the key is remembered.
+    /// Expiry of the key.
     pub until: Timestamp,
 }
 
-/// The journal's answer to a submission. In each case but the last the events are durable.
+/// Result of a submission. The events are durable unless the key was reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accepted {
-    /// It is a new batch.
+pub enum EventAcceptance {
+    /// A new batch was stored.
     New(EventBatchId),
-    /// The same key and content came before and became this batch; nothing was added.
+    /// A batch with the same key and content exists; nothing was stored.
     Duplicate(EventBatchId),
-    /// The key came before with other content; nothing was added.
+    /// A batch with the same key and other content exists; nothing was stored.
     KeyReused(EventBatchId),
 }
 
-impl Accepted {
-    /// The batch that holds the events.
+impl EventAcceptance {
+    /// Number of the new or existing batch.
     pub fn id(self) -> EventBatchId {
         match self {
-            Accepted::New(id) | Accepted::Duplicate(id) | Accepted::KeyReused(id) => id,
+            EventAcceptance::New(id) | EventAcceptance::Duplicate(id) | EventAcceptance::KeyReused(id) => id,
         }
     }
 }
 
-/// A right to work on something, until the lease ends. The token rises with each claim of the same thing.
+/// Lease on an item. The fencing token increases with each claim of the same item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Claim<Id> {
-    /// What is claimed.
+    /// Claimed item.
     pub id: Id,
-    /// The fencing token.
+    /// Fencing token.
     pub token: u64,
 }
 
-/// An event batch to match.
+/// Event batch claimed for matching.
 #[derive(Debug, Clone)]
 pub struct ClaimedEvents {
-    /// The right to it.
+    /// Lease on the batch.
     pub claim: Claim<EventBatchId>,
     /// The batch.
     pub batch: EventBatch,
 }
 
-/// The notifications of one batch, or some of them, that are due through one channel.
+/// Unit of delivery: the due notifications of one batch on one channel, all or some.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkItem {
-    /// The right to it.
+    /// Lease on the item.
     pub claim: Claim<WorkItemId>,
-    /// The batch whose notifications they are.
+    /// Notification batch.
     pub batch: NotificationBatchId,
-    /// Which of them, ascending; `None` means all. Those that an earlier holder of the item has dealt with are left out
-    /// (see [`Step::held`]); if it had dealt with all, none are left, and the item only wants to be finished.
+    /// Ordinals of the notifications, ascending; `None` means all. Ordinals completed by an earlier holder are left
+    /// out (see [`Step::held`]); if all were, the list is empty and the item only needs to be closed.
     pub ordinals: Option<Vec<u32>>,
-    /// How many attempts each of them has had.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// When it was due.
+    /// Due time.
     pub due_at: Timestamp,
-    /// Where it stands.
-    pub course: Course,
+    /// Scheduling state.
+    pub work_state: WorkState,
 }
 
-/// A notification batch that a step makes, with its first work item due at once.
+/// Notification batch created by a step. Its first work item is due at once.
 #[derive(Debug, Clone)]
 pub struct NewNotificationBatch {
-    /// What they have in common.
+    /// Properties shared by all notifications of the batch.
     pub head: NotificationHead,
-    /// How many there are.
+    /// Number of notifications.
     pub count: u32,
-    /// `Notifications::pack`ed; the backend compresses.
+    /// Encoded by `Notifications::pack`; the backend compresses it.
     pub packed: Bytes,
-    /// Which work goes first.
+    /// Priority of the work item.
     pub priority: Priority,
-    /// If they cannot be sent for a reason known already, they are suspended with it and no work item is made.
+    /// If set, the notifications are suspended with this reason and no work item is created.
     pub suspended: Option<String>,
-    /// The event batch of the due time whose run made it, where its notifications are of other events.
+    /// For notifications of a scheduled run: the event batch of the run's due time.
     pub run: Option<EventBatchId>,
 }
 
-/// A notification batch as the journal holds it.
+/// Notification batch as stored.
 #[derive(Debug, Clone)]
 pub struct StoredNotificationBatch {
-    /// Its number.
+    /// Batch number.
     pub id: NotificationBatchId,
-    /// What they have in common.
+    /// Properties shared by all notifications of the batch.
     pub head: NotificationHead,
     /// The notifications.
     pub notifications: Notifications,
 }
 
-/// A chunk of attempts at the notifications of one batch.
+/// Delivery attempts of one notification batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReceiptChunk {
-    /// The batch.
+    /// Notification batch.
     pub batch: NotificationBatchId,
-    /// The channel that was tried: the batch's own, or one of its fallbacks.
+    /// Channel of the attempts: the batch's own, or one of its fallbacks.
     pub channel: Name,
-    /// The attempts; shared with who keeps them until they are committed.
+    /// Attempts; shared with the caller, which keeps them until the commit.
     pub attempts: Arc<Vec<Attempt>>,
 }
 
-/// Notifications of one batch that are to be tried again at the same time.
+/// Notifications of one batch that are retried at the same time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
-    /// The batch.
+    /// Notification batch.
     pub batch: NotificationBatchId,
-    /// Its channel.
+    /// Application of the channel.
     pub application: Name,
-    /// Its channel.
+    /// Channel.
     pub channel: Name,
-    /// Which of them, ascending, not empty.
+    /// Ordinals, ascending, not empty.
     pub ordinals: Vec<u32>,
-    /// How many attempts each has had.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// When.
+    /// Due time of the retry.
     pub due_at: Timestamp,
-    /// Where they stand then.
-    pub course: Course,
+    /// Scheduling state of the retry.
+    pub work_state: WorkState,
 }
 
-/// Notifications of one batch that wait for an operator.
+/// Suspended notifications of one batch: they wait for an operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suspension {
-    /// The batch.
+    /// Notification batch.
     pub batch: NotificationBatchId,
-    /// Its application.
+    /// Application.
     pub application: Name,
-    /// Its channel.
+    /// Channel.
     pub channel: Name,
-    /// Which of them, ascending, not empty.
+    /// Ordinals, ascending, not empty.
     pub ordinals: Vec<u32>,
-    /// How many attempts each has had.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// Why.
+    /// Reason of the suspension.
     pub reason: String,
-    /// Since when.
+    /// Time of the suspension.
     pub since: Timestamp,
-    /// Where they stood, and stand when they are resumed.
-    pub course: Course,
+    /// Scheduling state, restored on resume.
+    pub work_state: WorkState,
 }
 
-/// A suspension with the number by which it is resumed or ended.
+/// Suspension with the number by which an operator resumes or ends it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredSuspension {
-    /// Its number.
+    /// Suspension number.
     pub id: u64,
-    /// What is suspended and why.
+    /// Suspended notifications and the reason.
     pub suspension: Suspension,
 }
 
-/// What an operator does with suspensions.
+/// Operator's decision about suspensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// They become due again, with a fresh retry schedule.
+    /// Make them due again, with a fresh retry schedule.
     Resume,
-    /// They are closed without being sent.
+    /// Close them without sending.
     End,
 }
 
-/// Which suspensions: all that meet every given condition.
+/// Filter of suspensions; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SuspensionFilter {
-    /// Only this one.
+    /// Suspension number.
     pub id: Option<u64>,
-    /// Only of this application.
+    /// Application.
     pub application: Option<Name>,
-    /// Only of this channel.
+    /// Channel.
     pub channel: Option<Name>,
-    /// Only of this batch.
+    /// Notification batch.
     pub batch: Option<NotificationBatchId>,
-    /// Only of this notification class.
+    /// Notification class.
     pub class: Option<Name>,
-    /// Only those whose reason contains this text; letters of ASCII in either case.
+    /// Text that the reason contains, ignoring ASCII case.
     pub reason: Option<String>,
-    /// Only those that were suspended before this time.
+    /// Suspended before this time.
     pub before: Option<Timestamp>,
 }
 
-/// The result of a step and the acknowledgement of its input: all of it is stored, or nothing.
+/// Step: the results and the acknowledgement of the input, stored atomically.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
-    /// Event batches that are matched now.
+    /// Event batches matched by this step.
     pub matched: Vec<Claim<EventBatchId>>,
-    /// Event batches that could not be matched, and why; they are set aside, listed and kept.
+    /// Event batches that could not be matched, with the reason. They are set aside, listed and kept.
     pub failed: Vec<(Claim<EventBatchId>, String)>,
-    /// Work items that are finished now. Those of their notifications without a closing attempt, retry or suspension
-    /// are lost, so a step accounts for each.
+    /// Work items finished by this step. Each of their notifications needs a closing attempt, retry or suspension;
+    /// one without is lost.
     pub finished: Vec<Claim<WorkItemId>>,
-    /// Work items whose claims must still hold, though they are not finished by this step. Those of their notifications
-    /// for which this step has an attempt with a number above the item's `attempts` are dealt with: they are not handed
-    /// out with this item again, whatever the outcome was.
+    /// Work items that stay claimed: the step is rejected if one of these claims is lost. Notifications with an
+    /// attempt in this step numbered above the item's `attempts` are completed, whatever the outcome: the item is not
+    /// claimed with them again.
     pub held: Vec<Claim<WorkItemId>>,
     /// New notification batches.
     pub batches: Vec<NewNotificationBatch>,
@@ -319,32 +319,31 @@ pub struct Step {
     pub receipts: Vec<ReceiptChunk>,
     /// New work items for a later time.
     pub retries: Vec<Retry>,
-    /// What waits for an operator.
+    /// Notifications to suspend.
     pub suspensions: Vec<Suspension>,
-    /// Rules that did not fire for batches of this step.
+    /// Rule firings that failed or were skipped for batches of this step.
     pub firings: Vec<NewFiring>,
-    /// Firings that happen after all, with the notification batches of this step.
-    pub refired: Vec<Refired>,
-    /// Rules that are stopped from now on.
+    /// Listed firings that were repeated successfully, with the notification batches of this step.
+    pub refired: Vec<RefiredBatch>,
+    /// Rules stopped by this step.
     pub stops: Vec<RuleStop>,
-    /// What matching remembers from now on, with the application whose it is: each page in place of the one before, and
-    /// an empty one for none.
+    /// Pages of rule state, by application. Each replaces the stored page; an empty page deletes it.
     pub states: Vec<(Name, StatePage)>,
-    /// What rules read of chronicles for event batches that are matched now: kept with them, in
+    /// Chronicle values that rules read while these event batches were matched. Stored with the batches, in
     /// [`EventBatch::chronicled`].
     pub chronicled: Vec<(EventBatchId, Bytes)>,
-    /// Event batches that go on with what this step has begun, such as the rest of a long run of a schedule. They are
-    /// accepted with it, whatever waits already; their idempotency does not count.
+    /// Event batches that continue the work of this step, such as the rest of a long scheduled run. They are accepted
+    /// regardless of the backlog limits; their idempotency key is ignored.
     pub continued: Vec<NewEventBatch>,
-    /// How far a request to send again comes with this step.
-    pub resent: Option<Resent>,
-    /// What is told of the quantum whose event batches are matched or set aside by this step.
+    /// Progress of a resend request.
+    pub resent: Option<ResendProgress>,
+    /// Statistics of the quantum that matched or set aside the event batches of this step.
     pub quantum: Option<NewQuantum>,
 }
 
 impl Step {
-    /// The latest time that the step knows of: when its input was claimed, its batches were matched, its attempts were
-    /// answered. What it marks as matched or closed is marked with this time.
+    /// Latest time known to the step: claim of the input, match of the batches, or last answer. It becomes the time
+    /// at which inputs are marked as matched or closed.
     pub(crate) fn time(&self, claimed_at: Timestamp) -> Timestamp {
         let matched = self.batches.iter().map(|batch| batch.head.matched_at);
         let answered = self.receipts.iter().flat_map(|chunk| &*chunk.attempts).map(|attempt| attempt.answered_at);
@@ -353,11 +352,13 @@ impl Step {
     }
 }
 
-/// How much earlier [`Journal::place_at`] looks, since clocks may go back a little.
+/// Tolerance of [`Journal::position_at`] for clocks that go back.
 pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_secs(1);
 
-/// Cuts some notifications out of a suspension, which keeps the others. `None`: it has none of them; whole: it has no others.
-pub(crate) fn cut_out(suspension: &mut Suspension, ordinals: &[u32]) -> Option<Option<Suspension>> {
+/// Splits notifications off a suspension; `suspension` keeps the others.
+///
+/// Returns `None` if it has none of `ordinals`, `Some(None)` if it has no others.
+pub(crate) fn split_suspension(suspension: &mut Suspension, ordinals: &[u32]) -> Option<Option<Suspension>> {
     let (meant, others): (Vec<u32>, Vec<u32>) =
         suspension.ordinals.iter().copied().partition(|ordinal| ordinals.contains(ordinal));
     match (meant.is_empty(), others.is_empty()) {
@@ -370,31 +371,45 @@ pub(crate) fn cut_out(suspension: &mut Suspension, ordinals: &[u32]) -> Option<O
     }
 }
 
-/// What an operator's word adds to the attempts at a suspended notification: it closes it.
-pub(crate) fn ended(suspension: &Suspension, ordinal: u32, now: Timestamp) -> Attempt {
+/// Reply of the closing attempts that an operator's decision makes.
+pub(crate) const ENDED_BY_OPERATOR: &str = "ended by an operator";
+/// Reply of the closing attempts that the removal of an application makes.
+pub(crate) const APPLICATION_REMOVED: &str = "the application was removed";
+
+/// Closing attempt of a notification that is not sent any more.
+pub(crate) fn ended_attempt(attempts: u32, ordinal: u32, reply: &str, now: Timestamp) -> Attempt {
     Attempt {
         ordinal,
-        number: suspension.attempts.saturating_add(1),
+        number: attempts.saturating_add(1),
         formatted_at: now,
         sent_at: now,
         answered_at: now,
         outcome: Outcome::Ended,
-        reply: "ended by an operator".to_owned(),
+        reply: reply.to_owned(),
     }
 }
 
-/// How much work lies ahead, of all channels.
+/// Work that the removal of an application ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WorkAhead {
-    /// Work items that are due, claimed or not.
+pub struct EndedWork {
+    /// Notifications that got a closing attempt.
+    pub notifications: u64,
+    /// Event batches that were closed without notifications.
+    pub event_batches: u64,
+}
+
+/// Number of work items of all channels, by due time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkCounts {
+    /// Due work items, claimed or not.
     pub due: u64,
-    /// Those that wait for a time to come.
+    /// Work items due in the future.
     pub later: u64,
-    /// The first of those times.
+    /// Earliest due time in the future.
     pub next: Option<Timestamp>,
 }
 
-/// What waits and what is being worked on, as counters that cost nothing to read.
+/// Current backlog, as counters that are cheap to read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Backlog {
     /// Event batches not yet matched.
@@ -405,17 +420,17 @@ pub struct Backlog {
     pub event_bytes: u64,
     /// Event batches set aside because matching failed.
     pub failed_batches: u64,
-    /// Notifications in work items that are due, claimed or waiting for their retry.
+    /// Notifications of open work items: due, claimed, or waiting for a retry.
     pub notifications: u64,
-    /// Work items.
+    /// Open work items.
     pub work_items: u64,
-    /// Notifications that wait for an operator.
+    /// Suspended notifications.
     pub suspended: u64,
-    /// When the oldest unmatched event batch was accepted.
+    /// Acceptance time of the oldest unmatched event batch.
     pub oldest_event: Option<Timestamp>,
 }
 
-/// Totals since the journal was made, for status and reports.
+/// Totals since the creation of the journal, for status and reports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Event batches accepted.
@@ -430,19 +445,19 @@ pub struct Totals {
     pub attempts: [u64; Outcome::ALL.len()],
 }
 
-/// How far an event batch has come.
+/// Matching state of an event batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventBatchState {
-    /// Waits to be matched.
+    /// Waiting to be matched.
     Accepted,
-    /// Matched at this time.
+    /// Matched, with the time.
     Matched(Timestamp),
-    /// Set aside, with the reason.
+    /// Matching failed; set aside, with the reason.
     Failed(String),
 }
 
 impl EventBatchState {
-    /// As people read it.
+    /// The state as text.
     pub const fn word(&self) -> &'static str {
         match self {
             EventBatchState::Accepted => "accepted",
@@ -452,21 +467,21 @@ impl EventBatchState {
     }
 }
 
-/// What was finished before which time is removed.
+/// Retention cutoffs: items finished before these times are deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cutoffs {
-    /// Where nothing else is said.
+    /// Default cutoff.
     pub before: Timestamp,
-    /// Event batches, by application and class.
+    /// Cutoffs of event batches, by application and class.
     pub events: BTreeMap<(Name, Name), Timestamp>,
-    /// Notification batches, by application and class.
+    /// Cutoffs of notification batches, by application and class.
     pub notifications: BTreeMap<(Name, Name), Timestamp>,
-    /// The sums of minutes, of which reports are made.
+    /// Cutoff of the per-minute activity counters.
     pub activity: Timestamp,
 }
 
 impl Cutoffs {
-    /// One time for everything.
+    /// The same cutoff for everything.
     pub fn all(before: Timestamp) -> Cutoffs {
         Cutoffs { before, events: BTreeMap::new(), notifications: BTreeMap::new(), activity: before }
     }
@@ -480,7 +495,7 @@ impl Cutoffs {
     }
 }
 
-/// Follows arrivals: each receiver wakes up after its number has grown. The numbers mean nothing else.
+/// Wake-up signals: each receiver wakes when its number grows. The numbers have no other meaning.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     /// Grows when event batches arrive.
@@ -489,37 +504,37 @@ pub struct Arrivals {
     pub work: tokio::sync::watch::Receiver<u64>,
 }
 
-/// Event batches that are not handed out for now.
+/// Event batches excluded from claiming, such as those of paused applications.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Except {
-    /// Batches of these applications.
+    /// Excluded applications.
     pub applications: BTreeSet<Name>,
-    /// Batches of these classes, each with its application.
+    /// Excluded event classes, each with its application.
     pub classes: BTreeSet<(Name, Name)>,
 }
 
 impl Except {
-    /// Whether batches of a class are among them.
+    /// Checks whether batches of a class are excluded.
     pub fn has(&self, application: &Name, class: &Name) -> bool {
         self.applications.contains(application)
             || !self.classes.is_empty() && self.classes.contains(&(application.clone(), class.clone()))
     }
 }
 
-/// The flow, durable. Every method may be called from any task.
+/// Port of the durable event flow. Methods may be called from any task.
 ///
-/// What a method has acknowledged survives a crash of the process and of the machine.
+/// Writes are durable when a method returns: they survive a crash of the process and of the machine.
 #[async_trait]
 pub trait Journal: Send + Sync + 'static {
-    /// Stores a batch. Concurrent calls share one fsync.
+    /// Stores an event batch. Concurrent calls share one fsync (group commit).
     ///
     /// # Errors
-    /// `Full` before anything is lost: the disk or a bound is reached. The caller's caller should try again later.
-    async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError>;
+    /// `Full`: the disk or a limit is full; nothing was stored. The client should try again later.
+    async fn accept(&self, batch: NewEventBatch) -> Result<EventAcceptance, StoreError>;
 
-    /// Hands out unmatched event batches in the order of their acceptance, each to one matcher until `now + lease`,
-    /// up to `batches` of them and not many more than `bytes` packed bytes (at least one if any waits). Those in `except`
-    /// go on waiting; how many they are makes no difference to the cost.
+    /// Claims unmatched event batches in order of acceptance, each for one matcher until `now + lease`. Returns at
+    /// most `batches` of them and not much more than `bytes` packed bytes, but at least one if any waits. Batches in
+    /// `except` stay; their number does not affect the cost.
     async fn claim_events(
         &self,
         batches: usize,
@@ -529,8 +544,8 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError>;
 
-    /// Hands out up to `limit` due work items of a channel, of the priority `least` or one that presses more, each to one worker:
-    /// what has been due for longest first, where [`Priority::patience`] counts as later.
+    /// Claims up to `limit` due work items of a channel with priority `least` or higher, each for one worker. The
+    /// longest due comes first, where [`Priority::aging`] is added to the due time.
     ///
     /// A worker that neither finishes nor extends an item within `lease` loses it to another, so a step must be safe
     /// to run twice.
@@ -544,8 +559,8 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError>;
 
-    /// Hands out all due work items of a channel that wait for the window of a digest that closes at a time, or are of it,
-    /// oldest first; as many as have up to `notifications` notifications, but at least one if there is any.
+    /// Claims the due work items of a digest window that closes at `window`, oldest first: up to `notifications`
+    /// notifications, at least one item if there is any.
     async fn claim_window(
         &self,
         application: &Name,
@@ -556,9 +571,9 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError>;
 
-    /// The work items of a channel that wait for the window of a digest to close after `now`, by number, from after `after`,
-    /// up to `limit`. The token of one that is not claimed is 0.
-    async fn gathering(
+    /// Open work items of a channel whose digest window closes after `now`, by number, from after `after`, up to
+    /// `limit`. The token of an unclaimed item is 0.
+    async fn digest_window_work(
         &self,
         application: &Name,
         channel: &Name,
@@ -567,34 +582,34 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<WorkItem>, StoreError>;
 
-    /// Prolongs a lease to `now + lease`.
+    /// Extends a lease to `now + lease`.
     ///
     /// # Errors
     /// `Fenced`: the claim is lost.
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError>;
 
-    /// Gives a claimed work item back, due at once or at `due_at`, as if it had not been claimed.
+    /// Releases a claimed work item without an attempt, due at once or at `due_at`.
     ///
     /// # Errors
     /// `Fenced`: the claim is lost.
     async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError>;
 
-    /// Gives a claimed event batch back.
+    /// Releases a claimed event batch.
     ///
     /// # Errors
     /// `Fenced`: the claim is lost.
     async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError>;
 
-    /// Stores a step: all of it, or nothing. Gives the numbers of its new notification batches, in order.
+    /// Commits a step atomically. Returns the numbers of its new notification batches, in order.
     ///
     /// # Errors
     /// `Fenced`: one of its claims is lost; nothing was stored.
     async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError>;
 
-    /// How much work is due by now, what workers have claimed among it, and how much waits for later. Looks at all of it.
-    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError>;
+    /// Counts due, claimed and future work items. Scans all of them.
+    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError>;
 
-    /// When the next work item of a channel that is not due yet becomes due.
+    /// Due time of the next work item of a channel that is not due yet.
     async fn next_due(
         &self,
         application: &Name,
@@ -602,52 +617,60 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError>;
 
-    /// The channels of an application for which work is open or suspended, by name; they need a worker even if the
-    /// application does not define them (any more), since suspended work may be resumed.
+    /// Channels of an application that have open or suspended work, by name. They need a worker even if the
+    /// application no longer defines them, since suspended work may be resumed.
     async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError>;
 
-    /// Wakes whoever waits for events or work. Receivers see every arrival after the call, none before it.
+    /// Applications with open work, by name: event batches that wait or failed, work items, suspensions.
+    async fn open_applications(&self) -> Result<Vec<Name>, StoreError>;
+
+    /// Ends the open work of a removed application, claimed or not. Each open or suspended notification gets a closing
+    /// attempt with outcome `Ended`; event batches that wait or failed are closed without notifications. A file is
+    /// written in several commits: the call can be repeated after a crash.
+    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError>;
+
+    /// Subscribes to wake-ups for new events and work. Receivers see each arrival after this call, none before it.
     fn arrivals(&self) -> Arrivals;
 
-    /// What waits. Cheap.
+    /// Current backlog. Cheap: reads counters.
     fn backlog(&self) -> Backlog;
 
-    /// Totals since the journal was made. Cheap.
+    /// Totals since the creation of the journal. Cheap: reads counters.
     fn totals(&self) -> Totals;
 
-    /// An event batch, with its state.
+    /// Event batch with its state.
     async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError>;
 
-    /// The newest event batches before `before` (or all), newest first, without their events, each with its count.
+    /// Newest event batches before `before` (or all), newest first, without their events, each with its event count.
     async fn event_batches(
         &self,
         before: Option<EventBatchId>,
         limit: usize,
     ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError>;
 
-    /// What the oldest event batch that waits to be matched sees; `None` if none waits, or its place is not known.
-    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError>;
+    /// Snapshot sequence of the oldest unmatched event batch; `None` if none waits or its sequence is unknown.
+    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError>;
 
-    /// Sends failed event batches to be matched again. Gives how many there were.
+    /// Returns failed event batches of an application to matching. Returns their number.
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError>;
 
-    /// Firings that did not happen, oldest first, from after the number `after`.
+    /// Failed and skipped firings, oldest first, from after the number `after`.
     async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError>;
 
-    /// Strikes firings off the list without firing them. Gives how many batches they were.
+    /// Dismisses firings: they leave the list and are not repeated. Returns the number of event batches.
     async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError>;
 
-    /// Stops a rule. One that is stopped already keeps its first stop.
+    /// Stops a rule. A rule that is stopped already keeps its first stop.
     async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError>;
 
-    /// Lets a stopped rule fire again. Gives whether it was stopped.
+    /// Resumes a stopped rule. Returns whether it was stopped.
     async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError>;
 
     /// All stopped rules, by application and name.
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError>;
 
-    /// What matching remembers for an application: up to `limit` pages from after the given one, in an order of the
-    /// backend's own that never changes.
+    /// Pages of an application's rule state: up to `limit` from after the given one, in an order that is fixed per
+    /// backend.
     async fn state_pages(
         &self,
         application: &Name,
@@ -655,8 +678,8 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<StatePage>, StoreError>;
 
-    /// Event batches of a class after one and before another, oldest first, whatever has become of them; up to about
-    /// `bytes` packed bytes of them, but at least one if there is any. Those that were pruned are not there any more.
+    /// Event batches of a class between two numbers (both exclusive), oldest first, in any state. Returns up to about
+    /// `bytes` packed bytes, but at least one batch if there is any. Pruned batches are missing.
     async fn events_between(
         &self,
         application: &Name,
@@ -666,22 +689,22 @@ pub trait Journal: Send + Sync + 'static {
         bytes: usize,
     ) -> Result<EventPage, StoreError>;
 
-    /// A place in the log before which nothing was accepted at this time or later, and not long before it. It relies on
-    /// clocks that do not go back by more than a second.
-    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError>;
+    /// Number of a batch such that every batch accepted at `time` or later comes after it. It is close to that time.
+    /// Relies on clocks that do not go back by more than a second.
+    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError>;
 
-    /// Stores how far schedules have come. With `due`, that event batch is accepted in the same commit, and the next runs
-    /// of these schedules begin after it: their `after` is set to it. Gives its number.
+    /// Stores the progress of schedules. With `due`, that event batch is accepted in the same commit, and the next
+    /// runs of these schedules begin after it: their `after` is set to it. Returns its number.
     ///
     /// # Errors
-    /// `Full`, as [`Journal::accept`] says; nothing was stored. Without `due` no bound is looked at.
+    /// `Full`, as in [`Journal::accept`]; nothing was stored. Without `due`, no limit is checked.
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,
         runs: Vec<ScheduleRun>,
     ) -> Result<Option<EventBatchId>, StoreError>;
 
-    /// How far the schedules of an application have come, by rule and schedule, from after `after`.
+    /// Progress of an application's schedules, by rule and schedule, from after `after`.
     async fn schedule_runs(
         &self,
         application: &Name,
@@ -689,26 +712,26 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ScheduleRun>, StoreError>;
 
-    /// How far one schedule has come, if it is known.
+    /// Progress of one schedule, if known.
     async fn schedule_run(&self, application: &Name, schedule: &ScheduleKey)
     -> Result<Option<ScheduleRun>, StoreError>;
 
-    /// Forgets how far a schedule has come, because nobody follows it any more.
+    /// Deletes the progress of a schedule that has no subscriptions any more.
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
 
-    /// Stores what a source remembers where no events come with it.
+    /// Stores checkpoints of a source without events.
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError>;
 
-    /// What a source remembers, by part, from after the part `after`, up to `limit`.
+    /// Checkpoints of a source, by part, from after the part `after`, up to `limit`.
     async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError>;
 
-    /// Forgets what the sources of an application remember.
+    /// Deletes the checkpoints of all sources of an application.
     async fn forget_marks(&self, application: &Name) -> Result<(), StoreError>;
 
-    /// A notification batch, unpacked.
+    /// Notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;
 
-    /// The notification batches after `after` with events of a batch, or made by a run of its due times, oldest first, up to
+    /// Notification batches after `after` made from an event batch or from a run at its due time, oldest first, up to
     /// `limit`: heads and counts only.
     async fn notification_batches_of(
         &self,
@@ -717,22 +740,21 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
 
-    /// The newest notification batches before `before` (or all), newest first: heads and counts only.
+    /// Newest notification batches before `before` (or all), newest first: heads and counts only.
     async fn notification_batches(
         &self,
         before: Option<NotificationBatchId>,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
 
-    /// The notification batches after `after`, oldest first, up to `limit`: heads and counts only.
+    /// Notification batches after `after`, oldest first, up to `limit`: heads and counts only.
     async fn notification_batches_after(
         &self,
         after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
 
-    /// The notification batches of an application after `after` that have open work items, up to `limit` of them by
-    /// number.
+    /// Notification batches of an application after `after` with open work items, by number, up to `limit`.
     async fn open_batches(
         &self,
         application: &Name,
@@ -743,20 +765,21 @@ pub trait Journal: Send + Sync + 'static {
     /// All attempts at the notifications of a batch, in the order they were recorded.
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError>;
 
-    /// The open work items of a batch, claimed or not, oldest first. The token of one that is not claimed is 0.
+    /// Open work items of a batch, claimed or not, oldest first. The token of an unclaimed item is 0.
     async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError>;
 
-    /// Looks for up to `limit` suspensions, oldest first, from after the number `after`, among at most [`LOOKS_MAX`] rows.
+    /// Finds up to `limit` suspensions, oldest first, from after the number `after`, and reads at most
+    /// [`SCANNED_ROWS_MAX`] rows.
     ///
-    /// [`LOOKS_MAX`]: crate::look::LOOKS_MAX
-    async fn look_for_suspensions(
+    /// [`SCANNED_ROWS_MAX`]: crate::bounded_scan::SCANNED_ROWS_MAX
+    async fn scan_suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Looked<StoredSuspension, u64>, StoreError>;
+    ) -> Result<ScanPage<StoredSuspension, u64>, StoreError>;
 
-    /// Suspensions, oldest first, from after the number `after`, among all.
+    /// Suspensions, oldest first, from after the number `after`, without a bound on the rows read.
     async fn suspensions(
         &self,
         filter: &SuspensionFilter,
@@ -765,7 +788,7 @@ pub trait Journal: Send + Sync + 'static {
     ) -> Result<Vec<StoredSuspension>, StoreError> {
         let (mut found, mut after) = (Vec::new(), after);
         while found.len() < limit {
-            let looked = self.look_for_suspensions(filter, after, limit - found.len()).await?;
+            let looked = self.scan_suspensions(filter, after, limit - found.len()).await?;
             found.extend(looked.items);
             let Some(next) = looked.next else { break };
             after = next;
@@ -773,8 +796,8 @@ pub trait Journal: Send + Sync + 'static {
         Ok(found)
     }
 
-    /// Resumes or ends suspensions. Ended ones get a closing attempt with outcome `Ended`. Gives the number of
-    /// notifications touched.
+    /// Resumes or ends suspensions. Ended notifications get a closing attempt with outcome `Ended`. Returns the
+    /// number of notifications affected.
     async fn resolve(
         &self,
         filter: &SuspensionFilter,
@@ -782,16 +805,17 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<u64, StoreError>;
 
-    /// Stores a request to send again what had failed. One whose key is known is not stored again. Gives what is stored, and
-    /// whether it is new. It is carried out by steps ([`Step::resent`]), and forgotten by [`Journal::prune`] once it is.
+    /// Stores a request to send failed notifications again. A request whose key is known is not stored twice. Returns
+    /// the stored request and whether it is new. Steps carry it out ([`Step::resent`]); [`Journal::prune`] deletes it
+    /// afterwards.
     async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError>;
 
-    /// Requests to send again, or only those that are not carried out, oldest first, from after the number `after`.
+    /// Resend requests, all or only unfinished, oldest first, from after the number `after`.
     async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError>;
 
-    /// Puts an operator's edit into a suspension, or takes it away: it is sent in place of what was to be sent, once that is
-    /// resumed. With `ordinals` only these of its notifications become a suspension of their own, if there are others. Gives
-    /// the number of the suspension that is edited; `None`: there is no such suspension, or it has none of them.
+    /// Sets or removes an operator's edit of a suspension: the content to send in place of the original once it is
+    /// resumed. With `ordinals`, these notifications are split off as a suspension of their own if there are others.
+    /// Returns the number of the edited suspension; `None` if it does not exist or has none of the ordinals.
     async fn edit_suspension(
         &self,
         id: u64,
@@ -799,19 +823,19 @@ pub trait Journal: Send + Sync + 'static {
         edit: Option<Arc<str>>,
     ) -> Result<Option<u64>, StoreError>;
 
-    /// Removes up to `limit` finished event batches and notification batches that were closed before the time for their
-    /// class, whole with their receipts, class by class and the oldest first; and idempotency keys that are over at `now`,
-    /// quanta and the sums of minutes before their time. Unsent, suspended and failed work stays, and so does the newest
-    /// minute of each stream. Gives how many batches it removed; less than `limit` means that nothing more is to remove.
+    /// Deletes up to `limit` finished event batches and closed notification batches older than the cutoff of their class,
+    /// with their receipts, class by class, oldest first. Also deletes idempotency keys expired at `now`, and quanta and
+    /// activity counters older than their cutoffs. Open, suspended and failed work stays, and so does the newest minute of
+    /// each stream. Returns the number of deleted batches; less than `limit` means that no more are due.
     async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
 
-    /// How many batches [`Journal::prune`] would remove, counted up to `most`.
+    /// Number of batches that [`Journal::prune`] would delete, counted up to `most`.
     async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError>;
 
-    /// What happened in a window, by stream and part, those without anything left out; of one application or of all.
+    /// Activity in a window, by stream and part, of one application or of all. Empty parts are left out.
     async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError>;
 
-    /// The newest minute of each stream.
+    /// Newest minute of each stream.
     async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError>;
 
     /// Quanta that ended from `from` on and before `to`, newest first, with numbers below `before`.
@@ -823,34 +847,33 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Quantum>, StoreError>;
 
-    /// One quantum, if it is still kept.
+    /// Quantum by number, if it was not pruned.
     async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError>;
 
-    /// How far notification batches have come, in the order asked; `None` for those that are not there.
+    /// Delivery progress of notification batches, in the order of `batches`; `None` for unknown ones.
     async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError>;
 
-    /// The newest notification batches before `before` (or all) in which some notification was refused or too late, newest
-    /// first.
+    /// Newest notification batches before `before` (or all) with a refused or expired notification, newest first.
     async fn failed_batches(
         &self,
         before: Option<NotificationBatchId>,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError>;
 
-    /// Switches something off, or otherwise than it was.
+    /// Pauses or disables a component, or changes its switch.
     async fn set_switch(&self, switch: Switch) -> Result<(), StoreError>;
 
-    /// Switches something on again. Gives whether it was off.
+    /// Removes a switch. Returns whether the component was paused or disabled.
     async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError>;
 
-    /// All that is switched off, by its text.
+    /// All switches, by the text of their component.
     async fn switches(&self) -> Result<Vec<Switch>, StoreError>;
 
-    /// Writes and syncs a few bytes; says how long that took. For `doctor` and readiness.
+    /// Writes and syncs a few bytes and returns the time it took, for `doctor` and readiness.
     async fn probe(&self) -> Result<Duration, StoreError>;
 }
 
-/// A notification by its id, from its batch.
+/// Id of a notification by its ordinal, if the batch has it.
 pub fn notification_of(batch: &StoredNotificationBatch, ordinal: u32) -> Option<NotificationId> {
     ((ordinal as usize) < batch.notifications.count()).then_some(NotificationId { batch: batch.id, ordinal })
 }

@@ -1,7 +1,8 @@
-//! Keys that seal what is secret before it is stored. Each text has a key of its own, which is sealed with a key of the ring;
-//! so a new key of the ring means sealing small keys again, and none of the ring's keys has sealed much.
+//! Encryption of secrets at rest (envelope encryption). Each text is sealed with a random key of its own, which is
+//! sealed with a key of the ring. Rotating the ring's key therefore reseals small keys only, and no ring key encrypts
+//! much data.
 //!
-//! AES-256-GCM from `ring`. What is sealed says by which key: `sealed:1:KEY:...`.
+//! AES-256-GCM from `ring`. A sealed text names its key: `sealed:1:KEY:...`.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -13,12 +14,13 @@ use tocsin_model::hexadecimal::{bytes_of, digits_of};
 
 use crate::error::StoreError;
 
-/// What a sealed text begins with. No definition of an application does: it is YAML with a mapping at its top.
+/// Prefix of a sealed text. No application definition begins like this: a definition is YAML with a mapping at the
+/// top.
 const SEALED: &str = "sealed:1:";
 const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 16;
 
-/// Keys by name; the first of the text seals, all of them open.
+/// Named keys. The first key seals; all keys open.
 #[derive(Clone, Default)]
 pub struct Keyring(Option<Arc<Keys>>);
 
@@ -46,22 +48,22 @@ impl PartialEq for Keyring {
 
 impl Eq for Keyring {}
 
-/// The text holds no keys.
+/// The text of a keyring is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct KeyringError {
-    /// Where, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong, and what would be right.
+    /// Expected form.
     pub what: &'static str,
 }
 
 impl Keyring {
-    /// Reads a key a line, `NAME` and 64 hexadecimal digits; empty lines and those that begin with `#` are comments. No key
-    /// at all: nothing is sealed.
+    /// Reads one key per line: `NAME` and 64 hexadecimal digits. Empty lines and lines that begin with `#` are
+    /// ignored. Without any key, nothing is sealed.
     ///
     /// # Errors
-    /// A line is something else, or a name is there twice.
+    /// A line has another form, or a name occurs twice.
     pub fn read(text: &str) -> Result<Keyring, KeyringError> {
         let mut keys = BTreeMap::new();
         let mut first = None;
@@ -91,10 +93,10 @@ impl Keyring {
         self.0.is_some()
     }
 
-    /// Seals a text with the first key; without any key it stays as it is.
+    /// Seals a text with the first key; without keys the text is returned unchanged.
     ///
     /// # Errors
-    /// There are no random numbers.
+    /// The system's random number generator failed.
     pub fn seal(&self, text: &str) -> Result<String, StoreError> {
         let Some(keys) = &self.0 else { return Ok(text.to_owned()) };
         let mut own = [0; KEY_BYTES];
@@ -104,10 +106,10 @@ impl Keyring {
         Ok(format!("{SEALED}{}:{}", keys.first, digits_of(&sealed)))
     }
 
-    /// Opens a sealed text; one that is not sealed is as it is.
+    /// Opens a sealed text; a text that is not sealed is returned unchanged.
     ///
     /// # Errors
-    /// `Unavailable` if its key is not on the ring, `Damaged` if it is not what was sealed.
+    /// `Unavailable` if its key is not in the keyring, `Damaged` if the sealed text was altered.
     pub fn open(&self, text: String) -> Result<String, StoreError> {
         let Some((name, digits)) = text.strip_prefix(SEALED).and_then(|rest| rest.split_once(':')) else {
             return Ok(text);
@@ -124,7 +126,7 @@ impl Keyring {
         String::from_utf8(decrypt(&own, text).ok_or_else(damaged)?).map_err(|_| damaged())
     }
 
-    /// Whether a text is as the first key would seal it: sealed with that, or not at all without any key.
+    /// Whether a text is sealed with the first key, or unsealed if there are no keys.
     pub fn is_current(&self, text: &str) -> bool {
         match &self.0 {
             None => true,
@@ -145,7 +147,7 @@ fn cipher(key: &[u8; KEY_BYTES]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key has the length of its cipher"))
 }
 
-/// A random nonce, and what it encrypts with its tag.
+/// Encrypts with a random nonce; returns the nonce, the ciphertext and the tag.
 fn encrypt(key: &[u8; KEY_BYTES], bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     let mut nonce = [0; NONCE_LEN];
     random(&mut nonce)?;
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened_by_its_key_alone() {
+    fn only_the_sealing_key_opens_a_text() {
         let (old, new) = (key("monday", '1'), key("tuesday", '2'));
         let ring = Keyring::read(&format!("# keys\n{old}\n")).expect("keys");
         let sealed = ring.seal("password: geheim").expect("sealed");
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named() {
+    fn an_invalid_line_is_reported_by_number() {
         let twice = format!("{}\n{}", key("a", '1'), key("a", '2'));
         for (text, line) in [("a", 1), ("\na 12", 2), ("a/b 12", 1), (twice.as_str(), 2)] {
             assert_eq!(Keyring::read(text).expect_err("wrong").line, line, "{text}");

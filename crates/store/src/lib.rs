@@ -1,22 +1,23 @@
-//! Remembers: records (who and what), the journal (what happened and what is to do) and the inbox (what is there to read).
+//! Storage layer. Ports (traits) and their backends for everything Tocsin persists.
 //!
-//! Four ports, of which the records are two, each with one conformance suite that every backend runs; and the spool of
-//! exchanges, which has one backend. SQL appears only here.
+//! Four ports: [`journal`] (event flow), [`records`] and [`entries`] (system of record, flat and as an LDAP tree) and
+//! [`inbox`] (in-app feeds). Each port has one conformance suite that every backend runs. Sync collections, the
+//! message spool and message tracking exist on SQLite only. SQL appears only in this crate.
 
-pub mod journal; // the port of the flow: event batches, notification batches, work items, receipts
-pub mod records; // the port of the system of record: applications, subscribers, subscriptions, keys
-pub mod entries; // the port of the directory: the records as a tree
-pub mod inbox; // the port of the feeds that subscribers read
-pub mod collections; // what is kept of the rows that devices have replicas of
+pub mod journal; // port: event batches, notification batches, work items, receipts
+pub mod records; // port: applications, subscribers, subscriptions, keys
+pub mod entries; // port: the records as a directory tree (LDAP)
+pub mod inbox; // port: in-app inbox feeds
+pub mod collections; // types of sync collections: rows that devices replicate
 
-pub mod spool; // what exchanges keep: messages, their legs, what became of them
-pub mod tracking; // what is kept of them for people to look at: bodies on the way, properties to find them by
+pub mod spool; // types of the message spool: messages, their legs and outcomes
+pub mod tracking; // message tracking for operators: copies of bodies, searchable properties
 
-pub mod queries; // rules in SQL: typed tables, and the engine that runs queries over them
+pub mod queries; // rules in SQL: typed tables and the engine that evaluates the queries
 
-pub mod memory; // all ports in memory, for tests and trials
-pub mod sqlite; // all ports on SQLite, a file each: the default
+pub mod memory; // in-memory backend of all ports, for tests
+pub mod sqlite; // SQLite backend of all ports, one file per port; the default
 
-pub mod keyring; // keys that seal what is secret before it is stored
-pub mod look; // pages of lists that look at a bounded number of rows
-pub mod error; // what a caller can do about trouble
+pub mod keyring; // encryption of secrets at rest
+pub mod bounded_scan; // pages of filtered lists with a bound on the rows read
+pub mod error; // store errors that a caller can handle

@@ -1,23 +1,23 @@
 //! Rules in SQL: queries over an event batch, the subscriptions and the chronicles as typed tables.
 //!
-//! A [`QuerySet`] is the checked queries of one version of an application; [`QueryTables`] holds what they look at and
-//! runs them. The tables are a follower of the records like the match index: whoever feeds both the same changes in the
-//! same order lets queries see what the index sees; whoever tells them what chronicles said after each batch lets queries
-//! see that. They live in a database of their own, in memory as far as its cache
-//! goes and in a temporary file beyond, and begin empty. Every backend uses the same engine, so a query means the same
+//! A [`QuerySet`] contains the checked queries of one version of an application; [`QueryTables`] contains the tables
+//! that they read and runs them. The tables follow the changes of the records like the match index: if both get the
+//! same changes in the same order, queries read what the index reads; if chronicle values are stored after each
+//! batch, queries read them. The tables are in a separate database, in memory up to the cache size and in a temporary
+//! file beyond, and are initially empty. Every backend uses the same engine, so a query gives the same results
 //! everywhere.
 //!
-//! Queries are written by others. A connection that runs them reads its tables and nothing else, calls functions that
-//! depend on their arguments alone, and stops at a deadline and at bounds of size (`guard`).
+//! Queries are untrusted. The connection that runs them reads only its tables, calls only deterministic functions,
+//! and stops at a deadline and at size limits (`guard`).
 
-mod functions; // what SQLite lacks, or answers differently from day to day
-mod guard; // a connection for what somebody else wrote
-mod plan; // which indexes a query uses, which tables it scans
+mod functions; // functions that SQLite lacks or that depend on the current time
+mod guard; // connection for untrusted statements
+mod plan; // indexes and table scans of a query
 mod schema; // the tables
-mod texts; // functions of text that never take long
+mod texts; // text functions with bounded time
 mod wildcards; // LIKE and GLOB
-mod tables; // changes in, batches in, matches out
-mod values; // values of the model in SQL and back
+mod tables; // applies changes, loads batches, returns matches
+mod values; // conversion between model values and SQL
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,34 +33,34 @@ use tocsin_model::{
 };
 
 pub use functions::HostFunction;
-pub use tables::{Beside, MATCH_BYTES_MAX, MATCHES_MAX, QueryFiring, QueryMatch, QueryTables};
+pub use tables::{ExtraColumns, MATCH_BYTES_MAX, MATCHES_MAX, QueryFiring, QueryMatch, QueryTables};
 
-use guard::Guarded;
+use guard::GuardedConnection;
 use schema::{CHANNEL, CREATED_AT, EVENT, EVENTS, RowKind, SUBSCRIBER, SUBSCRIPTION, Shape, TablePlan};
 
-/// How long preparing one query may take.
+/// Maximum time to prepare one query.
 const PREPARING_MAX: Duration = Duration::from_secs(2);
 
-/// The queries of one version of an application, checked. Immutable.
+/// The checked queries of one version of an application. Immutable.
 #[derive(Debug)]
 pub struct QuerySet {
     application: Application,
     host: &'static [HostFunction],
     queries: BTreeMap<Name, Query>,
-    /// Every table beside `events` that a query may name.
+    /// All tables besides `events` that a query can read.
     shapes: BTreeMap<String, Shape>,
-    /// Those that queries read.
+    /// The tables that queries read.
     tables: BTreeMap<String, TablePlan>,
 }
 
-/// A table of what is kept of earlier events: an entry for each key.
+/// A table of values about earlier events: an entry for each key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateTable {
-    /// What queries call it.
+    /// The name in queries.
     pub name: String,
-    /// The fields of its key.
+    /// The fields of the key.
     pub key: Fields,
-    /// What it says of a key. The columns have `_` before these names.
+    /// The values of a key. Their columns have the prefix `_`.
     pub says: Fields,
 }
 
@@ -72,26 +72,26 @@ struct Query {
     subscription: Name,
     enabled: bool,
     timeout: Duration,
-    /// The place of `_event` among the columns of the result.
+    /// Position of `_event` in the result columns.
     event: usize,
-    /// The place of `_subscription`.
+    /// Position of `_subscription`.
     id: usize,
-    /// The fields of the notification that it gives, with their places.
+    /// The notification fields in the result, with their positions.
     columns: Vec<(Name, FieldType, usize)>,
     /// The fields of the event class that it reads.
     reads: BTreeSet<usize>,
-    /// How it is run, in SQLite's words.
+    /// The query plan, as text of SQLite.
     plan: Vec<String>,
     warnings: Vec<String>,
 }
 
 impl QuerySet {
-    /// Checks the queries of an application by preparing them against empty tables. Its classes may have fields at their
-    /// ends that are none of theirs: their values are given with each subscription and event batch. `states` are further
-    /// tables, whose entries are given by [`QueryTables::keep`].
+    /// Checks the queries of an application by preparing them against empty tables. Classes may have additional
+    /// fields at their ends: their values are passed with each subscription and event batch. `states` are additional
+    /// tables, whose entries are stored by [`QueryTables::keep`].
     ///
-    /// The set has those that are right; the problems tell everything about the others, with the path of the rule and the
-    /// position in the query where SQLite knows it.
+    /// The set contains the valid queries; the problems describe all errors of the others, with the path of the rule
+    /// and the position in the query if SQLite reports it.
     pub fn check(
         application: &Application,
         states: &[StateTable],
@@ -116,7 +116,7 @@ impl QuerySet {
             }
         }
         if let Err(error) = set.explain() {
-            problems.push(Problem::at("rules", format!("the plans of the queries cannot be told: {error}")));
+            problems.push(Problem::at("rules", format!("the query plans are not available: {error}")));
         }
         (set, problems)
     }
@@ -147,18 +147,18 @@ impl QuerySet {
         self.tables.keys().filter(are_entries).map(String::as_str)
     }
 
-    /// Whether there is none.
+    /// Whether there are no queries.
     pub fn is_empty(&self) -> bool {
         self.queries.is_empty()
     }
 
-    /// The fields of its notification that a rule's query gives, in the order of [`QueryMatch::values`]. `None`: the rule
-    /// has no query that is right.
+    /// The notification fields that a rule's query returns, in the order of [`QueryMatch::values`]. `None`: the rule
+    /// has no valid query.
     pub fn columns(&self, rule: &Name) -> Option<Vec<Name>> {
         self.queries.get(rule).map(|query| query.columns.iter().map(|(name, ..)| name.clone()).collect())
     }
 
-    /// How a rule's query is run, in SQLite's words, and what its author should know.
+    /// The plan of a rule's query, as text of SQLite, and warnings for its author.
     pub fn plan(&self, rule: &Name) -> Option<(&[String], &[String])> {
         self.queries.get(rule).map(|query| (&*query.plan, &*query.warnings))
     }
@@ -174,20 +174,20 @@ impl QuerySet {
         let notification =
             application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify))?;
         if sql.contains('\0') {
-            return Err(one(Problem::at("", "has a character of code 0").hint("take it out")));
+            return Err(one(Problem::at("", "has a character of code 0").hint("remove it")));
         }
-        self.spelling(&rule.on)?;
+        self.check_spelling(&rule.on)?;
         let sql = sql.trim_end().trim_end_matches(';');
 
-        // First with everything there is, to learn what it reads.
+        // First with all tables and columns, to find out what it reads.
         let whole = self.shapes.iter().map(|(table, shape)| (table.clone(), TablePlan::whole(&shape.fields))).collect();
         let guarded = self.open(&whole, &event.fields).map_err(|error| one(cannot_tell(&error)))?;
         let names = self.column_names(&guarded, sql, &event.fields).map_err(one)?;
         let reads = Reads::of(&guarded, sql).map_err(|error| one(cannot_tell(&error)))?;
         drop(guarded);
-        let (event_at, id_at, columns) = places(&names, &notification.fields, rule)?;
+        let (event_at, id_at, columns) = result_columns(&names, &notification.fields, rule)?;
 
-        // Then with every index that might help, to learn which do.
+        // Then with every index that might help, to find out which are used.
         let mut tables = BTreeMap::new();
         for (table, shape) in &self.shapes {
             if *table == rule.subscription.as_str() || reads.tables.contains(table) {
@@ -199,7 +199,7 @@ impl QuerySet {
         }
         let used = self
             .open(&tables, &event.fields)
-            .and_then(|guarded| guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, sql)))
+            .and_then(|guarded| guarded.run_with_deadline(PREPARING_MAX, |connection| plan::of(connection, sql)))
             .map_err(|error| one(cannot_tell(&error)))?;
         let place = |column: &str| event.fields.position(column);
         let events_read = reads.fields(EVENTS, event.fields.len(), schema::COLUMNS_OF_EVENTS, place);
@@ -227,13 +227,13 @@ impl QuerySet {
         Ok(())
     }
 
-    fn open(&self, tables: &BTreeMap<String, TablePlan>, events: &Fields) -> rusqlite::Result<Guarded> {
+    fn open(&self, tables: &BTreeMap<String, TablePlan>, events: &Fields) -> rusqlite::Result<GuardedConnection> {
         let guarded = schema::open(&self.shapes, tables, self.host)?;
         schema::set_events(&guarded, events)?;
         Ok(guarded)
     }
 
-    /// Tells how each query is run on the tables as they will be.
+    /// Stores the plan of each query on the final tables.
     fn explain(&mut self) -> rusqlite::Result<()> {
         if self.queries.is_empty() {
             return Ok(());
@@ -242,7 +242,7 @@ impl QuerySet {
         let guarded = schema::open(&self.shapes, &self.tables, self.host)?;
         for (name, query) in &self.queries {
             schema::set_events(&guarded, &self.application.events[&query.on].fields)?;
-            let plan = guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, &query.sql))?;
+            let plan = guarded.run_with_deadline(PREPARING_MAX, |connection| plan::of(connection, &query.sql))?;
             plans.push((name.clone(), plan));
         }
         for (name, plan) in plans {
@@ -263,7 +263,7 @@ impl Shape {
             RowKind::Entries { .. } => "key",
         };
         let often =
-            if nested { "again and again for each event batch, inside another loop" } else { "for each event batch" };
+            if nested { "repeatedly for each event batch, inside another loop" } else { "for each event batch" };
         format!(
             "no index answers: the query reads every {row} of `{table}` {often}, about a second for five million rows; \
              compare a column of `events` with a column of `{table}` by `=` or an order"
@@ -272,27 +272,30 @@ impl Shape {
 }
 
 impl QuerySet {
-    /// What SQL would not tell apart or could not name.
-    fn spelling(&self, on: &Name) -> Result<(), Vec<Problem>> {
+    /// Checks for names that SQL does not distinguish or cannot express.
+    fn check_spelling(&self, on: &Name) -> Result<(), Vec<Problem>> {
         let mut problems = Vec::new();
-        let mut twins = |what: &str, names: &mut dyn Iterator<Item = String>| {
+        let mut check_names = |what: &str, names: &mut dyn Iterator<Item = String>| {
             let mut seen: BTreeMap<String, String> = BTreeMap::new();
             for name in names {
                 if let Some(other) = seen.insert(name.to_ascii_lowercase(), name.clone()) {
                     let message =
-                        format!("{what} `{other}` and `{name}` differ only in case, which SQL does not tell apart");
+                        format!("{what} `{other}` and `{name}` differ only in case, which SQL does not distinguish");
                     problems.push(Problem::at("", message).hint("rename one of them, or write the rule with `when`"));
                 }
             }
         };
         let is_class = |name: &&String| matches!(self.shapes[*name].rows, RowKind::Subscriptions(_));
-        twins("the subscription classes", &mut self.shapes.keys().filter(is_class).cloned());
-        twins("the chronicles", &mut self.shapes.keys().filter(|name| !is_class(name)).cloned());
+        check_names("the subscription classes", &mut self.shapes.keys().filter(is_class).cloned());
+        check_names("the chronicles", &mut self.shapes.keys().filter(|name| !is_class(name)).cloned());
         for (table, shape) in &self.shapes {
-            twins(&format!("the fields of `{table}`,"), &mut shape.columns());
+            check_names(&format!("the fields of `{table}`,"), &mut shape.columns());
         }
         if let Some(class) = self.application.events.get(on) {
-            twins(&format!("the fields of `{on}`,"), &mut class.fields.iter().map(|field| field.name.to_string()));
+            check_names(
+                &format!("the fields of `{on}`,"),
+                &mut class.fields.iter().map(|field| field.name.to_string()),
+            );
         }
         for name in self.application.subscriptions.keys() {
             let lower = name.as_str().to_ascii_lowercase();
@@ -304,20 +307,20 @@ impl QuerySet {
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// The names of the result's columns, if the statement is a query and nothing but a query.
-    fn column_names(&self, guarded: &Guarded, sql: &str, event: &Fields) -> Result<Vec<String>, Problem> {
-        let look = |connection: &Connection| {
+    /// The names of the result columns, if the statement is a single query.
+    fn column_names(&self, guarded: &GuardedConnection, sql: &str, event: &Fields) -> Result<Vec<String>, Problem> {
+        let inspect = |connection: &Connection| {
             let statement = connection.prepare(sql)?;
             let names = statement.column_names().map(str::to_owned).collect::<Vec<_>>();
             let is_query = statement.readonly() && statement.is_explain() == 0 && !names.is_empty();
             Ok((names, is_query, statement.parameter_count()))
         };
-        let looked: rusqlite::Result<_> = guarded.strictly(PREPARING_MAX, look);
-        match looked {
+        let inspected: rusqlite::Result<_> = guarded.run_untrusted(PREPARING_MAX, inspect);
+        match inspected {
             Err(error) => Err(self.sql_problem(guarded, sql, &error, event)),
             Ok((_, false, _)) => Err(Problem::at("", "is not a query").hint("write a `SELECT`, or `WITH ... SELECT`")),
             Ok((_, _, parameters)) if parameters > 0 => {
-                let problem = Problem::at("", "has parameters such as `?1` or `:name`, which nobody fills");
+                let problem = Problem::at("", "has parameters such as `?1` or `:name`, which have no values");
                 Err(problem
                     .hint(format!("read what you need from `{EVENTS}` and the tables of the subscription classes")))
             }
@@ -326,10 +329,10 @@ impl QuerySet {
     }
 }
 
-/// The places of `_event` and `_subscription`, and which fields the other columns give.
-type Places = (usize, usize, Vec<(Name, FieldType, usize)>);
+/// The positions of `_event` and `_subscription`, and the fields of the other columns.
+type ResultColumns = (usize, usize, Vec<(Name, FieldType, usize)>);
 
-fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<Problem>> {
+fn result_columns(names: &[String], fields: &Fields, rule: &Rule) -> Result<ResultColumns, Vec<Problem>> {
     let mut problems = Vec::new();
     let (mut event, mut id, mut columns) = (None, None, Vec::<(Name, FieldType, usize)>::new());
     let twice = |name: &str| {
@@ -372,12 +375,12 @@ fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<
         problems.push(Problem::at("", format!("gives no column `{column}`, {what}")).hint(hint.to_owned()));
     };
     if event.is_none() {
-        missing(EVENT, "the place of the event in its batch", "select `events._event`");
+        missing(EVENT, "the position of the event in its batch", "select `events._event`");
     }
     if id.is_none() {
         missing(
             SUBSCRIPTION,
-            "the subscription that is told",
+            "the subscription to notify",
             &format!("select `_subscription` of `{}`", rule.subscription),
         );
     }
@@ -387,29 +390,29 @@ fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<
     }
 }
 
-/// What a query reads.
+/// Tables and columns that a query reads.
 struct Reads {
     tables: BTreeSet<String>,
-    /// By table and name, as the query names them.
+    /// By table and column name, as written in the query.
     named: BTreeSet<(String, String)>,
-    /// By table and place, as they are read. `USING` names a column for two tables at once.
+    /// By table and column position, as read. `USING` reads one name in two tables.
     placed: BTreeSet<(String, usize)>,
-    /// Whether its meaning depends on which columns there are beside those that it reads.
+    /// Whether its meaning depends on columns that it does not read.
     all: bool,
 }
 
 impl Reads {
-    /// Of the query that was just prepared against whole tables without indexes.
-    fn of(guarded: &Guarded, sql: &str) -> rusqlite::Result<Reads> {
+    /// Reads of the query that was just prepared against complete tables without indexes.
+    fn of(guarded: &GuardedConnection, sql: &str) -> rusqlite::Result<Reads> {
         let named = guarded.reads();
-        let plan = guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, sql))?;
+        let plan = guarded.run_with_deadline(PREPARING_MAX, |connection| plan::of(connection, sql))?;
         let of_plan = plan.columns.iter().map(|(table, _)| table).chain(plan.scans.keys());
         let tables = named.iter().map(|(table, _)| table).chain(of_plan).cloned().collect();
         let all = sql.to_ascii_lowercase().contains("natural");
         Ok(Reads { tables, named, placed: plan.columns, all })
     }
 
-    /// The fields of a table that are read, of so many, where so many columns stand before theirs.
+    /// The fields of a table that are read: of `count` fields, after `before` other columns.
     fn fields(
         &self,
         table: &str,
@@ -428,13 +431,13 @@ impl Reads {
 }
 
 impl QuerySet {
-    /// What SQLite says of a query, as a problem with its position and what would be right.
-    fn sql_problem(&self, guarded: &Guarded, sql: &str, error: &Error, event: &Fields) -> Problem {
+    /// Converts an error of SQLite into a problem with position and hint.
+    fn sql_problem(&self, guarded: &GuardedConnection, sql: &str, error: &Error, event: &Fields) -> Problem {
         if let Some(refused) = guarded.refused() {
-            let problem = Problem::at("", format!("{refused}: the query of a rule only reads"));
+            let problem = Problem::at("", format!("{refused}: the query of a rule can only read"));
             return problem.hint(format!(
-                "it is a `SELECT` from `{EVENTS}` and the tables {}, with functions that give the same for the same \
-                 arguments",
+                "it is a `SELECT` from `{EVENTS}` and the tables {}, with deterministic \
+                 functions",
                 list(self.shapes.keys().map(String::as_str))
             ));
         }
@@ -494,7 +497,7 @@ fn cannot_tell(error: &Error) -> Problem {
     Problem::at("", format!("cannot be prepared: {}", reason(error)))
 }
 
-/// SQLite's words without the text of the statement.
+/// The message of SQLite without the text of the statement.
 fn reason(error: &Error) -> String {
     match error {
         Error::SqlInputError { msg, .. } => msg.clone(),

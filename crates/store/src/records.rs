@@ -1,13 +1,13 @@
-//! The port of the system of record: applications, subscribers, segments, subscriptions, keys, and the feed of their
-//! changes.
+//! Port of the system of record: applications, subscribers, segments, subscriptions, suppressions, API keys, and the
+//! log of their changes.
 
-mod changes; // the feed of changes
-mod subscribers; // who is told, and how they are reached
-mod subscriptions; // of what
-mod segments; // some of them
-mod suppressions; // where nothing is sent
-mod merges; // two that become one
-mod installation; // what no other has
+mod changes; // the change log
+mod subscribers; // subscribers and recipients
+mod subscriptions; // subscriptions
+mod segments; // saved filters over subscribers
+mod suppressions; // suppressions and failing endpoints
+mod merges; // merges of two subscribers into one
+mod installation; // identity and secret of the installation
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -22,7 +22,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::{error::StoreError, inbox::Listener, look::Looked};
+use crate::{bounded_scan::ScanPage, error::StoreError, inbox::Listener};
 
 pub use changes::*;
 pub(crate) use installation::*;
@@ -32,57 +32,57 @@ pub use subscribers::*;
 pub use subscriptions::*;
 pub use suppressions::*;
 
-/// Subscriptions that one step of a removal takes.
-pub(crate) const REMOVED_AT_ONCE: usize = 1_000;
+/// Maximum number of subscriptions that one transaction of a removal deletes.
+pub(crate) const REMOVED_SUBSCRIPTIONS_MAX: usize = 1_000;
 
 /// One version of an application's definition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApplicationVersion {
-    /// Its application.
+    /// Application.
     pub name: Name,
-    /// From 1.
+    /// Version number, from 1.
     pub version: u32,
-    /// The YAML text as it was applied, environment variables unresolved.
+    /// YAML text as applied, with environment variables unresolved.
     pub text: String,
-    /// Who applied it.
+    /// Caller that applied it.
     pub author: String,
-    /// When.
+    /// Time of the change.
     pub applied_at: Timestamp,
 }
 
-/// What the caller expects of the thing that it changes.
+/// Precondition of a write (optimistic concurrency), like `If-Match` and `If-None-Match` in HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
-    /// Anything, or nothing yet.
+pub enum Precondition {
+    /// No condition.
     Any,
-    /// Nothing yet: `Taken` otherwise.
+    /// The item does not exist; otherwise `Taken`.
     Absent,
-    /// Something: `Missing` otherwise.
+    /// The item exists; otherwise `Missing`.
     Present,
-    /// Exactly this revision: `Changed` otherwise, `Missing` if there is none.
+    /// The item has this revision; otherwise `Changed`, or `Missing` if it does not exist.
     Revision(u64),
 }
 
-/// An API key as it is kept: a hash, never the key.
+/// API key as stored: a hash, never the key itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
-    /// Its public part, by which it is listed and removed.
+    /// Public part of the key, by which it is listed and removed.
     pub id: String,
     /// SHA-256 of the whole key.
     pub hash: [u8; 32],
-    /// What it is for.
+    /// Purpose of the key.
     pub description: String,
-    /// What it may do, as `area:right` words.
+    /// Granted scopes, as `area:right`.
     pub scopes: Vec<String>,
-    /// The resources that it is limited to, as `kind:name` words; empty: it is unlimited.
+    /// Resources that the key is limited to, as `kind:name`; empty: unlimited.
     pub resources: Vec<String>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it stops working.
+    /// Expiry.
     pub expires_at: Option<Timestamp>,
 }
 
-/// How many there are.
+/// Row counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordCounts {
     /// Subscribers.
@@ -93,31 +93,31 @@ pub struct RecordCounts {
     pub subscriptions: u64,
 }
 
-/// What became of one line of a bulk write.
+/// Result of one item of a bulk write.
 pub type Written<T> = Result<T, StoreError>;
 
-/// The system of record. A write is durable when its call returns; concurrent writes share one fsync. Every change
-/// gets its number in the change feed in the same commit. Whoever stores what is there already changes nothing: no
-/// revision grows, and the feed does not tell of it.
+/// Port of the system of record. A write is durable when its call returns; concurrent writes share one fsync (group
+/// commit). Every change is logged in the change log in the same commit. Writing an unchanged value is a no-op: the
+/// revision does not increase and nothing is logged.
 #[async_trait]
 pub trait Records: Send + Sync + 'static {
-    /// An identity of this installation, made once, that goes into message ids.
+    /// Random identity of this installation, created once; part of message ids.
     fn installation(&self) -> &str;
-    /// A secret of this installation, made once, from which the keys are made that sign what comes back to it. Never shown.
+    /// Random secret of this installation, created once. Signing keys of tokens are derived from it. Never shown.
     fn secret(&self) -> &[u8; 32];
 
     // Applications
 
-    /// Stores the next version of an application's definition. Gives its number.
+    /// Stores the next version of an application's definition. Returns its number.
     async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError>;
-    /// The current version of every application, by name.
+    /// Current version of every application, by name.
     async fn applications(&self) -> Result<Vec<ApplicationVersion>, StoreError>;
-    /// One version, or the current one.
+    /// One version of an application, or the current one.
     async fn application(&self, name: &Name, version: Option<u32>) -> Result<Option<ApplicationVersion>, StoreError>;
-    /// All versions, newest first.
+    /// All versions of an application, newest first.
     async fn application_history(&self, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError>;
-    /// Removes an application with its subscriptions, in small steps, and itself with the last of them. Its history
-    /// stays. What a crash leaves behind is still an application, and can be removed again.
+    /// Removes an application and its subscriptions, in several commits; the application itself goes with the last
+    /// one. The history stays. After a crash in between, the application still exists and can be removed again.
     async fn remove_application(&self, name: &Name, now: Timestamp) -> Result<(), StoreError>;
 
     // Subscribers and devices
@@ -126,25 +126,26 @@ pub trait Records: Send + Sync + 'static {
     async fn put_subscriber(
         &self,
         new: NewSubscriber,
-        expect: Expect,
+        expect: Precondition,
         now: Timestamp,
     ) -> Result<Subscriber, StoreError>;
-    /// Stores many in one commit, each alone: one that fails does not stop the others.
+    /// Stores many subscribers in one commit. Each succeeds or fails on its own.
     async fn put_subscribers(
         &self,
         new: Vec<NewSubscriber>,
         now: Timestamp,
     ) -> Result<Vec<Written<SubscriberNumber>>, StoreError>;
-    /// One subscriber.
+    /// Subscriber by id.
     async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError>;
-    /// Looks for up to `limit` in the order of their ids, after `after`, among at most [`LOOKS_MAX`](crate::look::LOOKS_MAX) rows.
-    async fn look_for_subscribers(
+    /// Finds up to `limit` subscribers by id, after `after`, and reads at most
+    /// [`SCANNED_ROWS_MAX`](crate::bounded_scan::SCANNED_ROWS_MAX) rows.
+    async fn scan_subscribers(
         &self,
         filter: &SubscriberFilter,
         after: Option<&SubscriberId>,
         limit: usize,
-    ) -> Result<Looked<Subscriber, SubscriberId>, StoreError>;
-    /// Up to `limit` in the order of their ids, after `after`, among all.
+    ) -> Result<ScanPage<Subscriber, SubscriberId>, StoreError>;
+    /// Up to `limit` subscribers by id, after `after`, without a bound on the rows read.
     async fn subscribers(
         &self,
         filter: &SubscriberFilter,
@@ -153,34 +154,40 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<Subscriber>, StoreError> {
         let (mut found, mut after) = (Vec::new(), after.cloned());
         while found.len() < limit {
-            let looked = self.look_for_subscribers(filter, after.as_ref(), limit - found.len()).await?;
-            found.extend(looked.items);
-            let Some(next) = looked.next else { break };
+            let page = self.scan_subscribers(filter, after.as_ref(), limit - found.len()).await?;
+            found.extend(page.items);
+            let Some(next) = page.next else { break };
             after = Some(next);
         }
         Ok(found)
     }
-    /// Removes a subscriber with its devices, their suppressions, and its subscriptions. Suppressions of its addresses stay.
-    async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
-    /// Makes one subscriber a part of another, in one commit, and forgets the first: its subscriptions keep their numbers,
-    /// devices and what is known against them get the account's names, and of what both have the account's stays. What
-    /// became of it is kept. The feed tells of each subscription that went over by [`Changed::Moved`] too.
+    /// Removes a subscriber with its devices, their suppressions, and its subscriptions. Suppressions of its
+    /// addresses stay.
+    async fn remove_subscriber(
+        &self,
+        id: &SubscriberId,
+        expect: Precondition,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
+    /// Merges subscriber `from` into `into` in one commit and removes `from`. Subscriptions keep their numbers;
+    /// devices and their suppressions get the names of the account. Where both have a value, that of `into` stays.
+    /// The merge is recorded. Moved subscriptions are also logged as [`ChangeKind::Moved`].
     ///
     /// # Errors
-    /// `Missing`: one of the two is not there.
+    /// `Missing`: one of the two does not exist.
     async fn merge_subscribers(
         &self,
         from: &SubscriberId,
         into: &SubscriberId,
         now: Timestamp,
-    ) -> Result<Result<Merge, NotMerged>, StoreError>;
-    /// The last merge of a subscriber of this id.
+    ) -> Result<Result<Merge, MergeRefusal>, StoreError>;
+    /// Last merge of a subscriber with this id.
     async fn merge_of(&self, from: &SubscriberId) -> Result<Option<Merge>, StoreError>;
-    /// Merges whose feeds may still lie where they lay, the oldest first.
+    /// Merges whose inbox feeds may not have been moved yet, oldest first.
     async fn unfinished_merges(&self) -> Result<Vec<Merge>, StoreError>;
-    /// The feed of this one has gone over.
+    /// Marks the inbox feed of a merged subscriber as moved.
     async fn finish_merge(&self, from: SubscriberNumber) -> Result<(), StoreError>;
-    /// Stores one device. Gives the subscriber as it is then.
+    /// Stores a device. Returns the updated subscriber.
     async fn put_device(
         &self,
         id: &SubscriberId,
@@ -188,42 +195,42 @@ pub trait Records: Send + Sync + 'static {
         device: Device,
         now: Timestamp,
     ) -> Result<Subscriber, StoreError>;
-    /// Removes one device. Gives the subscriber as it is then.
+    /// Removes a device. Returns the updated subscriber.
     async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError>;
 
     // Segments
 
     /// Stores a segment.
-    async fn put_segment(&self, new: NewSegment, expect: Expect, now: Timestamp) -> Result<Segment, StoreError>;
-    /// One segment.
+    async fn put_segment(&self, new: NewSegment, expect: Precondition, now: Timestamp) -> Result<Segment, StoreError>;
+    /// Segment by name.
     async fn segment(&self, name: &Name) -> Result<Option<Segment>, StoreError>;
-    /// Up to `limit` in the order of their names, after `after`.
+    /// Up to `limit` segments by name, after `after`.
     async fn segments(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError>;
     /// Removes a segment.
-    async fn remove_segment(&self, name: &Name, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
-    /// To which of up to 64 segments subscribers belonged at a place of the change feed that was the newest once; a later
-    /// place is the present. For each subscriber a bit for each segment, the first the lowest. Nobody belongs to a segment
-    /// that was not there.
+    async fn remove_segment(&self, name: &Name, expect: Precondition, now: Timestamp) -> Result<(), StoreError>;
+    /// Memberships of subscribers in up to 64 segments at a past sequence of the change log (snapshot); a later
+    /// sequence means the present. Returns one bit per segment and subscriber, the first segment in the lowest bit.
+    /// Segments that did not exist have no members.
     ///
     /// # Errors
-    /// `Missing` if changes after `at` are not kept any more.
+    /// `Missing` if the changes after `at` are no longer logged.
     async fn memberships(
         &self,
         segments: &[Name],
         subscribers: &[SubscriberNumber],
         at: ChangeSequence,
     ) -> Result<Vec<u64>, StoreError>;
-    /// Subscribers as they were at a place of the change feed that was the newest once; a later place is the present.
-    /// `None` for one that was not there. The same subscriber several times in a row costs once.
+    /// Profiles of subscribers at a past sequence of the change log (snapshot); a later sequence means the present.
+    /// `None` for a subscriber that did not exist. Repeated subscribers in a row are read once.
     ///
     /// # Errors
-    /// `Missing` if changes after `at` are not kept any more.
+    /// `Missing` if the changes after `at` are no longer logged.
     async fn profiles(
         &self,
         subscribers: &[SubscriberNumber],
         at: ChangeSequence,
     ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError>;
-    /// Looks for those who meet a filter, after `after`, up to a bound. Its cost grows with those looked at.
+    /// Finds subscribers that satisfy a filter, after `after`, up to the bounds. The cost grows with the rows read.
     async fn survey(
         &self,
         filter: &LdapFilter,
@@ -233,35 +240,36 @@ pub trait Records: Send + Sync + 'static {
 
     // Subscriptions
 
-    /// Stores a new subscription, or replaces the one with its key.
+    /// Stores a new subscription, or replaces the one with the same key.
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError>;
-    /// Stores many in one commit, each alone: one that fails (`Missing` subscriber) does not stop the others.
+    /// Stores many subscriptions in one commit. Each succeeds or fails on its own (`Missing` subscriber).
     async fn put_subscriptions(
         &self,
         new: Vec<NewSubscription>,
         now: Timestamp,
     ) -> Result<Vec<Written<SubscriptionId>>, StoreError>;
-    /// Replaces what of a subscription can change.
+    /// Replaces the mutable fields of a subscription.
     async fn update_subscription(
         &self,
         id: SubscriptionId,
         change: SubscriptionChange,
-        expect: Expect,
+        expect: Precondition,
         now: Timestamp,
     ) -> Result<Subscription, StoreError>;
-    /// Enables up to `limit` of those that were snoozed until `now` or before, each by a change like any other. Gives how
-    /// many.
+    /// Enables up to `limit` subscriptions whose snooze ended by `now`. Each is logged as a change. Returns their
+    /// number.
     async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
-    /// One subscription.
+    /// Subscription by number.
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError>;
-    /// Looks for up to `limit` in the order of their numbers, after `after`, among at most [`LOOKS_MAX`](crate::look::LOOKS_MAX) rows.
-    async fn look_for_subscriptions(
+    /// Finds up to `limit` subscriptions by number, after `after`, and reads at most
+    /// [`SCANNED_ROWS_MAX`](crate::bounded_scan::SCANNED_ROWS_MAX) rows.
+    async fn scan_subscriptions(
         &self,
         filter: &SubscriptionFilter,
         after: Option<SubscriptionId>,
         limit: usize,
-    ) -> Result<Looked<Subscription, SubscriptionId>, StoreError>;
-    /// Up to `limit` in the order of their numbers, after `after`, among all.
+    ) -> Result<ScanPage<Subscription, SubscriptionId>, StoreError>;
+    /// Up to `limit` subscriptions by number, after `after`, without a bound on the rows read.
     async fn subscriptions(
         &self,
         filter: &SubscriptionFilter,
@@ -270,38 +278,44 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<Subscription>, StoreError> {
         let (mut found, mut after) = (Vec::new(), after);
         while found.len() < limit {
-            let looked = self.look_for_subscriptions(filter, after, limit - found.len()).await?;
-            found.extend(looked.items);
-            let Some(next) = looked.next else { break };
+            let page = self.scan_subscriptions(filter, after, limit - found.len()).await?;
+            found.extend(page.items);
+            let Some(next) = page.next else { break };
             after = Some(next);
         }
         Ok(found)
     }
     /// Removes a subscription.
-    async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+    async fn remove_subscription(
+        &self,
+        id: SubscriptionId,
+        expect: Precondition,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
 
     // Suppressions
 
-    /// Stores suppressions as they are, in place of what was known of their targets, in one commit. Of two for one target
-    /// the later wins.
+    /// Stores suppressions in one commit, each replacing the one of the same target. Of two for one target, the later
+    /// wins.
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError>;
-    /// Takes reports in their order, each by the policy, in one commit. Gives what is known of each target after it.
+    /// Applies reports in order, each by the policy, in one commit. Returns the resulting suppression of each target.
     async fn report_suppressions(
         &self,
         reports: Vec<Report>,
         policy: &Policy,
         now: Timestamp,
     ) -> Result<Vec<Suppression>, StoreError>;
-    /// What is known of a target, even if it is over.
+    /// Suppression of a target, even if expired.
     async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError>;
-    /// Looks for up to `limit` in the order of the texts of their targets, after `after`, among at most [`LOOKS_MAX`](crate::look::LOOKS_MAX) rows.
-    async fn look_for_suppressions(
+    /// Finds up to `limit` suppressions by the text of their target, after `after`, and reads at most
+    /// [`SCANNED_ROWS_MAX`](crate::bounded_scan::SCANNED_ROWS_MAX) rows.
+    async fn scan_suppressions(
         &self,
         filter: &SuppressionFilter,
         after: Option<&Target>,
         limit: usize,
-    ) -> Result<Looked<Suppression, Target>, StoreError>;
-    /// Up to `limit` in the order of the texts of their targets, after `after`, among all.
+    ) -> Result<ScanPage<Suppression, Target>, StoreError>;
+    /// Up to `limit` suppressions by the text of their target, after `after`, without a bound on the rows read.
     async fn suppressions(
         &self,
         filter: &SuppressionFilter,
@@ -310,32 +324,33 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<Suppression>, StoreError> {
         let (mut found, mut after) = (Vec::new(), after.cloned());
         while found.len() < limit {
-            let looked = self.look_for_suppressions(filter, after.as_ref(), limit - found.len()).await?;
-            found.extend(looked.items);
-            let Some(next) = looked.next else { break };
+            let page = self.scan_suppressions(filter, after.as_ref(), limit - found.len()).await?;
+            found.extend(page.items);
+            let Some(next) = page.next else { break };
             after = Some(next);
         }
         Ok(found)
     }
-    /// Forgets what is known of a target.
+    /// Removes the suppression of a target.
     async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError>;
-    /// Forgets up to `limit` of those that are over. Gives how many; less than `limit` means that there are no more.
+    /// Deletes up to `limit` expired suppressions. Returns their number; less than `limit` means that no more are
+    /// expired.
     async fn prune_suppressions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
-    /// The newest change of a suppression that the feed keeps. Cheap: it is looked at before each attempt.
+    /// Newest logged change of a suppression. Cheap: it is read before each delivery attempt.
     fn newest_suppression(&self) -> ChangeSequence;
-    /// The changes of suppressions after `after`, oldest first, up to `limit`; other changes cost nothing.
+    /// Changes of suppressions after `after`, oldest first, up to `limit`; other changes are skipped at no cost.
     ///
     /// # Errors
     /// `Missing`, as [`Records::changes`].
-    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError>;
+    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError>;
 
-    // Failing endpoints: what the flow remembers of them. The feed tells nothing of it.
+    // Failing endpoints: delivery state, not part of the change log
 
-    /// Stores what is known of some, in place of what was.
-    async fn keep_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError>;
-    /// Forgets some; those that are not known are passed over.
-    async fn forget_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError>;
-    /// Up to `limit` in the order of their keys, after `after`.
+    /// Stores the state of failing endpoints.
+    async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError>;
+    /// Removes failing endpoints; unknown ones are ignored.
+    async fn remove_failing_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError>;
+    /// Up to `limit` failing endpoints by key, after `after`.
     async fn failing_endpoints(
         &self,
         after: Option<&EndpointKey>,
@@ -344,50 +359,50 @@ pub trait Records: Send + Sync + 'static {
 
     // For matching and delivery
 
-    /// The enabled subscriptions of an application with numbers after `after`, up to `limit`, for building an index;
-    /// each with its channel resolved. A short answer means the end.
+    /// Enabled subscriptions of an application with numbers after `after`, up to `limit`, for building the match
+    /// index; each with its resolved channel. Fewer than `limit` means the end.
     async fn indexed_subscriptions(
         &self,
         application: &Name,
         after: Option<SubscriptionId>,
         limit: usize,
     ) -> Result<Vec<IndexedSubscription>, StoreError>;
-    /// The same for the numbers in some ranges, in order, as it was at a place of the change feed that was the newest
-    /// once; a later place is the present. To follow changes, or to undo them.
+    /// The same for subscriptions in some ranges of numbers, at a past sequence of the change log (snapshot); a later
+    /// sequence means the present. The index uses it to apply or undo changes.
     ///
     /// # Errors
-    /// `Missing` if changes after `at` are not kept any more.
+    /// `Missing` if the changes after `at` are no longer logged.
     async fn indexed_at(
         &self,
         application: &Name,
         ranges: &[RangeInclusive<SubscriptionId>],
         at: ChangeSequence,
     ) -> Result<Vec<IndexedSubscription>, StoreError>;
-    /// The numbers of all subscriptions that these subscribers have or had at a place of the change feed or later,
-    /// enabled or not, ascending.
+    /// Numbers of all subscriptions that these subscribers have had at a sequence of the change log or later, enabled or
+    /// not, ascending.
     ///
     /// # Errors
-    /// `Missing` if changes after `at` are not kept any more.
+    /// `Missing` if the changes after `at` are no longer logged.
     async fn subscriptions_of(
         &self,
         subscribers: &[SubscriberNumber],
         at: ChangeSequence,
     ) -> Result<Vec<SubscriptionId>, StoreError>;
-    /// Whom notifications go to, in the order asked; `None` for a subscription that is gone.
+    /// Recipients of subscriptions, in the order asked; `None` for a subscription that no longer exists.
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
 
     // Schedules
 
-    /// The schedules that subscriptions of an application follow, in the order of their numbers, after the number `after`,
-    /// up to `limit`. Some may have no follower left.
+    /// Schedules of an application's subscriptions, by number, after the number `after`, up to `limit`. Some may have
+    /// no subscription left.
     async fn schedules(
         &self,
         application: &Name,
         after: u64,
         limit: usize,
     ) -> Result<Vec<FollowedSchedule>, StoreError>;
-    /// The enabled subscriptions of a class that follow a schedule, with numbers after `after`, up to `limit`. A short
-    /// answer means the end.
+    /// Enabled subscriptions of a class with a schedule, with numbers after `after`, up to `limit`. Fewer than
+    /// `limit` means the end.
     async fn scheduled_subscriptions(
         &self,
         application: &Name,
@@ -396,55 +411,58 @@ pub trait Records: Send + Sync + 'static {
         after: Option<SubscriptionId>,
         limit: usize,
     ) -> Result<Vec<ScheduledSubscription>, StoreError>;
-    /// The schedule that a subscription follows, with its zone, and since when.
+    /// Schedule of a subscription, with its time zone, and when the subscription joined it.
     async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError>;
-    /// Forgets a schedule if nobody follows it, enabled or not. Gives whether it is gone: the feed tells when it is back.
+    /// Removes a schedule that no subscription has, enabled or not. Returns whether it was removed; its return is
+    /// logged as a change.
     async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError>;
 
     // The change feed
 
-    /// Changes after `after`, oldest first, up to `limit`. The feed keeps at least the last [`FEED_KEPT`] places.
+    /// Changes after `after`, oldest first, up to `limit`. The log keeps at least the last [`CHANGES_KEPT`]
+    /// sequences.
     ///
     /// # Errors
-    /// `Missing` if changes after `after` are not kept any more: the follower reads everything anew, from
-    /// [`Records::newest_change`] on.
-    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError>;
-    /// The newest change; the receiver wakes up when there is a newer one. It knows of a change before the call that
-    /// made it returns.
+    /// `Missing` if the changes after `after` are no longer logged: the reader must reload everything and continue
+    /// from [`Records::newest_change`].
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError>;
+    /// Newest change; the receiver wakes on newer ones. A change is visible here before the call that made it
+    /// returns.
     fn newest_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
-    /// The same of changes of API keys alone; the beginning until there is one.
+    /// The same for changes of API keys only; zero until there is one.
     fn newest_key_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
-    /// From now on whoever holds the listener is woken by each change of a subscriber or its devices, before the call that
-    /// made it returns. Changes of its subscriptions are told by the feed of changes alone.
+    /// Subscribes to changes of a subscriber or its devices. The listener wakes before the call that made the change
+    /// returns. Changes of its subscriptions appear in the change log only.
     fn listen(&self, subscriber: SubscriberNumber) -> Listener;
-    /// Asks the feed to keep all changes after a place, in place of the one asked before, until the process ends. It keeps
-    /// [`FEED_KEPT_LONGER`] times as many places as without being asked, and no more.
+    /// Asks the log to keep all changes after a sequence until the process ends; replaces the previous request. The
+    /// log then keeps at most [`CHANGES_KEPT_FACTOR_MAX`] times as many sequences as without.
     fn keep_changes_after(&self, place: ChangeSequence);
 
     // API keys
 
-    /// Stores a key.
+    /// Stores an API key.
     async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError>;
-    /// All keys, oldest first.
+    /// All API keys, oldest first.
     async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError>;
-    /// Removes a key; `Missing` if there is none.
+    /// Removes an API key; `Missing` if there is none.
     async fn remove_api_key(&self, id: &str) -> Result<(), StoreError>;
 
-    /// How many there are. Cheap.
+    /// Row counts. Cheap: reads counters.
     fn counts(&self) -> RecordCounts;
-    /// How many subscriptions each class has, by application and class; those that never had any may be left out. Cheap.
+    /// Number of subscriptions by application and class; classes that never had any may be missing. Cheap: reads
+    /// counters.
     async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError>;
-    /// Writes and syncs a few bytes; says how long that took.
+    /// Writes and syncs a few bytes and returns the time it took.
     async fn probe(&self) -> Result<std::time::Duration, StoreError>;
 }
 
-impl Expect {
-    /// Holds the expectation against the revision of what is there.
+impl Precondition {
+    /// Checks the precondition against the revision found.
     pub(crate) fn check(self, found: Option<u64>, what: impl FnOnce() -> String) -> Result<(), StoreError> {
         match (self, found) {
-            (Expect::Absent, Some(_)) => Err(StoreError::Taken(what())),
-            (Expect::Present | Expect::Revision(_), None) => Err(StoreError::Missing(what())),
-            (Expect::Revision(expected), Some(found)) if expected != found => Err(StoreError::Changed(what())),
+            (Precondition::Absent, Some(_)) => Err(StoreError::Taken(what())),
+            (Precondition::Present | Precondition::Revision(_), None) => Err(StoreError::Missing(what())),
+            (Precondition::Revision(expected), Some(found)) if expected != found => Err(StoreError::Changed(what())),
             _ => Ok(()),
         }
     }

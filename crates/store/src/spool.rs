@@ -1,9 +1,9 @@
-//! What the spool keeps: the messages of exchanges, each body once, and a leg for every send port that a message goes to.
+//! Types of the spool: the messages of exchanges, each with one body and a leg for every send port that it goes to.
 //!
-//! A message is stored with its legs in one commit, before anything of it leaves; what became of a leg, the reply that came
-//! of it and the legs of that reply are one commit too. So a round trip costs two shared fsyncs, and after a crash the spool
-//! says exactly what is still to be done. A request that nobody could ask for again may leave first, and be stored with what
-//! comes of it.
+//! A message is committed with its legs before anything is sent. The outcome of a leg, its reply and the reply's legs
+//! are one commit too. A round trip therefore costs two shared fsyncs, and after a crash the spool holds exactly the
+//! remaining work. A request that its caller cannot repeat may be sent first and be stored with the outcome (dispatch
+//! before commit).
 
 use std::time::Duration;
 
@@ -18,33 +18,33 @@ use tocsin_model::{
     value::Value,
 };
 
-/// What is known of a message beside its body.
+/// Metadata of a message.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Head {
-    /// The media type of its body.
+    /// Media type of the body.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content_type: String,
-    /// Headers that travel with it, names in lower case.
+    /// Headers that travel with the message; names in lower case.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// The promoted properties by name.
+    /// Promoted properties: values extracted from the message for routing, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub properties: Vec<(Name, Value)>,
-    /// How many replies came before it, each to the one before: what goes round and round is noticed by it.
+    /// Number of replies in the chain before it; detects loops.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hops: u32,
-    /// Whether its body is as it came: the steps of its port did not get to their end.
+    /// Whether the body is unprocessed because a pipeline step of its port failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub raw: bool,
-    /// How often an operator has changed what is sent.
+    /// Number of edits by operators.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub edits: u32,
-    /// Where it stands in a trace that runs through many systems: what leads to it.
+    /// W3C trace context of the message's parent.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "trace_text")]
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// A place in a trace as it travels: `traceparent`, and `tracestate` if there is one.
+/// Serialized form of a trace context: `traceparent`, and `tracestate` if present.
 mod trace_text {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use tocsin_model::trace_context::TraceContext;
@@ -71,63 +71,64 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// A part of the spool, from 0: a file with its own writer. A message, its legs, its parts and its replies are in one.
+/// Partition of the spool, from 0: a file with its own writer. A message, its legs, its parts and its replies share
+/// one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionNumber(pub u8);
 
-/// What a message that comes must be in one partition with.
+/// Existing messages that determine the partition of a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beside<'a> {
-    /// With nothing.
+pub enum PartitionAffinity<'a> {
+    /// None.
     Nothing,
-    /// With what its caller sent under the same idempotency key.
+    /// Messages with the same idempotency key of the caller.
     Key(&'a str),
-    /// With all others that locations of its port take, or that are gathered there.
+    /// All others received by locations of its port, or aggregated there.
     Port,
-    /// With all others that come through these ports: they may be the replies to each other.
+    /// All others received through these ports, which may be replies to each other.
     Ports(&'a [Name]),
 }
 
-/// A message that asks to be stored.
+/// Message to store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewMessage {
-    /// Its id, from [`crate::sqlite::spool::SqliteSpool::next_id`]. It says the partition.
+    /// Id from [`crate::sqlite::spool::SqliteSpool::next_id`]; it contains the partition.
     pub id: MessageId,
-    /// Its exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// The receive port it came through; of a reply the send port.
+    /// Receive port; for a reply, the send port.
     pub port: Name,
-    /// What it is.
+    /// Kind.
     pub kind: MessageKind,
-    /// Of a reply: what it answers.
+    /// For a reply: the request.
     pub answers: Option<MessageId>,
-    /// Of a reply that came through a receive port: the leg of that message which waits for it. If none does any more when
-    /// this is stored, the reply is [`Ending::Late`] and goes nowhere.
+    /// For a reply through a receive port: the leg of the request that awaits it. If the leg no longer waits when
+    /// this is stored, the reply is [`Ending::Late`] and is not sent on.
     pub settles: Option<u32>,
-    /// The message that it is a part of, if one was split.
+    /// Original message, if this is a part of one that was split.
     pub part_of: Option<MessageId>,
-    /// What makes a repetition known as such.
+    /// Idempotency key.
     pub key: Option<IdempotencyKey>,
-    /// The API key that sent it, which alone may ask for its reply; empty if it came in another way.
+    /// API key of the sender, which alone may read the reply; empty if received in another way.
     pub sender: Box<str>,
     /// See [`Head`].
     pub head: Head,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
-    /// Where it goes.
+    /// Legs to create.
     pub legs: Vec<NewLeg>,
-    /// Why it goes nowhere, if so: it is suspended.
+    /// Reason of the suspension, if the message has no route.
     pub suspended: Option<String>,
-    /// When it came.
+    /// Time of receipt.
     pub accepted_at: Timestamp,
-    /// Of a request: when it is over without an answer.
+    /// For a request: end of its reply timeout.
     pub expires_at: Option<Timestamp>,
-    /// How long it is kept after it ended.
+    /// Retention after its end.
     pub kept: Duration,
 }
 
 impl NewMessage {
-    /// The same with its ways; or, with the reason why it has none, suspended.
+    /// Sets the legs, or suspends the message with the reason why it has none.
     pub fn routed(self, ways: Result<Vec<NewLeg>, String>) -> NewMessage {
         let (legs, suspended) = match ways {
             Ok(legs) => (legs, None),
@@ -136,7 +137,7 @@ impl NewMessage {
         NewMessage { legs, suspended, ..self }
     }
 
-    /// The same as the reply to a message that waits for it, if it is one.
+    /// Makes it the reply to a leg that awaits it, if any.
     pub fn answering(self, waiting: Option<(MessageId, u32)>) -> NewMessage {
         match waiting {
             None => self,
@@ -147,197 +148,198 @@ impl NewMessage {
     }
 }
 
-/// A place from which messages are taken.
+/// Receive location: a place from which messages are received.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LocationKey {
-    /// The exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// The receive port.
+    /// Receive port.
     pub port: Name,
-    /// Its location.
+    /// Receive location.
     pub location: Name,
 }
 
-/// A message that a location took.
+/// Message received by a location.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TakenMessage {
-    /// The message as it came, or what the steps of its port made of it.
+pub struct ReceivedMessage {
+    /// Message as received, or as processed by the pipeline of its port.
     pub whole: NewMessage,
-    /// What it became, if it was split.
+    /// Parts, if it was split.
     pub parts: Option<Vec<NewMessage>>,
-    /// With which others it becomes one, if it does.
-    pub gather: Option<Gather>,
+    /// Aggregation, if it becomes part of another message.
+    pub gather: Option<AggregationRule>,
 }
 
-impl From<NewMessage> for TakenMessage {
-    /// It stays one, and alone.
-    fn from(whole: NewMessage) -> TakenMessage {
-        TakenMessage { whole, parts: None, gather: None }
+impl From<NewMessage> for ReceivedMessage {
+    /// A message that is neither split nor aggregated.
+    fn from(whole: NewMessage) -> ReceivedMessage {
+        ReceivedMessage { whole, parts: None, gather: None }
     }
 }
 
-/// A way that a message is to take.
+/// Leg to create: the delivery of a message to one send port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLeg {
-    /// The send port.
+    /// Send port.
     pub port: Name,
-    /// Whether what the far side answers is a message too.
+    /// Whether the response is stored as a message.
     pub replies: bool,
-    /// Where that comes later, and by what it is known.
-    pub awaits: Option<Awaits>,
-    /// Where it leaves in order: the key that it has in common with those before and behind it.
+    /// Correlation of a reply that comes later through a receive port.
+    pub awaits: Option<CorrelationKey>,
+    /// Key of ordered delivery (lane), if the port delivers in order: legs with the same key leave in order.
     pub lane: Option<String>,
-    /// Where priorities count: so much earlier than it came it takes its place.
+    /// For ports with priorities: how far the leg is ranked before its time of receipt.
     pub ahead: Option<Duration>,
 }
 
-/// A message waits for another: it comes through this receive port, and has this key.
+/// Correlation of a later reply: receive port and key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Awaits {
-    /// The receive port.
+pub struct CorrelationKey {
+    /// Receive port.
     pub through: Name,
-    /// The key, which both have in common.
+    /// Correlation key shared by request and reply.
     pub key: String,
 }
 
-/// A leg that waits for a message, or did.
+/// Leg that awaits a reply, or did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Awaiting {
-    /// Its message.
+pub struct CorrelatedLeg {
+    /// Message.
     pub message: MessageId,
-    /// Its number there.
+    /// Leg number.
     pub leg: u32,
-    /// Whether it still does.
+    /// Whether it still waits.
     pub waits: bool,
 }
 
-/// With which others a message becomes one, and when.
+/// Aggregator rule of a message (EIP): the group it joins, and when the group is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gather {
-    /// The key that it has in common with them.
+pub struct AggregationRule {
+    /// Key of the group.
     pub key: String,
-    /// What is made of them, as who makes it has it.
+    /// Format of the aggregated message, encoded by the caller.
     pub form: String,
-    /// With so many they become one.
+    /// Maximum number of messages.
     pub count_max: u32,
-    /// With so many bytes they become one.
+    /// Maximum number of bytes.
     pub bytes_max: u64,
-    /// So long after the first they become one.
+    /// Maximum time after the first message.
     pub within: Duration,
-    /// With this one they become one.
+    /// Whether this message completes the group.
     pub closes: bool,
 }
 
-/// Messages that are to become one.
+/// Group of messages that will be aggregated into one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gathering {
-    /// Where they are.
+pub struct MessageGroup {
+    /// Partition.
     pub partition: PartitionNumber,
-    /// Its number there.
+    /// Group number in the partition.
     pub id: u64,
-    /// The exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// The receive port.
+    /// Receive port.
     pub port: Name,
-    /// See [`Gather`].
+    /// See [`AggregationRule`].
     pub form: String,
 }
 
-/// Which of the legs that wait for a send port are read first.
+/// Order in which the due legs of a send port are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LegOrder {
-    /// Those that are due the longest.
+    /// By due time.
     Due,
-    /// Those of lanes as they came. Nothing of a lane is read behind a leg that is not due yet, or, if so asked, suspended.
+    /// By time of receipt, for ordered delivery. In each lane, nothing is read after a leg that is not yet due, or
+    /// after a suspended one if `stops`.
     Lanes {
-        /// See above.
+        /// Whether a suspended leg blocks its lane.
         stops: bool,
     },
-    /// By the time at which they came, less what they are ahead.
+    /// By rank: time of receipt, less the priority's advance.
     Rank,
 }
 
-/// A caller's own name for a message, and what the body was.
+/// Idempotency key of a caller, with a hash of the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// The key; one for each receive port and sender.
+    /// Key, unique per receive port and sender.
     pub key: String,
     /// SHA-256 of the body.
     pub digest: [u8; 32],
 }
 
-/// What became of a message that asked to be stored.
+/// Result of storing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accepted {
-    /// It is stored.
+pub enum MessageAcceptance {
+    /// Stored.
     New,
-    /// Its key had come before, with the same body.
+    /// A message with the same key and body exists.
     Known(MessageId),
-    /// Its key had come before, with another body.
+    /// A message with the same key and another body exists.
     Reused(MessageId),
 }
 
-/// A message as it is kept.
+/// Message as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredMessage {
-    /// See [`NewMessage`], also for what follows.
+    /// See [`NewMessage`], also for the following fields.
     pub id: MessageId,
-    /// Its exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// The port.
+    /// Port.
     pub port: Name,
-    /// What it is.
+    /// Kind.
     pub kind: MessageKind,
-    /// Of a reply: what it answers.
+    /// For a reply: the request.
     pub answers: Option<MessageId>,
-    /// Its answer, if there is one.
+    /// Reply, if there is one.
     pub reply: Option<MessageId>,
-    /// The message that it is a part of, if one was split.
+    /// Original message, if this is a part of one that was split.
     pub part_of: Option<MessageId>,
     /// See [`NewMessage`].
     pub sender: Box<str>,
     /// See [`Head`].
     pub head: Head,
-    /// Bytes of its body.
+    /// Size of the body in bytes.
     pub bytes: u64,
-    /// When it came.
+    /// Time of receipt.
     pub accepted_at: Timestamp,
-    /// When it is over without an answer.
+    /// End of the reply timeout.
     pub expires_at: Option<Timestamp>,
-    /// When all was done.
+    /// Time at which all work was done.
     pub ended_at: Option<Timestamp>,
-    /// What came of it, once that is known; see [`Ending`].
+    /// Result of the message, once known; see [`Ending`].
     pub ending: Option<Ending>,
-    /// Why it is suspended as a whole.
+    /// Reason of the suspension of the whole message.
     pub suspended: Option<String>,
-    /// Where it goes.
+    /// Legs.
     pub legs: Vec<Leg>,
 }
 
-/// How a message ended.
+/// Final outcome of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// All its legs are done.
+    /// All legs are done.
     Delivered,
-    /// It was answered, and all its legs are done.
+    /// It was answered, and all legs are done.
     Answered,
-    /// A request that nobody answered in time.
+    /// Its reply timeout passed.
     Expired,
     /// An operator ended it.
     Ended,
-    /// A reply that nobody waited for any more: its request had been answered, had expired or was ended.
+    /// A late reply: its request had been answered, had expired or was ended.
     Late,
-    /// A reply that does not belong to its request.
+    /// A reply that does not match its request.
     Wrong,
-    /// It became several messages, each with its own legs.
+    /// It was split into parts, each with legs of its own.
     Split,
-    /// It became one message with others.
+    /// It was aggregated into another message.
     Assembled,
 }
 
 impl Ending {
-    /// All of them.
+    /// All endings.
     pub const ALL: [Ending; 8] = [
         Ending::Delivered,
         Ending::Answered,
@@ -349,7 +351,7 @@ impl Ending {
         Ending::Assembled,
     ];
 
-    /// Its one word.
+    /// Name of the ending.
     pub fn word(self) -> &'static str {
         match self {
             Ending::Delivered => "delivered",
@@ -364,53 +366,68 @@ impl Ending {
     }
 }
 
-/// One way of a message: to one send port.
+/// Leg: the delivery of a message to one send port.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leg {
-    /// Its place among those of the message, from 0.
+    /// Number within the message, from 0.
     pub number: u32,
-    /// The send port.
+    /// Send port.
     pub port: Name,
-    /// Whether what the far side answers is a message too.
+    /// Whether the response is stored as a message.
     pub replies: bool,
-    /// The receive port through which that comes, if it comes later.
+    /// Receive port of a later reply, if any.
     pub through: Option<Name>,
-    /// How it stands.
+    /// State.
     pub state: LegState,
-    /// How often it was tried, on the present transport.
+    /// Number of attempts on the present transport.
     pub attempts: u32,
-    /// Whether the port's backup transport is at it.
+    /// Whether the port's backup transport is in use.
     pub on_backup: bool,
-    /// When it is to be tried, while it waits; how long a later reply is waited for.
+    /// Due time while it waits; for a later reply, the end of the timeout.
     pub due_at: Timestamp,
-    /// When the last attempt was answered, or given up.
+    /// Time of the last attempt's response or failure.
     pub tried_at: Option<Timestamp>,
-    /// What the far side said last, or why there was no answer.
+    /// Last response of the receiver, or the reason of the failure.
     pub said: Option<String>,
 }
 
-/// How a leg stands.
+/// Legs of a send port that wait to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingLegs {
+    /// Exchange.
+    pub exchange: Name,
+    /// Send port.
+    pub port: Name,
+    /// Due legs, those on their way among them.
+    pub due: u64,
+    /// Legs due later.
+    pub later: u64,
+    /// Due time of the first of `later`.
+    pub next: Option<Timestamp>,
+}
+
+/// State of a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LegState {
-    /// It is to be sent.
+    /// Waiting to be sent.
     Waiting,
-    /// The far side took it.
+    /// Accepted by the receiver.
     Done,
-    /// It failed, and waits for an operator.
+    /// Failed; waits for an operator.
     Suspended,
-    /// It was given up.
+    /// Ended without delivery.
     Ended,
-    /// The far side took it, and its reply is to come.
+    /// Accepted by the receiver; the reply comes later.
     Awaiting,
 }
 
 impl LegState {
-    /// All of them. Their places are stored.
+    /// All states. Their positions are stored.
     pub const ALL: [LegState; 5] =
         [LegState::Waiting, LegState::Done, LegState::Suspended, LegState::Ended, LegState::Awaiting];
 
-    /// Its one word.
+    /// Name of the state.
     pub fn word(self) -> &'static str {
         match self {
             LegState::Waiting => "waiting",
@@ -422,238 +439,238 @@ impl LegState {
     }
 }
 
-/// A leg that is to be sent, with all that sending needs.
+/// Due leg with everything that sending needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WaitingLeg {
-    /// The message.
+    /// Message.
     pub message: MessageId,
-    /// The port that it came through.
+    /// Port of receipt.
     pub from: Name,
-    /// What it is.
+    /// Kind.
     pub kind: MessageKind,
-    /// Of a reply: what it answers.
+    /// For a reply: the request.
     pub answers: Option<MessageId>,
     /// See [`Head`].
     pub head: Head,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
-    /// When it came.
+    /// Time of receipt.
     pub accepted_at: Timestamp,
-    /// When it is over without an answer.
+    /// End of the reply timeout.
     pub expires_at: Option<Timestamp>,
     /// See [`NewLeg`].
     pub lane: Option<String>,
-    /// When it came, less what it is ahead; where priorities count.
+    /// Rank, if the port has priorities: time of receipt, less the priority's advance.
     pub rank: Option<Timestamp>,
-    /// The leg.
+    /// Leg.
     pub leg: Leg,
 }
 
-/// What came of an attempt.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LegOutcome {
-    /// The message.
+    /// Message.
     pub message: MessageId,
-    /// Its exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// The leg's number.
+    /// Leg number.
     pub leg: u32,
-    /// How often it was tried, this time included.
+    /// Number of attempts, including this one.
     pub attempts: u32,
-    /// Whether this is the first attempt that the leg ever had.
+    /// Whether this is the leg's first attempt ever.
     pub is_first: bool,
-    /// Whether the backup transport is at it, from here on.
+    /// Whether the backup transport is used from here on.
     pub on_backup: bool,
-    /// What the far side said, or why there was no answer.
+    /// Response of the receiver, or the reason of the failure.
     pub said: String,
-    /// When.
+    /// Time.
     pub tried_at: Timestamp,
-    /// What follows.
-    pub then: Then,
+    /// Next state of the leg.
+    pub then: LegTransition,
 }
 
-/// What follows an attempt.
+/// Next state of a leg after an attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Then {
-    /// The far side took it, and answered so if its port gets replies.
+pub enum LegTransition {
+    /// Done: the receiver accepted the message, with a reply if the port takes replies.
     Done(Option<Box<NewMessage>>),
-    /// The far side took it, and its reply comes through a receive port, until this time.
+    /// The receiver accepted the message; its reply comes through a receive port until this time.
     Await(Timestamp),
-    /// It is tried again at this time.
+    /// Retry at this time.
     Retry(Timestamp),
-    /// It waits for an operator. A reply that was no answer to it is kept beside it.
+    /// Suspend. A reply that does not match is stored beside it.
     Suspend(Option<Box<NewMessage>>),
 }
 
-/// What a stored outcome changed for those who wait.
+/// Effect of a stored outcome on waiting callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
-    /// The leg is stored; nobody is answered by it.
+pub enum SettleResult {
+    /// The leg was stored; it answers no request.
     Stored,
-    /// The message that was a request is answered by the reply of the outcome.
+    /// The reply of the outcome answers the request.
     Answered,
-    /// The reply came when its request had been answered, had expired or was ended: it is kept as [`Ending::Late`].
+    /// The reply was late: its request had been answered, had expired or was ended. It is stored as [`Ending::Late`].
     Late,
-    /// The leg had been ended meanwhile. Nothing changed.
+    /// The leg had ended meanwhile; nothing changed.
     Gone,
 }
 
-/// What was over when it was looked for.
+/// Timeouts found by an expiry run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Over {
-    /// Requests that nobody answered in time: they are ended.
+pub struct ExpiredMessages {
+    /// Requests whose reply timeout passed; they are ended.
     pub expired: Vec<MessageId>,
-    /// Messages for which no later reply came in time: that leg of each is suspended.
+    /// Messages with a leg whose later reply did not come in time; that leg is suspended.
     pub unanswered: Vec<MessageId>,
-    /// When the next one's time is over.
+    /// Time of the next timeout.
     pub next: Option<Timestamp>,
 }
 
-/// Which messages; conditions are joined by and.
+/// Filter of messages; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MessageFilter {
-    /// This one.
+    /// Message id.
     pub id: Option<MessageId>,
-    /// Of this exchange.
+    /// Exchange.
     pub exchange: Option<Name>,
-    /// That came through this port.
+    /// Port of receipt.
     pub port: Option<Name>,
-    /// That are parts of this one.
+    /// Original message of a part.
     pub part_of: Option<MessageId>,
-    /// Of which a leg goes to this send port.
+    /// Send port of a leg.
     pub to: Option<Name>,
-    /// That stand so.
-    pub standing: Option<Standing>,
-    /// Whose reason to be suspended contains this text.
+    /// Status.
+    pub standing: Option<MessageStatus>,
+    /// Text that the reason of the suspension contains.
     pub reason: Option<String>,
-    /// That came before.
+    /// Received before this time.
     pub before: Option<Timestamp>,
 }
 
-/// What an operator makes of a suspended message.
+/// Suspended message as edited by an operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EditedMessage {
     /// See [`Head`].
     pub head: Head,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
-    /// Suspended legs, by their numbers, with the keys that the head gives them.
+    /// Suspended legs by number, with the keys that the new head gives them.
     pub legs: Vec<(u32, NewLeg)>,
-    /// Whether something is other than before.
+    /// Whether anything differs from before.
     pub is_other: bool,
-    /// The change, in words.
+    /// Description of the change.
     pub change: String,
-    /// Who made it so.
+    /// Operator.
     pub by: String,
-    /// When.
+    /// Time.
     pub at: Timestamp,
 }
 
-/// Whether a message could be edited.
+/// Result of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageEdit {
-    /// It is as the operator wants it; what it was before the first edit is kept.
+    /// The edit was stored; the original is kept.
     Done,
-    /// Nothing of it is suspended.
+    /// Nothing of the message is suspended.
     NotSuspended,
-    /// Something of it still waits to be sent as it was.
+    /// A leg still waits to be sent with the former content.
     Waits,
 }
 
-/// A message as it was before it was edited.
+/// Message before its first edit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OriginalMessage {
     /// See [`Head`].
     pub head: Head,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
-    /// Who edited it first.
+    /// Operator of the first edit.
     pub by: String,
-    /// When.
+    /// Time.
     pub at: Timestamp,
 }
 
-/// What a message became that was suspended as it came.
+/// Result of processing a suspended raw message again.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reworked {
-    /// It has another head and body now, and legs or another reason to be suspended.
+pub enum ReprocessedMessage {
+    /// One message with another head and body, and legs or another reason of suspension.
     One {
         /// See [`Head`].
         head: Box<Head>,
-        /// Its body.
+        /// Body.
         body: Bytes,
-        /// The leg that it is the reply to, if it is one.
+        /// Leg that it replies to, if any.
         answers: Option<(MessageId, u32)>,
-        /// Where it goes.
+        /// Legs.
         legs: Result<Vec<NewLeg>, String>,
     },
-    /// It became these.
+    /// Parts of a split message.
     Parts(Vec<NewMessage>),
-    /// It waits to become one with others.
+    /// Part of an aggregation.
     Gathered {
         /// See [`Head`].
         head: Box<Head>,
-        /// Its body.
+        /// Body.
         body: Bytes,
-        /// With which.
-        gather: Gather,
+        /// Aggregation rule.
+        gather: AggregationRule,
     },
-    /// It stays as it is, for this reason.
+    /// It stays suspended, for this reason.
     Stuck(String),
 }
 
-/// How a message stands.
+/// Status of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// Something of it is still to be done or suspended.
+pub enum MessageStatus {
+    /// Not ended: waiting, or suspended.
     Open,
-    /// It, or a leg of it, waits for an operator.
+    /// The message or one of its legs is suspended.
     Suspended,
-    /// Nothing is left to be done.
+    /// Nothing is left to do.
     Ended,
 }
 
-/// Most entries of the history of one message. Of more, the oldest behind the first ones are dropped.
+/// Maximum number of history entries per message. Of more, the oldest after the first ones are dropped.
 pub const HISTORY_MAX: u32 = 200;
 
-/// Entries at the beginning of a history that are never dropped: how it came that the message needed one.
+/// Number of entries at the beginning of a history that are never dropped: they explain why the message has one.
 pub const HISTORY_FIRST: u32 = 20;
 
-/// Longest text of an entry of the history, in bytes; longer ones are cut.
+/// Maximum size of a history entry's text in bytes; longer texts are cut.
 pub const HISTORY_TEXT_BYTES_MAX: usize = 1_024;
 
-/// An attempt to send a message, or an act on it, as its history keeps it. The first attempt of a leg that succeeds has no
-/// entry: the leg says all of it.
+/// History entry: an attempt to send a message, or an action on it. A successful first attempt has no entry, since
+/// the leg has the same data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEntry {
-    /// Its number among those of the message, from 1. Where one is missing, entries were dropped.
+    /// Number within the message, from 1. Gaps are dropped entries.
     pub number: u32,
-    /// When.
+    /// Time.
     pub at: Timestamp,
-    /// The act.
-    pub act: HistoryAct,
-    /// The send port of the leg, if it is of one.
+    /// Action.
+    pub act: HistoryAction,
+    /// Send port, if the entry is about a leg.
     pub port: Option<Name>,
     /// For an attempt: its number on its transport.
     pub attempt: Option<u32>,
     /// For an attempt: whether the backup transport made it.
     pub on_backup: bool,
-    /// The API key of the operator who did it; empty if the server did.
+    /// API key of the operator; empty for the server.
     pub by: Box<str>,
     /// The receiver's answer, or the reason.
     pub text: Box<str>,
 }
 
-/// What happened to a message. Their places are stored.
+/// Actions in a message's history. Their positions are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HistoryAct {
+pub enum HistoryAction {
     /// An attempt succeeded.
     Sent,
     /// An attempt failed, and the leg is tried again.
     Failed,
-    /// The first transport gave up; the backup transport takes over.
+    /// The main transport failed finally; the backup transport takes over.
     Backup,
     /// The receiver accepted the message, and its reply comes later.
     Awaiting,
@@ -665,135 +682,138 @@ pub enum HistoryAct {
     Edited,
     /// An operator ended it.
     Ended,
-    /// No reply came in time.
+    /// The reply timeout passed.
     Expired,
-    /// It was routed anew.
+    /// It was routed again.
     Routed,
     /// Its later reply came.
     Replied,
 }
 
-impl HistoryAct {
-    /// All of them.
-    pub const ALL: [HistoryAct; 11] = [
-        HistoryAct::Sent,
-        HistoryAct::Failed,
-        HistoryAct::Backup,
-        HistoryAct::Awaiting,
-        HistoryAct::Suspended,
-        HistoryAct::Resumed,
-        HistoryAct::Edited,
-        HistoryAct::Ended,
-        HistoryAct::Expired,
-        HistoryAct::Routed,
-        HistoryAct::Replied,
+impl HistoryAction {
+    /// All actions.
+    pub const ALL: [HistoryAction; 11] = [
+        HistoryAction::Sent,
+        HistoryAction::Failed,
+        HistoryAction::Backup,
+        HistoryAction::Awaiting,
+        HistoryAction::Suspended,
+        HistoryAction::Resumed,
+        HistoryAction::Edited,
+        HistoryAction::Ended,
+        HistoryAction::Expired,
+        HistoryAction::Routed,
+        HistoryAction::Replied,
     ];
 
-    /// Its one word.
+    /// Name of the action.
     pub fn word(self) -> &'static str {
         match self {
-            HistoryAct::Sent => "sent",
-            HistoryAct::Failed => "failed",
-            HistoryAct::Backup => "backup",
-            HistoryAct::Awaiting => "awaiting",
-            HistoryAct::Suspended => "suspended",
-            HistoryAct::Resumed => "resumed",
-            HistoryAct::Edited => "edited",
-            HistoryAct::Ended => "ended",
-            HistoryAct::Expired => "expired",
-            HistoryAct::Routed => "routed",
-            HistoryAct::Replied => "replied",
+            HistoryAction::Sent => "sent",
+            HistoryAction::Failed => "failed",
+            HistoryAction::Backup => "backup",
+            HistoryAction::Awaiting => "awaiting",
+            HistoryAction::Suspended => "suspended",
+            HistoryAction::Resumed => "resumed",
+            HistoryAction::Edited => "edited",
+            HistoryAction::Ended => "ended",
+            HistoryAction::Expired => "expired",
+            HistoryAction::Routed => "routed",
+            HistoryAction::Replied => "replied",
         }
     }
 }
 
-/// What an operator's act changed.
+/// Number of messages and legs affected by an operator's action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Acted {
+pub struct AffectedCounts {
     /// Messages.
     pub messages: u64,
     /// Legs of them.
     pub legs: u64,
 }
 
-impl Acted {
-    /// What several acts changed.
-    pub fn sum(acts: impl IntoIterator<Item = Acted>) -> Acted {
-        let add = |sum: Acted, one: Acted| Acted { messages: sum.messages + one.messages, legs: sum.legs + one.legs };
-        acts.into_iter().fold(Acted::default(), add)
+impl AffectedCounts {
+    /// Sum of several counts.
+    pub fn sum(acts: impl IntoIterator<Item = AffectedCounts>) -> AffectedCounts {
+        let add = |sum: AffectedCounts, one: AffectedCounts| AffectedCounts {
+            messages: sum.messages + one.messages,
+            legs: sum.legs + one.legs,
+        };
+        acts.into_iter().fold(AffectedCounts::default(), add)
     }
 }
 
-/// A definition as it is kept.
+/// Definition of an exchange as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredExchange {
-    /// The name.
+    /// Name.
     pub name: Name,
-    /// Grows with each change.
+    /// Version, incremented by each change.
     pub version: u32,
-    /// The definition.
+    /// Text of the definition.
     pub text: String,
-    /// Who stored it.
+    /// Author.
     pub author: String,
-    /// When.
+    /// Time of the change.
     pub applied_at: Timestamp,
 }
 
-/// A send port whose state an operator has set.
+/// Send port with a state set by an operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetPort {
-    /// The exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// The port.
+    /// Port.
     pub port: Name,
-    /// The state.
+    /// State.
     pub state: PortState,
 }
 
-/// A rate that an operator has set.
+/// Rate limit set by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetRate {
-    /// The exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// Where messages come in, or where they leave.
+    /// Receiving or sending side.
     pub side: FlowSide,
-    /// At this port; `None`: at all of them together.
+    /// Port; `None`: all ports together.
     pub port: Option<Name>,
-    /// Most messages.
+    /// Rate limit.
     pub rate: Rate,
 }
 
-/// Messages began to be slowed down, or are not any more.
+/// Start or end of throttling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThrottleChange {
-    /// When.
+    /// Time.
     pub at: Timestamp,
-    /// The exchange.
+    /// Exchange.
     pub exchange: Name,
-    /// Where messages come in, or where they leave.
+    /// Receiving or sending side.
     pub side: FlowSide,
-    /// The port for whose sake, if it is one.
+    /// Port that causes it, if any.
     pub port: Option<Name>,
-    /// Why.
+    /// Reason.
     pub reason: ThrottleReason,
-    /// Whether it begins; otherwise it ends.
+    /// Start or end.
     pub begins: bool,
-    /// In words.
+    /// Description.
     pub detail: String,
 }
 
-/// How much there is. Cheap to tell.
+/// Row counts. Cheap to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpoolCounts {
-    /// Messages that are not ended.
+    /// Messages that have not ended.
     pub open: u64,
 }
 
-/// How much there is in a partition.
+/// Load of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PartitionLoad {
-    /// Messages that are not ended.
+    /// Messages that have not ended.
     pub open: u64,
-    /// Bytes of its file and its log.
+    /// Size of its file and WAL in bytes.
     pub bytes: u64,
 }

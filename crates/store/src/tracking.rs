@@ -1,8 +1,8 @@
-//! What tracking keeps of the messages of exchanges, apart from the messages: their bodies at points of their ways, and the
-//! properties by which they are found.
+//! Tracking data of the messages of exchanges, stored separately from the messages: their bodies at points of their
+//! path, and the properties by which they are found.
 //!
-//! Nothing waits for it and nothing else depends on it: it may lag a moment behind the spool, and a power cut may take its
-//! last entries.
+//! Nothing waits for tracking and nothing else depends on it: it may lag a little behind the spool, and a power
+//! failure may lose its last entries.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,29 +12,29 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-pub(crate) mod packing; // entries as bytes, and back
+pub(crate) mod packing; // binary format of entries
 
 pub use packing::{PackedBodies, Packer, PlainBodies};
 
-/// A body at a point of its message's way.
+/// A body at one point of the path of its message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrackedBody {
-    /// The message; of a reply its request.
+    /// The message; for a reply, its request.
     pub message: MessageId,
     /// The point.
     pub point: TrackPoint,
-    /// The port there.
+    /// The port at that point.
     pub port: Name,
-    /// At a send port: the way of the message, and which attempt it was, from 1.
+    /// At a send port: the number of the leg, and the number of the attempt, starting with 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<(u32, u32)>,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// The media type.
     pub content_type: String,
-    /// Bytes that it had.
+    /// Length of the original body in bytes.
     pub bytes: u64,
-    /// Why it is not here as it was.
+    /// The reason why the stored body differs from the original.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<BodyChange>,
     /// The body.
@@ -42,20 +42,20 @@ pub struct TrackedBody {
     pub body: Bytes,
 }
 
-/// Why a tracked body is not as it was.
+/// Reason why a tracked body differs from the original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BodyChange {
     /// It was too long.
     Cut,
-    /// Something was struck out.
+    /// Parts were redacted.
     Redacted,
-    /// Something had to be struck out, and where was not to be told: nothing of it is kept.
+    /// Parts had to be redacted but could not be located: nothing of it is stored.
     Withheld,
 }
 
 impl BodyChange {
-    /// Its one word.
+    /// The word in answers.
     pub fn word(self) -> &'static str {
         match self {
             BodyChange::Cut => "cut",
@@ -65,72 +65,72 @@ impl BodyChange {
     }
 }
 
-/// By what a message is found.
+/// Properties by which a message is found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Findable {
+pub struct IndexedProperties {
     /// The message.
     pub message: MessageId,
-    /// When it came.
+    /// The time of its acceptance.
     pub at: Timestamp,
-    /// Its properties, as text.
+    /// The properties, as text.
     pub properties: Vec<(Name, String)>,
 }
 
-/// Entries of one exchange that go at the same time.
+/// Entries of one exchange with the same retention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewBlock {
     /// The exchange.
     pub exchange: Name,
-    /// When they need not be kept any more.
+    /// The end of the retention.
     pub goes_at: Timestamp,
     /// The entries.
     pub entries: Entries,
 }
 
-/// A block whose time is over.
+/// A block whose retention has ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OverBlock {
-    /// Which.
+pub struct ExpiredBlock {
+    /// The id.
     pub id: u64,
     /// Its exchange.
     pub exchange: Name,
-    /// By what messages are found, if it holds that.
-    pub findable: Vec<Findable>,
+    /// The indexed properties, if the block has them.
+    pub findable: Vec<IndexedProperties>,
 }
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entries {
     /// Bodies.
     Bodies(PackedBodies),
-    /// By what messages are found.
-    Findable(Vec<Findable>),
+    /// Indexed properties.
+    Properties(Vec<IndexedProperties>),
 }
 
-/// Which messages are looked for.
+/// A search for messages by a property.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Search {
+pub struct PropertySearch {
     /// Their exchange.
     pub exchange: Name,
     /// The property.
     pub property: Name,
     /// Its value, as text.
     pub value: String,
-    /// Not earlier than this.
+    /// Earliest acceptance time.
     pub since: Timestamp,
-    /// Earlier than this.
+    /// End of the time range (exclusive).
     pub until: Timestamp,
-    /// Behind this one of the page before, and when it came.
+    /// The last message of the previous page, with its acceptance time.
     pub after: Option<(Timestamp, MessageId)>,
 }
 
-/// What an operator has set.
+/// Tracking switch that was set by an operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetTracking {
     /// The exchange.
     pub exchange: Name,
-    /// Where.
+    /// The part of the exchange.
     pub place: TrackPlace,
-    /// What is tracked there.
+    /// The points that are tracked there.
     pub switch: TrackSwitch,
 }

@@ -1,4 +1,4 @@
-//! A copy that is taken under load is of one moment, and comes back whole; one that is not whole does not come back.
+//! Backups under load are consistent snapshots and restore completely; damaged or foreign ones are refused.
 
 use std::{
     path::Path,
@@ -13,6 +13,7 @@ use tocsin_store::{
     error::StoreError,
     journal::{Journal, JournalOptions, NewEventBatch},
     records::Records,
+    spool::PartitionNumber,
     sqlite::{
         backup::{FILES, MANIFEST, Manifest, UNFINISHED, back_up, verify},
         inbox::{InboxOptions, SqliteInbox},
@@ -45,7 +46,7 @@ async fn open(folder: &Path) -> Stores {
     Stores { journal, records, _inbox }
 }
 
-/// Changes the records and accepts a batch that sees the change.
+/// Changes the records and accepts a batch whose snapshot sequence includes the change.
 async fn write(stores: &Stores, number: u64) {
     let now = Timestamp(1_800_000_000_000_000 + number as i64);
     stores.records.put_application(&name("stock"), "application: stock", "ann", now).await.expect("stored");
@@ -65,7 +66,7 @@ async fn write(stores: &Stores, number: u64) {
     stores.journal.accept(new).await.expect("accepted");
 }
 
-/// Verifies a copy and puts it into a folder.
+/// Verifies a backup and restores it into a folder.
 fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
     verify(copy)?.put(folder)
 }
@@ -76,7 +77,7 @@ fn run<T>(story: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_copy_under_load_is_of_one_moment() {
+fn a_backup_under_load_is_a_consistent_snapshot() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let (data, copies) = (folder.path().join("data"), folder.path().join("copies"));
@@ -92,7 +93,7 @@ fn a_copy_under_load_is_of_one_moment() {
             }
         });
         for turn in 0..4 {
-            // Some is written before each copy, so that there is a log to look through.
+            // Something is written before each backup, so that there is a WAL.
             let wanted = written.load(Ordering::Relaxed) + 20;
             while written.load(Ordering::Relaxed) < wanted {
                 tokio::task::yield_now().await;
@@ -114,7 +115,7 @@ fn a_copy_under_load_is_of_one_moment() {
             assert_eq!(restored.journal.event_batches(None, 100_000).await.expect("read").len() as u64, batches);
             let sees = restored.journal.event_batches(None, 1).await.expect("read")[0].0.sees;
             assert!(sees <= Some(*restored.records.newest_change().borrow()));
-            // And it goes on.
+            // The restored stores can be written.
             write(&restored, 7_000_000).await;
         }
         stopped.store(true, Ordering::Relaxed);
@@ -123,7 +124,7 @@ fn a_copy_under_load_is_of_one_moment() {
 }
 
 #[test]
-fn what_is_not_whole_or_not_ours_does_not_come_back() {
+fn damaged_or_foreign_backups_are_refused() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
@@ -136,7 +137,7 @@ fn what_is_not_whole_or_not_ours_does_not_come_back() {
         assert!(matches!(restore(&at("data"), &at("back")), Err(StoreError::Missing(_))), "a data folder is no backup");
         assert!(matches!(restore(&at("copy"), &at("data")), Err(StoreError::Taken(_))));
 
-        // A restore that was cut off is done again.
+        // An interrupted restore is repeated.
         std::fs::create_dir(at("half")).expect("made");
         std::fs::write(at("half").join(UNFINISHED), "").expect("written");
         std::fs::write(at("half").join("journal.db"), "half of it").expect("written");
@@ -162,7 +163,7 @@ fn what_is_not_whole_or_not_ours_does_not_come_back() {
 }
 
 #[test]
-fn all_partitions_of_a_spool_are_in_a_copy() {
+fn all_partitions_of_a_spool_are_in_a_backup() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     run(async {
@@ -183,4 +184,33 @@ fn all_partitions_of_a_spool_are_in_a_copy() {
     std::fs::remove_file(at("data").join("spool-2.db")).expect("removed");
     let error = back_up(&at("data"), &at("again"), "test", Timestamp(5)).expect_err("a part is gone");
     assert!(error.to_string().contains("spool-2.db"), "{error}");
+}
+
+#[test]
+fn a_restored_folder_assigns_no_id_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let spool = |folder: &Path| {
+        SqliteSpool::open(folder, &SpoolOptions { partitions: 2, ..SpoolOptions::default() }).expect("it opens")
+    };
+    let written = |folder: &Path, number: u64| {
+        run(async {
+            let stores = open(folder).await;
+            let before = stores.journal.event_batches(None, 1).await.expect("read").pop().map(|(batch, _)| batch.id);
+            write(&stores, number).await;
+            (before, stores.journal.event_batches(None, 1).await.expect("read")[0].0.id)
+        })
+    };
+    let (_, kept) = written(&at("data"), 1);
+    drop(spool(&at("data")));
+    back_up(&at("data"), &at("copy"), "test", Timestamp(5)).expect("taken");
+    // After the backup; lost with the folder.
+    let (_, lost_batch) = written(&at("data"), 2);
+    let lost_message = spool(&at("data")).next_id(PartitionNumber(1));
+    restore(&at("copy"), &at("back")).expect("restored");
+    let (before, made) = written(&at("back"), 2);
+    assert_eq!(before, Some(kept), "what was stored keeps its id");
+    assert!(made.0 > lost_batch.0 + 1_000_000, "{made}");
+    let made = spool(&at("back")).next_id(PartitionNumber(0));
+    assert!(made.0 > lost_message.0 + 1_000_000, "{made:?}");
 }

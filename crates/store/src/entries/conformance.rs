@@ -1,4 +1,4 @@
-//! What every backend of the entries does. Each story runs on each of them.
+//! Conformance suite of the entries port. Each scenario runs on every backend.
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -11,34 +11,35 @@ use crate::{
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 
-trait Both: Entries + Records {}
-impl<T: Entries + Records> Both for T {}
+trait AllPorts: Entries + Records {}
+impl<T: Entries + Records> AllPorts for T {}
 
-fn check(story: impl AsyncFn(&dyn Both)) {
+fn check(scenario: impl AsyncFn(&dyn AllPorts)) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     println!("in memory");
-    runtime.block_on(story(&MemoryRecords::new().expect("random numbers")));
+    runtime.block_on(scenario(&MemoryRecords::new().expect("random numbers")));
     println!("on SQLite");
     let folder = tempfile::tempdir().expect("a folder");
     let options = RecordsOptions { reserve_bytes: 0, readers: 1, ..RecordsOptions::default() };
-    runtime.block_on(story(&SqliteRecords::open(folder.path(), &options).expect("the records open")));
+    runtime.block_on(scenario(&SqliteRecords::open(folder.path(), &options).expect("the records open")));
 }
 
-/// Finds everything by its attribute `cn`, and writes down what it hears: of entries, and whose credentials changed.
+/// Watcher that indexes the attribute `cn` and records its notifications: changed entries, and entries with changed
+/// credentials.
 #[derive(Default)]
-struct Witness(Mutex<Vec<String>>, Mutex<Vec<i64>>);
+struct RecordingWatcher(Mutex<Vec<String>>, Mutex<Vec<i64>>);
 
-impl EntryWatcher for Witness {
-    fn keys(&self, node: &Node) -> Vec<EntryKey> {
+impl EntryWatcher for RecordingWatcher {
+    fn keys(&self, node: &EntryNode) -> Vec<EntryKey> {
         let attributes = match node {
-            Node::Subscriber(subscriber, _) => &subscriber.profile.attributes,
-            Node::Object(object) => &object.object.attributes,
+            EntryNode::Subscriber(subscriber, _) => &subscriber.profile.attributes,
+            EntryNode::Object(object) => &object.object.attributes,
         };
         let cn = attributes.get("cn").and_then(Value::as_text);
         cn.map(|cn| EntryKey { index: "cn".into(), key: cn.as_bytes().into() }).into_iter().collect()
     }
 
-    fn holds(&self, built: &Built) -> bool {
+    fn is_still_valid(&self, built: &PreparedEntry) -> bool {
         built.downcast_ref::<&str>() != Some(&"of another time")
     }
 
@@ -46,8 +47,8 @@ impl EntryWatcher for Witness {
         for change in changes {
             let keys: Vec<_> = change.keys.iter().map(|key| String::from_utf8_lossy(&key.key).into_owned()).collect();
             let what = match (&change.now, change.renamed) {
-                (Now::Gone, _) => "gone".to_owned(),
-                (Now::Built(built), _) => format!("built {}", built.downcast_ref::<&str>().expect("a word")),
+                (EntryState::Gone, _) => "gone".to_owned(),
+                (EntryState::Prepared(built), _) => format!("built {}", built.downcast_ref::<&str>().expect("a word")),
                 (_, true) => "renamed".to_owned(),
                 _ => "there".to_owned(),
             };
@@ -60,8 +61,8 @@ impl EntryWatcher for Witness {
     }
 }
 
-impl Witness {
-    fn heard(&self) -> Vec<String> {
+impl RecordingWatcher {
+    fn notifications(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock())
     }
 }
@@ -87,23 +88,26 @@ fn placed(rdn: &str) -> Placement {
     Placement { parent, rdn: rdn.into(), rdn_key: rdn.to_lowercase().into(), classes }
 }
 
-async fn change(store: &dyn Both, job: impl FnOnce(&mut dyn Tree) -> Result<(), StoreError> + Send + 'static) {
-    Entries::change(store, Room::Needed, Box::new(job)).await.expect("changed");
+async fn change(
+    store: &dyn AllPorts,
+    job: impl FnOnce(&mut dyn EntryWriter) -> Result<(), StoreError> + Send + 'static,
+) {
+    Entries::change(store, DiskCheck::Required, Box::new(job)).await.expect("changed");
 }
 
-async fn look<T: Send + 'static>(
-    store: &dyn Both,
-    job: impl FnOnce(&dyn Branches) -> Result<T, StoreError> + Send + 'static,
+async fn read<T: Send + 'static>(
+    store: &dyn AllPorts,
+    job: impl FnOnce(&dyn EntryReader) -> Result<T, StoreError> + Send + 'static,
 ) -> T {
     let (answer, answered) = std::sync::mpsc::channel();
-    let job = move |branches: &dyn Branches| job(branches).map(|found| answer.send(found).expect("somebody asked"));
-    store.look(Box::new(job)).await.expect("looked");
+    let job = move |branches: &dyn EntryReader| job(branches).map(|found| answer.send(found).expect("somebody asked"));
+    store.read(Box::new(job)).await.expect("looked");
     answered.recv().expect("an answer")
 }
 
-async fn numbers(store: &dyn Both, key: &'static str) -> Vec<i64> {
+async fn numbers(store: &dyn AllPorts, key: &'static str) -> Vec<i64> {
     let key = key.as_bytes();
-    look(store, move |branches| branches.found("cn", Bound::Included(key), Bound::Included(key), 9))
+    read(store, move |branches| branches.found("cn", Bound::Included(key), Bound::Included(key), 9))
         .await
         .expect("few")
         .iter()
@@ -111,24 +115,24 @@ async fn numbers(store: &dyn Both, key: &'static str) -> Vec<i64> {
         .collect()
 }
 
-async fn tree(store: &dyn Both) {
+async fn tree(store: &dyn AllPorts) {
     change(store, |tree| {
         assert_eq!(tree.put_object(object(None, "o=Site", "site"), NOW)?, EntryNumber(1));
         assert_eq!(tree.put_object(object(Some(1), "ou=People", "people"), NOW)?, EntryNumber(2));
-        tree.put_subscriber(person("ann", "ann"), Some(placed("cn=Ann")), Expect::Absent, NOW)?;
+        tree.put_subscriber(person("ann", "ann"), Some(placed("cn=Ann")), Precondition::Absent, NOW)?;
         Ok(())
     })
     .await;
 }
 
 #[test]
-fn entries_stand_in_a_tree() {
+fn entries_form_a_tree() {
     check(async |store| {
         tree(store).await;
-        store.put_subscriber(person("bob", "bob"), Expect::Any, NOW).await.expect("stored");
-        let shown = |nodes: Vec<Node>| nodes.iter().map(|node| node.number().0).collect::<Vec<_>>();
+        store.put_subscriber(person("bob", "bob"), Precondition::Any, NOW).await.expect("stored");
+        let shown = |nodes: Vec<EntryNode>| nodes.iter().map(|node| node.number().0).collect::<Vec<_>>();
         let page = |parent: Option<i64>, unplaced, after: Option<i64>, limit| {
-            look(store, move |branches| {
+            read(store, move |branches| {
                 branches.page(parent.map(EntryNumber), unplaced, after.map(EntryNumber), limit).map(shown)
             })
         };
@@ -139,7 +143,7 @@ fn entries_stand_in_a_tree() {
         assert_eq!(page(Some(2), false, None, 9).await, [-1]);
         assert_eq!(page(Some(2), true, None, 9).await, [-1, -2]);
         let child = |parent: Option<i64>, rdn: &'static str| {
-            look(store, move |branches| {
+            read(store, move |branches| {
                 branches.child(parent.map(EntryNumber), rdn).map(|node| node.map(|it| it.number().0))
             })
         };
@@ -147,44 +151,44 @@ fn entries_stand_in_a_tree() {
         assert_eq!(child(Some(1), "ou=people").await, Some(2));
         assert_eq!(child(Some(2), "cn=ann").await, Some(-1));
         assert_eq!(child(Some(2), "cn=bob").await, None);
-        let ann = look(store, |branches| branches.subscriber(&"ann".parse().expect("an id"))).await.expect("placed");
+        let ann = read(store, |branches| branches.subscriber(&"ann".parse().expect("an id"))).await.expect("placed");
         assert_eq!(ann.parent(), Some(EntryNumber(2)));
     });
 }
 
 #[test]
-fn keys_follow_every_change_whoever_makes_it() {
+fn index_keys_follow_every_change() {
     check(async |store| {
-        let witness = Arc::new(Witness::default());
+        let witness = Arc::new(RecordingWatcher::default());
         store.watch(witness.clone());
         tree(store).await;
-        assert_eq!(witness.heard(), ["1 site there", "2 people there", "-1 ann there"]);
-        store.put_subscriber(person("ann", "anna"), Expect::Any, NOW).await.expect("stored");
-        assert_eq!(witness.heard(), ["-1 ann,anna there"]);
+        assert_eq!(witness.notifications(), ["1 site there", "2 people there", "-1 ann there"]);
+        store.put_subscriber(person("ann", "anna"), Precondition::Any, NOW).await.expect("stored");
+        assert_eq!(witness.notifications(), ["-1 ann,anna there"]);
         assert_eq!((numbers(store, "ann").await, numbers(store, "anna").await), (vec![], vec![-1]));
         change(store, |tree| {
-            tree.put_subscriber(person("ann", "anna"), Some(placed("cn=Anna")), Expect::Present, NOW).map(|_| ())
+            tree.put_subscriber(person("ann", "anna"), Some(placed("cn=Anna")), Precondition::Present, NOW).map(|_| ())
         })
         .await;
-        assert_eq!(witness.heard(), ["-1  renamed"]);
+        assert_eq!(witness.notifications(), ["-1  renamed"]);
         store.put_subscribers(vec![person("bob", "bob"), person("cid", "bob")], NOW).await.expect("stored");
         assert_eq!(numbers(store, "bob").await, [-3, -2]);
-        let first = |limit| look(store, move |branches| branches.first("cn", limit));
+        let first = |limit| read(store, move |branches| branches.first("cn", limit));
         assert_eq!(first(2).await, [EntryNumber(-1), EntryNumber(-3)]);
         assert_eq!(first(9).await.last(), Some(&EntryNumber(1)));
-        witness.heard();
-        store.remove_subscriber(&"bob".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
+        witness.notifications();
+        store.remove_subscriber(&"bob".parse().expect("an id"), Precondition::Any, NOW).await.expect("removed");
         change(store, |tree| tree.remove(EntryNumber(2), NOW)).await;
-        assert_eq!(witness.heard(), ["-2 bob gone", "2 people gone"]);
+        assert_eq!(witness.notifications(), ["-2 bob gone", "2 people gone"]);
         assert_eq!((numbers(store, "bob").await, numbers(store, "people").await), (vec![-3], vec![]));
     });
 }
 
 #[test]
-fn indexes_are_outdated_when_nobody_watched() {
+fn changes_without_a_watcher_invalidate_the_indexes() {
     check(async |store| {
-        store.put_subscriber(person("ann", "ann"), Expect::Any, NOW).await.expect("stored");
-        store.watch(Arc::new(Witness::default()));
+        store.put_subscriber(person("ann", "ann"), Precondition::Any, NOW).await.expect("stored");
+        store.watch(Arc::new(RecordingWatcher::default()));
         assert_eq!(numbers(store, "ann").await, [0_i64; 0]);
         change(store, |tree| {
             assert_eq!(tree.index_page(None, 1)?, Some(EntryNumber(-1)));
@@ -193,28 +197,28 @@ fn indexes_are_outdated_when_nobody_watched() {
         })
         .await;
         assert_eq!(numbers(store, "ann").await, [-1]);
-        assert_eq!(look(store, |branches| branches.indexes()).await, ["cn"]);
+        assert_eq!(read(store, |branches| branches.indexes()).await, ["cn"]);
         change(store, |tree| tree.set_indexes(&[])).await;
         assert_eq!(numbers(store, "ann").await, [0_i64; 0]);
     });
-    // A process without a directory changes what one with a directory has indexed.
+    // A process without a directory changes entries that one with a directory has indexed.
     let folder = tempfile::tempdir().expect("a folder");
     let open = || SqliteRecords::open(folder.path(), &RecordsOptions::default()).expect("the records open");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         let store = open();
-        store.watch(Arc::new(Witness::default()));
+        store.watch(Arc::new(RecordingWatcher::default()));
         change(&store, |tree| tree.set_indexes(&["cn".to_owned()])).await;
         drop(store);
         let store = open();
-        assert_eq!(look(&store, |branches| branches.indexes()).await, ["cn"]);
-        store.put_subscriber(person("bob", "bob"), Expect::Any, NOW).await.expect("stored");
-        assert_eq!(look(&store, |branches| branches.indexes()).await, [""; 0]);
+        assert_eq!(read(&store, |branches| branches.indexes()).await, ["cn"]);
+        store.put_subscriber(person("bob", "bob"), Precondition::Any, NOW).await.expect("stored");
+        assert_eq!(read(&store, |branches| branches.indexes()).await, [""; 0]);
     });
 }
 
 #[test]
-fn credentials_and_definitions_are_kept_and_forgotten() {
+fn credentials_and_definitions_are_stored_and_removed() {
     check(async |store| {
         tree(store).await;
         change(store, |tree| {
@@ -225,46 +229,46 @@ fn credentials_and_definitions_are_kept_and_forgotten() {
             tree.put_definition("2.5.1", Some("first anew"))
         })
         .await;
-        assert_eq!(look(store, |branches| branches.credential(EntryNumber(-1))).await.as_deref(), Some("two"));
+        assert_eq!(read(store, |branches| branches.credential(EntryNumber(-1))).await.as_deref(), Some("two"));
         change(store, |tree| tree.put_credential(EntryNumber(2), Some("of an object"))).await;
-        let all = look(store, |branches| branches.credentials(None, 10)).await;
+        let all = read(store, |branches| branches.credentials(None, 10)).await;
         assert_eq!(all, [(EntryNumber(-1), "two".to_owned()), (EntryNumber(2), "of an object".to_owned())]);
-        assert_eq!(look(store, |branches| branches.credentials(None, 1)).await, all[..1]);
-        assert_eq!(look(store, |branches| branches.credentials(Some(EntryNumber(-1)), 1)).await, all[1..]);
-        let definitions = look(store, |branches| branches.definitions()).await;
+        assert_eq!(read(store, |branches| branches.credentials(None, 1)).await, all[..1]);
+        assert_eq!(read(store, |branches| branches.credentials(Some(EntryNumber(-1)), 1)).await, all[1..]);
+        let definitions = read(store, |branches| branches.definitions()).await;
         let texts: Vec<&str> = definitions.iter().map(|(_, text)| &**text).collect();
         assert_eq!(texts, ["first anew", "second"]);
-        let witness = Arc::new(Witness::default());
+        let witness = Arc::new(RecordingWatcher::default());
         store.watch(witness.clone());
         change(store, |tree| tree.put_credential(EntryNumber(2), None)).await;
         change(store, |tree| tree.put_credential(EntryNumber(-1), Some("three"))).await;
-        store.remove_subscriber(&"ann".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
+        store.remove_subscriber(&"ann".parse().expect("an id"), Precondition::Any, NOW).await.expect("removed");
         assert_eq!(*witness.1.lock(), [2, -1, -1], "whoever keeps them forgets them");
         change(store, |tree| tree.put_definition("2.5.1", None)).await;
-        assert_eq!(look(store, |branches| branches.credential(EntryNumber(-1))).await, None);
-        assert_eq!(look(store, |branches| branches.definitions()).await.len(), 1);
+        assert_eq!(read(store, |branches| branches.credential(EntryNumber(-1))).await, None);
+        assert_eq!(read(store, |branches| branches.definitions()).await.len(), 1);
     });
 }
 
 #[test]
-fn followers_are_told_what_changed_until_the_feed_is_cut() {
+fn entry_changes_are_logged_until_a_new_log_starts() {
     check(async |store| {
-        let feed = || look(store, |branches| branches.entry_feed());
+        let feed = || read(store, |branches| branches.entry_feed());
         let changed = |after: u64| {
-            let numbers = move |branches: &dyn Branches| {
+            let numbers = move |branches: &dyn EntryReader| {
                 let found = branches.entries_changed(after, 3)?;
                 Ok(found.into_iter().map(|(place, number)| (place, number.0)).collect::<Vec<_>>())
             };
-            look(store, numbers)
+            read(store, numbers)
         };
-        // Without a watcher nothing is kept.
+        // Without a watcher, nothing is logged.
         tree(store).await;
         assert_eq!(feed().await, EntryFeed { since: 0, last: 0 });
-        Entries::watch(store, Arc::new(Witness::default()));
-        store.put_subscriber(person("bob", "bob"), Expect::Any, NOW).await.expect("stored");
+        Entries::watch(store, Arc::new(RecordingWatcher::default()));
+        store.put_subscriber(person("bob", "bob"), Precondition::Any, NOW).await.expect("stored");
         change(store, |tree| tree.put_object(object(Some(1), "ou=More", "more"), NOW).map(|_| ())).await;
         change(store, |tree| tree.remove(EntryNumber(-1), NOW)).await;
-        store.remove_subscriber(&"bob".parse().expect("an id"), Expect::Present, NOW).await.expect("removed");
+        store.remove_subscriber(&"bob".parse().expect("an id"), Precondition::Present, NOW).await.expect("removed");
         assert_eq!(feed().await, EntryFeed { since: 0, last: 4 });
         assert_eq!(changed(0).await, [(1, -2), (2, 3), (3, -1)]);
         assert_eq!(changed(3).await, [(4, -2)]);
@@ -278,10 +282,10 @@ fn followers_are_told_what_changed_until_the_feed_is_cut() {
     });
 }
 
-/// Ann gets another `cn`.
-fn retouch(revision: u64, from: &str, to: &str, built: &'static str) -> Retouch {
+/// Prepared change of Ann's `cn`.
+fn modification(revision: u64, from: &str, to: &str, built: &'static str) -> PreparedModify {
     let keys = |cn: &str| vec![EntryKey { index: "cn".into(), key: cn.as_bytes().into() }];
-    Retouch {
+    PreparedModify {
         number: SubscriberNumber(1),
         revision,
         enabled: true,
@@ -295,37 +299,37 @@ fn retouch(revision: u64, from: &str, to: &str, built: &'static str) -> Retouch 
 }
 
 #[test]
-fn what_was_worked_out_beforehand_is_written_if_it_fits() {
+fn a_prepared_modify_commits_only_on_an_unchanged_revision() {
     check(async |store| {
-        let fits = async |retouch| store.retouch(retouch).await.expect("the store answers");
+        let fits = async |modification| store.modify_prepared(modification).await.expect("the store answers");
         let ann = async || store.subscriber(&"ann".parse().expect("an id")).await.expect("read");
-        store.put_subscriber(person("ann", "ann"), Expect::Any, NOW).await.expect("stored");
-        assert!(!fits(retouch(1, "ann", "anna", "unwatched")).await);
-        let witness = Arc::new(Witness::default());
+        store.put_subscriber(person("ann", "ann"), Precondition::Any, NOW).await.expect("stored");
+        assert!(!fits(modification(1, "ann", "anna", "unwatched")).await);
+        let witness = Arc::new(RecordingWatcher::default());
         store.watch(witness.clone());
         change(store, |tree| tree.index_page(None, 9).map(|_| ())).await;
         let before = ann().await.expect("there");
         for (revision, built) in [(2, "early"), (0, "late"), (1, "of another time")] {
-            assert!(!fits(retouch(revision, "ann", "anna", built)).await, "{built}");
+            assert!(!fits(modification(revision, "ann", "anna", built)).await, "{built}");
         }
-        let unknown = Retouch { number: SubscriberNumber(9), ..retouch(1, "ann", "anna", "of nobody") };
+        let unknown = PreparedModify { number: SubscriberNumber(9), ..modification(1, "ann", "anna", "of nobody") };
         assert!(!fits(unknown).await);
-        assert_eq!((ann().await, witness.heard()), (Some(before.clone()), vec![]));
-        assert_eq!(look(store, |branches| branches.entry_feed()).await, EntryFeed { since: 0, last: 0 });
+        assert_eq!((ann().await, witness.notifications()), (Some(before.clone()), vec![]));
+        assert_eq!(read(store, |branches| branches.entry_feed()).await, EntryFeed { since: 0, last: 0 });
 
         let mut bell = store.listen(SubscriberNumber(1));
         assert!(bell.changed().now_or_never().is_none());
-        assert!(fits(retouch(1, "ann", "anna", "well")).await);
+        assert!(fits(modification(1, "ann", "anna", "well")).await);
         let mut expected = Subscriber { revision: 2, updated_at: Timestamp(2_000_000), ..before };
         expected.profile.attributes = attributes("anna");
         assert_eq!(ann().await, Some(expected));
-        assert_eq!(witness.heard(), ["-1 ann,anna built well"]);
+        assert_eq!(witness.notifications(), ["-1 ann,anna built well"]);
         assert_eq!((numbers(store, "ann").await, numbers(store, "anna").await), (vec![], vec![-1]));
-        assert_eq!(look(store, |branches| branches.entries_changed(0, 9)).await, [(1, EntryNumber(-1))]);
+        assert_eq!(read(store, |branches| branches.entries_changed(0, 9)).await, [(1, EntryNumber(-1))]);
         assert!(bell.changed().now_or_never().is_some());
 
-        // Of some that were worked out on the same revision, one fits.
-        let all = (0..9).map(|number| fits(retouch(2, "anna", &format!("ann-{number}"), "at once")));
+        // Of several prepared on the same revision, one succeeds.
+        let all = (0..9).map(|number| fits(modification(2, "anna", &format!("ann-{number}"), "at once")));
         let written = futures_util::future::join_all(all).await;
         assert_eq!(written.iter().filter(|is_written| **is_written).count(), 1, "{written:?}");
         let won = written.iter().position(|is_written| *is_written).expect("one");
@@ -335,48 +339,57 @@ fn what_was_worked_out_beforehand_is_written_if_it_fits() {
             Some((3, attributes(&format!("ann-{won}"))))
         );
 
-        let nothing =
-            Retouch { attributes: "{}".into(), made: vec![], ..retouch(3, &format!("ann-{won}"), "", "bare") };
+        let nothing = PreparedModify {
+            attributes: "{}".into(),
+            made: vec![],
+            ..modification(3, &format!("ann-{won}"), "", "bare")
+        };
         assert!(fits(nothing).await);
         assert_eq!(ann().await.map(|ann| ann.profile.attributes), Some(BTreeMap::new()));
-        store.remove_subscriber(&"ann".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
-        assert!(!fits(retouch(4, "ann", "anna", "too late")).await);
+        store.remove_subscriber(&"ann".parse().expect("an id"), Precondition::Any, NOW).await.expect("removed");
+        assert!(!fits(modification(4, "ann", "anna", "too late")).await);
     });
 }
 
 #[test]
-fn the_past_of_what_was_worked_out_beforehand_is_told() {
+fn snapshots_include_prepared_changes() {
     check(async |store| {
-        store.watch(Arc::new(Witness::default()));
-        store.put_subscriber(person("ann", "0"), Expect::Any, NOW).await.expect("stored");
-        let mut told = vec![(*store.newest_change().borrow(), attributes("0"))];
-        // So many that some of them are told with all that there was.
+        store.watch(Arc::new(RecordingWatcher::default()));
+        store.put_subscriber(person("ann", "0"), Precondition::Any, NOW).await.expect("stored");
+        let mut expectations = vec![(*store.newest_change().borrow(), attributes("0"))];
+        // Enough changes that some are logged with the full before-image.
         for number in 1..60 {
             let (from, to) = ((number - 1).to_string(), number.to_string());
-            assert!(store.retouch(retouch(number, &from, &to, "one of many")).await.expect("the store answers"));
-            told.push((*store.newest_change().borrow(), attributes(&to)));
+            assert!(
+                store
+                    .modify_prepared(modification(number, &from, &to, "one of many"))
+                    .await
+                    .expect("the store answers")
+            );
+            expectations.push((*store.newest_change().borrow(), attributes(&to)));
         }
-        for (at, expected) in told {
-            let image = store.profiles(&[SubscriberNumber(1)], at).await.expect("told").remove(0).expect("there");
+        for (at, expected) in expectations {
+            let image =
+                store.profiles(&[SubscriberNumber(1)], at).await.expect("expectations").remove(0).expect("there");
             assert_eq!((&image.profile.attributes, image.profile.enabled), (&expected, true), "at {at:?}");
         }
     });
 }
 
 #[test]
-fn a_store_without_room_refuses_what_was_worked_out_beforehand() {
+fn a_full_disk_refuses_prepared_changes() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = RecordsOptions { reserve_bytes: u64::MAX, readers: 1, ..RecordsOptions::default() };
     let store = SqliteRecords::open(folder.path(), &options).expect("the records open");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let refused = runtime.block_on(store.retouch(retouch(1, "ann", "anna", "in vain")));
+    let refused = runtime.block_on(store.modify_prepared(modification(1, "ann", "anna", "in vain")));
     assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
 }
 
-/// Somebody below `ou=People`.
-fn arrival(id: &str, rdn: &str, built: &'static str) -> Arrival {
+/// Prepared subscriber below `ou=People`.
+fn addition(id: &str, rdn: &str, built: &'static str) -> PreparedAdd {
     let key = EntryKey { index: "cn".into(), key: id.as_bytes().into() };
-    Arrival {
+    PreparedAdd {
         new: person(id, id),
         placement: placed(rdn),
         credential: Some(format!("secret of {id}")),
@@ -387,60 +400,60 @@ fn arrival(id: &str, rdn: &str, built: &'static str) -> Arrival {
 }
 
 #[test]
-fn whoever_was_worked_out_beforehand_arrives_if_there_is_room() {
+fn a_prepared_add_commits_only_if_its_name_is_free() {
     check(async |store| {
-        let fits = async |arrival| store.arrive(arrival).await.expect("the store answers");
-        assert!(!fits(arrival("bob", "cn=Bob", "unwatched")).await);
-        let witness = Arc::new(Witness::default());
+        let fits = async |addition| store.add_prepared(addition).await.expect("the store answers");
+        assert!(!fits(addition("bob", "cn=Bob", "unwatched")).await);
+        let witness = Arc::new(RecordingWatcher::default());
         store.watch(witness.clone());
         tree(store).await;
-        witness.heard();
+        witness.notifications();
         change(store, |tree| tree.put_object(object(Some(2), "ou=Here", "here"), NOW).map(|_| ())).await;
-        witness.heard();
-        let nowhere = Arrival {
+        witness.notifications();
+        let nowhere = PreparedAdd {
             placement: Placement { parent: EntryNumber(99), ..placed("cn=Bob") },
-            ..arrival("bob", "", "nowhere")
+            ..addition("bob", "", "nowhere")
         };
         assert!(!fits(nowhere).await);
-        assert!(!fits(arrival("bob", "cn=Ann", "a name that is taken")).await);
-        assert!(!fits(arrival("bob", "ou=Here", "the name of an object")).await);
-        assert!(!fits(arrival("ann", "cn=Bob", "an id that is taken")).await);
-        assert!(!fits(arrival("bob", "cn=Bob", "of another time")).await);
-        assert_eq!((witness.heard(), store.counts().subscribers), (vec![], 1));
+        assert!(!fits(addition("bob", "cn=Ann", "a name that is taken")).await);
+        assert!(!fits(addition("bob", "ou=Here", "the name of an object")).await);
+        assert!(!fits(addition("ann", "cn=Bob", "an id that is taken")).await);
+        assert!(!fits(addition("bob", "cn=Bob", "of another time")).await);
+        assert_eq!((witness.notifications(), store.counts().subscribers), (vec![], 1));
 
-        let both = [fits(arrival("bob", "cn=Bob", "first")), fits(arrival("bob", "cn=Bob", "second"))];
+        let both = [fits(addition("bob", "cn=Bob", "first")), fits(addition("bob", "cn=Bob", "second"))];
         assert_eq!(futures_util::future::join_all(both).await, [true, false]);
-        assert_eq!(witness.heard(), ["-2 bob built first"]);
+        assert_eq!(witness.notifications(), ["-2 bob built first"]);
         assert_eq!((numbers(store, "bob").await, store.counts().subscribers), (vec![-2], 2));
-        let bob = look(store, |branches| branches.child(Some(EntryNumber(2)), "cn=bob")).await.expect("placed");
-        let Node::Subscriber(subscriber, placement) = &bob else { panic!("bob is a subscriber") };
+        let bob = read(store, |branches| branches.child(Some(EntryNumber(2)), "cn=bob")).await.expect("placed");
+        let EntryNode::Subscriber(subscriber, placement) = &bob else { panic!("bob is a subscriber") };
         assert_eq!(Some(&**subscriber), store.subscriber(&"bob".parse().expect("an id")).await.expect("read").as_ref());
         assert_eq!((subscriber.revision, subscriber.created_at, placement.as_ref()), (1, NOW, Some(&placed("cn=Bob"))));
         assert_eq!(
-            look(store, |branches| branches.credential(EntryNumber(-2))).await.as_deref(),
+            read(store, |branches| branches.credential(EntryNumber(-2))).await.as_deref(),
             Some("secret of bob")
         );
-        // Numbers go on, whoever comes next.
-        let with_device = |mut arrival: Arrival| {
+        // Numbers stay consecutive across prepared and ordinary additions.
+        let with_device = |mut addition: PreparedAdd| {
             let device = tocsin_model::subscriber::Device {
                 channel: "mail".parse().expect("a name"),
                 address: "cid@example.org".into(),
                 state: Default::default(),
             };
-            arrival.new.devices = Some(vec![("home".parse().expect("a name"), device)]);
-            arrival
+            addition.new.devices = Some(vec![("home".parse().expect("a name"), device)]);
+            addition
         };
-        assert!(fits(with_device(arrival("cid", "cn=Cid", "third"))).await);
-        store.put_subscriber(person("dan", "dan"), Expect::Absent, NOW).await.expect("stored");
-        assert_eq!(witness.heard(), ["-3 cid built third", "-4 dan there"]);
+        assert!(fits(with_device(addition("cid", "cn=Cid", "third"))).await);
+        store.put_subscriber(person("dan", "dan"), Precondition::Absent, NOW).await.expect("stored");
+        assert_eq!(witness.notifications(), ["-3 cid built third", "-4 dan there"]);
         assert_eq!((store.counts().subscribers, store.counts().devices), (4, 1));
     });
 }
 
 #[test]
-fn b26_a_member_comes_and_goes_without_the_others() {
+fn b26_members_are_added_and_removed_one_by_one() {
     check(async |store| {
-        let witness = Arc::new(Witness::default());
+        let witness = Arc::new(RecordingWatcher::default());
         store.watch(witness.clone());
         let members = |names: &[&str]| Value::List(names.iter().map(|name| Value::from(*name)).collect());
         let mut group = object(None, "cn=g", "g");
@@ -460,9 +473,11 @@ fn b26_a_member_comes_and_goes_without_the_others() {
             let (seen, found) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
             let job = {
                 let (seen, found) = (seen.clone(), found.clone());
-                move |branches: &dyn Branches| {
-                    let Some(Node::Object(whole)) = branches.node(number)? else { panic!("it is gone") };
-                    let Some(Node::Object(head)) = branches.child_head(None, "cn=g")? else { panic!("it is gone") };
+                move |branches: &dyn EntryReader| {
+                    let Some(EntryNode::Object(whole)) = branches.node(number)? else { panic!("it is gone") };
+                    let Some(EntryNode::Object(head)) = branches.child_head(None, "cn=g")? else {
+                        panic!("it is gone")
+                    };
                     assert!(!head.object.attributes.contains_key("member"), "{head:?}");
                     assert_eq!((head.revision, head.number), (whole.revision, number));
                     assert_eq!(whole.object.attributes["roleOccupant"], Value::from("cn=r"));
@@ -487,14 +502,14 @@ fn b26_a_member_comes_and_goes_without_the_others() {
                     Ok(())
                 }
             };
-            store.look(Box::new(job)).await.expect("looked");
+            store.read(Box::new(job)).await.expect("looked");
             (seen.lock().iter().map(|value| value.to_string()).collect::<Vec<_>>(), *found.lock())
         };
         assert_eq!(seen().await, (vec!["cn=a".to_owned(), "cn=b".to_owned()], 1));
-        witness.heard();
+        witness.notifications();
         let key = |name: &str| EntryKey { index: "cn".into(), key: name.as_bytes().into() };
         change(store, move |tree| {
-            let Some(Node::Object(head)) = tree.branches().head(number)? else { panic!("it is gone") };
+            let Some(EntryNode::Object(head)) = tree.reader().head(number)? else { panic!("it is gone") };
             let change = RowChange {
                 name: "member".into(),
                 added: vec!["cn=c".into()],
@@ -503,15 +518,15 @@ fn b26_a_member_comes_and_goes_without_the_others() {
                 made: vec![key("c")],
             };
             tree.change_rows(&head, &change, NOW)?;
-            assert!(tree.branches().is_found(&key("c"), number)? && !tree.branches().is_found(&key("d"), number)?);
+            assert!(tree.reader().is_found(&key("c"), number)? && !tree.reader().is_found(&key("d"), number)?);
             Ok(())
         })
         .await;
         assert_eq!(seen().await, (vec!["cn=b".to_owned(), "cn=c".to_owned()], 2));
-        assert_eq!(witness.heard(), [format!("{} c there", number.0)]);
-        // The whole object changes, and with it its members; it goes with them.
+        assert_eq!(witness.notifications(), [format!("{} c there", number.0)]);
+        // Replacing the whole object replaces its members; removing it removes them.
         change(store, move |tree| {
-            let Some(Node::Object(whole)) = tree.branches().node(number)? else { panic!("it is gone") };
+            let Some(EntryNode::Object(whole)) = tree.reader().node(number)? else { panic!("it is gone") };
             let mut new = whole.object.clone();
             new.attributes.insert("member".to_owned(), members(&["cn=c", "cn=d"]));
             tree.change_object(&whole, new, NOW)
@@ -520,7 +535,7 @@ fn b26_a_member_comes_and_goes_without_the_others() {
         assert_eq!(seen().await, (vec!["cn=c".to_owned(), "cn=d".to_owned()], 3));
         change(store, move |tree| {
             tree.remove(number, NOW)?;
-            assert_eq!(tree.branches().row_values(number, "member", 9)?, Vec::<Box<str>>::new());
+            assert_eq!(tree.reader().row_values(number, "member", 9)?, Vec::<Box<str>>::new());
             Ok(())
         })
         .await;

@@ -1,4 +1,5 @@
-//! What every backend of the inbox does. Each story runs on each of them, and random acts give the same on both.
+//! Conformance suite of the inbox port. Each scenario runs on every backend, and random operations give equal results
+//! on both.
 
 use serde_json::Map;
 use tocsin_model::{
@@ -12,13 +13,13 @@ use crate::{
     sqlite::inbox::{InboxOptions, SqliteInbox},
 };
 
-fn check(story: impl AsyncFn(&dyn Inbox)) {
+fn check(scenario: impl AsyncFn(&dyn Inbox)) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     println!("in memory");
-    runtime.block_on(story(&MemoryInbox::default()));
+    runtime.block_on(scenario(&MemoryInbox::default()));
     println!("on SQLite");
     let folder = tempfile::tempdir().expect("a folder");
-    runtime.block_on(story(&open(folder.path())));
+    runtime.block_on(scenario(&open(folder.path())));
 }
 
 fn open(folder: &std::path::Path) -> SqliteInbox {
@@ -43,7 +44,7 @@ fn id(batch: u64, ordinal: u32) -> NotificationId {
     NotificationId { batch: NotificationBatchId(batch), ordinal }
 }
 
-fn says(text: &str, event: u64) -> InboxContent {
+fn content(text: &str, event: u64) -> InboxContent {
     InboxContent {
         application: name("quakes"),
         class: name("shaken"),
@@ -59,34 +60,34 @@ fn says(text: &str, event: u64) -> InboxContent {
 }
 
 fn item(subscriber: u64, id: NotificationId, text: &str) -> NewItem {
-    let (subscriber, content) = (SubscriberNumber(subscriber), Arc::new(says(text, id.batch.0)));
+    let (subscriber, content) = (SubscriberNumber(subscriber), Arc::new(content(text, id.batch.0)));
     NewItem { subscriber, id, content, expires_at: FAR }
 }
 
-fn reader(subscriber: u64) -> Reader {
-    Reader { subscriber: SubscriberNumber(subscriber), broadcasts: Vec::new() }
+fn reader(subscriber: u64) -> FeedReader {
+    FeedReader { subscriber: SubscriberNumber(subscriber), broadcasts: Vec::new() }
 }
 
-/// Someone who belongs to every audience.
-fn in_all(inbox: &dyn Inbox, subscriber: u64) -> Reader {
-    Reader {
+/// Reader in every audience.
+fn all_audiences(inbox: &dyn Inbox, subscriber: u64) -> FeedReader {
+    FeedReader {
         subscriber: SubscriberNumber(subscriber),
         broadcasts: inbox.broadcast_heads().iter().map(|head| head.id).collect(),
     }
 }
 
 fn announcement(title: &str, text: &str, expires_at: Timestamp) -> NewBroadcast {
-    let content = InboxContent { channel: None, event: None, ..says(text, 0) };
+    let content = InboxContent { channel: None, event: None, ..content(text, 0) };
     NewBroadcast { name: name(title), audience: None, content, expires_at }
 }
 
-async fn texts(inbox: &dyn Inbox, reader: &Reader, standing: Standing, now: Timestamp) -> Vec<String> {
+async fn texts(inbox: &dyn Inbox, reader: &FeedReader, standing: InboxItemFilter, now: Timestamp) -> Vec<String> {
     let found = inbox.feed(reader, &FeedFilter::standing(standing), None, 100, now).await.expect("a feed");
     found.iter().map(|item| item.content.wording.text.clone().unwrap_or_default()).collect()
 }
 
-/// Changes in a line each.
-fn shown(changes: &FeedChanges) -> Vec<String> {
+/// Changes, one line each.
+fn described(changes: &FeedChanges) -> Vec<String> {
     let change = |(place, change): &(u64, FeedChange)| match change {
         FeedChange::New(item) => format!("{place} new {}", item.id),
         FeedChange::Changed(item) => format!("{place} changed {}", item.id),
@@ -100,26 +101,26 @@ fn a_repeated_delivery_makes_no_second_item() {
     check(async |inbox| {
         let both = || vec![item(1, id(7, 0), "a"), item(2, id(7, 1), "a")];
         let first = inbox.put_items(both(), 10, at(1)).await.expect("stored");
-        assert_eq!(first, Delivered { new: 2, known: 0, evicted: 0 });
+        assert_eq!(first, DeliveryCounts { new: 2, known: 0, evicted: 0 });
         let mut again = both();
         again.push(item(1, id(7, 2), "b"));
         again.push(item(1, id(7, 2), "b"));
         let second = inbox.put_items(again, 10, at(2)).await.expect("stored");
-        assert_eq!(second, Delivered { new: 1, known: 3, evicted: 0 });
-        assert_eq!(texts(inbox, &reader(1), Standing::All, at(3)).await, ["b", "a"]);
-        assert_eq!(texts(inbox, &reader(2), Standing::All, at(3)).await, ["a"]);
-        // Nor does one of what was removed.
+        assert_eq!(second, DeliveryCounts { new: 1, known: 3, evicted: 0 });
+        assert_eq!(texts(inbox, &reader(1), InboxItemFilter::All, at(3)).await, ["b", "a"]);
+        assert_eq!(texts(inbox, &reader(2), InboxItemFilter::All, at(3)).await, ["a"]);
+        // Nor does a repeated delivery of a removed item.
         let gone = vec![ItemId::Notification(id(7, 0))];
         assert_eq!(inbox.mark(&reader(1), gone.clone(), Mark::Deleted, at(4)).await.expect("marked"), gone);
         assert_eq!(inbox.mark(&reader(1), gone.clone(), Mark::Deleted, at(4)).await.expect("marked"), []);
         let third = inbox.put_items(both(), 10, at(5)).await.expect("stored");
-        assert_eq!(third, Delivered { new: 0, known: 2, evicted: 0 });
-        assert_eq!(texts(inbox, &reader(1), Standing::All, at(6)).await, ["b"]);
+        assert_eq!(third, DeliveryCounts { new: 0, known: 2, evicted: 0 });
+        assert_eq!(texts(inbox, &reader(1), InboxItemFilter::All, at(6)).await, ["b"]);
     });
 }
 
 #[test]
-fn what_many_are_told_is_stored_once() {
+fn equal_contents_are_stored_once() {
     check(async |inbox| {
         let many = (0..500).map(|number| item(u64::from(number), id(7, number), "a")).collect();
         inbox.put_items(many, 10, at(1)).await.expect("stored");
@@ -136,7 +137,7 @@ fn what_many_are_told_is_stored_once() {
 }
 
 #[test]
-fn marks_are_idempotent_and_change_what_is_listed() {
+fn marks_are_idempotent_and_affect_lists() {
     check(async |inbox| {
         inbox
             .put_items((0..4).map(|number| item(1, id(1, number), &number.to_string())).collect(), 10, at(1))
@@ -151,31 +152,31 @@ fn marks_are_idempotent_and_change_what_is_listed() {
             inbox.mark(&me, of(1), Mark::Archived, at(3)).await.expect("marked");
             inbox.mark(&me, of(2), Mark::Unread, at(3)).await.expect("marked");
         }
-        assert_eq!(inbox.newest(), before + 2, "what changes nothing has no place");
-        assert_eq!(texts(inbox, &me, Standing::Current, at(4)).await, ["3", "2", "0"]);
-        assert_eq!(texts(inbox, &me, Standing::Unread, at(4)).await, ["3", "2"]);
-        assert_eq!(texts(inbox, &me, Standing::Read, at(4)).await, ["0"]);
-        assert_eq!(texts(inbox, &me, Standing::Archived, at(4)).await, ["1"]);
+        assert_eq!(inbox.newest(), before + 2, "an unchanged item is not logged");
+        assert_eq!(texts(inbox, &me, InboxItemFilter::Current, at(4)).await, ["3", "2", "0"]);
+        assert_eq!(texts(inbox, &me, InboxItemFilter::Unread, at(4)).await, ["3", "2"]);
+        assert_eq!(texts(inbox, &me, InboxItemFilter::Read, at(4)).await, ["0"]);
+        assert_eq!(texts(inbox, &me, InboxItemFilter::Archived, at(4)).await, ["1"]);
         assert_eq!(inbox.unread(&me, at(4)).await.expect("a count"), 2);
         let read = inbox.item(&me, of(0)[0], at(4)).await.expect("read").expect("it is there");
         assert_eq!((read.read_at, read.archived_at), (Some(at(3)), None));
-        // Others do not see it, and cannot touch it.
+        // Other subscribers cannot see or change it.
         assert_eq!(inbox.item(&reader(2), of(0)[0], at(4)).await.expect("read"), None);
         assert_eq!(inbox.mark(&reader(2), of(0), Mark::Deleted, at(4)).await.expect("marked"), []);
-        // Those that came meanwhile stay unread.
+        // Items added meanwhile stay unread.
         let seen = inbox.newest();
         inbox.put_items(vec![item(1, id(2, 0), "later")], 10, at(5)).await.expect("stored");
-        let all = FeedFilter::standing(Standing::Unread);
+        let all = FeedFilter::standing(InboxItemFilter::Unread);
         assert_eq!(inbox.mark_all(&me, &all, seen, Mark::Read, at(6)).await.expect("marked"), 2);
         assert_eq!(inbox.mark_all(&me, &all, seen, Mark::Read, at(6)).await.expect("marked"), 0);
-        assert_eq!(texts(inbox, &me, Standing::Unread, at(7)).await, ["later"]);
+        assert_eq!(texts(inbox, &me, InboxItemFilter::Unread, at(7)).await, ["later"]);
         let other = FeedFilter { class: Some(name("other")), ..FeedFilter::default() };
         assert_eq!(inbox.mark_all(&me, &other, u64::MAX, Mark::Deleted, at(7)).await.expect("marked"), 0);
         let own = FeedFilter {
             class: Some(name("shaken")),
             channel: Some(name("inbox")),
             application: Some(name("quakes")),
-            standing: Standing::All,
+            standing: InboxItemFilter::All,
         };
         assert_eq!(inbox.mark_all(&me, &own, u64::MAX, Mark::Deleted, at(7)).await.expect("marked"), 5);
         assert_eq!(inbox.counts(), InboxCounts::default());
@@ -205,7 +206,7 @@ fn a_feed_is_read_page_by_page_and_has_a_bound() {
 }
 
 #[test]
-fn whoever_was_away_is_told_what_it_missed() {
+fn changes_since_a_sequence_are_reported() {
     check(async |inbox| {
         let me = reader(1);
         let put = async |number: u32| {
@@ -218,7 +219,7 @@ fn whoever_was_away_is_told_what_it_missed() {
         put(0).await;
         put(1).await;
         let seen = inbox.newest();
-        assert_eq!(shown(&changes(seen, 9).await), [""; 0]);
+        assert_eq!(described(&changes(seen, 9).await), [""; 0]);
         put(2).await;
         put(3).await;
         let of = |number: u32| vec![ItemId::Notification(id(1, number))];
@@ -227,37 +228,37 @@ fn whoever_was_away_is_told_what_it_missed() {
         inbox.mark(&me, of(2), Mark::Deleted, at(2)).await.expect("marked");
         inbox.mark(&me, of(3), Mark::Read, at(2)).await.expect("marked");
         let all = changes(seen, 9).await;
-        assert_eq!(shown(&all), ["9 changed n-1-0", "10 removed n-1-1", "12 new n-1-3"]);
+        assert_eq!(described(&all), ["9 changed n-1-0", "10 removed n-1-1", "12 new n-1-3"]);
         assert_eq!((all.upto, all.more), (12, false));
-        // In portions it is the same.
-        let (mut after, mut told) = (seen, Vec::new());
+        // Reading in pages gives the same changes.
+        let (mut after, mut lines) = (seen, Vec::new());
         loop {
             let some = changes(after, 1).await;
-            told.extend(shown(&some));
+            lines.extend(described(&some));
             after = some.upto;
             if !some.more {
                 break;
             }
         }
-        // What came and changed within the portions is told as changed: the item is whole each time.
-        assert_eq!(told, ["9 changed n-1-0", "10 removed n-1-1", "11 removed n-1-2", "12 changed n-1-3"]);
+        // Items added and changed between pages are reported as changed; the item is complete each time.
+        assert_eq!(lines, ["9 changed n-1-0", "10 removed n-1-1", "11 removed n-1-2", "12 changed n-1-3"]);
         assert!(matches!(inbox.changes(&me, 99, 9, at(9)).await, Err(StoreError::Missing(_))), "what never was");
-        // What is forgotten cannot be told.
-        let later = at(10) + REMOVED_KEPT;
+        // Deleted tombstones cannot be reported.
+        let later = at(10) + TOMBSTONES_KEPT;
         inbox.expire(later, 100).await.expect("removed");
         assert!(matches!(inbox.changes(&me, seen, 9, later).await, Err(StoreError::Missing(_))));
-        assert_eq!(shown(&inbox.changes(&me, 11, 9, later).await.expect("changes")), ["12 changed n-1-3"]);
+        assert_eq!(described(&inbox.changes(&me, 11, 9, later).await.expect("changes")), ["12 changed n-1-3"]);
     });
 }
 
 #[test]
-fn what_expires_is_gone_at_once_and_removed_in_steps() {
+fn expired_items_are_invisible_at_once_and_deleted_in_steps() {
     check(async |inbox| {
         let items =
             (0..10).map(|number| NewItem { expires_at: at(100 + i64::from(number)), ..item(1, id(1, number), "x") });
         inbox.put_items(items.collect(), 100, at(1)).await.expect("stored");
         assert_eq!(inbox.unread(&reader(1), at(104)).await.expect("a count"), 5);
-        assert_eq!(texts(inbox, &reader(1), Standing::All, at(104)).await.len(), 5);
+        assert_eq!(texts(inbox, &reader(1), InboxItemFilter::All, at(104)).await.len(), 5);
         assert_eq!(inbox.item(&reader(1), ItemId::Notification(id(1, 0)), at(104)).await.expect("read"), None);
         assert_eq!(inbox.expire(at(104), 3).await.expect("removed"), (3, true));
         assert_eq!(inbox.expire(at(104), 3).await.expect("removed"), (2, false));
@@ -268,7 +269,7 @@ fn what_expires_is_gone_at_once_and_removed_in_steps() {
 }
 
 #[test]
-fn a_broadcast_is_kept_once_and_touched_by_some() {
+fn a_broadcast_is_stored_once_with_state_per_reader() {
     check(async |inbox| {
         let (stored, is_new) = inbox.put_broadcast(announcement("news", "v1", FAR), at(1)).await.expect("stored");
         assert!(is_new && stored.readers == 0);
@@ -276,10 +277,10 @@ fn a_broadcast_is_kept_once_and_touched_by_some() {
         assert!(!is_new && again == stored && inbox.newest() == stored.id.0, "the same changes nothing");
         inbox.put_items(vec![item(1, id(1, 0), "own")], 10, at(3)).await.expect("stored");
         inbox.put_broadcast(announcement("more", "second", at(50)), at(4)).await.expect("stored");
-        let (one, other) = (in_all(inbox, 1), in_all(inbox, 2));
-        assert_eq!(texts(inbox, &one, Standing::Current, at(5)).await, ["second", "own", "v1"]);
-        assert_eq!(texts(inbox, &other, Standing::Current, at(5)).await, ["second", "v1"]);
-        assert_eq!(texts(inbox, &reader(2), Standing::Current, at(5)).await, [""; 0], "an audience has a door");
+        let (one, other) = (all_audiences(inbox, 1), all_audiences(inbox, 2));
+        assert_eq!(texts(inbox, &one, InboxItemFilter::Current, at(5)).await, ["second", "own", "v1"]);
+        assert_eq!(texts(inbox, &other, InboxItemFilter::Current, at(5)).await, ["second", "v1"]);
+        assert_eq!(texts(inbox, &reader(2), InboxItemFilter::Current, at(5)).await, [""; 0], "not in the audience");
         assert_eq!(inbox.item(&reader(2), ItemId::Broadcast(stored.id), at(5)).await.expect("read"), None);
         assert_eq!(inbox.unread(&one, at(5)).await.expect("a count"), 3);
         let seen = inbox.newest();
@@ -291,24 +292,24 @@ fn a_broadcast_is_kept_once_and_touched_by_some() {
         assert_eq!(inbox.unread(&other, at(7)).await.expect("a count"), 2, "others have not read it");
         assert_eq!(inbox.broadcasts(&name("quakes"), at(7)).await.expect("a list")[1].readers, 1);
         inbox.mark(&other, news.clone(), Mark::Deleted, at(8)).await.expect("marked");
-        assert_eq!(texts(inbox, &other, Standing::All, at(9)).await, ["second"]);
-        let told = |changes: FeedChanges| {
-            shown(&changes).iter().map(|line| line.split_once(' ').expect("two").1.to_owned()).collect::<Vec<_>>()
+        assert_eq!(texts(inbox, &other, InboxItemFilter::All, at(9)).await, ["second"]);
+        let lines = |changes: FeedChanges| {
+            described(&changes).iter().map(|line| line.split_once(' ').expect("two").1.to_owned()).collect::<Vec<_>>()
         };
         let news = stored.id;
-        assert_eq!(told(inbox.changes(&one, seen, 9, at(9)).await.expect("changes")), [format!("changed {news}")]);
-        assert_eq!(told(inbox.changes(&other, seen, 9, at(9)).await.expect("changes")), [format!("removed {news}")]);
-        // Edited, it keeps its readers.
+        assert_eq!(lines(inbox.changes(&one, seen, 9, at(9)).await.expect("changes")), [format!("changed {news}")]);
+        assert_eq!(lines(inbox.changes(&other, seen, 9, at(9)).await.expect("changes")), [format!("removed {news}")]);
+        // An edited broadcast keeps its readers.
         let (edited, is_new) = inbox.put_broadcast(announcement("news", "v2", FAR), at(10)).await.expect("stored");
         assert!(!is_new && edited.id == stored.id && edited.readers == 1);
-        assert_eq!(texts(inbox, &one, Standing::Read, at(11)).await, ["v2"]);
-        assert_eq!(texts(inbox, &one, Standing::Current, at(51)).await, ["own", "v2"], "the other is over");
+        assert_eq!(texts(inbox, &one, InboxItemFilter::Read, at(11)).await, ["v2"]);
+        assert_eq!(texts(inbox, &one, InboxItemFilter::Current, at(51)).await, ["own", "v2"], "the other is expired");
         let seen = inbox.newest();
         inbox.withdraw_broadcast(&name("quakes"), &name("news"), at(52)).await.expect("withdrawn");
         assert!(inbox.withdraw_broadcast(&name("quakes"), &name("news"), at(52)).await.is_err());
-        assert_eq!(texts(inbox, &one, Standing::All, at(53)).await, ["own"]);
-        assert_eq!(told(inbox.changes(&one, seen, 9, at(53)).await.expect("changes")), [format!("removed {news}")]);
-        let later = at(53) + REMOVED_KEPT;
+        assert_eq!(texts(inbox, &one, InboxItemFilter::All, at(53)).await, ["own"]);
+        assert_eq!(lines(inbox.changes(&one, seen, 9, at(53)).await.expect("changes")), [format!("removed {news}")]);
+        let later = at(53) + TOMBSTONES_KEPT;
         assert_eq!(inbox.expire(later, 100).await.expect("removed"), (2, false));
         assert_eq!(inbox.counts(), InboxCounts { items: 1, contents: 1 });
         assert!(inbox.broadcast_heads().is_empty());
@@ -326,13 +327,13 @@ fn a_feed_is_removed_with_its_subscriber() {
             .expect("stored");
         inbox.mark(&reader(1), vec![ItemId::Notification(id(1, 1))], Mark::Deleted, at(2)).await.expect("marked");
         inbox.remove_feed(SubscriberNumber(1)).await.expect("removed");
-        assert_eq!(texts(inbox, &reader(1), Standing::All, at(3)).await, [""; 0]);
+        assert_eq!(texts(inbox, &reader(1), InboxItemFilter::All, at(3)).await, [""; 0]);
         assert_eq!(inbox.counts(), InboxCounts { items: 1, contents: 1 });
     });
 }
 
 #[test]
-fn whoever_looks_is_woken_after_the_commit() {
+fn listeners_wake_after_the_commit() {
     check(async |inbox| {
         let mut mine = inbox.listen(SubscriberNumber(1));
         let mut other = inbox.listen(SubscriberNumber(2));
@@ -347,7 +348,7 @@ fn whoever_looks_is_woken_after_the_commit() {
 }
 
 #[test]
-fn what_is_stored_lasts() {
+fn data_survives_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let before = {
         let inbox = open(folder.path());
@@ -355,20 +356,21 @@ fn what_is_stored_lasts() {
             inbox.put_items(vec![item(1, id(1, 0), "a"), item(1, id(1, 1), "b")], 10, at(1)).await.expect("stored");
             inbox.put_broadcast(announcement("news", "v1", FAR), at(3)).await.expect("stored");
             inbox
-                .mark(&in_all(&inbox, 1), vec![ItemId::Broadcast(BroadcastId(3))], Mark::Read, at(3))
+                .mark(&all_audiences(&inbox, 1), vec![ItemId::Broadcast(BroadcastId(3))], Mark::Read, at(3))
                 .await
                 .expect("marked");
-            inbox.feed(&in_all(&inbox, 1), &FeedFilter::default(), None, 9, at(4)).await.expect("a feed")
+            inbox.feed(&all_audiences(&inbox, 1), &FeedFilter::default(), None, 9, at(4)).await.expect("a feed")
         })
     };
     let inbox = open(folder.path());
     assert_eq!((inbox.newest(), inbox.counts()), (4, InboxCounts { items: 2, contents: 3 }));
-    let after = block_on(inbox.feed(&in_all(&inbox, 1), &FeedFilter::default(), None, 9, at(4))).expect("a feed");
+    let after =
+        block_on(inbox.feed(&all_audiences(&inbox, 1), &FeedFilter::default(), None, 9, at(4))).expect("a feed");
     assert_eq!(after, before);
 }
 
 #[test]
-fn a_full_disk_takes_nothing_new_and_lets_go() {
+fn a_full_disk_refuses_items_but_allows_removals() {
     let folder = tempfile::tempdir().expect("a folder");
     block_on(open(folder.path()).put_items(vec![item(1, id(1, 0), "a")], 10, at(1))).expect("stored");
     let full = SqliteInbox::open(folder.path(), &InboxOptions { reserve_bytes: u64::MAX, readers: 1 }).expect("opens");
@@ -379,7 +381,7 @@ fn a_full_disk_takes_nothing_new_and_lets_go() {
         assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
         let one = vec![ItemId::Notification(id(1, 0))];
         assert_eq!(full.mark(&reader(1), one.clone(), Mark::Read, at(3)).await.expect("marked"), one);
-        assert_eq!(texts(&full, &reader(1), Standing::Read, at(3)).await, ["a"]);
+        assert_eq!(texts(&full, &reader(1), InboxItemFilter::Read, at(3)).await, ["a"]);
         assert_eq!(full.mark(&reader(1), one.clone(), Mark::Deleted, at(3)).await.expect("marked"), one);
         assert_eq!(full.counts(), InboxCounts::default());
     });
@@ -397,27 +399,27 @@ fn slow_broadcasts_have_a_bound() {
         assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
         assert!(
             inbox.put_broadcast(announcement("b5", "other", at(200)), at(2)).await.is_ok(),
-            "one that is there may change"
+            "an existing one may change"
         );
-        assert!(inbox.put_broadcast(one_more, at(101)).await.is_ok(), "one is over");
-        // Of those that were withdrawn as many are remembered; the others were forgotten, and who asks reads anew.
+        assert!(inbox.put_broadcast(one_more, at(101)).await.is_ok(), "one is expired");
+        // The number of withdrawn broadcasts kept is bounded; readers behind a deleted one must reload.
         let seen = inbox.newest();
         let rest: Vec<Name> =
             inbox.broadcasts(&name("quakes"), at(102)).await.expect("a list").into_iter().map(|one| one.name).collect();
         for title in &rest {
             inbox.withdraw_broadcast(&name("quakes"), title, at(102)).await.expect("withdrawn");
         }
-        assert!(inbox.changes(&in_all(inbox, 1), seen, 9, at(103)).await.is_ok());
+        assert!(inbox.changes(&all_audiences(inbox, 1), seen, 9, at(103)).await.is_ok());
         inbox.put_broadcast(announcement("last", "x", at(200)), at(103)).await.expect("stored");
         inbox.withdraw_broadcast(&name("quakes"), &name("last"), at(103)).await.expect("withdrawn");
-        assert!(matches!(inbox.changes(&in_all(inbox, 1), seen, 9, at(104)).await, Err(StoreError::Missing(_))));
+        assert!(matches!(inbox.changes(&all_audiences(inbox, 1), seen, 9, at(104)).await, Err(StoreError::Missing(_))));
         assert!(inbox.broadcast_heads().len() <= BROADCASTS_MAX + 1);
     });
 }
 
-/// Acts of all kinds, in any order, give the same on both backends.
+/// Random operations give the same results on both backends.
 #[test]
-fn both_backends_say_the_same() {
+fn both_backends_agree() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     println!("SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -431,7 +433,7 @@ fn both_backends_say_the_same() {
             now = now + Duration::from_secs(random.u64(0..pause_max));
             let (who, kind) = (random.u64(1..4), random.u32(0..12));
             let mark = Mark::ALL[random.usize(..Mark::ALL.len())];
-            let standing = Standing::ALL[random.usize(..Standing::ALL.len())];
+            let standing = InboxItemFilter::ALL[random.usize(..InboxItemFilter::ALL.len())];
             let ids: Vec<ItemId> = (0..random.usize(1..4))
                 .map(|_| match random.bool() {
                     true => ItemId::Notification(id(random.u64(1..6), random.u32(0..6))),
@@ -441,7 +443,7 @@ fn both_backends_say_the_same() {
             let items: Vec<NewItem> = (0..random.usize(1..6))
                 .map(|_| {
                     let id = id(random.u64(1..6), random.u32(0..6));
-                    // A notification is always for the same subscriber.
+                    // A notification always has the same subscriber.
                     let subscriber = u64::from(id.ordinal) % 3 + 1;
                     NewItem {
                         expires_at: now + Duration::from_secs(random.u64(1..100_000)),
@@ -455,7 +457,7 @@ fn both_backends_say_the_same() {
             let forget = random.u8(..) < 20;
             let mut said = Vec::new();
             for inbox in both {
-                let me = in_all(inbox, who);
+                let me = all_audiences(inbox, who);
                 said.push(match kind {
                     0..4 => format!("{:?}", inbox.put_items(items.clone(), 4, now).await),
                     4..7 => format!("{:?}", inbox.mark(&me, ids.clone(), mark, now).await),
@@ -483,7 +485,7 @@ fn both_backends_say_the_same() {
 }
 
 #[test]
-fn a_feed_goes_over_to_another() {
+fn a_feed_is_moved_to_another_subscriber() {
     check(async |inbox| {
         let items = vec![item(1, id(1, 0), "one"), item(1, id(2, 0), "two"), item(2, id(3, 0), "three")];
         inbox.put_items(items, 10, at(1)).await.expect("stored");
@@ -496,7 +498,7 @@ fn a_feed_goes_over_to_another() {
             assert_eq!(inbox.unread(&reader(1), at(3)).await.expect("read"), 0);
         }
         let changes = inbox.changes(&reader(2), place, 9, at(3)).await.expect("the feed");
-        assert_eq!(changes.changes.len(), 2, "whoever reads on is told");
+        assert_eq!(changes.changes.len(), 2, "readers see the items as changed");
         let again = inbox.put_items(vec![item(1, id(1, 0), "one")], 10, at(4)).await.expect("stored");
         assert_eq!(again.new, 0, "a repeated delivery brings nothing back");
     });

@@ -1,5 +1,5 @@
-//! What happened in each minute, to which classes, rules and channels: the sums of which reports are made. They are written
-//! in the commit of what they count, a few bytes for each stream and minute, so that no report has to read what was counted.
+//! Per-minute activity counters: sums by class, rule and channel, from which reports are made. They are written in
+//! the commit of what they count, a few bytes per stream and minute, so reports need not scan the journal.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,42 +13,42 @@ use tocsin_model::{
 
 use super::quanta::NewQuantum;
 
-/// What is summed up by itself. In the file and in memory, the names are the only difference between two streams.
+/// Subject of a sum: what is counted separately. Backends and memory identify a stream by its names alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stream {
-    /// Events of a class from a source.
+    /// Events of one class from one source.
     Events {
-        /// Their application.
+        /// Application.
         application: Name,
-        /// Their class.
+        /// Event class.
         class: Name,
-        /// Who submitted them.
+        /// Source that submitted them.
         source: Name,
     },
-    /// What a rule told through a channel.
+    /// Notifications of one rule through one channel.
     Notifications {
-        /// Their application.
+        /// Application.
         application: Name,
-        /// The rule.
+        /// Rule.
         rule: Name,
-        /// Their class.
+        /// Notification class.
         class: Name,
-        /// The class of the events that they tell of.
+        /// Class of the events they report.
         event_class: Name,
-        /// The channel.
+        /// Channel.
         channel: Name,
     },
-    /// Firings of a rule that did not happen.
+    /// Failed and skipped firings of a rule.
     Firings {
-        /// Its application.
+        /// Application.
         application: Name,
-        /// The rule.
+        /// Rule.
         rule: Name,
     },
 }
 
 impl Stream {
-    /// Whose it is.
+    /// Application of the stream.
     pub fn application(&self) -> &Name {
         match self {
             Stream::Events { application, .. }
@@ -68,7 +68,7 @@ impl Stream {
     }
 }
 
-/// What is counted. Each belongs to the minute in which it happened.
+/// Counter. Each count belongs to the minute in which it happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
     /// Event batches accepted.
@@ -79,23 +79,23 @@ pub enum Count {
     EventBytes,
     /// Event batches matched.
     MatchedBatches,
-    /// Event batches set aside.
+    /// Event batches set aside because matching failed.
     FailedBatches,
-    /// Notification batches made.
+    /// Notification batches created.
     NotificationBatches,
-    /// Notifications made.
+    /// Notifications created.
     Notifications,
-    /// Notification batches of which the last notification was closed.
+    /// Notification batches whose last notification was closed.
     ClosedBatches,
     /// Attempts that delivered.
     Delivered,
-    /// Attempts that will be repeated.
+    /// Attempts that will be retried.
     Deferred,
-    /// Attempts that were refused for good.
+    /// Attempts that were refused permanently.
     Refused,
-    /// Notifications that were too late.
+    /// Notifications that expired.
     Expired,
-    /// Notifications that began to wait for an operator.
+    /// Notifications that were suspended.
     Suspended,
     /// Notifications that an operator ended.
     Ended,
@@ -120,7 +120,7 @@ impl Count {
     }
 }
 
-/// What is timed.
+/// Measured duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timing {
@@ -130,18 +130,18 @@ pub enum Timing {
     Pickup,
     /// From the acceptance of the oldest event of a notification batch to the match.
     Generation,
-    /// From the match of a notification batch to its first hand-over.
+    /// From the match of a notification batch to its first send.
     Wait,
-    /// From the first hand-over of a notification batch to its last answer.
+    /// From the first send of a notification batch to its last answer.
     Delivery,
-    /// From the hand-over of a notification to the answer.
+    /// From the send of a notification to the answer.
     Answer,
     /// From the acceptance of the events to the delivery of a notification.
     EndToEnd,
 }
 
 impl Timing {
-    /// All of them, in the order of the flow.
+    /// All durations, in the order of the flow.
     pub const ALL: [Timing; 7] = [
         Timing::Collection,
         Timing::Pickup,
@@ -152,7 +152,7 @@ impl Timing {
         Timing::EndToEnd,
     ];
 
-    /// Its one word.
+    /// Name of the duration, as stored and reported.
     pub const fn word(self) -> &'static str {
         match self {
             Timing::Collection => "collection",
@@ -166,20 +166,20 @@ impl Timing {
     }
 }
 
-/// How durations are spread: their number, their sum, and how many fell into each bucket of about 6 %.
+/// Histogram of durations: count, sum, and buckets about 6 % wide.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Spread {
-    /// How many durations.
+pub struct DurationHistogram {
+    /// Number of durations.
     pub count: u64,
     total_micros: u64,
     buckets: BTreeMap<u16, u64>,
 }
 
-/// Buckets for each doubling of a duration.
+/// Number of buckets per doubling of the duration.
 const STEPS: u64 = 16;
 
-impl Spread {
-    /// Adds a duration some times.
+impl DurationHistogram {
+    /// Adds a duration `times` times.
     pub fn record(&mut self, duration: Duration, times: u64) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.count += times;
@@ -187,7 +187,7 @@ impl Spread {
         *self.buckets.entry(bucket_of(micros)).or_default() += times;
     }
 
-    fn add(&mut self, other: &Spread) {
+    fn add(&mut self, other: &DurationHistogram) {
         self.count += other.count;
         self.total_micros = self.total_micros.saturating_add(other.total_micros);
         for (bucket, count) in &other.buckets {
@@ -195,12 +195,12 @@ impl Spread {
         }
     }
 
-    /// The average; `None` of none.
+    /// Average; `None` if empty.
     pub fn average(&self) -> Option<Duration> {
         (self.count > 0).then(|| Duration::from_micros(self.total_micros / self.count))
     }
 
-    /// What this fraction of the durations did not exceed: the upper end of its bucket. `None` of none.
+    /// Percentile: the upper end of the bucket that holds this fraction of the durations. `None` if empty.
     pub fn percentile(&self, fraction: f64) -> Option<Duration> {
         let rank = ((self.count as f64 * fraction).ceil() as u64).max(1);
         let mut seen = 0;
@@ -230,39 +230,39 @@ fn upper_end(bucket: u16) -> u64 {
     ((u128::from(STEPS + bucket % STEPS + 1) << doubling) - 1).try_into().unwrap_or(u64::MAX)
 }
 
-/// What happened to a stream in some time.
+/// Counters and histograms of one stream over some time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Activity {
     counts: [u64; COUNTS],
-    timings: [Spread; Timing::ALL.len()],
-    /// When something happened last.
+    timings: [DurationHistogram; Timing::ALL.len()],
+    /// Time of the last count.
     pub last_at: Option<Timestamp>,
 }
 
 impl Activity {
-    /// How often something happened.
+    /// Value of a counter.
     pub fn count(&self, count: Count) -> u64 {
         self.counts[count as usize]
     }
 
-    /// How long something took.
-    pub fn timing(&self, timing: Timing) -> &Spread {
+    /// Histogram of a duration.
+    pub fn timing(&self, timing: Timing) -> &DurationHistogram {
         &self.timings[timing as usize]
     }
 
-    /// Attempts that reached out to a far side, whatever came of it.
+    /// Attempts that contacted a receiver, with any outcome.
     pub fn attempts(&self) -> u64 {
         self.count(Count::Delivered) + self.count(Count::Deferred) + self.count(Count::Refused)
     }
 
-    /// Adds what happened elsewhere, or in another minute.
+    /// Adds the sums of another minute or source.
     pub fn add(&mut self, other: &Activity) {
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, more)| *sum += more);
         self.timings.iter_mut().zip(&other.timings).for_each(|(sum, more)| sum.add(more));
         self.last_at = self.last_at.max(other.last_at);
     }
 
-    /// Adds a duration some times.
+    /// Adds a duration `times` times.
     pub fn record(&mut self, timing: Timing, duration: Duration, times: u64) {
         self.timings[timing as usize].record(duration, times);
     }
@@ -275,7 +275,7 @@ impl Activity {
         self.record(timing, to.since(from), 1);
     }
 
-    /// The packed form: what is zero takes no room.
+    /// Packed encoding; zero counters take no space.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         write_signed(&mut out, self.last_at.map_or(0, |at| at.0));
@@ -285,15 +285,15 @@ impl Activity {
             write_varint(&mut out, at as u64);
             write_varint(&mut out, *count);
         }
-        let timings = || self.timings.iter().enumerate().filter(|(_, spread)| spread.count > 0);
+        let timings = || self.timings.iter().enumerate().filter(|(_, histogram)| histogram.count > 0);
         write_varint(&mut out, timings().count() as u64);
-        for (at, spread) in timings() {
+        for (at, histogram) in timings() {
             write_varint(&mut out, at as u64);
-            write_varint(&mut out, spread.count);
-            write_varint(&mut out, spread.total_micros);
-            write_varint(&mut out, spread.buckets.len() as u64);
+            write_varint(&mut out, histogram.count);
+            write_varint(&mut out, histogram.total_micros);
+            write_varint(&mut out, histogram.buckets.len() as u64);
             let mut last = 0;
-            for (bucket, count) in &spread.buckets {
+            for (bucket, count) in &histogram.buckets {
                 write_varint(&mut out, u64::from(bucket - last));
                 write_varint(&mut out, *count);
                 last = *bucket;
@@ -302,7 +302,7 @@ impl Activity {
         out
     }
 
-    /// Reads the packed form. What a newer version counts beside is left out.
+    /// Reads the packed encoding. Counters of newer versions are ignored.
     ///
     /// # Errors
     /// The bytes are damaged.
@@ -317,34 +317,38 @@ impl Activity {
         }
         for _ in 0..reader.count()? {
             let at = reader.varint()?;
-            let mut spread = Spread { count: reader.varint()?, total_micros: reader.varint()?, ..Spread::default() };
+            let mut histogram = DurationHistogram {
+                count: reader.varint()?,
+                total_micros: reader.varint()?,
+                ..DurationHistogram::default()
+            };
             let mut bucket = 0u16;
             for _ in 0..reader.count()? {
                 let step = u16::try_from(reader.varint()?).map_err(|_| Damaged)?;
                 bucket = bucket.checked_add(step).ok_or(Damaged)?;
-                spread.buckets.insert(bucket, reader.varint()?);
+                histogram.buckets.insert(bucket, reader.varint()?);
             }
             if let Some(found) = usize::try_from(at).ok().and_then(|at| activity.timings.get_mut(at)) {
-                *found = spread;
+                *found = histogram;
             }
         }
         if reader.is_empty() { Ok(activity) } else { Err(Damaged) }
     }
 }
 
-/// Some time of which a report tells, in parts of equal length.
+/// Time range of a report, divided into intervals of equal length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// The beginning of the first part.
+    /// Start of the first interval.
     pub from: Timestamp,
-    /// What happened at this time or later is not told.
+    /// End of the range, exclusive.
     pub to: Timestamp,
-    /// The length of a part. Minutes are not parted: one belongs to the part in which it begins.
+    /// Length of an interval. A minute belongs to the interval in which it begins.
     pub interval: Duration,
 }
 
 impl Window {
-    /// The beginning of the part to which a minute belongs, if it is told of.
+    /// Start of the interval that contains a minute; `None` outside of the range.
     pub(crate) fn part_of(&self, minute: Timestamp) -> Option<Timestamp> {
         if minute < self.from || minute >= self.to {
             return None;
@@ -354,22 +358,22 @@ impl Window {
     }
 }
 
-/// What happened to a stream in a part of a window, or in a minute.
+/// Activity of a stream in one interval or minute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActivityRow {
-    /// The stream.
+    /// Stream.
     pub stream: Stream,
-    /// When the part, or the minute, begins.
+    /// Start of the interval or minute.
     pub from: Timestamp,
-    /// What happened.
+    /// Counters and histograms.
     pub activity: Activity,
 }
 
-/// Rows merged into the parts of a window, by stream and time.
+/// Sums of a report, by stream and interval.
 #[derive(Default)]
-pub(crate) struct Parts(BTreeMap<(Stream, Timestamp), Activity>);
+pub(crate) struct WindowSums(BTreeMap<(Stream, Timestamp), Activity>);
 
-impl Parts {
+impl WindowSums {
     pub fn add(&mut self, window: &Window, stream: Stream, minute: Timestamp, activity: &Activity) {
         if let Some(part) = window.part_of(minute) {
             self.0.entry((stream, part)).or_default().add(activity);
@@ -381,32 +385,32 @@ impl Parts {
     }
 }
 
-/// The minute to which a time belongs.
+/// Start of the minute that contains a time.
 pub(crate) fn minute_of(time: Timestamp) -> Timestamp {
     Timestamp(time.0 - time.0.rem_euclid(60_000_000))
 }
 
-/// What one commit adds, by stream and minute. A backend says how it knows a stream.
+/// Sums that one commit adds, by stream and minute. `Key` is the backend's identifier of a stream.
 #[derive(Debug)]
-pub(crate) struct Ledger<Key>(BTreeMap<(Key, Timestamp), Activity>);
+pub(crate) struct MinuteSums<Key>(BTreeMap<(Key, Timestamp), Activity>);
 
-impl<Key> Default for Ledger<Key> {
+impl<Key> Default for MinuteSums<Key> {
     fn default() -> Self {
-        Ledger(BTreeMap::new())
+        MinuteSums(BTreeMap::new())
     }
 }
 
-/// What a notification batch has told of its progress before and after some attempts.
-pub(crate) struct Told {
+/// Progress of a notification batch around some attempts.
+pub(crate) struct BatchProgress {
     pub matched_at: Timestamp,
     pub accepted_at: Timestamp,
-    /// If these attempts are the first at the batch.
+    /// Whether these are the first attempts at the batch.
     pub is_first: bool,
-    /// The first hand-over and the last answer, if the batch is closed with these attempts.
+    /// First send and last answer, if these attempts close the batch.
     pub closed: Option<(Timestamp, Timestamp)>,
 }
 
-impl<Key: Ord + Clone> Ledger<Key> {
+impl<Key: Ord + Clone> MinuteSums<Key> {
     pub fn into_entries(self) -> impl Iterator<Item = ((Key, Timestamp), Activity)> {
         self.0.into_iter()
     }
@@ -417,7 +421,14 @@ impl<Key: Ord + Clone> Ledger<Key> {
         activity
     }
 
-    pub fn accepted(&mut self, stream: &Key, received_at: Timestamp, accepted_at: Timestamp, events: u32, bytes: u64) {
+    pub fn add_accepted(
+        &mut self,
+        stream: &Key,
+        received_at: Timestamp,
+        accepted_at: Timestamp,
+        events: u32,
+        bytes: u64,
+    ) {
         let activity = self.at(stream, accepted_at);
         activity.note(Count::EventBatches, 1);
         activity.note(Count::Events, u64::from(events));
@@ -425,44 +436,44 @@ impl<Key: Ord + Clone> Ledger<Key> {
         activity.time(Timing::Collection, received_at, accepted_at);
     }
 
-    pub fn taken_up(&mut self, stream: &Key, quantum: &NewQuantum, accepted_at: Timestamp, has_failed: bool) {
+    pub fn add_matched(&mut self, stream: &Key, quantum: &NewQuantum, accepted_at: Timestamp, has_failed: bool) {
         let activity = self.at(stream, quantum.ended_at);
         activity.note(if has_failed { Count::FailedBatches } else { Count::MatchedBatches }, 1);
         activity.time(Timing::Pickup, accepted_at, quantum.started_at);
     }
 
-    pub fn made(&mut self, stream: &Key, head: &NotificationHead, count: u32) {
+    pub fn add_notifications(&mut self, stream: &Key, head: &NotificationHead, count: u32) {
         let activity = self.at(stream, head.matched_at);
         activity.note(Count::NotificationBatches, 1);
         activity.note(Count::Notifications, u64::from(count));
         activity.time(Timing::Generation, head.accepted_at, head.matched_at);
     }
 
-    pub fn missed(&mut self, stream: &Key, has_failed: bool, at: Timestamp) {
+    pub fn add_missed_firing(&mut self, stream: &Key, has_failed: bool, at: Timestamp) {
         self.at(stream, at).note(if has_failed { Count::FiringsFailed } else { Count::FiringsSkipped }, 1);
     }
 
-    /// `by` is the stream of the channel that was tried, `of` that of the batch.
-    pub fn tried(&mut self, by: &Key, of: &Key, told: &Told, attempts: &[Attempt]) {
+    /// Adds attempts. `by` is the stream of the channel used, `of` the stream of the batch.
+    pub fn add_attempts(&mut self, by: &Key, of: &Key, progress: &BatchProgress, attempts: &[Attempt]) {
         for run in attempts.chunk_by(|one, next| minute_of(one.answered_at) == minute_of(next.answered_at)) {
             let last_at = run.iter().map(|attempt| attempt.answered_at).max().expect("a run is not empty");
             let activity = self.at(by, last_at);
             for attempt in run {
                 activity.note(Count::of(attempt.outcome), 1);
-                if reached_out(attempt) {
+                if was_sent(attempt) {
                     activity.time(Timing::Answer, attempt.sent_at, attempt.answered_at);
                 }
                 if attempt.outcome == Outcome::Delivered {
-                    activity.time(Timing::EndToEnd, told.accepted_at, attempt.answered_at);
+                    activity.time(Timing::EndToEnd, progress.accepted_at, attempt.answered_at);
                 }
             }
         }
-        if told.is_first
+        if progress.is_first
             && let Some(first) = attempts.iter().map(|attempt| attempt.sent_at).min()
         {
-            self.at(of, first).time(Timing::Wait, told.matched_at, first);
+            self.at(of, first).time(Timing::Wait, progress.matched_at, first);
         }
-        if let Some((first, last)) = told.closed {
+        if let Some((first, last)) = progress.closed {
             let activity = self.at(of, last);
             activity.note(Count::ClosedBatches, 1);
             activity.time(Timing::Delivery, first, last);
@@ -470,32 +481,32 @@ impl<Key: Ord + Clone> Ledger<Key> {
     }
 }
 
-/// Whether an attempt was one at a far side, rather than a decision of our own.
-pub(crate) fn reached_out(attempt: &Attempt) -> bool {
+/// Whether an attempt contacted a receiver, as opposed to a local decision.
+pub(crate) fn was_sent(attempt: &Attempt) -> bool {
     matches!(attempt.outcome, Outcome::Delivered | Outcome::Deferred | Outcome::Refused)
 }
 
-/// How far the notifications of a batch have come.
+/// Delivery progress of a notification batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Without a closing attempt.
+    /// Notifications without a closing attempt.
     pub open: u32,
-    /// Attempts recorded.
+    /// Recorded attempts.
     pub attempts: u64,
-    /// Notifications that were delivered.
+    /// Delivered notifications.
     pub delivered: u32,
-    /// Notifications that were refused or too late.
+    /// Refused and expired notifications.
     pub failed: u32,
-    /// The first hand-over.
+    /// Time of the first send.
     pub first_sent_at: Option<Timestamp>,
-    /// The last answer.
+    /// Time of the last answer.
     pub last_answered_at: Option<Timestamp>,
-    /// When the last notification was closed.
+    /// Time at which the last notification was closed.
     pub closed_at: Option<Timestamp>,
 }
 
-/// What some attempts add to a [`Progress`].
-pub(crate) struct Advance {
+/// Change that some attempts make to a [`Progress`].
+pub(crate) struct ProgressUpdate {
     pub attempts: u64,
     pub closing: u32,
     pub delivered: u32,
@@ -504,11 +515,11 @@ pub(crate) struct Advance {
     pub last_answered_at: Timestamp,
 }
 
-impl Advance {
-    pub fn of(attempts: &[Attempt]) -> Option<Advance> {
+impl ProgressUpdate {
+    pub fn of(attempts: &[Attempt]) -> Option<ProgressUpdate> {
         let of =
             |outcomes: &[Outcome]| attempts.iter().filter(|attempt| outcomes.contains(&attempt.outcome)).count() as u32;
-        Some(Advance {
+        Some(ProgressUpdate {
             attempts: attempts.len() as u64,
             closing: attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32,
             delivered: of(&[Outcome::Delivered]),
@@ -527,7 +538,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn activity_comes_back(counts: [u32; COUNTS], durations in proptest::collection::vec((0usize..7, 0u64..1 << 50), 0..40)) {
+        fn packed_activity_round_trips(counts: [u32; COUNTS], durations in proptest::collection::vec((0usize..7, 0u64..1 << 50), 0..40)) {
             let mut activity = Activity { counts: counts.map(u64::from), last_at: Some(Timestamp(7)), ..Activity::default() };
             for (timing, micros) in durations {
                 activity.timings[timing].record(Duration::from_micros(micros), 1 + micros % 3);
@@ -542,31 +553,31 @@ mod tests {
 
         #[test]
         fn a_percentile_is_close_and_never_too_low(mut micros in proptest::collection::vec(0u64..1 << 40, 1..60), at in 1usize..100) {
-            let mut spread = Spread::default();
-            micros.iter().for_each(|micros| spread.record(Duration::from_micros(*micros), 1));
+            let mut histogram = DurationHistogram::default();
+            micros.iter().for_each(|micros| histogram.record(Duration::from_micros(*micros), 1));
             micros.sort_unstable();
             let fraction = at as f64 / 100.0;
             let exact = micros[((micros.len() as f64 * fraction).ceil() as usize).max(1) - 1];
-            let found = spread.percentile(fraction).expect("some").as_micros() as f64;
+            let found = histogram.percentile(fraction).expect("some").as_micros() as f64;
             prop_assert!(found >= exact as f64 && found <= exact as f64 * 1.07 + 1.0, "{} {}", found, exact);
         }
     }
 
     #[test]
     fn a_quiet_minute_takes_a_few_bytes() {
-        let mut ledger = Ledger::default();
+        let mut sums = MinuteSums::default();
         for _ in 0..1_000 {
-            ledger.accepted(&1, Timestamp(60_000_000), Timestamp(60_000_900), 3, 90);
+            sums.add_accepted(&1, Timestamp(60_000_000), Timestamp(60_000_900), 3, 90);
         }
-        let [(_, activity)] = &ledger.into_entries().collect::<Vec<_>>()[..] else { panic!("one minute") };
+        let [(_, activity)] = &sums.into_entries().collect::<Vec<_>>()[..] else { panic!("one minute") };
         assert!(activity.pack().len() < 40, "{}", activity.pack().len());
         assert_eq!(activity.timing(Timing::Collection).average(), Some(Duration::from_micros(900)));
     }
 
     #[test]
     fn the_longest_times_have_a_bucket() {
-        let mut spread = Spread::default();
-        spread.record(Duration::MAX, 1);
-        assert_eq!(spread.percentile(1.0), Some(Duration::from_micros(u64::MAX)));
+        let mut histogram = DurationHistogram::default();
+        histogram.record(Duration::MAX, 1);
+        assert_eq!(histogram.percentile(1.0), Some(Duration::from_micros(u64::MAX)));
     }
 }

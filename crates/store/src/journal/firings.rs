@@ -1,23 +1,23 @@
-//! Firings that did not happen. A firing is one rule meeting one event batch: all of its notifications are made, or none.
-//! One that failed or was skipped is listed until it is fired again or dismissed.
+//! Rule firings that failed or were skipped. A firing is the evaluation of one rule for one event batch: it creates
+//! all of its notifications or none. A failed or skipped firing is listed until it is repeated or dismissed.
 
 use tocsin_model::{
     id::{EventBatchId, Name},
     time::Timestamp,
 };
 
-/// Why a firing did not happen.
+/// Why a firing did not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FiringStatus {
-    /// The rule was tried and failed.
+    /// The rule was evaluated and failed.
     Failed,
-    /// The rule was not tried: it is stopped, or the events were too old.
+    /// The rule was not evaluated: it is stopped, or the events were too old.
     Skipped,
 }
 
 impl FiringStatus {
-    /// As it is written: `failed`, `skipped`.
+    /// Name as stored: `failed`, `skipped`.
     pub const fn name(self) -> &'static str {
         match self {
             FiringStatus::Failed => "failed",
@@ -26,68 +26,68 @@ impl FiringStatus {
     }
 }
 
-/// A firing that did not happen, as a step records it.
+/// Failed or skipped firing, as recorded by a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewFiring {
-    /// The rule's application.
+    /// Application of the rule.
     pub application: Name,
-    /// The rule.
+    /// Rule.
     pub rule: Name,
-    /// The event batch.
+    /// Event batch.
     pub batch: EventBatchId,
-    /// What happened instead.
+    /// Failed or skipped.
     pub status: FiringStatus,
-    /// Why, in words.
+    /// Reason as text.
     pub reason: String,
-    /// The first batch of an unbroken run of skipped firings of the rule; those of a run are listed as one. `None`: it is
-    /// listed alone.
+    /// First batch of an unbroken run of skipped firings of the rule; the firings of a run are listed as one. `None`:
+    /// listed on its own.
     pub run: Option<EventBatchId>,
-    /// When.
+    /// Time.
     pub at: Timestamp,
 }
 
-/// Firings that did not happen, as they are listed: one, or a run without gaps.
+/// Listed entry: one failed or skipped firing, or a run without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firing {
-    /// Their number, by which they are fired again or dismissed.
+    /// Number by which the entry is repeated or dismissed.
     pub id: u64,
-    /// The rule's application.
+    /// Application of the rule.
     pub application: Name,
-    /// The rule.
+    /// Rule.
     pub rule: Name,
-    /// What happened instead.
+    /// Failed or skipped.
     pub status: FiringStatus,
-    /// Why, in words.
+    /// Reason as text.
     pub reason: String,
-    /// The first event batch.
+    /// First event batch.
     pub first: EventBatchId,
-    /// The last. All batches between them that are of the application and of the event class of the rule belong to it.
+    /// Last event batch. All batches in between of the same application and event class belong to the entry.
     pub last: EventBatchId,
-    /// How many batches.
+    /// Number of batches.
     pub batches: u64,
-    /// When the first was missed.
+    /// Time of the first failed or skipped firing.
     pub since: Timestamp,
 }
 
-/// A firing that happens after all.
+/// Listed firing that was repeated successfully.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refired {
-    /// The number under which it is listed.
+pub struct RefiredBatch {
+    /// Number of the listed entry.
     pub id: u64,
-    /// The batch that is fired again with this step, or that turned out to be gone. Those before it are done as well.
+    /// Batch that is repeated by this step, or that no longer exists. Earlier batches of the entry are done as well.
     pub batch: EventBatchId,
 }
 
-/// Which firings: all that meet every given condition.
+/// Filter of firings; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FiringFilter {
-    /// Only this one.
+    /// Entry number.
     pub id: Option<u64>,
-    /// Only of this application.
+    /// Application.
     pub application: Option<Name>,
-    /// Only of this rule.
+    /// Rule.
     pub rule: Option<Name>,
-    /// Only those that failed, or only those that were skipped.
+    /// Status.
     pub status: Option<FiringStatus>,
 }
 
@@ -100,17 +100,17 @@ impl FiringFilter {
     }
 }
 
-/// A rule that does not fire until somebody lets it.
+/// Rule stopped until an operator resumes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleStop {
-    /// The rule's application.
+    /// Application of the rule.
     pub application: Name,
-    /// The rule.
+    /// Rule.
     pub rule: Name,
-    /// Who stopped it: a caller's name, or `tocsin` itself.
+    /// Name of the caller that stopped it; `tocsin` for the server.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Since when.
+    /// Time of the stop.
     pub since: Timestamp,
 }

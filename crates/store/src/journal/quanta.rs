@@ -1,4 +1,4 @@
-//! Quanta: turns of the matcher over the event batches that wait, as they are told in reports.
+//! Quanta, for reports. A quantum is one run of the matcher over waiting event batches.
 
 use tocsin_model::{
     id::{EventBatchId, Name, NotificationBatchId},
@@ -8,66 +8,67 @@ use tocsin_model::{
 
 use super::{FiringStatus, Step};
 
-/// An event batch that a quantum took up.
+/// Event batch processed by a quantum.
 #[derive(Debug, Clone)]
-pub struct TakenUp {
-    /// Its number.
+pub struct QuantumInput {
+    /// Batch number.
     pub id: EventBatchId,
-    /// Its application.
+    /// Application.
     pub application: Name,
-    /// Its class.
+    /// Event class.
     pub class: Name,
-    /// Who submitted it.
+    /// Source that submitted it.
     pub source: Name,
-    /// When it was accepted.
+    /// Acceptance time.
     pub accepted_at: Timestamp,
-    /// Its events.
+    /// Number of events.
     pub events: u32,
 }
 
-/// What a step tells of the quantum that it ends.
+/// Statistics of a quantum, as recorded by the step that ends it.
 #[derive(Debug, Clone)]
 pub struct NewQuantum {
-    /// When its event batches were claimed.
+    /// Time at which its event batches were claimed.
     pub started_at: Timestamp,
-    /// When they were matched.
+    /// Time at which they were matched.
     pub ended_at: Timestamp,
-    /// What it took up, in order.
-    pub batches: Vec<TakenUp>,
-    /// How many of the notifications of the step come from schedules.
+    /// Its event batches, in order.
+    pub batches: Vec<QuantumInput>,
+    /// Number of the step's notifications that come from schedules.
     pub scheduled_notifications: u64,
 }
 
-/// One turn of the matcher.
+/// One run of the matcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantum {
-    /// Its number.
+    /// Quantum number.
     pub id: u64,
-    /// When its event batches were claimed.
+    /// Time at which its event batches were claimed.
     pub started_at: Timestamp,
-    /// When they were matched.
+    /// Time at which they were matched.
     pub ended_at: Timestamp,
-    /// When the first of its event batches was accepted.
+    /// Acceptance time of its first event batch.
     pub first_accepted_at: Timestamp,
-    /// When the last was.
+    /// Acceptance time of its last event batch.
     pub last_accepted_at: Timestamp,
-    /// The first of its event batches.
+    /// Number of its first event batch.
     pub first_events: EventBatchId,
-    /// The last. Those between them that were matched or set aside then are of it as well.
+    /// Number of its last event batch. Batches in between belong to it if they were matched or set aside at the same
+    /// time.
     pub last_events: EventBatchId,
-    /// How many event batches.
+    /// Number of event batches.
     pub event_batches: u64,
-    /// Events in them.
+    /// Number of events.
     pub events: u64,
-    /// Those of the batches that were set aside.
+    /// Number of event batches set aside.
     pub failed_batches: u64,
-    /// Notifications that tell of events.
+    /// Notifications caused by events.
     pub event_notifications: u64,
-    /// Notifications of schedules.
+    /// Notifications caused by schedules.
     pub scheduled_notifications: u64,
-    /// The notification batches that it made have consecutive numbers, and this is the first.
+    /// Number of its first notification batch; the others follow consecutively.
     pub first_batch: Option<NotificationBatchId>,
-    /// How many notification batches.
+    /// Number of notification batches.
     pub notification_batches: u64,
     /// Firings that failed.
     pub firings_failed: u64,
@@ -76,7 +77,7 @@ pub struct Quantum {
 }
 
 impl Quantum {
-    /// What a step ends; `None`: it took up nothing.
+    /// Quantum ended by a step; `None` if the step processed no event batches.
     pub(crate) fn of(id: u64, step: &Step, first_batch: Option<NotificationBatchId>) -> Option<Quantum> {
         let new = step.quantum.as_ref()?;
         let made: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
@@ -101,7 +102,7 @@ impl Quantum {
         })
     }
 
-    /// The packed form of all but the number and the two times.
+    /// Packed encoding of everything but the number and the two times.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(40);
         write_signed(&mut out, self.started_at.0.wrapping_sub(self.first_accepted_at.0));
@@ -124,7 +125,7 @@ impl Quantum {
         out
     }
 
-    /// Reads the packed form.
+    /// Reads the packed encoding.
     ///
     /// # Errors
     /// The bytes are damaged.

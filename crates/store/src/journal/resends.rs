@@ -1,24 +1,24 @@
-//! Requests to send again what had failed: kept with how far they have come, so that each batch is dealt with once.
+//! Resend requests of operators. The stored progress makes each notification batch processed exactly once.
 
 use tocsin_model::{id::NotificationBatchId, time::Timestamp};
 
-/// A request that asks to be stored.
+/// Resend request to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewResend {
-    /// Makes a repeated request the same request.
+    /// Idempotency key.
     pub key: String,
-    /// What is to be sent again, in the words of whoever carries it out. The journal does not read it.
+    /// Notifications to send again, encoded by the caller. The journal does not interpret it.
     pub request: String,
-    /// Who asks.
+    /// Caller that made the request.
     pub by: String,
-    /// When.
+    /// Time of the request.
     pub asked_at: Timestamp,
 }
 
-/// A request, and how far it has come.
+/// Resend request with its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resend {
-    /// Its number, in the order of the requests.
+    /// Request number, in order of the requests.
     pub id: u64,
     /// See [`NewResend`].
     pub request: String,
@@ -26,50 +26,49 @@ pub struct Resend {
     pub by: String,
     /// See [`NewResend`].
     pub asked_at: Timestamp,
-    /// All notification batches up to this one are dealt with.
+    /// All notification batches up to this one are processed.
     pub reached: NotificationBatchId,
-    /// The newest notification batch when it was asked: later ones are not meant.
+    /// Newest notification batch at the time of the request; later batches are not included.
     pub last: NotificationBatchId,
-    /// Notifications that were sent again so far.
+    /// Number of notifications sent again so far.
     pub notifications: u64,
-    /// When it was carried out.
+    /// Completion time.
     pub done_at: Option<Timestamp>,
 }
 
-/// How far a request comes with a step.
+/// Progress of a resend request, recorded by a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resent {
-    /// The request.
+pub struct ResendProgress {
+    /// Request number.
     pub id: u64,
-    /// Where it stood. If it stands elsewhere, the step is fenced.
+    /// Expected progress before the step (compare-and-set). If it differs, the step is fenced.
     pub from: NotificationBatchId,
-    /// Where it stands then.
+    /// Progress after the step.
     pub reached: NotificationBatchId,
-    /// When it was carried out, if this is the end.
+    /// Completion time, if the request is complete.
     pub done_at: Option<Timestamp>,
-    /// Closed notifications that are open again, by batch, ascending; what is due of them is among the step's retries, and a
-    /// closing attempt of the same step closes them again.
-    pub reopened: Vec<Reopened>,
-    /// Suspended notifications that are due at once, by batch, ascending. Those that are not suspended any more are left
-    /// alone.
+    /// Closed notifications that are reopened, by batch, ascending. Due ones are among the step's retries; a closing
+    /// attempt of the same step closes them again.
+    pub reopened: Vec<ReopenedNotifications>,
+    /// Suspended notifications that become due at once, by batch, ascending. Those no longer suspended are skipped.
     pub resumed: Vec<(NotificationBatchId, Vec<u32>)>,
-    /// The present.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// Closed notifications of a batch that are open again.
+/// Reopened notifications of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reopened {
-    /// The batch.
+pub struct ReopenedNotifications {
+    /// Notification batch.
     pub batch: NotificationBatchId,
-    /// Their places in it, ascending.
+    /// Ordinals, ascending.
     pub ordinals: Vec<u32>,
-    /// How many of them were refused or too late; the others had been ended.
+    /// Number of them that were refused or expired; the others were ended by an operator.
     pub failed: u32,
 }
 
-impl Resent {
-    /// How many notifications it opens again.
+impl ResendProgress {
+    /// Number of notifications that it reopens.
     pub(crate) fn reopens(&self) -> u64 {
         self.reopened.iter().map(|reopened| reopened.ordinals.len() as u64).sum()
     }

@@ -1,4 +1,4 @@
-//! How far the schedules of rules have come, and the events that a run of one looks at.
+//! Progress of rule schedules, and pages of the events that a scheduled run reads.
 
 use tocsin_model::{
     event::EventBatch,
@@ -6,37 +6,37 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-/// How far one schedule of a rule has come. Subscriptions with the same schedule share it.
+/// Progress of one schedule of a rule. Subscriptions with the same schedule share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduleRun {
-    /// The rule's application.
+    /// Application of the rule.
     pub application: Name,
-    /// The rule.
+    /// Rule.
     pub rule: Name,
     /// The schedule: the canonical text of a [`Schedule`](tocsin_model::schedule::Schedule).
     pub schedule: Box<str>,
-    /// Up to when its due times are dealt with; the next run is at one after it.
+    /// Last due time processed; the next run is at a later one.
     pub due_at: Timestamp,
-    /// The event batch after which the events of the next run begin: that of the last due time.
+    /// Event batch of the last due time; the events of the next run begin after it.
     pub after: EventBatchId,
-    /// The last change of the records that the last run saw. Who came later is new to the next one.
+    /// Change sequence seen by the last run. Subscriptions changed later are new to the next run.
     pub seen: ChangeSequence,
-    /// Runs that were missed and not made up for, since the schedule is known.
+    /// Number of missed runs that were not made up for, since the schedule is known.
     pub skipped: u64,
-    /// When the last of those was due.
+    /// Due time of the last of them.
     pub skipped_at: Option<Timestamp>,
 }
 
-/// A run of one schedule of a rule, by its name: what tells it from the others of its application.
+/// Key of a schedule within an application: rule and schedule text.
 pub type ScheduleKey = (Name, Box<str>);
 
-/// Some of the events between two places of the log.
+/// Page of events between two positions of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventPage {
-    /// Event batches, in the order of their acceptance.
+    /// Event batches, in order of acceptance.
     pub batches: Vec<EventBatch>,
-    /// Those that are too damaged to be read, in order.
+    /// Event batches that are too damaged to read, in order.
     pub damaged: Vec<EventBatchId>,
-    /// Where the next page begins: after this batch. `None`: there is no more.
+    /// Batch after which the next page begins; `None` at the end.
     pub next: Option<EventBatchId>,
 }

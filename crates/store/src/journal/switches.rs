@@ -1,28 +1,29 @@
-//! What an operator has switched off: roles of the process, applications, event classes, sources and channels. Rules have
-//! their own list, for what they miss is kept (see [`RuleStop`](super::RuleStop)).
+//! Switches: components that an operator paused or disabled, such as roles of the process, applications, event
+//! classes, sources and channels. Rules have a list of their own, because what they miss is recorded
+//! ([`RuleStop`](super::RuleStop)).
 
 use std::{fmt, str::FromStr};
 
 use tocsin_model::{id::Name, time::Timestamp};
 
-/// A part of the flow.
+/// Stage of the event flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Takes in events.
+    /// Accepts events.
     Accept,
-    /// Fetches events where they happen.
+    /// Runs sources that fetch events.
     Sources,
-    /// Matches them.
+    /// Matches events.
     Match,
     /// Delivers notifications.
     Deliver,
 }
 
 impl Role {
-    /// All of them, in the order of the flow.
+    /// All roles, in the order of the flow.
     pub const ALL: [Role; 4] = [Role::Accept, Role::Sources, Role::Match, Role::Deliver];
 
-    /// Its one word.
+    /// Name of the role.
     pub const fn word(self) -> &'static str {
         match self {
             Role::Accept => "accept",
@@ -33,19 +34,18 @@ impl Role {
     }
 }
 
-/// What can be switched. Written as `role match`, `application stock`, `channel stock/email` with a colon in place of the
-/// blank.
+/// Component that can be switched. Its text form is `role:match`, `application:stock` or `channel:stock/email`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
-    /// A part of the flow, for all applications.
+    /// Stage of the event flow, for all applications.
     Role(Role),
-    /// An application.
+    /// Application.
     Application(Name),
-    /// An event class of an application.
+    /// Event class of an application.
     EventClass(Name, Name),
-    /// A source of an application.
+    /// Source of an application.
     Source(Name, Name),
-    /// A channel of an application.
+    /// Channel of an application.
     Channel(Name, Name),
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Component {
     }
 }
 
-/// The text names nothing that can be switched.
+/// The text names no component that can be switched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is nothing that can be switched; name `role:accept`, `role:sources`, `role:match`, `role:deliver`, \
@@ -95,7 +95,7 @@ impl FromStr for Component {
 }
 
 impl Component {
-    /// Whose it is; `None`: it is for all applications.
+    /// Application of the component; `None`: all applications.
     pub fn application(&self) -> Option<&Name> {
         match self {
             Component::Role(_) => None,
@@ -107,18 +107,18 @@ impl Component {
     }
 }
 
-/// How something is switched off.
+/// State of a switched component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchState {
-    /// What comes to it waits.
+    /// Input waits.
     Paused,
-    /// What comes to it is refused, and what is there waits.
+    /// Input is refused, and stored work waits.
     Disabled,
 }
 
 impl SwitchState {
-    /// Its one word.
+    /// Name of the state.
     pub const fn word(self) -> &'static str {
         match self {
             SwitchState::Paused => "paused",
@@ -127,18 +127,18 @@ impl SwitchState {
     }
 }
 
-/// Something that is switched off.
+/// Paused or disabled component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switch {
-    /// What.
+    /// Component.
     pub component: Component,
-    /// How.
+    /// State.
     pub state: SwitchState,
-    /// Who did it.
+    /// Caller that set the switch.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Since when.
+    /// Time of the switch.
     pub since: Timestamp,
 }
 
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn components_come_back_from_their_text() {
+    fn component_text_round_trips() {
         let texts = [
             "role:accept",
             "role:sources",

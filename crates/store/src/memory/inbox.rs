@@ -1,4 +1,4 @@
-//! The inbox in memory: lists that are looked through from end to end.
+//! In-memory backend of the inbox port: lists that are scanned as a whole.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,38 +13,39 @@ use tocsin_model::{
 use crate::{
     error::StoreError,
     inbox::{
-        BROADCASTS_MAX, Bell, Broadcast, BroadcastHead, Delivered, FeedChange, FeedChanges, FeedFilter, Inbox,
-        InboxCounts, Listener, NewBroadcast, REMOVED_KEPT, Reader, no_broadcast, no_changes_after, too_many_broadcasts,
+        BROADCASTS_MAX, Broadcast, BroadcastHead, DeliveryCounts, FeedChange, FeedChanges, FeedFilter, FeedReader,
+        Inbox, InboxCounts, Listener, ListenerRegistry, NewBroadcast, TOMBSTONES_KEPT, no_broadcast, no_changes_after,
+        too_many_broadcasts,
     },
 };
 
-/// The inbox in memory.
+/// In-memory inbox.
 #[derive(Default)]
 pub struct MemoryInbox {
     state: Mutex<State>,
-    bell: Arc<Bell>,
+    listeners: Arc<ListenerRegistry>,
 }
 
 #[derive(Default)]
 struct State {
     sequence: u64,
     forgotten: u64,
-    /// By number.
+    /// Items by number.
     items: BTreeMap<u64, (SubscriberNumber, Item)>,
-    /// By the place of the removal.
-    removed: BTreeMap<u64, Removed>,
-    broadcasts: BTreeMap<BroadcastId, Kept>,
-    touches: BTreeMap<(SubscriberNumber, BroadcastId), Touch>,
+    /// Tombstones by the sequence of the removal.
+    removed: BTreeMap<u64, Tombstone>,
+    broadcasts: BTreeMap<BroadcastId, StoredBroadcast>,
+    reader_states: BTreeMap<(SubscriberNumber, BroadcastId), ReaderState>,
 }
 
-struct Removed {
+struct Tombstone {
     subscriber: SubscriberNumber,
     number: u64,
     id: NotificationId,
     at: Timestamp,
 }
 
-struct Kept {
+struct StoredBroadcast {
     broadcast: Broadcast,
     changed: u64,
     withdrawn_at: Option<Timestamp>,
@@ -52,7 +53,7 @@ struct Kept {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Touch {
+struct ReaderState {
     read_at: Option<Timestamp>,
     archived_at: Option<Timestamp>,
     deleted: bool,
@@ -74,32 +75,32 @@ impl State {
         let Some((subscriber, item)) = self.items.remove(&number) else { return };
         let ItemId::Notification(id) = item.id else { return };
         let place = self.next();
-        self.removed.insert(place, Removed { subscriber, number, id, at: now });
+        self.removed.insert(place, Tombstone { subscriber, number, id, at: now });
     }
 
-    /// A broadcast as a reader sees it, and whether it is there for it.
-    fn seen(&self, kept: &Kept, subscriber: SubscriberNumber) -> (Item, bool) {
-        let touch = self.touches.get(&(subscriber, kept.broadcast.id)).copied().unwrap_or_default();
+    /// Broadcast as a reader sees it, and whether the reader still has it.
+    fn seen(&self, stored: &StoredBroadcast, subscriber: SubscriberNumber) -> (Item, bool) {
+        let reader_state = self.reader_states.get(&(subscriber, stored.broadcast.id)).copied().unwrap_or_default();
         let item = Item {
-            id: ItemId::Broadcast(kept.broadcast.id),
-            number: kept.broadcast.id.0,
-            changed: kept.changed.max(touch.changed),
-            content: Arc::new(kept.broadcast.content.clone()),
-            created_at: kept.broadcast.created_at,
-            read_at: touch.read_at,
-            archived_at: touch.archived_at,
-            expires_at: kept.broadcast.expires_at,
+            id: ItemId::Broadcast(stored.broadcast.id),
+            number: stored.broadcast.id.0,
+            changed: stored.changed.max(reader_state.changed),
+            content: Arc::new(stored.broadcast.content.clone()),
+            created_at: stored.broadcast.created_at,
+            read_at: reader_state.read_at,
+            archived_at: reader_state.archived_at,
+            expires_at: stored.broadcast.expires_at,
         };
-        (item, kept.withdrawn_at.is_none() && !touch.deleted)
+        (item, stored.withdrawn_at.is_none() && !reader_state.deleted)
     }
 
-    fn broadcasts_of<'s>(&'s self, reader: &'s Reader) -> impl Iterator<Item = (Item, bool)> + 's {
-        let kept = reader.broadcasts.iter().filter_map(|id| self.broadcasts.get(id)).filter(|kept| !kept.gone);
-        kept.map(|kept| self.seen(kept, reader.subscriber))
+    fn broadcasts_of<'s>(&'s self, reader: &'s FeedReader) -> impl Iterator<Item = (Item, bool)> + 's {
+        let stored = reader.broadcasts.iter().filter_map(|id| self.broadcasts.get(id)).filter(|stored| !stored.gone);
+        stored.map(|stored| self.seen(stored, reader.subscriber))
     }
 
-    /// All that a reader has, newest first.
-    fn all(&self, reader: &Reader, now: Timestamp) -> Vec<Item> {
+    /// All items of a reader, newest first.
+    fn all(&self, reader: &FeedReader, now: Timestamp) -> Vec<Item> {
         let own = self.items.values().filter(|(subscriber, _)| *subscriber == reader.subscriber);
         let own = own.map(|(_, item)| item.clone());
         let mut all: Vec<Item> =
@@ -109,7 +110,7 @@ impl State {
         all
     }
 
-    fn find(&self, reader: &Reader, id: ItemId, now: Timestamp) -> Option<Item> {
+    fn find(&self, reader: &FeedReader, id: ItemId, now: Timestamp) -> Option<Item> {
         self.all(reader, now).into_iter().find(|item| item.id == id)
     }
 
@@ -122,18 +123,22 @@ impl State {
             (ItemId::Notification(_), None) => self.remove(item.number, now),
             (ItemId::Notification(_), Some((read_at, archived_at))) => {
                 let changed = self.next();
-                if let Some((_, kept)) = self.items.get_mut(&item.number) {
-                    (kept.read_at, kept.archived_at, kept.changed) = (read_at, archived_at, changed);
+                if let Some((_, stored)) = self.items.get_mut(&item.number) {
+                    (stored.read_at, stored.archived_at, stored.changed) = (read_at, archived_at, changed);
                 }
             }
             (ItemId::Broadcast(id), applied) => {
                 let (read_at, archived_at) = applied.unwrap_or((item.read_at, item.archived_at));
-                let touch = Touch { read_at, archived_at, deleted: applied.is_none(), changed: self.next() };
-                self.touches.insert((subscriber, id), touch);
-                let readers = self.touches.iter().filter(|((_, of), touch)| *of == id && touch.read_at.is_some());
+                let reader_state =
+                    ReaderState { read_at, archived_at, deleted: applied.is_none(), changed: self.next() };
+                self.reader_states.insert((subscriber, id), reader_state);
+                let readers = self
+                    .reader_states
+                    .iter()
+                    .filter(|((_, of), reader_state)| *of == id && reader_state.read_at.is_some());
                 let readers = readers.count() as u64;
-                if let Some(kept) = self.broadcasts.get_mut(&id) {
-                    kept.broadcast.readers = readers;
+                if let Some(stored) = self.broadcasts.get_mut(&id) {
+                    stored.broadcast.readers = readers;
                 }
             }
         }
@@ -151,36 +156,39 @@ impl State {
         }
         self.removed.values_mut().filter(|removed| removed.subscriber == from).for_each(|it| it.subscriber = into);
         let touched: Vec<BroadcastId> =
-            self.touches.keys().filter(|(of, _)| *of == from).map(|(_, broadcast)| *broadcast).collect();
+            self.reader_states.keys().filter(|(of, _)| *of == from).map(|(_, broadcast)| *broadcast).collect();
         for broadcast in touched {
-            let Some(old) = self.touches.remove(&(from, broadcast)) else { continue };
+            let Some(old) = self.reader_states.remove(&(from, broadcast)) else { continue };
             let changed = self.next();
-            let there = self.touches.entry((into, broadcast)).or_default();
-            *there = Touch {
+            let there = self.reader_states.entry((into, broadcast)).or_default();
+            *there = ReaderState {
                 read_at: there.read_at.or(old.read_at),
                 archived_at: there.archived_at.or(old.archived_at),
                 deleted: there.deleted || old.deleted,
                 changed,
             };
-            let readers = self.touches.iter().filter(|((_, of), touch)| *of == broadcast && touch.read_at.is_some());
+            let readers = self
+                .reader_states
+                .iter()
+                .filter(|((_, of), reader_state)| *of == broadcast && reader_state.read_at.is_some());
             let readers = readers.count() as u64;
-            if let Some(kept) = self.broadcasts.get_mut(&broadcast) {
-                kept.broadcast.readers = readers;
+            if let Some(stored) = self.broadcasts.get_mut(&broadcast) {
+                stored.broadcast.readers = readers;
             }
         }
         numbers.len() as u64
     }
 
     fn live(&self, application: &Name, name: &Name) -> Option<BroadcastId> {
-        let is_this = |kept: &&Kept| {
-            let Broadcast { name: own, content, .. } = &kept.broadcast;
-            !kept.gone && kept.withdrawn_at.is_none() && own == name && content.application == *application
+        let is_this = |stored: &&StoredBroadcast| {
+            let Broadcast { name: own, content, .. } = &stored.broadcast;
+            !stored.gone && stored.withdrawn_at.is_none() && own == name && content.application == *application
         };
-        self.broadcasts.values().find(is_this).map(|kept| kept.broadcast.id)
+        self.broadcasts.values().find(is_this).map(|stored| stored.broadcast.id)
     }
 }
 
-fn chosen(filter: &FeedFilter, item: &Item) -> bool {
+fn matches_filter(filter: &FeedFilter, item: &Item) -> bool {
     let InboxContent { application, class, channel, .. } = &*item.content;
     filter.standing.holds(item.read_at.is_some(), item.archived_at.is_some())
         && filter.application.as_ref().is_none_or(|wanted| wanted == application)
@@ -190,8 +198,13 @@ fn chosen(filter: &FeedFilter, item: &Item) -> bool {
 
 #[async_trait]
 impl Inbox for MemoryInbox {
-    async fn put_items(&self, items: Vec<NewItem>, items_max: u32, now: Timestamp) -> Result<Delivered, StoreError> {
-        let mut delivered = Delivered::default();
+    async fn put_items(
+        &self,
+        items: Vec<NewItem>,
+        items_max: u32,
+        now: Timestamp,
+    ) -> Result<DeliveryCounts, StoreError> {
+        let mut delivered = DeliveryCounts::default();
         let mut touched = Vec::new();
         {
             let mut state = self.state.lock();
@@ -226,36 +239,36 @@ impl Inbox for MemoryInbox {
                 }
             }
         }
-        self.bell.ring(touched);
+        self.listeners.notify(touched);
         Ok(delivered)
     }
 
     async fn feed(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         filter: &FeedFilter,
         before: Option<u64>,
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<Item>, StoreError> {
         let mut items = self.state.lock().all(reader, now);
-        items.retain(|item| chosen(filter, item) && before.is_none_or(|before| item.number < before));
+        items.retain(|item| matches_filter(filter, item) && before.is_none_or(|before| item.number < before));
         items.truncate(limit);
         Ok(items)
     }
 
-    async fn item(&self, reader: &Reader, id: ItemId, now: Timestamp) -> Result<Option<Item>, StoreError> {
+    async fn item(&self, reader: &FeedReader, id: ItemId, now: Timestamp) -> Result<Option<Item>, StoreError> {
         Ok(self.state.lock().find(reader, id, now))
     }
 
-    async fn unread(&self, reader: &Reader, now: Timestamp) -> Result<u64, StoreError> {
+    async fn unread(&self, reader: &FeedReader, now: Timestamp) -> Result<u64, StoreError> {
         let items = self.state.lock().all(reader, now);
         Ok(items.iter().filter(|item| item.read_at.is_none() && item.archived_at.is_none()).count() as u64)
     }
 
     async fn changes(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         after: u64,
         limit: usize,
         now: Timestamp,
@@ -264,11 +277,11 @@ impl Inbox for MemoryInbox {
         if after < state.forgotten || after > state.sequence {
             return Err(no_changes_after(after));
         }
-        let told = |item: Item| match item.number > after {
+        let to_change = |item: Item| match item.number > after {
             true => (item.changed, FeedChange::New(item)),
             false => (item.changed, FeedChange::Changed(item)),
         };
-        let present = state.all(reader, now).into_iter().filter(|item| item.changed > after).map(told);
+        let present = state.all(reader, now).into_iter().filter(|item| item.changed > after).map(to_change);
         let removed = state.removed.range(after + 1..);
         let removed = removed
             .filter(|(_, removed)| removed.subscriber == reader.subscriber && removed.number <= after)
@@ -293,12 +306,12 @@ impl Inbox for MemoryInbox {
     }
 
     fn listen(&self, subscriber: SubscriberNumber) -> Listener {
-        self.bell.listen(subscriber)
+        self.listeners.listen(subscriber)
     }
 
     async fn mark(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         ids: Vec<ItemId>,
         mark: Mark,
         now: Timestamp,
@@ -312,13 +325,13 @@ impl Inbox for MemoryInbox {
                 found.push(id);
             }
         }
-        self.bell.ring([reader.subscriber]);
+        self.listeners.notify([reader.subscriber]);
         Ok(found)
     }
 
     async fn mark_all(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         filter: &FeedFilter,
         upto: u64,
         mark: Mark,
@@ -328,18 +341,18 @@ impl Inbox for MemoryInbox {
         {
             let mut state = self.state.lock();
             let mut items = state.all(reader, now);
-            items.retain(|item| chosen(filter, item) && item.number <= upto);
+            items.retain(|item| matches_filter(filter, item) && item.number <= upto);
             for item in items.iter().rev() {
                 changed += u64::from(state.mark(reader.subscriber, item, mark, now));
             }
         }
-        self.bell.ring([reader.subscriber]);
+        self.listeners.notify([reader.subscriber]);
         Ok(changed)
     }
 
     async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError> {
         let count = self.state.lock().move_feed(from, into);
-        self.bell.ring([from, into]);
+        self.listeners.notify([from, into]);
         Ok(count)
     }
 
@@ -348,9 +361,9 @@ impl Inbox for MemoryInbox {
             let mut state = self.state.lock();
             state.items.retain(|_, (of, _)| *of != subscriber);
             state.removed.retain(|_, removed| removed.subscriber != subscriber);
-            state.touches.retain(|(of, _), _| *of != subscriber);
+            state.reader_states.retain(|(of, _), _| *of != subscriber);
         }
-        self.bell.ring([subscriber]);
+        self.listeners.notify([subscriber]);
         Ok(())
     }
 
@@ -367,40 +380,43 @@ impl Inbox for MemoryInbox {
                         return Ok((present.clone(), false));
                     }
                     let changed = state.next();
-                    let kept = state.broadcasts.get_mut(&id).expect("it was found");
-                    let before = kept.broadcast.clone();
-                    (kept.changed, kept.broadcast) = (changed, Broadcast { audience, content, expires_at, ..before });
-                    (kept.broadcast.clone(), false)
+                    let stored = state.broadcasts.get_mut(&id).expect("it was found");
+                    let before = stored.broadcast.clone();
+                    (stored.changed, stored.broadcast) =
+                        (changed, Broadcast { audience, content, expires_at, ..before });
+                    (stored.broadcast.clone(), false)
                 }
                 None => {
-                    if let Some(kept) = found.and_then(|id| state.broadcasts.get_mut(&id)) {
-                        kept.gone = true;
+                    if let Some(stored) = found.and_then(|id| state.broadcasts.get_mut(&id)) {
+                        stored.gone = true;
                     }
-                    let is_live =
-                        |kept: &&Kept| !kept.gone && kept.withdrawn_at.is_none() && kept.broadcast.expires_at > now;
+                    let is_live = |stored: &&StoredBroadcast| {
+                        !stored.gone && stored.withdrawn_at.is_none() && stored.broadcast.expires_at > now
+                    };
                     if state.broadcasts.values().filter(is_live).count() >= BROADCASTS_MAX {
                         return Err(too_many_broadcasts());
                     }
                     let changed = state.next();
                     let id = BroadcastId(changed);
                     let broadcast = Broadcast { id, name, audience, content, created_at: now, expires_at, readers: 0 };
-                    let kept = Kept { broadcast: broadcast.clone(), changed, withdrawn_at: None, gone: false };
-                    state.broadcasts.insert(id, kept);
+                    let stored =
+                        StoredBroadcast { broadcast: broadcast.clone(), changed, withdrawn_at: None, gone: false };
+                    state.broadcasts.insert(id, stored);
                     (broadcast, true)
                 }
             }
         };
-        self.bell.ring_all();
+        self.listeners.notify_all();
         Ok((broadcast, is_new))
     }
 
     async fn broadcasts(&self, application: &Name, now: Timestamp) -> Result<Vec<Broadcast>, StoreError> {
         let state = self.state.lock();
-        let is_theirs = |kept: &&Kept| {
-            let Broadcast { content, expires_at, .. } = &kept.broadcast;
-            !kept.gone && kept.withdrawn_at.is_none() && *expires_at > now && content.application == *application
+        let is_theirs = |stored: &&StoredBroadcast| {
+            let Broadcast { content, expires_at, .. } = &stored.broadcast;
+            !stored.gone && stored.withdrawn_at.is_none() && *expires_at > now && content.application == *application
         };
-        Ok(state.broadcasts.values().rev().filter(is_theirs).map(|kept| kept.broadcast.clone()).collect())
+        Ok(state.broadcasts.values().rev().filter(is_theirs).map(|stored| stored.broadcast.clone()).collect())
     }
 
     async fn withdraw_broadcast(&self, application: &Name, name: &Name, now: Timestamp) -> Result<(), StoreError> {
@@ -410,14 +426,14 @@ impl Inbox for MemoryInbox {
             let id = found.filter(|id| state.broadcasts[id].broadcast.expires_at > now);
             let id = id.ok_or_else(|| no_broadcast(name))?;
             let changed = state.next();
-            if let Some(kept) = state.broadcasts.get_mut(&id) {
-                (kept.withdrawn_at, kept.changed) = (Some(now), changed);
+            if let Some(stored) = state.broadcasts.get_mut(&id) {
+                (stored.withdrawn_at, stored.changed) = (Some(now), changed);
             }
             let mut withdrawn: Vec<(u64, BroadcastId)> = state
                 .broadcasts
                 .values()
-                .filter(|kept| !kept.gone && kept.withdrawn_at.is_some())
-                .map(|kept| (kept.changed, kept.broadcast.id))
+                .filter(|stored| !stored.gone && stored.withdrawn_at.is_some())
+                .map(|stored| (stored.changed, stored.broadcast.id))
                 .collect();
             withdrawn.sort_unstable();
             for (changed, id) in &withdrawn[..withdrawn.len().saturating_sub(BROADCASTS_MAX)] {
@@ -425,17 +441,17 @@ impl Inbox for MemoryInbox {
                 state.broadcasts.get_mut(id).expect("it is there").gone = true;
             }
         }
-        self.bell.ring_all();
+        self.listeners.notify_all();
         Ok(())
     }
 
     fn broadcast_heads(&self) -> Arc<Vec<BroadcastHead>> {
         let state = self.state.lock();
-        let heads = state.broadcasts.values().filter(|kept| !kept.gone).map(|kept| BroadcastHead {
-            id: kept.broadcast.id,
-            audience: kept.broadcast.audience.clone(),
-            expires_at: kept.broadcast.expires_at,
-            withdrawn: kept.withdrawn_at.is_some(),
+        let heads = state.broadcasts.values().filter(|stored| !stored.gone).map(|stored| BroadcastHead {
+            id: stored.broadcast.id,
+            audience: stored.broadcast.audience.clone(),
+            expires_at: stored.broadcast.expires_at,
+            withdrawn: stored.withdrawn_at.is_some(),
         });
         Arc::new(heads.collect())
     }
@@ -456,7 +472,7 @@ impl Inbox for MemoryInbox {
         let mut old: Vec<(Timestamp, u64)> = state
             .removed
             .iter()
-            .filter(|(_, removed)| removed.at <= now - REMOVED_KEPT)
+            .filter(|(_, removed)| removed.at <= now - TOMBSTONES_KEPT)
             .map(|(place, removed)| (removed.at, *place))
             .collect();
         old.sort_unstable();
@@ -466,19 +482,20 @@ impl Inbox for MemoryInbox {
             state.forgotten = state.forgotten.max(*place);
         }
         let mut forgotten = state.forgotten;
-        for kept in state.broadcasts.values_mut().filter(|kept| !kept.gone) {
-            if kept.broadcast.expires_at <= now {
-                kept.gone = true;
-            } else if kept.withdrawn_at.is_some_and(|at| at <= now - REMOVED_KEPT) {
-                (kept.gone, forgotten) = (true, forgotten.max(kept.changed));
+        for stored in state.broadcasts.values_mut().filter(|stored| !stored.gone) {
+            if stored.broadcast.expires_at <= now {
+                stored.gone = true;
+            } else if stored.withdrawn_at.is_some_and(|at| at <= now - TOMBSTONES_KEPT) {
+                (stored.gone, forgotten) = (true, forgotten.max(stored.changed));
             }
         }
         state.forgotten = forgotten;
-        let gone: Vec<BroadcastId> = state.broadcasts.iter().filter(|(_, kept)| kept.gone).map(|(id, _)| *id).collect();
+        let gone: Vec<BroadcastId> =
+            state.broadcasts.iter().filter(|(_, stored)| stored.gone).map(|(id, _)| *id).collect();
         for id in &gone {
             state.broadcasts.remove(id);
         }
-        state.touches.retain(|(_, id), _| !gone.contains(id));
+        state.reader_states.retain(|(_, id), _| !gone.contains(id));
         Ok(((expired.len() + gone.len()) as u64, expired.len() == limit || old.len() == limit))
     }
 

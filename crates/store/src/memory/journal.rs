@@ -1,7 +1,7 @@
-//! The flow in memory: one lock around ordered maps. What waits is counted anew each time it is asked for, so that it
-//! is right by construction.
+//! In-memory backend of the journal port: one lock around ordered maps. The backlog is counted on each call, so it
+//! cannot drift.
 
-mod state; // what it holds, and how a step changes it
+mod state; // its data, and the changes of a step
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -25,23 +25,24 @@ use tocsin_model::{
 use tokio::sync::watch;
 
 use crate::{
+    bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        Accepted, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Course,
-        Cutoffs, EventBatchState, EventPage, Except, Firing, FiringFilter, FiringStatus, Idempotency, Journal,
-        JournalOptions, Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum,
-        ReceiptChunk, Refired, Reopened, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun,
+        APPLICATION_REMOVED, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component,
+        Cutoffs, ENDED_BY_OPERATOR, EndedWork, EventAcceptance, EventBatchState, EventPage, Except, Firing,
+        FiringFilter, FiringStatus, Idempotency, Journal, JournalOptions, Mark, NewEventBatch, NewFiring,
+        NewNotificationBatch, NewResend, Progress, Quantum, QuantumInput, ReceiptChunk, RefiredBatch,
+        ReopenedNotifications, Resend, ResendProgress, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun,
         SourceKey, Step, StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch,
-        TakenUp, Totals, Window, WorkAhead, WorkItem,
-        activity::{Advance, Ledger, Parts, Told, minute_of},
-        cut_out, ended,
+        Totals, Window, WorkCounts, WorkItem, WorkState,
+        activity::{BatchProgress, MinuteSums, ProgressUpdate, WindowSums, minute_of},
+        ended_attempt, split_suspension,
     },
-    look::Looked,
 };
 
 use state::{check, is_free};
 
-/// A journal that is gone with the process.
+/// Journal that is lost with the process.
 pub struct MemoryJournal {
     options: JournalOptions,
     state: Mutex<State>,
@@ -61,29 +62,29 @@ struct State {
     states: BTreeMap<(Name, Box<str>, u64), Bytes>,
     runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
     marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
-    /// With their keys.
+    /// Resend requests with their keys.
     resends: BTreeMap<u64, (String, Resend)>,
     activity: BTreeMap<(Stream, Timestamp), Activity>,
     quanta: BTreeMap<u64, Quantum>,
     switches: BTreeMap<String, Switch>,
-    event_claims: BTreeMap<u64, Held>,
-    work_claims: BTreeMap<u64, Held>,
+    event_claims: BTreeMap<u64, Lease>,
+    work_claims: BTreeMap<u64, Lease>,
     last: Last,
     totals: Totals,
 }
 
-/// A batch that is over: of what, since when, and its number.
-type Over = ((Name, Name), Timestamp, u64);
+/// Expired batch: its application and class, closing time and number.
+type ExpiredBatch = ((Name, Name), Timestamp, u64);
 
-/// The notification batches and the event batches that are past their retention.
-fn over(state: &State, cutoffs: &Cutoffs) -> (Vec<Over>, Vec<Over>) {
-    let mut batches: Vec<Over> = Vec::new();
+/// Notification batches and event batches past their retention.
+fn expired(state: &State, cutoffs: &Cutoffs) -> (Vec<ExpiredBatch>, Vec<ExpiredBatch>) {
+    let mut batches: Vec<ExpiredBatch> = Vec::new();
     for (id, batch) in &state.notification_batches {
         let lane = (batch.head.application.clone(), batch.head.class.clone());
         let before = cutoffs.of_notifications(lane.0.clone(), lane.1.clone());
         batches.extend(batch.progress.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
     }
-    let mut events: Vec<Over> = Vec::new();
+    let mut events: Vec<ExpiredBatch> = Vec::new();
     for (id, found) in &state.event_batches {
         let lane = (found.batch.application.clone(), found.batch.class.clone());
         let before = cutoffs.of_events(lane.0.clone(), lane.1.clone());
@@ -92,7 +93,7 @@ fn over(state: &State, cutoffs: &Cutoffs) -> (Vec<Over>, Vec<Over>) {
     (batches, events)
 }
 
-/// The last numbers given.
+/// Last assigned numbers.
 #[derive(Default)]
 struct Last {
     event_batch: u64,
@@ -109,7 +110,7 @@ struct Last {
 struct Events {
     batch: EventBatch,
     state: EventBatchState,
-    /// Notification batches that tell of it and are not closed.
+    /// Open notification batches made from it.
     open: u64,
     closed_at: Option<Timestamp>,
 }
@@ -133,23 +134,23 @@ struct Item {
     done: BTreeSet<u32>,
     attempts: u32,
     due_at: Timestamp,
-    course: Course,
+    work_state: WorkState,
 }
 
 #[derive(Clone, Copy)]
-struct Held {
+struct Lease {
     token: u64,
     until: Timestamp,
     claimed_at: Timestamp,
 }
 
 impl MemoryJournal {
-    /// An empty journal.
+    /// Creates an empty journal.
     pub fn new(options: JournalOptions) -> Self {
         MemoryJournal { options, state: Mutex::default(), events: watch::Sender::new(0), work: watch::Sender::new(0) }
     }
 
-    /// Forgets all claims, as a journal does whose process died. For tests of what is left behind.
+    /// Drops all claims, like a restart. For tests.
     pub fn forget_claims(&self) {
         let mut state = self.state.lock();
         state.event_claims.clear();
@@ -159,7 +160,7 @@ impl MemoryJournal {
         Self::wake(&self.work);
     }
 
-    /// Makes a notification batch unreadable, as a worn disk does. For tests of what is left then.
+    /// Makes a notification batch unreadable, like a damaged disk. For tests.
     pub fn damage(&self, id: NotificationBatchId) {
         if let Some(batch) = self.state.lock().notification_batches.get_mut(&id.0) {
             batch.packed.truncate(batch.packed.len() / 2);
@@ -173,7 +174,7 @@ impl MemoryJournal {
 
 #[async_trait]
 impl Journal for MemoryJournal {
-    async fn accept(&self, new: NewEventBatch) -> Result<Accepted, StoreError> {
+    async fn accept(&self, new: NewEventBatch) -> Result<EventAcceptance, StoreError> {
         let mut state = self.state.lock();
         self.options.check(&state.backlog(), &new)?;
         if let Some(idempotency) = &new.idempotency
@@ -184,7 +185,7 @@ impl Journal for MemoryJournal {
             if same {
                 state.mark(&(new.application, new.source), new.marks);
             }
-            return Ok(if same { Accepted::Duplicate(id) } else { Accepted::KeyReused(id) });
+            return Ok(if same { EventAcceptance::Duplicate(id) } else { EventAcceptance::KeyReused(id) });
         }
         let idempotency = new.idempotency.clone();
         let id = state.add_events(new);
@@ -192,7 +193,7 @@ impl Journal for MemoryJournal {
             state.keys.insert(idempotency.key, (idempotency, id));
         }
         Self::wake(&self.events);
-        Ok(Accepted::New(id))
+        Ok(EventAcceptance::New(id))
     }
 
     async fn claim_events(
@@ -238,9 +239,9 @@ impl Journal for MemoryJournal {
             .work
             .iter()
             .filter(|(_, item)| item.application == *application && item.channel == *channel && item.due_at <= now)
-            .filter(|(_, item)| item.course.priority <= least)
+            .filter(|(_, item)| item.work_state.priority <= least)
             .filter(|(id, _)| is_free(&state.work_claims, **id, now))
-            .map(|(id, item)| (item.due_at + item.course.priority.patience(), *id))
+            .map(|(id, item)| (item.due_at + item.work_state.priority.aging(), *id))
             .collect();
         due.sort_unstable();
         due.truncate(limit);
@@ -260,7 +261,7 @@ impl Journal for MemoryJournal {
         let is_due = |item: &Item| {
             item.application == *application
                 && item.channel == *channel
-                && item.course.window == Some(window)
+                && item.work_state.window == Some(window)
                 && item.due_at <= now
         };
         let mut room = notifications as u64;
@@ -278,7 +279,7 @@ impl Journal for MemoryJournal {
         Ok(due.into_iter().map(|id| state.claim_item(id, lease, now)).collect())
     }
 
-    async fn gathering(
+    async fn digest_window_work(
         &self,
         application: &Name,
         channel: &Name,
@@ -290,17 +291,17 @@ impl Journal for MemoryJournal {
         let waits = |item: &Item| {
             item.application == *application
                 && item.channel == *channel
-                && item.course.window.is_some_and(|window| window > now)
+                && item.work_state.window.is_some_and(|window| window > now)
         };
         let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
         let items = state.work.range(after.0 + 1..).filter(|(_, item)| waits(item)).take(limit);
-        Ok(items.map(|(id, item)| item.hand_out(*id, token(id))).collect())
+        Ok(items.map(|(id, item)| item.to_work_item(*id, token(id))).collect())
     }
 
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         let held = check(&state.work_claims, claim.id.0, claim.token, claim.id)?;
-        state.work_claims.insert(claim.id.0, Held { until: now + lease, ..held });
+        state.work_claims.insert(claim.id.0, Lease { until: now + lease, ..held });
         Ok(())
     }
 
@@ -335,7 +336,7 @@ impl Journal for MemoryJournal {
         let wakes = !(step.batches.is_empty() && step.retries.is_empty() && step.resent.is_none());
 
         let first_batch = (!step.batches.is_empty()).then_some(NotificationBatchId(state.last.notification_batch + 1));
-        state.note_matching(&step, first_batch);
+        state.record_matching(&step, first_batch);
         let mut ids = Vec::with_capacity(step.batches.len());
         for batch in std::mem::take(&mut step.batches) {
             ids.push(state.add_batch(batch, time)?);
@@ -403,11 +404,11 @@ impl Journal for MemoryJournal {
         Ok(ids)
     }
 
-    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError> {
+    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
         let state = self.state.lock();
         let due = state.work.values().filter(|item| item.due_at <= now).count() as u64;
         let next = state.work.values().map(|item| item.due_at).filter(|due_at| *due_at > now).min();
-        Ok(WorkAhead { due, later: state.work.len() as u64 - due, next })
+        Ok(WorkCounts { due, later: state.work.len() as u64 - due, next })
     }
 
     async fn next_due(
@@ -428,6 +429,20 @@ impl Journal for MemoryJournal {
         let suspended = suspended.map(|suspension| suspension.channel.clone());
         let channels: BTreeSet<Name> = items.map(|item| item.channel.clone()).chain(suspended).collect();
         Ok(channels.into_iter().collect())
+    }
+
+    async fn open_applications(&self) -> Result<Vec<Name>, StoreError> {
+        let state = self.state.lock();
+        let is_open = |events: &&Events| !matches!(events.state, EventBatchState::Matched(_));
+        let events = state.event_batches.values().filter(is_open).map(|events| &events.batch.application);
+        let work = state.work.values().map(|item| &item.application);
+        let suspended = state.suspensions.values().map(|suspension| &suspension.application);
+        let names: BTreeSet<&Name> = events.chain(work).chain(suspended).collect();
+        Ok(names.into_iter().cloned().collect())
+    }
+
+    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
+        Ok(self.state.lock().end_application(application, now))
     }
 
     fn arrivals(&self) -> Arrivals {
@@ -464,7 +479,7 @@ impl Journal for MemoryJournal {
         Ok(state.event_batches.range(..before).rev().take(limit).map(|(_, events)| without_events(events)).collect())
     }
 
-    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError> {
+    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
         Ok(self.state.lock().waiting().next().and_then(|(_, batch)| batch.sees))
     }
 
@@ -557,7 +572,7 @@ impl Journal for MemoryJournal {
         Ok(page)
     }
 
-    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
         let (state, time) = (self.state.lock(), time - CLOCK_LEEWAY);
         let batches: Vec<&EventBatch> = state.event_batches.values().map(|events| &events.batch).collect();
         let early = batches.partition_point(|batch| batch.accepted_at < time);
@@ -643,11 +658,11 @@ impl Journal for MemoryJournal {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
         let state = self.state.lock();
-        let tells = |(id, batch): &(&u64, &Batch)| {
+        let is_linked = |(id, batch): &(&u64, &Batch)| {
             **id > after.0 && (batch.events.contains(&events) || batch.run == Some(events))
         };
         let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
-        Ok(state.notification_batches.iter().filter(tells).take(limit).map(head).collect())
+        Ok(state.notification_batches.iter().filter(is_linked).take(limit).map(head).collect())
     }
 
     async fn notification_batches(
@@ -724,20 +739,20 @@ impl Journal for MemoryJournal {
         let state = self.state.lock();
         let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
         let of_batch = state.work.iter().filter(|(_, item)| item.batch == batch);
-        Ok(of_batch.map(|(id, item)| item.hand_out(*id, token(id))).collect())
+        Ok(of_batch.map(|(id, item)| item.to_work_item(*id, token(id))).collect())
     }
 
-    async fn look_for_suspensions(
+    async fn scan_suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Looked<StoredSuspension, u64>, StoreError> {
+    ) -> Result<ScanPage<StoredSuspension, u64>, StoreError> {
         let state = self.state.lock();
         let stored = |(id, suspension): (u64, &Suspension)| StoredSuspension { id, suspension: suspension.clone() };
         let later = state.matching(filter).filter(|(id, _)| *id > after);
         let found = later.take(limit.saturating_add(1)).map(stored).collect();
-        Ok(Looked::cut(found, limit, None, |found: &StoredSuspension| found.id))
+        Ok(ScanPage::cut(found, limit, None, |found: &StoredSuspension| found.id))
     }
 
     async fn resolve(
@@ -748,6 +763,7 @@ impl Journal for MemoryJournal {
     ) -> Result<u64, StoreError> {
         let mut state = self.state.lock();
         let ids: Vec<u64> = state.matching(filter).map(|(id, _)| id).collect();
+        let ended = |of: &Suspension, ordinal| ended_attempt(of.attempts, ordinal, ENDED_BY_OPERATOR, now);
         let mut touched = 0;
         for id in ids {
             let Some(suspension) = state.suspensions.remove(&id) else { continue };
@@ -760,11 +776,11 @@ impl Journal for MemoryJournal {
                     ordinals: suspension.ordinals,
                     attempts: 0,
                     due_at: now,
-                    course: Course { since: None, ..suspension.course },
+                    work_state: WorkState { since: None, ..suspension.work_state },
                 }),
                 Resolution::End => {
                     let attempts: Vec<Attempt> =
-                        suspension.ordinals.iter().map(|ordinal| ended(&suspension, *ordinal, now)).collect();
+                        suspension.ordinals.iter().map(|ordinal| ended(&suspension, *ordinal)).collect();
                     let (batch, channel) = (suspension.batch, suspension.channel);
                     state.record(ReceiptChunk { batch, channel, attempts: attempts.into() }, now);
                 }
@@ -784,14 +800,14 @@ impl Journal for MemoryJournal {
     ) -> Result<Option<u64>, StoreError> {
         let mut state = self.state.lock();
         let Some(suspension) = state.suspensions.get_mut(&id) else { return Ok(None) };
-        match ordinals.map_or(Some(None), |ordinals| cut_out(suspension, ordinals)) {
+        match ordinals.map_or(Some(None), |ordinals| split_suspension(suspension, ordinals)) {
             None => Ok(None),
             Some(None) => {
-                suspension.course.edit = edit;
+                suspension.work_state.edit = edit;
                 Ok(Some(id))
             }
             Some(Some(mut cut)) => {
-                cut.course.edit = edit;
+                cut.work_state.edit = edit;
                 state.add_suspension(cut);
                 Ok(Some(state.last.suspension))
             }
@@ -808,7 +824,7 @@ impl Journal for MemoryJournal {
         let minutes_before = minute_of(cutoffs.activity);
         state.activity.retain(|(stream, minute), _| *minute >= minutes_before || newest[stream] == *minute);
 
-        let (mut batches, mut events) = over(&state, cutoffs);
+        let (mut batches, mut events) = expired(&state, cutoffs);
         batches.sort_unstable();
         batches.truncate(limit);
         for (_, _, id) in &batches {
@@ -824,13 +840,13 @@ impl Journal for MemoryJournal {
     }
 
     async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
-        let (batches, events) = over(&self.state.lock(), cutoffs);
+        let (batches, events) = expired(&self.state.lock(), cutoffs);
         Ok((batches.len() + events.len()).min(most))
     }
 
     async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
         let state = self.state.lock();
-        let mut parts = Parts::default();
+        let mut parts = WindowSums::default();
         for ((stream, minute), activity) in &state.activity {
             if application.is_none_or(|application| application == stream.application()) {
                 parts.add(window, stream.clone(), *minute, activity);

@@ -1,5 +1,5 @@
-//! All ports in memory, for tests and trials: plain, obviously right, and gone with the process.
+//! In-memory backend of all ports, for tests: simple enough to be evidently correct, and lost with the process.
 
-pub mod journal; // the flow
-pub mod records; // who and what
-pub mod inbox; // what is there to read
+pub mod journal; // the event flow
+pub mod records; // the system of record
+pub mod inbox; // in-app inbox feeds

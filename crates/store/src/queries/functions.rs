@@ -1,4 +1,4 @@
-//! Functions of queries that SQLite lacks, or has with answers that depend on the hour and the place.
+//! Query functions that SQLite lacks, or whose SQLite versions depend on the current time and the time zone.
 
 use std::{
     collections::HashMap,
@@ -18,30 +18,30 @@ use tocsin_model::{time::Timestamp, value::Value};
 
 use super::values;
 
-/// A function that the caller of this room lends to queries: the same for the same arguments, and quick.
+/// A function provided by the caller to queries: deterministic and fast.
 #[derive(Debug, Clone, Copy)]
 pub struct HostFunction {
-    /// Its name, in small letters.
+    /// Its name, in lower case.
     pub name: &'static str,
-    /// How many arguments it takes. If one of them is null, so is the answer, and it is not called.
+    /// Number of arguments. If one of them is null, the result is null and the function is not called.
     pub arguments: i32,
-    /// What it gives; or why it has no answer, which fails the query.
+    /// Returns the result, or the reason why there is none, which fails the query.
     pub call: fn(&[Value]) -> Result<Value, String>,
 }
 
-/// SQLite's functions of dates and times. Here `now` is a given moment, so that a query gives the same when it is run
-/// again, and the zone of the machine does not matter.
+/// SQLite's functions of dates and times. `now` is a given time, so that a query returns the same result when it is
+/// repeated, independently of the time zone of the machine.
 const OF_TIME: [&str; 7] = ["date", "datetime", "julianday", "strftime", "time", "timediff", "unixepoch"];
 const OF_THE_PRESENT: [(&str, &str); 3] =
     [("current_date", "date"), ("current_time", "time"), ("current_timestamp", "datetime")];
 
-/// A function by its name in SQL.
-type Named<F> = (&'static str, F);
+/// A function with its name in SQL.
+type NamedFunction<F> = (&'static str, F);
 type OfNumber = fn(f64) -> f64;
 type OfNumbers = fn(f64, f64) -> f64;
 
-/// Mathematics, with null where there is no answer. SQLite may or may not have been built with these.
-const OF_NUMBERS: [Named<OfNumber>; 8] = [
+/// Mathematical functions that return null if there is no result. SQLite may have been built without them.
+const OF_NUMBERS: [NamedFunction<OfNumber>; 8] = [
     ("ceil", f64::ceil),
     ("exp", f64::exp),
     ("floor", f64::floor),
@@ -51,7 +51,7 @@ const OF_NUMBERS: [Named<OfNumber>; 8] = [
     ("sqrt", f64::sqrt),
     ("trunc", f64::trunc),
 ];
-const OF_TWO_NUMBERS: [Named<OfNumbers>; 2] = [("mod", |number, by| number % by), ("pow", f64::powf)];
+const OF_TWO_NUMBERS: [NamedFunction<OfNumbers>; 2] = [("mod", |number, by| number % by), ("pow", f64::powf)];
 
 pub(super) fn register(
     connection: &Connection,
@@ -59,18 +59,19 @@ pub(super) fn register(
     host: &'static [HostFunction],
 ) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-    let clockwork = Arc::new(Mutex::new(Clockwork { connection: Connection::open_in_memory()?, sql: HashMap::new() }));
+    let time_functions =
+        Arc::new(Mutex::new(TimeFunctions { connection: Connection::open_in_memory()?, sql: HashMap::new() }));
     for name in OF_TIME {
-        let (clockwork, now) = (clockwork.clone(), now.clone());
+        let (time_functions, now) = (time_functions.clone(), now.clone());
         connection.create_scalar_function(name, -1, flags, move |context| {
             let arguments = (0..context.len()).map(|at| context.get::<Sql>(at)).collect::<Result<Vec<_>, _>>()?;
-            clockwork.lock().call(name, arguments, Timestamp(now.load(Ordering::Relaxed)))
+            time_functions.lock().call(name, arguments, Timestamp(now.load(Ordering::Relaxed)))
         })?;
     }
     for (name, same_as) in OF_THE_PRESENT {
-        let (clockwork, now) = (clockwork.clone(), now.clone());
+        let (time_functions, now) = (time_functions.clone(), now.clone());
         connection.create_scalar_function(name, 0, flags, move |_| {
-            clockwork.lock().call(same_as, Vec::new(), Timestamp(now.load(Ordering::Relaxed)))
+            time_functions.lock().call(same_as, Vec::new(), Timestamp(now.load(Ordering::Relaxed)))
         })?;
     }
     for (name, function) in OF_NUMBERS {
@@ -116,13 +117,13 @@ fn failed(reason: String) -> Error {
     Error::UserFunctionError(reason.into())
 }
 
-/// SQLite's own functions of time, on a connection where they are not replaced.
-struct Clockwork {
+/// SQLite's own time functions, on a connection where they are not replaced.
+struct TimeFunctions {
     connection: Connection,
     sql: HashMap<(&'static str, usize), String>,
 }
 
-impl Clockwork {
+impl TimeFunctions {
     fn call(&mut self, name: &'static str, mut arguments: Vec<Sql>, now: Timestamp) -> rusqlite::Result<Sql> {
         let now = || Sql::Text(values::timestamp_text(now));
         let is = |value: &Sql, words: &[&str]| match value {
@@ -140,7 +141,8 @@ impl Clockwork {
             if is(argument, &["now"]) {
                 *argument = now();
             } else if is(argument, &["localtime", "utc"]) {
-                let reason = format!("{name}: the zone of this machine is not known to rules; times are in UTC");
+                let reason =
+                    format!("{name}: the time zone of this machine is not available to rules; times are in UTC");
                 return Err(failed(reason));
             }
         }

@@ -1,5 +1,5 @@
-//! A connection that may be asked what somebody else wrote: it only reads the tables it is meant to read, calls only
-//! functions whose answers depend on nothing but what they are given, and stops at a deadline.
+//! A connection for untrusted statements: it reads only the allowed tables, calls only deterministic functions, and
+//! stops at a deadline.
 
 use std::{
     collections::BTreeSet,
@@ -24,17 +24,17 @@ use super::{
     texts,
 };
 
-/// Steps of SQLite's machine between two looks at the clock: microseconds, but where each of them makes a text of a
+/// Instructions of SQLite between two checks of the deadline: microseconds, unless each of them creates a text of a
 /// megabyte.
-const STEPS_BETWEEN_LOOKS: i32 = 100;
-/// Longest text or JSON of a query, in bytes.
+const STEPS_BETWEEN_CHECKS: i32 = 100;
+/// Maximum length of a text or JSON value of a query, in bytes.
 pub(super) const VALUE_BYTES_MAX: usize = 2 << 20;
-/// Statements that stay prepared.
+/// Number of cached prepared statements.
 const STATEMENTS_MAX: usize = 1_100;
-/// Page cache, in KiB. What the tables need beyond it is spilled to a temporary file.
+/// Page cache, in KiB. Tables beyond this size are spilled to a temporary file.
 const CACHE_KIB: i64 = 64 << 10;
 
-/// Bounds of what one statement may be. SQLite names what exceeds one.
+/// Limits of one statement. SQLite reports which one was exceeded.
 const LIMITS: [(Limit, i32); 8] = [
     (Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX as i32),
     (Limit::SQLITE_LIMIT_SQL_LENGTH, 64 << 10),
@@ -46,9 +46,9 @@ const LIMITS: [(Limit, i32); 8] = [
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
 
-/// Functions that a query may call, in the order of the alphabet. Each gives the same for the same, and none reaches out
-/// of the query; those of dates and times are replaced by [`functions::register`], and some of texts by
-/// [`texts::register`]. `json_patch` is none of them: its time grows with the product of what it is given.
+/// Functions that a query may call, in alphabetical order. All are deterministic and without side effects; those of
+/// dates and times are replaced by [`functions::register`], and some of texts by [`texts::register`]. `json_patch` is
+/// missing since its time is proportional to the product of its argument lengths.
 const FUNCTIONS: &[&str] = &[
     "->",
     "->>",
@@ -146,20 +146,20 @@ const FUNCTIONS: &[&str] = &[
 /// Table-valued functions that a query may read.
 const TABLE_FUNCTIONS: [&str; 2] = ["json_each", "json_tree"];
 
-/// A guarded connection to a database of its own, which is gone with it.
-pub(super) struct Guarded {
+/// A guarded connection to a separate temporary database.
+pub(super) struct GuardedConnection {
     pub connection: Connection,
     guard: Arc<Guard>,
 }
 
-/// What the hooks of a connection share with its owner.
+/// State shared by the hooks of a connection and its owner.
 struct Guard {
-    /// Whether what is prepared or run now was written by somebody else.
+    /// Whether the current statement is untrusted.
     strict: AtomicBool,
     deadline: Mutex<Option<Instant>>,
-    /// What `now` means, in microseconds since 1970.
+    /// The value of `now`, in microseconds since 1970.
     now: Arc<AtomicI64>,
-    said: Mutex<Said>,
+    log: Mutex<StatementLog>,
 }
 
 impl Guard {
@@ -168,33 +168,36 @@ impl Guard {
     }
 }
 
-/// What the authorizer has seen of a statement.
+/// Record of the authorizer about a statement.
 #[derive(Default)]
-struct Said {
+struct StatementLog {
     refused: Option<String>,
     reads: BTreeSet<(String, String)>,
 }
 
-/// Lifts what bounds the connection when it goes.
-struct Bounds<'a>(&'a Guard);
+/// Removes the restrictions when it is dropped.
+struct ResetOnDrop<'a>(&'a Guard);
 
-impl Drop for Bounds<'_> {
+impl Drop for ResetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.strict.store(false, Ordering::Relaxed);
         *self.0.deadline.lock() = None;
     }
 }
 
-impl Guarded {
+impl GuardedConnection {
     /// Opens an empty database. `tables` are those that queries may read.
-    pub fn open(tables: impl IntoIterator<Item = String>, host: &'static [HostFunction]) -> rusqlite::Result<Guarded> {
-        // A database without a name lives in its page cache and in a temporary file that nobody else can open.
+    pub fn open(
+        tables: impl IntoIterator<Item = String>,
+        host: &'static [HostFunction],
+    ) -> rusqlite::Result<GuardedConnection> {
+        // A database without a name is kept in the page cache and in a temporary file that nobody else can open.
         let mut connection = Connection::open("")?;
         connection.pragma_update(None, "journal_mode", "MEMORY")?;
         connection.pragma_update(None, "synchronous", "OFF")?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-        // A misspelt column in double quotes is an error, not a text.
+        // A misspelled column in double quotes is an error, not a text.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
@@ -207,77 +210,77 @@ impl Guarded {
             strict: AtomicBool::new(false),
             deadline: Mutex::default(),
             now: Arc::default(),
-            said: Mutex::default(),
+            log: Mutex::default(),
         });
         functions::register(&connection, guard.now.clone(), host)?;
         texts::register(&connection, {
             let guard = guard.clone();
             move || guard.is_over()
         })?;
-        let judge = Judge { tables: tables.into_iter().collect(), modules, host };
+        let authorizer = Authorizer { tables: tables.into_iter().collect(), modules, host };
         connection.authorizer(Some({
             let guard = guard.clone();
             move |context: AuthContext<'_>| {
                 if !guard.strict.load(Ordering::Relaxed) {
                     return Authorization::Allow;
                 }
-                judge.decide(&context, &mut guard.said.lock())
+                authorizer.decide(&context, &mut guard.log.lock())
             }
         }))?;
         connection.progress_handler(
-            STEPS_BETWEEN_LOOKS,
+            STEPS_BETWEEN_CHECKS,
             Some({
                 let guard = guard.clone();
                 move || guard.is_over()
             }),
         )?;
-        Ok(Guarded { connection, guard })
+        Ok(GuardedConnection { connection, guard })
     }
 
-    /// Says what `now` means from here on.
+    /// Sets the value of `now`.
     pub fn set_now(&self, now: Timestamp) {
         self.guard.now.store(now.0, Ordering::Relaxed);
     }
 
-    /// Does something with a statement that somebody else wrote, for at most this long.
-    pub fn strictly<T>(&self, longest: Duration, act: impl FnOnce(&Connection) -> T) -> T {
-        *self.guard.said.lock() = Said::default();
+    /// Runs an untrusted statement with a time limit.
+    pub fn run_untrusted<T>(&self, longest: Duration, act: impl FnOnce(&Connection) -> T) -> T {
+        *self.guard.log.lock() = StatementLog::default();
         self.guard.strict.store(true, Ordering::Relaxed);
-        self.briefly(longest, act)
+        self.run_with_deadline(longest, act)
     }
 
-    /// Does something of ours for at most this long.
-    pub fn briefly<T>(&self, longest: Duration, act: impl FnOnce(&Connection) -> T) -> T {
+    /// Runs a trusted statement with a time limit.
+    pub fn run_with_deadline<T>(&self, longest: Duration, act: impl FnOnce(&Connection) -> T) -> T {
         *self.guard.deadline.lock() = Instant::now().checked_add(longest);
-        let _until_done = Bounds(&self.guard);
+        let _until_done = ResetOnDrop(&self.guard);
         act(&self.connection)
     }
 
-    /// What was refused in the last `strictly`, in words.
+    /// The refusal of the last untrusted statement, as text.
     pub fn refused(&self) -> Option<String> {
-        self.guard.said.lock().refused.clone()
+        self.guard.log.lock().refused.clone()
     }
 
-    /// The tables and columns read by what was prepared in the last `strictly`. The column is empty where only rows count.
+    /// The tables and columns read by the last untrusted statement. The column is empty where only rows are counted.
     pub fn reads(&self) -> BTreeSet<(String, String)> {
-        self.guard.said.lock().reads.clone()
+        self.guard.log.lock().reads.clone()
     }
 }
 
-/// Decides what a query may do.
-struct Judge {
+/// Decides whether an operation of a query is allowed.
+struct Authorizer {
     tables: BTreeSet<String>,
     modules: BTreeSet<String>,
     host: &'static [HostFunction],
 }
 
-impl Judge {
-    fn decide(&self, context: &AuthContext<'_>, said: &mut Said) -> Authorization {
+impl Authorizer {
+    fn decide(&self, context: &AuthContext<'_>, log: &mut StatementLog) -> Authorization {
         let refusal = match context.action {
             AuthAction::Select | AuthAction::Recursive => None,
             AuthAction::Read { table_name, column_name } => {
                 if self.may_read(table_name, column_name) {
-                    said.reads.insert((table_name.to_owned(), column_name.to_owned()));
+                    log.reads.insert((table_name.to_owned(), column_name.to_owned()));
                     None
                 } else {
                     Some(format!("may not read `{table_name}`"))
@@ -297,12 +300,12 @@ impl Judge {
             AuthAction::Transaction { .. } | AuthAction::Savepoint { .. } => {
                 Some("may not begin or end transactions".to_owned())
             }
-            _ => Some("may not make, alter or drop anything".to_owned()),
+            _ => Some("may not create, alter or drop anything".to_owned()),
         };
         match refusal {
             None => Authorization::Allow,
             Some(refusal) => {
-                said.refused.get_or_insert(refusal);
+                log.refused.get_or_insert(refusal);
                 Authorization::Deny
             }
         }
@@ -313,7 +316,7 @@ impl Judge {
             return true;
         }
         let lower = table.to_ascii_lowercase();
-        // Without a column it may be a table expression of the query itself, of which nothing was read.
+        // Without a column it may be a table expression of the query itself, of which nothing is read.
         column.is_empty()
             && !lower.starts_with("sqlite_")
             && !lower.starts_with("pragma_")
@@ -332,13 +335,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_listed_once_and_in_order() {
+    fn functions_are_unique_and_in_order() {
         assert!(FUNCTIONS.windows(2).all(|pair| pair[0] < pair[1]), "{FUNCTIONS:?}");
     }
 
     #[test]
     fn every_listed_function_exists() {
-        let guarded = Guarded::open([], &[]).expect("a database");
+        let guarded = GuardedConnection::open([], &[]).expect("a database");
         let sql = "SELECT DISTINCT name FROM pragma_function_list";
         let mut statement = guarded.connection.prepare(sql).expect("a statement");
         let known = statement.query_map([], |row| row.get(0)).expect("rows").collect::<Result<BTreeSet<String>, _>>();

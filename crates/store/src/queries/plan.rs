@@ -1,30 +1,30 @@
-//! How SQLite would run a query: which indexes it looks into, and which tables it reads from end to end.
+//! The plan of a query in SQLite: the indexes that it uses, and the tables that it scans.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::Connection;
 
-/// What the plan of a query says.
+/// Properties of a query plan.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// For people: SQLite's own words, indented.
+    /// The text of SQLite for people, indented.
     pub lines: Vec<String>,
-    /// Names of indexes that are looked into.
+    /// Names of the indexes that are used.
     pub indexes: BTreeSet<String>,
-    /// Columns of tables that are read, by table and place. What an index holds is not told of.
+    /// Columns of tables that are read, by table and position, without those read from an index.
     pub columns: BTreeSet<(String, usize)>,
-    /// Tables that are read from end to end, and whether that happens within another loop.
+    /// Tables that are scanned, and whether that happens inside another loop.
     pub scans: BTreeMap<String, bool>,
 }
 
-/// One step of SQLite's machine.
+/// One instruction of SQLite's virtual machine.
 struct Step {
     opcode: String,
     p1: i64,
     p2: i64,
 }
 
-/// Reads the plan of a statement, which must be one that can be prepared.
+/// Reads the plan of a valid statement.
 pub(super) fn of(connection: &Connection, sql: &str) -> rusqlite::Result<Plan> {
     let mut plan = Plan { lines: lines(connection, sql)?, ..Plan::default() };
     let roots = roots(connection)?;
@@ -38,7 +38,7 @@ pub(super) fn of(connection: &Connection, sql: &str) -> rusqlite::Result<Plan> {
             opened.insert(step.p1, root);
         }
     }
-    // A loop goes back from its `Next` to the step after its head.
+    // A loop jumps from its `Next` to the instruction after its head.
     let loops: Vec<(usize, usize, i64)> = steps
         .iter()
         .enumerate()
@@ -65,7 +65,7 @@ pub(super) fn of(connection: &Connection, sql: &str) -> rusqlite::Result<Plan> {
     Ok(plan)
 }
 
-/// SQLite's own account, a line for each step, indented by depth.
+/// The plan text of SQLite, a line for each step, indented by depth.
 fn lines(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
     let mut depths: BTreeMap<i64, usize> = BTreeMap::new();
@@ -79,7 +79,7 @@ fn lines(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Names of tables and indexes with the table of each, by the page where they begin.
+/// Names of tables and indexes with the table of each, by their root page.
 fn roots(connection: &Connection) -> rusqlite::Result<BTreeMap<i64, (String, String)>> {
     let mut statement = connection.prepare("SELECT rootpage, name, tbl_name FROM sqlite_schema WHERE rootpage > 0")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?))))?;

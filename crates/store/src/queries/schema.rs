@@ -1,5 +1,5 @@
-//! The tables that queries look at: `events`; one for each subscription class, with a column for each parameter; and one
-//! for each chronicle of an event class, with a column for each field of its key and each thing that it says.
+//! The tables for queries: `events`; one for each subscription class, with a column for each parameter; and one for
+//! each chronicle of an event class, with a column for each key field and each value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,48 +9,48 @@ use tocsin_model::{
     id::Name,
 };
 
-use super::{StateTable, functions::HostFunction, guard::Guarded, values::column_type};
+use super::{StateTable, functions::HostFunction, guard::GuardedConnection, values::column_type};
 
 /// The table of the event batch.
 pub(super) const EVENTS: &str = "events";
-/// The place of an event in its batch.
+/// The position of an event in its batch.
 pub(super) const EVENT: &str = "_event";
 /// The number of a subscription.
 pub(super) const SUBSCRIPTION: &str = "_subscription";
-/// The number of the subscriber, the same for all subscriptions of one.
+/// The number of the subscriber, equal for all of the subscriber's subscriptions.
 pub(super) const SUBSCRIBER: &str = "_subscriber";
-/// The channel by which a subscription is told now; null if there is none.
+/// The current channel of a subscription; null if there is none.
 pub(super) const CHANNEL: &str = "_channel";
-/// When a subscription was made.
+/// The creation time of a subscription.
 pub(super) const CREATED_AT: &str = "_created_at";
 
-/// The key of an entry, packed; of no use to queries.
+/// The packed key of an entry; not useful in queries.
 pub(super) const KEY: &str = "_key";
 
-/// Columns of `events` before those of the fields.
+/// Number of columns of `events` before the fields.
 pub(super) const COLUMNS_OF_EVENTS: usize = 1;
 
-/// What the planner is told of sizes. Plans must not change with what is in the tables, or what was said of a rule when
-/// it was applied would not hold later.
+/// Row counts given to the planner. Plans must not depend on the contents of the tables, otherwise the warnings given
+/// when a rule was applied would become wrong.
 const EVENTS_ASSUMED: u32 = 100;
 const SUBSCRIPTIONS_ASSUMED: u32 = 1_000_000;
 const ENTRIES_ASSUMED: u32 = 10_000;
-/// Rows that are assumed to share the first column of an index, and both of two.
+/// Numbers of rows that are assumed to have the same value in the first column of an index, and in the first two.
 const SUBSCRIPTIONS_SHARING: [u32; 2] = [1_000, 10];
 const ENTRIES_SHARING: [u32; 2] = [100, 10];
 /// A query that reads more columns of a table gets no indexes of two columns.
 const PAIRED_MAX: usize = 8;
 
-/// What the rows of a table are.
+/// Kind of the rows of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RowKind {
     /// Subscriptions of this class.
     Subscriptions(Name),
-    /// Entries of a chronicle, whose first fields are the key.
+    /// Entries of a chronicle; the first fields are the key.
     Entries { keys: usize },
 }
 
-/// A table beside `events`: what its rows are, and their fields.
+/// The schema of a table besides `events`.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
     pub rows: RowKind,
@@ -67,7 +67,7 @@ impl Shape {
         Shape { rows: RowKind::Entries { keys: table.key.len() }, fields: Fields::new(fields) }
     }
 
-    /// The table of each subscription class and each chronicle, by the name that queries have for it.
+    /// The table of each subscription class and each chronicle, by its name in queries.
     pub fn all(application: &Application, states: &[StateTable]) -> BTreeMap<String, Shape> {
         let classes = application.subscriptions.iter();
         let classes = classes.map(|(name, class)| (name.to_string(), Shape::of_subscriptions(name, &class.fields)));
@@ -75,7 +75,7 @@ impl Shape {
         classes.chain(states).collect()
     }
 
-    /// What each row has before its fields: columns with their types.
+    /// The columns of each row before its fields, with their types.
     pub fn head(&self) -> &'static [(&'static str, &'static str)] {
         match self.rows {
             RowKind::Subscriptions(_) => &[
@@ -88,10 +88,10 @@ impl Shape {
         }
     }
 
-    /// The name of a field's column. What a chronicle says has a `_` before it, so that no field of a key is called so.
+    /// The column name of a field. Values of a chronicle have the prefix `_`, so that they differ from key fields.
     pub fn column(&self, at: usize) -> String {
         let name = &self.fields[at].name;
-        if self.is_said(at) { format!("_{name}") } else { name.to_string() }
+        if self.is_value(at) { format!("_{name}") } else { name.to_string() }
     }
 
     pub fn columns(&self) -> impl Iterator<Item = String> + '_ {
@@ -100,14 +100,17 @@ impl Shape {
 
     /// The field of a column.
     pub fn position(&self, column: &str) -> Option<usize> {
-        let place = |name: &str, said: bool| {
-            self.fields.iter().enumerate().find(|(at, field)| self.is_said(*at) == said && field.name.as_str() == name)
+        let place = |name: &str, is_value: bool| {
+            self.fields
+                .iter()
+                .enumerate()
+                .find(|(at, field)| self.is_value(*at) == is_value && field.name.as_str() == name)
         };
-        let found = column.strip_prefix('_').and_then(|said| place(said, true)).or_else(|| place(column, false));
+        let found = column.strip_prefix('_').and_then(|name| place(name, true)).or_else(|| place(column, false));
         found.map(|(at, _)| at)
     }
 
-    fn is_said(&self, at: usize) -> bool {
+    fn is_value(&self, at: usize) -> bool {
         matches!(self.rows, RowKind::Entries { keys } if at >= keys)
     }
 
@@ -118,13 +121,13 @@ impl Shape {
         }
     }
 
-    /// How many rows are assumed to share one column of an index, two of them, and so on.
+    /// Numbers of rows that are assumed to have the same value in one column of an index, in two of them, and so on.
     fn sharing_assumed(&self, index: &[usize]) -> Vec<u32> {
         let (usual, keys) = match self.rows {
             RowKind::Subscriptions(_) => (SUBSCRIPTIONS_SHARING, usize::MAX),
             RowKind::Entries { keys } => (ENTRIES_SHARING, keys),
         };
-        // Whoever knows the whole key knows the entry.
+        // The complete key identifies one entry.
         let share = |width: usize| {
             let of_key = index[..width].iter().filter(|at| **at < keys).count();
             if of_key == keys { 1 } else { usual[width.min(usual.len()) - 1] }
@@ -133,7 +136,7 @@ impl Shape {
     }
 }
 
-/// What of a table is kept: as little as the queries read.
+/// The stored part of a table: only what the queries read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TablePlan {
     /// The fields that have a column.
@@ -143,12 +146,12 @@ pub(super) struct TablePlan {
 }
 
 impl TablePlan {
-    /// Every field that can be, without an index.
+    /// All fields, without indexes.
     pub fn whole(fields: &Fields) -> TablePlan {
         TablePlan { fields: (0..fields.len()).collect(), indexes: BTreeSet::new() }
     }
 
-    /// Adds every index that could serve a query which reads these fields.
+    /// Adds every index that could help a query which reads these fields.
     pub fn with_candidates(mut self, shape: &Shape, read: &BTreeSet<usize>) -> TablePlan {
         if let RowKind::Entries { keys } = shape.rows
             && keys > 0
@@ -172,24 +175,24 @@ impl TablePlan {
     }
 }
 
-/// A name as SQL spells it.
+/// A quoted SQL name.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{name}\"")
 }
 
-/// The name of an index. No table can be called so.
+/// The name of an index. It cannot be the name of a table.
 pub(super) fn index_name(table: &str, shape: &Shape, index: &[usize]) -> String {
     let columns: Vec<String> = index.iter().map(|at| shape.column(*at)).collect();
     format!("{table}:{}", columns.join(","))
 }
 
-/// Opens a database with these tables. Queries may name every table that has a shape.
+/// Opens a database with these tables. Queries may read every table that has a shape.
 pub(super) fn open(
     shapes: &BTreeMap<String, Shape>,
     plans: &BTreeMap<String, TablePlan>,
     host: &'static [HostFunction],
-) -> rusqlite::Result<Guarded> {
-    let guarded = Guarded::open(shapes.keys().cloned().chain([EVENTS.to_owned()]), host)?;
+) -> rusqlite::Result<GuardedConnection> {
+    let guarded = GuardedConnection::open(shapes.keys().cloned().chain([EVENTS.to_owned()]), host)?;
     guarded.connection.execute_batch("ANALYZE")?;
     for (table, plan) in plans {
         if let Some(shape) = shapes.get(table) {
@@ -216,8 +219,8 @@ fn make(connection: &rusqlite::Connection, table: &str, shape: &Shape, plan: &Ta
     assume(connection, table, None, &rows.to_string())
 }
 
-/// Makes `events` the table of this event class, empty.
-pub(super) fn set_events(guarded: &Guarded, fields: &Fields) -> rusqlite::Result<()> {
+/// Recreates `events` for this event class, empty.
+pub(super) fn set_events(guarded: &GuardedConnection, fields: &Fields) -> rusqlite::Result<()> {
     let connection = &guarded.connection;
     let mut columns = format!("{EVENT} INTEGER PRIMARY KEY");
     for field in fields.iter() {

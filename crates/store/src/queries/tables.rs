@@ -1,4 +1,4 @@
-//! Changes in, event batches in, matches out.
+//! Applies changes, loads event batches, and returns matches.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -16,53 +16,53 @@ use tocsin_model::{
 
 use super::{
     Query, QuerySet,
-    guard::Guarded,
+    guard::GuardedConnection,
     reason,
     schema::{self, EVENT, EVENTS, KEY, RowKind, SUBSCRIPTION, quoted},
     values,
 };
 use crate::{error::StoreError, records::IndexedSubscription};
 
-/// Most matches of one query and one event batch; with more the firing fails.
+/// Maximum number of matches of one query and one event batch; with more the query fails.
 pub const MATCHES_MAX: usize = 1_000_000;
-/// Most bytes of text in the matches of one query and one event batch.
+/// Maximum number of text bytes in the matches of one query and one event batch.
 pub const MATCH_BYTES_MAX: usize = 256 << 20;
 
-/// What a rule's query gave for an event batch: all its matches, or why there are none.
+/// Result of a rule's query for an event batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueryFiring {
     /// The rule.
     pub rule: Name,
-    /// The matches by event, each event and subscription once; or why the query failed, in words.
+    /// The matches in order of event, one for each event and subscription; or the reason why the query failed.
     pub outcome: Result<Vec<QueryMatch>, String>,
-    /// How long it took.
+    /// Duration of the query.
     pub took: Duration,
 }
 
 /// One match.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueryMatch {
-    /// The place of the event in its batch.
+    /// The position of the event in its batch.
     pub event: u32,
-    /// Whom to tell: an enabled subscription of the rule's class.
+    /// The subscription to notify: an enabled subscription of the rule's class.
     pub subscription: SubscriptionId,
-    /// The fields of the notification that the query gave, in the order of [`QuerySet::columns`].
+    /// The notification fields that the query returned, in the order of [`QuerySet::columns`].
     pub values: Vec<Value>,
 }
 
-/// The tables of an application and its queries. One owner; what was put or removed before a batch is what the batch
-/// sees.
+/// The tables and queries of an application. There is one owner; a batch reads the changes that were applied before
+/// it.
 pub struct QueryTables {
     set: Arc<QuerySet>,
-    guarded: Guarded,
-    /// Statements that put a subscription, by class.
+    guarded: GuardedConnection,
+    /// Statements that insert a subscription, by class.
     puts: BTreeMap<Name, String>,
     removes: Vec<String>,
-    /// Statements that put an entry and that remove one, by table.
+    /// Statements that insert and delete an entry, by table.
     keeps: BTreeMap<String, [String; 2]>,
-    /// The class whose table `events` is.
+    /// The event class of the table `events`.
     events: Option<Name>,
-    /// The tables are not true any more, for this reason.
+    /// The reason why the tables are no longer valid.
     broken: Option<String>,
 }
 
@@ -72,26 +72,25 @@ impl std::fmt::Debug for QueryTables {
     }
 }
 
-/// What stands beside the fields of the events of a batch: columns, and the rows in which they are, behind so many other
-/// values.
+/// Additional columns for the events of a batch, and the rows that contain their values after `first` other values.
 #[derive(Debug, Clone, Copy)]
-pub struct Beside<'a> {
-    /// The columns, by the names that queries have for them.
+pub struct ExtraColumns<'a> {
+    /// The columns, with their names in queries.
     pub columns: &'a Fields,
-    /// How many values stand before theirs.
+    /// Number of values before those of the columns.
     pub first: usize,
     /// A row for each event.
     pub rows: &'a [Row],
 }
 
-impl Beside<'_> {
+impl ExtraColumns<'_> {
     fn value(&self, ordinal: usize, column: usize) -> Value {
         self.rows.get(ordinal).and_then(|row| row.get(self.first + column)).cloned().unwrap_or_default()
     }
 }
 
 impl QueryTables {
-    /// Makes the tables, empty. `None` if there are no queries.
+    /// Creates the empty tables. `None` if there are no enabled queries.
     ///
     /// # Errors
     /// SQLite cannot open a database in memory.
@@ -114,10 +113,13 @@ impl QueryTables {
                     removes.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
                 }
                 RowKind::Entries { .. } => {
-                    let anew: Vec<String> =
+                    let updates: Vec<String> =
                         columns[1..].iter().map(|column| format!("{column} = excluded.{column}")).collect();
-                    let otherwise =
-                        if anew.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", anew.join(", ")) };
+                    let otherwise = if updates.is_empty() {
+                        "NOTHING".to_owned()
+                    } else {
+                        format!("UPDATE SET {}", updates.join(", "))
+                    };
                     let put =
                         format!("INSERT INTO {table} ({names}) VALUES ({places}) ON CONFLICT ({KEY}) DO {otherwise}");
                     keeps.insert(name.clone(), [put, format!("DELETE FROM {table} WHERE {KEY} = ?1")]);
@@ -133,21 +135,21 @@ impl QueryTables {
         &self.set
     }
 
-    /// Puts an enabled subscription, in place of the one of its number if there is one. A few microseconds. `beside` are
-    /// the values of the last fields of its class, which are not its own; null if there are none.
+    /// Inserts or replaces an enabled subscription. Takes a few microseconds. `extra` are the values of additional
+    /// fields at the end of its class; null if there are none.
     ///
-    /// Never fails by itself: tables that could not be changed are broken, and every firing from then on fails and says
-    /// why.
-    pub fn put(&mut self, subscription: &IndexedSubscription, beside: &[Value]) {
+    /// Never fails: if the tables cannot be changed they are marked as broken, and all later queries fail with the
+    /// reason.
+    pub fn put(&mut self, subscription: &IndexedSubscription, extra: &[Value]) {
         let Some(sql) = self.puts.get(&subscription.class) else { return };
         let plan = &self.set.tables[subscription.class.as_str()];
         let fields = &self.set.application.subscriptions[&subscription.class].fields;
         let Ok(mut row) = fields.row_from_stored(&subscription.values) else {
-            // The index refuses it as well, and says so.
+            // The index refuses it as well and reports the error.
             return self.remove(subscription.id);
         };
-        if let Some(first) = row.len().checked_sub(beside.len()) {
-            row[first..].clone_from_slice(beside);
+        if let Some(first) = row.len().checked_sub(extra.len()) {
+            row[first..].clone_from_slice(extra);
         }
         let head = [
             Sql::Integer(subscription.id.0.cast_signed()),
@@ -164,7 +166,7 @@ impl QueryTables {
         self.note(put);
     }
 
-    /// Removes a subscription, if it is there.
+    /// Removes a subscription if it exists.
     pub fn remove(&mut self, id: SubscriptionId) {
         for sql in &self.removes {
             let removed = self
@@ -178,8 +180,8 @@ impl QueryTables {
         }
     }
 
-    /// Puts the entry of a key, in place of the one that it has, or removes it. The row has the fields of the table's key
-    /// and then what it says. A table that no query reads is passed over. Never fails by itself, as [`QueryTables::put`].
+    /// Inserts, replaces or removes the entry of a key. The row has the fields of the table's key and then its
+    /// values. Tables that no query reads are ignored. Never fails, like [`QueryTables::put`].
     pub fn keep(&mut self, table: &str, key: &[u8], row: Option<&[Value]>) {
         let Some([put, remove]) = self.keeps.get(table) else { return };
         let plan = &self.set.tables[table];
@@ -209,16 +211,16 @@ impl QueryTables {
         }
     }
 
-    /// Whether a batch of this event class fires any query.
+    /// Whether a batch of this event class runs any query.
     pub fn concerns(&self, class: &Name) -> bool {
         self.set.queries.values().any(|query| query.enabled && query.on == *class)
     }
 
-    /// Runs the enabled queries of the batch's class that `wanted` lets through, in the order of the rules' names.
-    /// `fields` are those that the batch was packed with; what the class has lost since is not seen, what it gained is
-    /// null; `beside` has what is none of its fields. For `now` a query gets the moment when the batch was accepted.
+    /// Runs the enabled queries of the batch's class that `wanted` accepts, in the order of rule names. `fields` are
+    /// those with which the batch was packed; fields that the class no longer has are ignored, new ones are null;
+    /// `extra` has the additional columns. In queries, `now` is the time when the batch was accepted.
     ///
-    /// The same tables and the same batch give the same matches. A query that fails harms none of the others.
+    /// The same tables and the same batch give the same matches. A failed query does not affect the others.
     ///
     /// # Errors
     /// The batch is damaged.
@@ -226,7 +228,7 @@ impl QueryTables {
         &mut self,
         batch: &EventBatch,
         fields: &Fields,
-        beside: &Beside<'_>,
+        extra: &ExtraColumns<'_>,
         wanted: impl Fn(&Name) -> bool,
     ) -> Result<Vec<QueryFiring>, Damaged> {
         let set = self.set.clone();
@@ -238,8 +240,8 @@ impl QueryTables {
         let loaded = match self.broken.clone() {
             Some(reason) => Err(format!("the tables of queries are broken: {reason}; apply the application again")),
             None => self
-                .load(batch, fields, beside)?
-                .map_err(|error| format!("the events cannot be read in: {}", reason(&error))),
+                .load(batch, fields, extra)?
+                .map_err(|error| format!("the events cannot be loaded: {}", reason(&error))),
         };
         let fire = |(name, query): (&Name, &Query)| {
             let started = Instant::now();
@@ -251,12 +253,12 @@ impl QueryTables {
         Ok(firings)
     }
 
-    /// Makes `events` the batch.
+    /// Loads the batch into `events`.
     fn load(
         &mut self,
         batch: &EventBatch,
         packed: &Fields,
-        beside: &Beside<'_>,
+        extra: &ExtraColumns<'_>,
     ) -> Result<rusqlite::Result<()>, Damaged> {
         let rows: Vec<_> =
             batch.events.rows().map(|row| row.and_then(|row| unpack_row(packed, row))).collect::<Result<_, _>>()?;
@@ -270,12 +272,12 @@ impl QueryTables {
             connection.execute(&format!("DELETE FROM {EVENTS}"), [])?;
             let read = self.set.queries.values().filter(|query| query.on == batch.class).flat_map(|query| &query.reads);
             let read: std::collections::BTreeSet<usize> = read.copied().collect();
-            // Where a value comes from: the batch, or what stands beside its events.
+            // The source of each value: the batch, or the additional columns.
             let from: Vec<(usize, [Option<usize>; 2])> = read
                 .iter()
                 .map(|at| {
                     let name = class[*at].name.as_str();
-                    (*at, [packed.position(name), beside.columns.position(name)])
+                    (*at, [packed.position(name), extra.columns.position(name)])
                 })
                 .collect();
             let names: String = read.iter().map(|at| format!(", {}", quoted(class[*at].name.as_str()))).collect();
@@ -286,7 +288,7 @@ impl QueryTables {
                 let value = |(at, places): &(usize, [Option<usize>; 2])| {
                     let given = match places {
                         [Some(place), _] => row[*place].clone(),
-                        [None, Some(place)] => beside.value(ordinal, *place),
+                        [None, Some(place)] => extra.value(ordinal, *place),
                         [None, None] => Value::Null,
                     };
                     values::to_sql(&class[*at].kind.accept(given).unwrap_or_default())
@@ -308,7 +310,7 @@ impl QueryTables {
             let rows = statement.query([]).map_err(failed)?;
             self.collect(query, rows, events)
         };
-        let mut matches = self.guarded.strictly(query.timeout, read)?;
+        let mut matches = self.guarded.run_untrusted(query.timeout, read)?;
         self.check_subscriptions(query, &matches)?;
         matches.sort_by_key(|found| found.event);
         Ok(matches)
@@ -328,7 +330,7 @@ impl QueryTables {
             let event = u32::try_from(event).ok().filter(|event| *event < events);
             let event = event.ok_or_else(|| format!("`{EVENT}` is none of the {events} events of the batch"))?;
             let subscription = SubscriptionId(number(query.id, SUBSCRIPTION)?.cast_unsigned());
-            // A rule tells a subscription of an event once; of several rows the first counts.
+            // A rule notifies a subscription once for each event; of several rows the first counts.
             if !seen.insert((event, subscription)) {
                 continue;
             }
@@ -351,7 +353,7 @@ impl QueryTables {
         Ok(matches)
     }
 
-    /// Queries can make numbers up, or take them from another class.
+    /// Queries can invent numbers, or take them from another class.
     fn check_subscriptions(&self, query: &Query, matches: &[QueryMatch]) -> Result<(), String> {
         let sql = format!("SELECT 1 FROM {} WHERE {SUBSCRIPTION} = ?1", quoted(query.subscription.as_str()));
         let failed = |error: Error| reason(&error);
@@ -376,12 +378,12 @@ impl QueryTables {
             Some(ErrorCode::OperationInterrupted) => {
                 format!("took longer than its timeout of {} s", query.timeout.as_secs_f64())
             }
-            Some(ErrorCode::TooBig) => "makes a value that is too long".to_owned(),
+            Some(ErrorCode::TooBig) => "creates a value that is too long".to_owned(),
             _ => reason(error),
         }
     }
 
-    /// Bytes that the tables take, in memory or in their temporary file.
+    /// Bytes of the tables, in memory or in their temporary file.
     pub fn bytes(&self) -> u64 {
         let size = |pragma| self.guarded.connection.pragma_query_value(None, pragma, |row| row.get::<_, u64>(0));
         size("page_count").unwrap_or(0) * size("page_size").unwrap_or(0)

@@ -1,6 +1,6 @@
-//! Queries on tables, and what they may not do.
+//! Results of queries, and operations that are refused.
 
-mod states; // joins with what is kept of earlier events
+mod states; // joins with values about earlier events
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tocsin_model::{
     definition,
     event::{EventBatch, EventPacker},
     id::{EventBatchId, SubscriberNumber, SubscriptionId},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     time::Timestamp,
     value::Value,
 };
@@ -20,17 +20,17 @@ use crate::records::IndexedSubscription;
 
 const ACCEPTED: i64 = 1_795_253_400_000_000; // 2026-11-21T09:30:00Z
 
-/// Nothing stands beside the events.
-fn nothing() -> Beside<'static> {
+/// No additional columns.
+fn no_columns() -> ExtraColumns<'static> {
     static NONE: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(|| Fields::new(Vec::new()));
-    Beside { columns: &NONE, first: 0, rows: &[] }
+    ExtraColumns { columns: &NONE, first: 0, rows: &[] }
 }
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// Trades and people who watch them, with this query.
+/// An application with trades, watchers, and this query.
 fn application(sql: &str) -> Application {
     let text = r#"
 application: shop
@@ -41,11 +41,11 @@ subscriptions:
   watch: { fields: { symbol: string, limit: number, tags: list, since: timestamp, loud: { type: boolean, default: true } } }
   mute: { fields: { symbol: string } }
 notifications:
-  told:
+  alert:
     fields: { symbol: string, total: number, count: integer, since: timestamp, all: list, loud: boolean }
     content: { templates: { base: { text: "{{ symbol }}" } } }
 rules:
-  sum: { on: trade, subscription: watch, notify: told, timeout: 1s, sql: SQL }
+  sum: { on: trade, subscription: watch, notify: alert, timeout: 1s, sql: SQL }
 "#;
     let quoted = serde_json::to_string(sql).expect("JSON");
     definition::read(&text.replace("SQL", &quoted), &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"))
@@ -85,8 +85,9 @@ fn subscription(id: u64, class: &str, values: &str) -> IndexedSubscription {
         subscriber: SubscriberNumber(id % 2),
         class: name(class),
         values: values.into(),
-        terms: Terms::default(),
+        terms: SubscriptionParams::default(),
         created_at: Timestamp(0),
+        enabled_at: None,
         channel: Some(name("email")),
     }
 }
@@ -121,7 +122,7 @@ const TRADES: [&str; 4] = [
 
 fn run(tables: &mut QueryTables) -> Result<Vec<QueryMatch>, String> {
     let (batch, fields) = batch(&tables_application(tables), "trade", &TRADES);
-    let mut firings = tables.run(&batch, &fields, &nothing(), |_| true).expect("a whole batch");
+    let mut firings = tables.run(&batch, &fields, &no_columns(), |_| true).expect("a whole batch");
     assert_eq!(firings.len(), 1);
     firings.remove(0).outcome
 }
@@ -130,7 +131,7 @@ fn tables_application(tables: &QueryTables) -> Application {
     tables.set().application.clone()
 }
 
-/// What a query gives of the trades, a line for each match.
+/// The result of a query for the trades, a line for each match.
 fn check(sql: &str, expected: Expect) {
     let shown = match run(&mut tables(sql)) {
         Err(reason) => reason,
@@ -146,7 +147,7 @@ fn check(sql: &str, expected: Expect) {
     expected.assert_eq(&shown);
 }
 
-/// Why a query is refused.
+/// The problems of a refused query.
 fn check_refused(sql: &str, expected: Expect) {
     let problems = checked(sql).map(|_| ()).expect_err("problems");
     expected.assert_eq(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
@@ -188,7 +189,7 @@ fn other_classes_lists_and_times() {
 }
 
 #[test]
-fn the_moment_is_that_of_the_batch() {
+fn now_is_the_time_of_the_batch() {
     for now in ["'now'", "", "'subsec'"] {
         let sql = format!(
             "SELECT 0 AS _event, 1 AS _subscription, unixepoch({now}) AS count, datetime({now}) AS since,
@@ -198,7 +199,7 @@ fn the_moment_is_that_of_the_batch() {
     }
     check(
         "SELECT 0 AS _event, 1 AS _subscription, datetime('now', 'localtime') AS since",
-        expect!["datetime: the zone of this machine is not known to rules; times are in UTC"],
+        expect!["datetime: the time zone of this machine is not available to rules; times are in UTC"],
     );
 }
 
@@ -225,12 +226,12 @@ fn joins_by_common_columns() {
     for join in ["JOIN watch USING (symbol)", "NATURAL JOIN (SELECT _subscription, symbol FROM watch)"] {
         check(&format!("SELECT _event, _subscription FROM events {join} WHERE symbol = 'CD'"), expect!["2 s-3"]);
     }
-    // Both have tags, too.
+    // Both also have tags.
     check("SELECT _event, _subscription FROM events NATURAL JOIN watch", expect![""]);
 }
 
 #[test]
-fn of_rows_for_one_event_and_subscription_the_first_counts() {
+fn only_the_first_row_of_an_event_and_subscription_counts() {
     check(
         "SELECT 1 AS _event, _subscription, n.value AS count FROM watch, json_each('[3, 1, 2]') n WHERE _subscription < 3
          ORDER BY _subscription DESC, n.value",
@@ -241,7 +242,7 @@ fn of_rows_for_one_event_and_subscription_the_first_counts() {
 }
 
 #[test]
-fn a_query_that_gives_nonsense_fails() {
+fn invalid_results_are_errors() {
     for (sql, reason) in [
         ("SELECT 4 AS _event, 1 AS _subscription", "`_event` is none of the 4 events of the batch"),
         ("SELECT -1 AS _event, 1 AS _subscription", "`_event` is none of the 4 events of the batch"),
@@ -251,7 +252,7 @@ fn a_query_that_gives_nonsense_fails() {
             "SELECT 0 AS _event, 4 AS _subscription",
             "`_subscription` is 4, and `s-4` is no enabled subscription of `watch`",
         ),
-        ("SELECT 0 AS _event, 1 AS _subscription, 'x' AS total", "`total` gives text where a number is wanted"),
+        ("SELECT 0 AS _event, 1 AS _subscription, 'x' AS total", "`total` gives text where a number is expected"),
         (
             "SELECT 0 AS _event, 1 AS _subscription, 1.5 AS count",
             "`count` gives should be an integer of 64 bits without fraction",
@@ -259,7 +260,7 @@ fn a_query_that_gives_nonsense_fails() {
         ("SELECT 0 AS _event, 1 AS _subscription, json('{') AS symbol", "malformed JSON"),
         (
             "SELECT 0 AS _event, 1 AS _subscription, hex(printf('%3000000d', 1)) AS symbol",
-            "makes a value that is too long",
+            "creates a value that is too long",
         ),
     ] {
         assert_eq!(run(&mut tables(sql)), Err(reason.to_owned()), "{sql}");
@@ -269,19 +270,19 @@ fn a_query_that_gives_nonsense_fails() {
 #[test]
 fn changes_are_seen_by_the_next_batch() {
     let mut tables = tables("SELECT _event, _subscription FROM events JOIN watch USING (symbol)");
-    let told = |tables: &mut QueryTables| -> Vec<(u32, u64)> {
+    let found_matches = |tables: &mut QueryTables| -> Vec<(u32, u64)> {
         run(tables).expect("matches").iter().map(|found| (found.event, found.subscription.0)).collect()
     };
-    assert_eq!(told(&mut tables), [(0, 1), (0, 2), (1, 1), (1, 2), (2, 3)]);
+    assert_eq!(found_matches(&mut tables), [(0, 1), (0, 2), (1, 1), (1, 2), (2, 3)]);
     tables.remove(SubscriptionId(2));
     tables.put(&subscription(1, "watch", r#"{"symbol": "CD"}"#), &[]);
-    assert_eq!(told(&mut tables), [(2, 1), (2, 3)]);
+    assert_eq!(found_matches(&mut tables), [(2, 1), (2, 3)]);
     tables.put(&subscription(1, "watch", "not an object"), &[]);
-    assert_eq!(told(&mut tables), [(2, 3)]);
+    assert_eq!(found_matches(&mut tables), [(2, 3)]);
 }
 
 #[test]
-fn what_is_known_beside_the_parameters() {
+fn columns_besides_the_parameters() {
     check(
         "SELECT 0 AS _event, min(_subscription) AS _subscription, _channel AS symbol, _created_at AS since, count(*) AS count
          FROM watch GROUP BY _subscriber",
@@ -299,26 +300,26 @@ events:
   trade: { fields: { symbol: string, price: number } }
   news: { fields: { symbol: string, text: string } }
 subscriptions: { watch: { fields: { symbol: string } } }
-notifications: { told: { fields: { text: string }, content: { templates: { base: { text: x } } } } }
+notifications: { alert: { fields: { text: string }, content: { templates: { base: { text: x } } } } }
 rules:
-  price: { on: trade, subscription: watch, notify: told, sql: "SELECT _event, _subscription, format('%.1f', price) AS text FROM events JOIN watch USING (symbol)" }
-  text: { on: news, subscription: watch, notify: told, sql: "SELECT _event, _subscription, text FROM events JOIN watch USING (symbol)" }
-  off: { on: news, subscription: watch, notify: told, enabled: false, sql: "SELECT _event, _subscription, text FROM events, watch" }
+  price: { on: trade, subscription: watch, notify: alert, sql: "SELECT _event, _subscription, format('%.1f', price) AS text FROM events JOIN watch USING (symbol)" }
+  text: { on: news, subscription: watch, notify: alert, sql: "SELECT _event, _subscription, text FROM events JOIN watch USING (symbol)" }
+  off: { on: news, subscription: watch, notify: alert, enabled: false, sql: "SELECT _event, _subscription, text FROM events, watch" }
 "#;
     let application = definition::read(text, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
     let (set, problems) = QuerySet::check(&application, &[], &[]);
     assert_eq!(problems, []);
     let mut tables = QueryTables::open(Arc::new(set)).expect("a database").expect("queries");
     tables.put(&subscription(1, "watch", r#"{"symbol": "AB"}"#), &[]);
-    let mut told = |class: &str, event: &str| {
+    let mut found_matches = |class: &str, event: &str| {
         let (batch, fields) = batch(&application, class, &[event]);
-        let firings = tables.run(&batch, &fields, &nothing(), |_| true).expect("a whole batch");
+        let firings = tables.run(&batch, &fields, &no_columns(), |_| true).expect("a whole batch");
         let first = |firing: &QueryFiring| firing.outcome.as_ref().expect("matches")[0].values[0].clone();
         firings.iter().map(first).collect::<Vec<_>>()
     };
     for _ in 0..2 {
-        assert_eq!(told("trade", r#"{"symbol": "AB", "price": 2}"#), [Value::from("2.0")]);
-        assert_eq!(told("news", r#"{"symbol": "AB", "text": "up"}"#), [Value::from("up")]);
+        assert_eq!(found_matches("trade", r#"{"symbol": "AB", "price": 2}"#), [Value::from("2.0")]);
+        assert_eq!(found_matches("news", r#"{"symbol": "AB", "text": "up"}"#), [Value::from("up")]);
     }
 }
 
@@ -328,21 +329,21 @@ fn events_of_an_older_version_and_of_other_classes() {
     let application = tables_application(&tables);
     let (other, fields) = batch(&application, "other", &[r#"{"secret": "x"}"#]);
     assert!(!tables.concerns(&other.class));
-    assert_eq!(tables.run(&other, &fields, &nothing(), |_| true), Ok(Vec::new()));
-    // The older version had no price, and sizes that were text.
+    assert_eq!(tables.run(&other, &fields, &no_columns(), |_| true), Ok(Vec::new()));
+    // The older version had no price, and sizes were text.
     let older = definition::read(
         "{ application: shop, events: { trade: { fields: { size: string, symbol: string } } } }",
         &|_| None,
     );
     let (old, fields) = batch(&older.expect("a definition"), "trade", &[r#"{"symbol": "CD", "size": "3"}"#]);
-    let firings = tables.run(&old, &fields, &nothing(), |_| true).expect("a whole batch");
+    let firings = tables.run(&old, &fields, &no_columns(), |_| true).expect("a whole batch");
     let expected = QueryMatch { event: 0, subscription: SubscriptionId(3), values: vec![Value::Null] };
     assert_eq!(firings[0].outcome, Ok(vec![expected]));
-    assert_eq!(tables.run(&old, &fields, &nothing(), |_| false), Ok(Vec::new()));
+    assert_eq!(tables.run(&old, &fields, &no_columns(), |_| false), Ok(Vec::new()));
 }
 
 #[test]
-fn what_takes_too_long_is_stopped_and_harms_nobody() {
+fn slow_queries_are_stopped_and_do_not_affect_others() {
     for sql in [
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 0 AS _event, max(i) AS _subscription FROM n",
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT 0 AS _event, i AS _subscription FROM n",
@@ -358,9 +359,9 @@ fn what_takes_too_long_is_stopped_and_harms_nobody() {
     }
 }
 
-/// What SQLite alone would look for through minutes, and never at the clock.
+/// Calls that take SQLite minutes without a check of the deadline.
 #[test]
-fn one_call_of_a_function_is_stopped_too_or_is_quick() {
+fn single_function_calls_are_fast_or_stopped() {
     let text = |letter: &str, bytes: u32| format!("printf('%.*c', {bytes}, '{letter}')");
     let (long, part) = (text("a", 1_900_000), text("a", 900_000));
     let quick = "`_subscription` is 0, and `s-0` is no enabled subscription of `watch`";
@@ -373,14 +374,14 @@ fn one_call_of_a_function_is_stopped_too_or_is_quick() {
         assert!(problems.is_empty(), "{problems:?}");
         let mut tables = QueryTables::open(Arc::new(set)).expect("a database").expect("a query");
         let reason = run(&mut tables).expect_err("stopped");
-        // A slow machine may stop what is quick.
+        // A slow machine may also stop the fast ones.
         assert!(reason == expected || reason == stopped, "{value}: {reason}");
     };
     check(&format!("instr({long}, {part} || 'b')"), quick);
     check(&format!("length(replace({long}, {part} || 'b', 'c')) - 1900000"), quick);
     check(&format!("length(trim({long}, {part}))"), quick);
     check(&format!("length(trim({long}, replace({}, 'b', 'bc') || 'a'))", text("b", 900_000)), quick);
-    check(&format!("length(replace({long}, 'a', {part}))"), "makes a value that is too long");
+    check(&format!("length(replace({long}, 'a', {part}))"), "creates a value that is too long");
     check(&format!("{long} LIKE '%{}b'", "a".repeat(990)), stopped);
     check(&format!("{long} GLOB '*{}c'", "[ab]".repeat(245)), stopped);
     let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)";
@@ -389,7 +390,7 @@ fn one_call_of_a_function_is_stopped_too_or_is_quick() {
 }
 
 #[test]
-fn slow_more_matches_than_are_bearable_fail() {
+fn slow_too_many_matches_are_an_error() {
     let sql =
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 0 AS _event, i AS _subscription FROM n";
     let set = {
@@ -433,7 +434,7 @@ fn a_query_only_reads() {
         ("SELECT 1 FROM dbstat", "may not read `dbstat`"),
         ("EXPLAIN SELECT _event, _subscription FROM events, watch", "is not a query"),
         ("", "is not a query"),
-        ("-- nothing", "is not a query"),
+        ("-- no_columns", "is not a query"),
     ] {
         let problems = checked(sql).map(|_| ()).expect_err(sql);
         assert!(problems[0].message.starts_with(refused), "{sql}: {}", problems[0]);
@@ -441,7 +442,7 @@ fn a_query_only_reads() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place_and_what_would_be_right() {
+fn errors_have_a_position_and_a_hint() {
     check_refused(
         "SELECT _event, _subscription\nFROM events JOIN wach USING (symbol)",
         expect!["rules.sum.sql: no such table: wach; did you mean `watch`?"],
@@ -461,20 +462,20 @@ fn what_is_wrong_is_told_with_its_place_and_what_would_be_right() {
     check_refused(
         "SELECT symbol FROM watch",
         expect![[r#"
-            rules.sum.sql: gives no column `_event`, the place of the event in its batch; select `events._event`
-            rules.sum.sql: gives no column `_subscription`, the subscription that is told; select `_subscription` of `watch`"#]],
+            rules.sum.sql: gives no column `_event`, the position of the event in its batch; select `events._event`
+            rules.sum.sql: gives no column `_subscription`, the subscription to notify; select `_subscription` of `watch`"#]],
     );
     check_refused(
         "SELECT _event, _subscription, price, 1 AS totl, 2 AS count, 3 AS count FROM events, watch",
         expect![[r#"
-            rules.sum.sql: gives the column `price`, and `told` has no such field; name columns after the notification's fields by `AS`, or leave them out
-            rules.sum.sql: gives the column `totl`, and `told` has no such field; did you mean `total`?
+            rules.sum.sql: gives the column `price`, and `alert` has no such field; name columns after the notification's fields by `AS`, or leave them out
+            rules.sum.sql: gives the column `totl`, and `alert` has no such field; did you mean `total`?
             rules.sum.sql: gives the column `count` twice; give one of them another name by `AS`, or leave it out"#]],
     );
     check_refused(
         "SELECT _event, _subscription FROM events, watch WHERE price > :price",
         expect![
-            "rules.sum.sql: has parameters such as `?1` or `:name`, which nobody fills; read what you need from `events` and the tables of the subscription classes"
+            "rules.sum.sql: has parameters such as `?1` or `:name`, which have no values; read what you need from `events` and the tables of the subscription classes"
         ],
     );
     check_refused(
@@ -484,7 +485,7 @@ fn what_is_wrong_is_told_with_its_place_and_what_would_be_right() {
     check_refused(
         "SELECT _event, _subscription, random() AS count FROM events, watch",
         expect![
-            "rules.sum.sql: may not call `random`: the query of a rule only reads; it is a `SELECT` from `events` and the tables `mute`, `watch`, with functions that give the same for the same arguments"
+            "rules.sum.sql: may not call `random`: the query of a rule can only read; it is a `SELECT` from `events` and the tables `mute`, `watch`, with deterministic functions"
         ],
     );
 }
@@ -523,12 +524,12 @@ fn plans_name_their_indexes_and_warn_of_scans() {
     expect![[r#"
         SCAN e
         SCAN w
-        ! no index answers: the query reads every subscription of `watch` again and again for each event batch, inside another loop"#]]
+        ! no index answers: the query reads every subscription of `watch` repeatedly for each event batch, inside another loop"#]]
     .assert_eq(&plan("SELECT _event, _subscription FROM events e CROSS JOIN watch w WHERE w.\"limit\" * 2 < e.price"));
 }
 
 #[test]
-fn only_what_is_read_is_kept() {
+fn only_columns_that_are_read_are_stored() {
     let set = checked("SELECT _event, _subscription FROM events e JOIN watch w ON w.symbol = e.symbol").expect("right");
     let plan = &set.tables["watch"];
     assert_eq!((plan.fields.len(), plan.indexes.len()), (1, 1));
@@ -537,7 +538,7 @@ fn only_what_is_read_is_kept() {
 }
 
 #[test]
-fn names_that_sql_cannot_tell_apart_are_refused() {
+fn names_that_sql_cannot_distinguish_are_refused() {
     let text = r#"
 application: twins
 events: { e: { fields: { a: string, A: string } } }
@@ -548,8 +549,8 @@ rules: { r: { on: e, subscription: s, notify: n, sql: "SELECT _event, _subscript
     let application = definition::read(text, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
     let (_, problems) = QuerySet::check(&application, &[], &[]);
     expect![[r#"
-        rules.r.sql: the subscription classes `S` and `s` differ only in case, which SQL does not tell apart; rename one of them, or write the rule with `when`
-        rules.r.sql: the fields of `e`, `a` and `A` differ only in case, which SQL does not tell apart; rename one of them, or write the rule with `when`
+        rules.r.sql: the subscription classes `S` and `s` differ only in case, which SQL does not distinguish; rename one of them, or write the rule with `when`
+        rules.r.sql: the fields of `e`, `a` and `A` differ only in case, which SQL does not distinguish; rename one of them, or write the rule with `when`
         rules.r.sql: the subscription class `events` has a name that means something else in SQL; rename the class, or write the rule with `when`"#]]
     .assert_eq(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
 }

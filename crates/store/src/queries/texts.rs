@@ -1,6 +1,6 @@
-//! Functions of text for which SQLite takes time that grows with the product of what they are given: one call could take
-//! minutes, and nobody looks at the clock in between. The answers here are the same, and the time grows with the sum. Where
-//! it cannot, the clock is looked at.
+//! Text functions for which SQLite needs time proportional to the product of the argument lengths: one call could
+//! take minutes without a check of the deadline. The results here are the same, and the time is proportional to the
+//! sum of the lengths. Where that is not possible, the deadline is checked.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -13,48 +13,50 @@ use rusqlite::{
 
 use super::{guard::VALUE_BYTES_MAX, wildcards::Wildcards};
 
-/// Longest pattern of `LIKE` and `GLOB`, in bytes.
+/// Maximum length of a pattern of `LIKE` and `GLOB`, in bytes.
 const PATTERN_BYTES_MAX: usize = 1_000;
 
 type OfTexts = fn(&[Cow<'_, str>]) -> rusqlite::Result<Sql>;
 
 /// By name and number of arguments.
 const OF_TEXTS: [(&str, i32, OfTexts); 8] = [
-    ("replace", 3, |given| replaced(&given[0], &given[1], &given[2])),
+    ("replace", 3, |given| replace(&given[0], &given[1], &given[2])),
     ("trim", 1, |given| Ok(Sql::Text(given[0].trim_matches(' ').to_owned()))),
     ("ltrim", 1, |given| Ok(Sql::Text(given[0].trim_start_matches(' ').to_owned()))),
     ("rtrim", 1, |given| Ok(Sql::Text(given[0].trim_end_matches(' ').to_owned()))),
-    ("trim", 2, |given| Ok(trimmed(&given[0], &given[1], true, true))),
-    ("ltrim", 2, |given| Ok(trimmed(&given[0], &given[1], true, false))),
-    ("rtrim", 2, |given| Ok(trimmed(&given[0], &given[1], false, true))),
-    ("unhex", 2, |given| Ok(unhexed(&given[0], &given[1]))),
+    ("trim", 2, |given| Ok(trim(&given[0], &given[1], true, true))),
+    ("ltrim", 2, |given| Ok(trim(&given[0], &given[1], true, false))),
+    ("rtrim", 2, |given| Ok(trim(&given[0], &given[1], false, true))),
+    ("unhex", 2, |given| Ok(unhex(&given[0], &given[1]))),
 ];
 
-/// `is_over` says whether the query has had its time.
+/// `is_over` returns whether the deadline has passed.
 pub(super) fn register(
     connection: &Connection,
     is_over: impl Fn() -> bool + Clone + Send + 'static,
 ) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-    let numbers = Arc::new(Numbers(Mutex::new(Connection::open_in_memory()?)));
+    let formatter = Arc::new(NumberFormatter(Mutex::new(Connection::open_in_memory()?)));
     for (name, arguments, function) in OF_TEXTS {
-        let numbers = numbers.clone();
-        connection.create_scalar_function(name, arguments, flags, move |context| match numbers.texts(context)? {
-            Some(given) => function(&given),
-            None => Ok(Sql::Null),
+        let formatter = formatter.clone();
+        connection.create_scalar_function(name, arguments, flags, move |context| {
+            match formatter.texts(context)? {
+                Some(given) => function(&given),
+                None => Ok(Sql::Null),
+            }
         })?;
     }
     connection.create_scalar_function("instr", 2, flags, {
-        let numbers = numbers.clone();
-        move |context| place(context, &numbers)
+        let formatter = formatter.clone();
+        move |context| place(context, &formatter)
     })?;
     for (name, arguments) in [("like", 2), ("like", 3), ("glob", 2)] {
-        let (is_over, numbers) = (is_over.clone(), numbers.clone());
+        let (is_over, formatter) = (is_over.clone(), formatter.clone());
         connection.create_scalar_function(name, arguments, flags, move |context| {
-            let Some(given) = numbers.texts(context)? else { return Ok(None) };
+            let Some(given) = formatter.texts(context)? else { return Ok(None) };
             let wildcards = wildcards(name, context, &given)?;
-            match wildcards.fits(&given[1], &is_over) {
-                Some(fits) => Ok(Some(fits)),
+            match wildcards.matches(&given[1], &is_over) {
+                Some(matches) => Ok(Some(matches)),
                 None => Err(Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_INTERRUPT), None)),
             }
         })?;
@@ -62,33 +64,33 @@ pub(super) fn register(
     Ok(())
 }
 
-/// SQLite, to spell numbers as it does.
-struct Numbers(Mutex<Connection>);
+/// Formats numbers as SQLite does.
+struct NumberFormatter(Mutex<Connection>);
 
-impl Numbers {
+impl NumberFormatter {
     /// All arguments as text; `None` if one of them is null.
     fn texts<'a>(&self, context: &'a Context<'_>) -> rusqlite::Result<Option<Vec<Cow<'a, str>>>> {
         let text = |at| {
             Ok(match context.get_raw(at) {
                 ValueRef::Null => None,
                 ValueRef::Integer(number) => Some(Cow::Owned(number.to_string())),
-                ValueRef::Real(number) => Some(Cow::Owned(self.spelled(number)?)),
+                ValueRef::Real(number) => Some(Cow::Owned(self.format(number)?)),
                 ValueRef::Text(text) | ValueRef::Blob(text) => Some(String::from_utf8_lossy(text)),
             })
         };
         (0..context.len()).map(text).collect()
     }
 
-    fn spelled(&self, number: f64) -> rusqlite::Result<String> {
+    fn format(&self, number: f64) -> rusqlite::Result<String> {
         let connection = self.0.lock();
         let mut statement = connection.prepare_cached("SELECT CAST(?1 AS TEXT)")?;
         statement.query_row([number], |row| row.get(0))
     }
 }
 
-/// Where the second of two values begins in the first, counted from 1; 0 if nowhere.
-fn place(context: &Context<'_>, numbers: &Numbers) -> rusqlite::Result<Option<i64>> {
-    // Bytes are letters where both are bytes.
+/// Position of the second value in the first, counted from 1; 0 if it does not occur.
+fn place(context: &Context<'_>, formatter: &NumberFormatter) -> rusqlite::Result<Option<i64>> {
+    // If both are blobs, positions are counted in bytes.
     let of_bytes = |at| match context.get_raw(at) {
         ValueRef::Blob(bytes) => Some(bytes.iter().copied().map(char::from).collect::<String>()),
         _ => None,
@@ -100,10 +102,10 @@ fn place(context: &Context<'_>, numbers: &Numbers) -> rusqlite::Result<Option<i6
     if let (Some(text), Some(part)) = (of_bytes(0), of_bytes(1)) {
         return Ok(count(&text, &part));
     }
-    Ok(numbers.texts(context)?.and_then(|given| count(&given[0], &given[1])))
+    Ok(formatter.texts(context)?.and_then(|given| count(&given[0], &given[1])))
 }
 
-fn replaced(text: &str, part: &str, by: &str) -> rusqlite::Result<Sql> {
+fn replace(text: &str, part: &str, by: &str) -> rusqlite::Result<Sql> {
     if part.is_empty() {
         return Ok(Sql::Text(text.to_owned()));
     }
@@ -114,7 +116,7 @@ fn replaced(text: &str, part: &str, by: &str) -> rusqlite::Result<Sql> {
     Ok(Sql::Text(text.replace(part, by)))
 }
 
-/// Letters in order, to find one quickly.
+/// The characters in order, for fast lookup.
 fn sorted(letters: &str) -> Vec<char> {
     let mut letters: Vec<char> = letters.chars().collect();
     letters.sort_unstable();
@@ -122,7 +124,7 @@ fn sorted(letters: &str) -> Vec<char> {
     letters
 }
 
-fn trimmed(text: &str, letters: &str, at_start: bool, at_end: bool) -> Sql {
+fn trim(text: &str, letters: &str, at_start: bool, at_end: bool) -> Sql {
     let letters = sorted(letters);
     let goes = |letter: char| letters.binary_search(&letter).is_ok();
     let text = if at_start { text.trim_start_matches(goes) } else { text };
@@ -130,8 +132,8 @@ fn trimmed(text: &str, letters: &str, at_start: bool, at_end: bool) -> Sql {
     Sql::Text(text.to_owned())
 }
 
-/// The bytes of pairs of digits, between which these letters may stand; null if it is something else.
-fn unhexed(text: &str, between: &str) -> Sql {
+/// Decodes pairs of hexadecimal digits, with these separators between pairs; null if the text has another format.
+fn unhex(text: &str, between: &str) -> Sql {
     let between = sorted(between);
     let mut bytes = Vec::with_capacity(text.len() / 2);
     let mut letters = text.chars();
@@ -148,7 +150,7 @@ fn unhexed(text: &str, between: &str) -> Sql {
     Sql::Blob(bytes)
 }
 
-/// The pattern of a call, which stays read while it and its escape stay the same.
+/// The parsed pattern of a call, cached while the pattern and the escape character stay the same.
 fn wildcards(name: &str, context: &Context<'_>, given: &[Cow<'_, str>]) -> rusqlite::Result<Arc<Wildcards>> {
     let failed = |reason: &str| Error::UserFunctionError(reason.into());
     let pattern = &given[0];
@@ -160,7 +162,7 @@ fn wildcards(name: &str, context: &Context<'_>, given: &[Cow<'_, str>]) -> rusql
     }
     let no_letter = || failed("ESCAPE expression must be a single character");
     let escape = given.get(2).map(|escape| sole_letter(escape).ok_or_else(no_letter)).transpose()?;
-    // SQLite keeps what was read beside a pattern that is a constant; the escape may be none.
+    // SQLite caches data for constant patterns; the escape character may differ.
     match context.get_aux::<Wildcards>(0)? {
         Some(read) if read.escape == escape => Ok(read),
         _ => context.set_aux(0, Wildcards::like(pattern, escape)),
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_those_of_sqlite() {
+    fn results_are_equal_to_those_of_sqlite() {
         let plain = Connection::open_in_memory().expect("a database");
         let ours = Connection::open_in_memory().expect("a database");
         register(&ours, || false).expect("functions");
@@ -221,7 +223,7 @@ mod tests {
         for _ in 0..2_000 {
             let given: [Sql; 3] = std::array::from_fn(|_| random_value(&mut random));
             for call in CALLS {
-                // SQLite looks at the escape, and at what is to be replaced, before it looks for null.
+                // SQLite checks the escape character, and the text to replace, before it checks for null.
                 if (call.contains("ESCAPE") || call.contains("replace")) && given.contains(&Sql::Null) {
                     continue;
                 }

@@ -1,10 +1,10 @@
-//! Values of the model in SQL and back.
+//! Conversion of model values to SQL and back.
 //!
 //! | model | SQL |
 //! |---|---|
 //! | boolean | integer, 0 or 1 |
 //! | integer, number, string | integer, real, text |
-//! | timestamp | text in UTC with six places, such as `2026-11-21T09:30:00.000000Z`: sorts by time |
+//! | timestamp | text in UTC with six decimals, such as `2026-11-21T09:30:00.000000Z`: sorts by time |
 //! | list, map | text: JSON, for `json_each` and `->>` |
 
 use rusqlite::types::{Value as Sql, ValueRef};
@@ -31,7 +31,7 @@ pub(super) fn to_sql(value: &Value) -> Sql {
     }
 }
 
-/// Always as long, so that texts sort as times do. Beyond the years 0 to 9999 it is the plain text.
+/// Fixed length, so that texts sort in the order of time. Years outside 0 to 9999 use the plain format.
 pub(super) fn timestamp_text(time: Timestamp) -> String {
     let text = time.to_string();
     match text.strip_suffix('Z') {
@@ -41,7 +41,7 @@ pub(super) fn timestamp_text(time: Timestamp) -> String {
     }
 }
 
-/// What SQL gave, without a type to hold it against.
+/// Converts a value of SQL without an expected type.
 pub(super) fn plain(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
@@ -51,12 +51,12 @@ pub(super) fn plain(value: ValueRef<'_>) -> Value {
     }
 }
 
-/// What SQL gave, as a field of this type.
+/// Converts a value of SQL to a field type.
 ///
 /// # Errors
-/// What was given instead.
+/// A description of the unexpected value.
 pub(super) fn from_sql(value: ValueRef<'_>, kind: FieldType) -> Result<Value, String> {
-    let wrong = |given: &str| Err(format!("{given} where a {} is wanted", kind.name()));
+    let wrong = |given: &str| Err(format!("{given} where a {} is expected", kind.name()));
     match (kind, value) {
         (_, ValueRef::Null) => Ok(Value::Null),
         (_, ValueRef::Blob(_)) => wrong("bytes"),
@@ -82,7 +82,7 @@ pub(super) fn from_sql(value: ValueRef<'_>, kind: FieldType) -> Result<Value, St
     }
 }
 
-/// As RFC 3339 has it, or as SQLite's `datetime` writes it, in UTC.
+/// Parses RFC 3339, or the format of SQLite's `datetime`, in UTC.
 fn timestamp(text: &str) -> Result<Timestamp, String> {
     let error = match text.parse() {
         Ok(time) => return Ok(time),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sql_gives_is_held_against_the_type() {
+    fn values_of_sql_are_checked_against_the_type() {
         let text = |text: &'static str| ValueRef::Text(text.as_bytes());
         assert_eq!(from_sql(ValueRef::Integer(1), FieldType::Boolean), Ok(Value::Boolean(true)));
         assert_eq!(from_sql(ValueRef::Integer(3), FieldType::Number), Ok(Value::Number(3.0)));

@@ -1,37 +1,37 @@
-//! What `LIKE` and `GLOB` ask of a text. The answers are those of SQLite, which looks for some patterns in some texts for
-//! minutes and never at the clock.
+//! Matching of `LIKE` and `GLOB`. The results are those of SQLite, which needs minutes for some patterns and texts
+//! without a check of the deadline.
 
 use std::str::Chars;
 
 /// A pattern.
 #[derive(Debug)]
 pub(super) struct Wildcards {
-    /// None: it cannot be finished, and fits nothing.
+    /// `None`: the pattern is incomplete and matches nothing.
     parts: Option<Vec<Part>>,
-    /// Whether letters of ASCII count whatever their case.
+    /// Whether ASCII letters are compared without case.
     is_folded: bool,
-    /// Before which letter the wildcards of `LIKE` stand for themselves.
+    /// The character before which the wildcards of `LIKE` are literal.
     pub escape: Option<char>,
 }
 
 #[derive(Debug)]
 enum Part {
-    /// Any letters, or none.
+    /// Any number of characters.
     Many,
     One,
     Letter(char),
-    /// One within these ranges, or outside of all of them.
-    Among {
+    /// A character within these ranges, or outside of all of them.
+    Class {
         ranges: Vec<(char, char)>,
         is_inverted: bool,
     },
 }
 
-/// Letters that are looked at between two looks at the clock.
-const LOOKS: u32 = 1 << 16;
+/// Number of characters that are compared between two checks of the deadline.
+const CHECK_INTERVAL: u32 = 1 << 16;
 
 impl Wildcards {
-    /// `%` and `_`, and a letter before which they stand for themselves.
+    /// A pattern with `%` and `_`, and an optional escape character.
     pub fn like(pattern: &str, escape: Option<char>) -> Wildcards {
         let literal = |letter: char| Part::Letter(letter.to_ascii_lowercase());
         let parts = parts(pattern, |letter, rest| match letter {
@@ -43,27 +43,27 @@ impl Wildcards {
         Wildcards { parts, is_folded: true, escape }
     }
 
-    /// `*`, `?` and `[...]`.
+    /// A pattern with `*`, `?` and `[...]`.
     pub fn glob(pattern: &str) -> Wildcards {
         let parts = parts(pattern, |letter, rest| match letter {
             '*' => Some(Part::Many),
             '?' => Some(Part::One),
-            '[' => among(rest),
+            '[' => class(rest),
             letter => Some(Part::Letter(letter)),
         });
         Wildcards { parts, is_folded: false, escape: None }
     }
 
-    /// Whether a whole text fits; `None` if `is_over` said so before that was clear.
-    pub fn fits(&self, text: &str, is_over: &dyn Fn() -> bool) -> Option<bool> {
+    /// Whether a whole text matches; `None` if `is_over` returned true before.
+    pub fn matches(&self, text: &str, is_over: &dyn Fn() -> bool) -> Option<bool> {
         let Some(parts) = &self.parts else { return Some(false) };
         let (mut part, mut at) = (0, 0);
-        // Behind the last `Many`: the part that follows it, and where that was last tried.
+        // After the last `Many`: the next part, and the position where it was last tried.
         let mut retry: Option<(usize, usize)> = None;
-        let mut looks = 0;
+        let mut steps = 0;
         loop {
-            looks += 1;
-            if looks % LOOKS == 0 && is_over() {
+            steps += 1;
+            if steps % CHECK_INTERVAL == 0 && is_over() {
                 return None;
             }
             let letter = text[at..].chars().next();
@@ -74,9 +74,9 @@ impl Wildcards {
                     retry = Some((part, at));
                     continue;
                 }
-                // Whatever is left of the pattern needs letters, and later there are fewer.
+                // The rest of the pattern needs characters, and later positions have fewer.
                 (Some(_), None) => return Some(false),
-                (Some(wanted), Some(letter)) if self.takes(wanted, letter) => {
+                (Some(wanted), Some(letter)) if self.matches_one(wanted, letter) => {
                     part += 1;
                     at += letter.len_utf8();
                     continue;
@@ -90,19 +90,19 @@ impl Wildcards {
         }
     }
 
-    fn takes(&self, part: &Part, letter: char) -> bool {
+    fn matches_one(&self, part: &Part, letter: char) -> bool {
         match part {
             Part::Many | Part::One => true,
             Part::Letter(wanted) if self.is_folded => *wanted == letter.to_ascii_lowercase(),
             Part::Letter(wanted) => *wanted == letter,
-            Part::Among { ranges, is_inverted } => {
+            Part::Class { ranges, is_inverted } => {
                 ranges.iter().any(|(low, high)| (*low..=*high).contains(&letter)) != *is_inverted
             }
         }
     }
 }
 
-/// The parts of a pattern, each read from a letter and what it takes of those behind it. `None`: one is not finished.
+/// The parts of a pattern, each parsed from a character and the following ones. `None`: the pattern is incomplete.
 fn parts(pattern: &str, read: impl Fn(char, &mut Chars<'_>) -> Option<Part>) -> Option<Vec<Part>> {
     let mut letters = pattern.chars();
     let mut parts = Vec::new();
@@ -112,8 +112,8 @@ fn parts(pattern: &str, read: impl Fn(char, &mut Chars<'_>) -> Option<Part>) -> 
     Some(parts)
 }
 
-/// What follows on `[`. `None`: it is never closed.
-fn among(letters: &mut Chars<'_>) -> Option<Part> {
+/// Parses the characters after `[`. `None`: there is no closing bracket.
+fn class(letters: &mut Chars<'_>) -> Option<Part> {
     let mut ranges = Vec::new();
     let mut letter = letters.next()?;
     let is_inverted = letter == '^';
@@ -124,7 +124,7 @@ fn among(letters: &mut Chars<'_>) -> Option<Part> {
         ranges.push((letter, letter));
         letter = letters.next()?;
     }
-    // What a `-` makes a range of.
+    // The start of a possible range with `-`.
     let mut before = None;
     while letter != ']' {
         let next = letters.clone().next();
@@ -141,5 +141,5 @@ fn among(letters: &mut Chars<'_>) -> Option<Part> {
         }
         letter = letters.next()?;
     }
-    Some(Part::Among { ranges, is_inverted })
+    Some(Part::Class { ranges, is_inverted })
 }

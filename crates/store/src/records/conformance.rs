@@ -1,13 +1,13 @@
-//! What every backend of the records does. Each story runs on each of them.
+//! Conformance suite of the records port. Each scenario runs on every backend.
 
-mod applications; // applications, keys
-mod subscribers; // whom to tell
-mod segments; // some of them
-mod suppressions; // those who are not written to
-mod subscriptions; // what they care about
-mod schedules; // and when
-mod feed; // what changed, in order
-mod twins; // random acts, on every backend
+mod applications; // applications and API keys
+mod subscribers; // subscribers and devices
+mod segments; // segments
+mod suppressions; // suppressions
+mod subscriptions; // subscriptions
+mod schedules; // schedules of subscriptions
+mod change_log; // the change log
+mod differential; // random operations with equal results on every backend
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     preferences::Preferences,
     subscriber::{Device, DeviceState, Profile},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     suppression::{Cause, Policy, Report, Suppression, Target},
     time::Timestamp,
     value::Value,
@@ -28,20 +28,25 @@ use crate::{
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 
-/// Runs a story on each backend, which keeps few places of its feed.
-fn check(story: impl AsyncFn(&dyn Records)) {
+/// Runs a scenario on each backend, with a short change log.
+fn check(scenario: impl AsyncFn(&dyn Records)) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     println!("in memory");
-    runtime.block_on(story(&MemoryRecords::with_feed_kept(FEW).expect("random numbers")));
+    runtime.block_on(scenario(&MemoryRecords::with_changes_kept(CHANGES_KEPT_IN_TESTS).expect("random numbers")));
     println!("on SQLite");
     let folder = tempfile::tempdir().expect("a folder");
-    runtime.block_on(story(&open(folder.path())));
+    runtime.block_on(scenario(&open(folder.path())));
 }
 
-const FEW: u64 = 2_000;
+const CHANGES_KEPT_IN_TESTS: u64 = 2_000;
 
 fn open(folder: &std::path::Path) -> SqliteRecords {
-    let options = RecordsOptions { reserve_bytes: 0, readers: 1, feed_kept: FEW, ..RecordsOptions::default() };
+    let options = RecordsOptions {
+        reserve_bytes: 0,
+        readers: 1,
+        changes_kept: CHANGES_KEPT_IN_TESTS,
+        ..RecordsOptions::default()
+    };
     SqliteRecords::open(folder, &options).expect("the records open")
 }
 
@@ -53,7 +58,7 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-fn who(text: &str) -> SubscriberId {
+fn subscriber_id(text: &str) -> SubscriberId {
     text.parse().expect("a subscriber id")
 }
 
@@ -65,7 +70,7 @@ fn mailbox(address: &str) -> Device {
     Device { channel: name("mail"), address: address.to_owned(), state: DeviceState::Active }
 }
 
-/// A subscriber with active devices, each as `name=channel`.
+/// Subscriber with active devices, each given as `name=channel`.
 fn person(id: &str, devices: &[&str]) -> NewSubscriber {
     let device = |text: &&str| {
         let (device, channel) = text.split_once('=').expect("name=channel");
@@ -73,7 +78,7 @@ fn person(id: &str, devices: &[&str]) -> NewSubscriber {
         (name(device), Device { channel: name(channel), address, state: DeviceState::Active })
     };
     NewSubscriber {
-        id: who(id),
+        id: subscriber_id(id),
         profile: Profile::default(),
         devices: Some(devices.iter().map(device).collect()),
         preferences: None,
@@ -84,42 +89,42 @@ fn interest(subscriber: &str, key: Option<&str>) -> NewSubscription {
     NewSubscription {
         application: name("quakes"),
         class: name("near"),
-        subscriber: who(subscriber),
+        subscriber: subscriber_id(subscriber),
         key: key.map(str::to_owned),
         device: None,
         enabled: true,
         values: r#"{"magnitude":5.5}"#.into(),
-        terms: Terms::default(),
+        terms: SubscriptionParams::default(),
     }
 }
 
 fn change(device: Option<Name>, enabled: bool, values: &str) -> SubscriptionChange {
-    SubscriptionChange { device, enabled, values: values.into(), terms: Terms::default() }
+    SubscriptionChange { device, enabled, values: values.into(), terms: SubscriptionParams::default() }
 }
 
-/// What the feed tells, in short.
-fn told(changes: Vec<Change>) -> Vec<String> {
-    let tell = |change: Change| match change.what {
-        Changed::Application(name) => format!("application {name}"),
-        Changed::Subscriber(number) => format!("subscriber {}", number.0),
-        Changed::Subscriptions(first, last) => format!("{first} to {last}"),
-        Changed::Moved(first, last) => format!("{first} to {last} moved"),
-        Changed::ApiKey => "API key".to_owned(),
-        Changed::Segment(name) => format!("segment {name}"),
-        Changed::Profile(number) => format!("profile {}", number.0),
-        Changed::Suppressions(targets) => {
+/// Changes as short texts.
+fn describe_all(changes: Vec<RecordChange>) -> Vec<String> {
+    let describe = |change: RecordChange| match change.what {
+        ChangeKind::Application(name) => format!("application {name}"),
+        ChangeKind::Subscriber(number) => format!("subscriber {}", number.0),
+        ChangeKind::Subscriptions(first, last) => format!("{first} to {last}"),
+        ChangeKind::Moved(first, last) => format!("{first} to {last} moved"),
+        ChangeKind::ApiKey => "API key".to_owned(),
+        ChangeKind::Segment(name) => format!("segment {name}"),
+        ChangeKind::Profile(number) => format!("profile {}", number.0),
+        ChangeKind::Suppressions(targets) => {
             let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
             format!("suppressions of {}", targets.join(" "))
         }
     };
-    changes.into_iter().map(tell).collect()
+    changes.into_iter().map(describe).collect()
 }
 
 async fn news(records: &dyn Records, after: ChangeSequence) -> Vec<String> {
-    told(records.changes(after, 1_000).await.expect("the feed"))
+    describe_all(records.changes(after, 1_000).await.expect("the feed"))
 }
 
-/// How many subscriptions each class has, and how many it was ever given.
+/// Subscriptions of each class, with the total ever added.
 async fn class_counts(records: &dyn Records) -> Vec<SubscriptionCounts> {
     records.subscription_counts().await.expect("counted")
 }
@@ -137,7 +142,7 @@ fn is_missing<T>(result: Result<T, StoreError>) -> bool {
     matches!(result, Err(StoreError::Missing(_)))
 }
 
-fn told_of(target: &str, cause: Cause) -> Report {
+fn report_of(target: &str, cause: Cause) -> Report {
     let target: Target = target.parse().expect("a target");
     Report { target, address: None, cause, origin: "t".to_owned(), detail: "d".to_owned(), notification: None }
 }

@@ -1,15 +1,15 @@
-//! What an installation has that no other has.
+//! Random identity and secret of the installation.
 
 use tocsin_model::hexadecimal::digits_of;
 
 use crate::error::StoreError;
 
-/// An identity that no other installation has: 96 random bits in hexadecimal.
+/// New installation identity: 96 random bits in hexadecimal.
 pub(crate) fn new_installation() -> Result<String, StoreError> {
     Ok(digits_of(&random::<12>()?))
 }
 
-/// A secret that nobody can guess.
+/// New random secret.
 pub(crate) fn new_secret() -> Result<[u8; 32], StoreError> {
     random()
 }

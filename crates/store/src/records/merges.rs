@@ -1,4 +1,4 @@
-//! Two subscribers become one: somebody who was known by an address only turns out to have an account.
+//! Merges of two subscribers, typically an address-only subscriber into an account.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,74 +11,75 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-/// How long it is kept what became of somebody. Claims, by which one is asked for, last a week at most.
+/// Retention of merge records. Claims, which look merges up, last a week at most.
 pub const MERGES_KEPT: Duration = Duration::from_secs(365 * 86_400);
-/// Merges that are forgotten in the commit of another, so that there never are many more than those of a year.
-pub(crate) const MERGES_FORGOTTEN_AT_ONCE: usize = 8;
+/// Maximum number of expired merges deleted by the commit of a new one, so that the table holds little more than a
+/// year's.
+pub(crate) const EXPIRED_MERGES_MAX: usize = 8;
 
-/// What became of one that was merged into another. It is kept for [`MERGES_KEPT`], so that whoever asks again is told the same.
+/// Record of a merge. Kept for [`MERGES_KEPT`], so that a repeated request returns the same result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merge {
-    /// The number that is free now.
+    /// Number of the removed subscriber.
     pub from_number: SubscriberNumber,
-    /// The number of the account.
+    /// Number of the account.
     pub into_number: SubscriberNumber,
-    /// When.
+    /// Time of the merge.
     pub at: Timestamp,
-    /// The rest.
+    /// Details.
     pub report: MergeReport,
 }
 
-/// What of a merge is told.
+/// Details of a merge, as reported to callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergeReport {
-    /// Who is gone.
+    /// Id of the removed subscriber.
     pub from: SubscriberId,
-    /// Whose it is now.
+    /// Id of the account.
     pub into: SubscriberId,
-    /// Subscriptions that are the account's now, under the numbers that they had.
+    /// Number of subscriptions moved to the account; they keep their numbers.
     pub subscriptions: u64,
-    /// Subscriptions that it had already; they are gone.
+    /// Number of subscriptions removed because the account had them already.
     pub double_subscriptions: u64,
-    /// Devices that are the account's now, by the names that they had, with those that they have.
+    /// Devices moved to the account, by their former names, with their present names.
     pub devices: BTreeMap<Name, Name>,
-    /// Devices whose address it had already, likewise; they are gone.
+    /// Devices removed because the account has their address, likewise.
     pub double_devices: BTreeMap<Name, Name>,
-    /// Attributes that the account had not.
+    /// Attributes copied to the account.
     pub attributes: Vec<String>,
 }
 
-/// Why two do not become one.
+/// Reason why two subscribers cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotMerged {
-    /// Both are the same.
+pub enum MergeRefusal {
+    /// Both ids name the same subscriber.
     Itself,
-    /// Whoever has a password is an account.
+    /// The subscriber has a password, so it is an account itself.
     HasPassword,
-    /// It was placed in a container, and the account stands in another.
+    /// The two are in different containers of the directory tree.
     OtherContainer,
 }
 
-/// What the account is afterwards.
+/// Merged state of the account.
 #[derive(Debug, Clone)]
-pub struct United {
-    /// What is said of it.
+pub struct MergedSubscriber {
+    /// Merged profile.
     pub profile: Profile,
-    /// Its devices.
+    /// Merged devices.
     pub devices: BTreeMap<Name, Device>,
-    /// What it wants.
+    /// Merged preferences.
     pub preferences: Preferences,
-    /// Devices that came to it, by the names that they had.
+    /// Devices added, by their former names.
     pub moved: BTreeMap<Name, Name>,
-    /// Devices whose address it had, by the names of the others.
+    /// Devices whose address the account has already, by their former names.
     pub doubles: BTreeMap<Name, Name>,
-    /// Attributes that came to it.
+    /// Names of the attributes added.
     pub attributes: Vec<String>,
 }
 
-impl United {
-    /// What the account says counts; where it says nothing, what the other said does.
-    pub fn of(from: &Subscriber, into: &Subscriber) -> United {
+impl MergedSubscriber {
+    /// Merges two subscribers. Values of the account take precedence.
+    pub fn of(from: &Subscriber, into: &Subscriber) -> MergedSubscriber {
         let mut profile = into.profile.clone();
         profile.locale = profile.locale.or_else(|| from.profile.locale.clone());
         profile.time_zone = profile.time_zone.or_else(|| from.profile.time_zone.clone());
@@ -109,15 +110,15 @@ impl United {
             devices.insert(free.clone(), device.clone());
             moved.insert(name.clone(), free);
         }
-        United { profile, devices, preferences, moved, doubles, attributes }
+        MergedSubscriber { profile, devices, preferences, moved, doubles, attributes }
     }
 
-    /// The name that a device has now.
+    /// Present name of a former device.
     pub(crate) fn device(&self, name: &Name) -> Option<&Name> {
         self.moved.get(name).or_else(|| self.doubles.get(name))
     }
 
-    /// What is told of it.
+    /// Report of the merge.
     pub(crate) fn report(self, from: SubscriberId, into: SubscriberId, moved: u64, doubles: u64) -> MergeReport {
         MergeReport {
             from,
@@ -131,14 +132,14 @@ impl United {
     }
 }
 
-/// The name itself, or the first with a number behind it that no device has.
+/// The name itself, or the first free one with a number appended.
 fn free_name(name: &Name, devices: &BTreeMap<Name, Device>) -> Name {
     if !devices.contains_key(name) {
         return name.clone();
     }
     let numbered = |number: u32| {
         let number = number.to_string();
-        // Names are short; what does not fit is left out before the number.
+        // Names have at most 63 characters; the rest is cut off before the number.
         let room = 63 - number.len() - 1;
         let kept: String = name.as_str().chars().take(room).collect();
         format!("{kept}_{number}").parse::<Name>().ok()

@@ -1,4 +1,4 @@
-//! Segments, and how many belong to them.
+//! Segments, and counting their members.
 
 use tocsin_model::{
     id::{Name, SubscriberId},
@@ -10,38 +10,38 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
-/// A segment that asks to be stored.
+/// Segment to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSegment {
-    /// Its name; an existing one is replaced.
+    /// Name; an existing segment is replaced.
     pub name: Name,
     /// See [`Segment`](tocsin_model::segment::Segment).
     pub description: Option<String>,
-    /// See [`Segment`](tocsin_model::segment::Segment). It was read as a filter before.
+    /// See [`Segment`](tocsin_model::segment::Segment). The caller has validated it as a filter.
     pub filter: Box<str>,
 }
 
 impl NewSegment {
-    /// What is stored where there was none.
+    /// Segment with its first revision.
     pub(crate) fn first(self, now: Timestamp) -> Segment {
         let NewSegment { name, description, filter } = self;
         Segment { name, description, filter, created_at: now, updated_at: now, revision: 1 }
     }
 
-    /// What is stored over an old one.
+    /// Segment that replaces an old one.
     pub(crate) fn over(self, old: &Segment, now: Timestamp) -> Segment {
         Segment { created_at: old.created_at, revision: old.revision + 1, ..self.first(now) }
     }
 }
 
-/// How far a survey goes: to the first of these bounds.
+/// Bounds of a survey; it stops at the first one reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SurveyBounds {
-    /// Most subscribers that it looks at; at least one.
+    /// Maximum number of subscribers to read, at least one.
     pub looks: u64,
-    /// Most members that it counts; at least one.
+    /// Maximum number of members to count, at least one.
     pub members: u64,
-    /// How many of the members it gives whole.
+    /// Maximum number of members to return.
     pub kept: usize,
 }
 
@@ -51,16 +51,16 @@ impl SurveyBounds {
     }
 }
 
-/// Some of the subscribers, in the order of their ids, held against a filter.
+/// Result of a survey: some of the subscribers, by id, tested against a filter.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Survey {
-    /// How many of them meet it.
+    /// Number of members found.
     pub members: u64,
-    /// The first of those.
+    /// First members.
     pub found: Vec<Subscriber>,
-    /// How many were looked at. Those of whom the filter's conditions on the id tell are passed over.
+    /// Number of subscribers read. Those excluded by conditions on the id are skipped.
     pub looked_at: u64,
-    /// The last one looked at, if a bound was reached; the survey goes on after it.
+    /// Last subscriber read if a bound was reached; the survey continues after it.
     pub reached: Option<SubscriberId>,
 }
 
@@ -68,9 +68,10 @@ pub(crate) fn no_segment(name: &Name) -> StoreError {
     StoreError::Missing(format!("segment `{name}`"))
 }
 
-/// Reads the filter of a segment. It was read before it was stored; if it cannot be read any more, nobody meets it.
+/// Parses the filter of a segment. It was validated before it was stored; if it no longer parses, the segment is
+/// empty.
 pub(crate) fn read_filter(segment: &Name, text: &str) -> Option<LdapFilter> {
     LdapFilter::parse(text)
-        .inspect_err(|problems| tracing::error!(%segment, ?problems, "the filter of a segment cannot be read"))
+        .inspect_err(|problems| tracing::error!(%segment, ?problems, "invalid filter of a segment; the segment is treated as empty"))
         .ok()
 }

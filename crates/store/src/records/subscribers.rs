@@ -1,4 +1,4 @@
-//! Subscribers: what is put, asked for and given out.
+//! Subscribers and recipients.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,83 +13,82 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
-/// A whole subscriber that asks to be stored: what an import line says.
+/// Complete subscriber to store, such as a line of an import.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSubscriber {
-    /// Its id; an existing one is replaced.
+    /// Id; an existing subscriber is replaced.
     pub id: SubscriberId,
     /// See [`Subscriber`](tocsin_model::subscriber::Subscriber).
     pub profile: Profile,
-    /// All its devices; `None` leaves those that it has.
+    /// All devices; `None` keeps the present ones.
     pub devices: Option<Vec<(Name, Device)>>,
-    /// What it wants to be told; `None` leaves what it said.
+    /// Notification preferences; `None` keeps the present ones.
     pub preferences: Option<Preferences>,
 }
 
-/// What is wanted of a list of subscribers or subscriptions; conditions are joined by and.
+/// Filter of subscribers; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SubscriberFilter {
-    /// The id begins with this.
+    /// Prefix of the id.
     pub id_prefix: Option<String>,
-    /// A device has this address.
+    /// Address of one of its devices.
     pub address: Option<String>,
-    /// The locale is this.
+    /// Locale.
     pub locale: Option<String>,
     /// Whether it is enabled.
     pub enabled: Option<bool>,
-    /// An attribute (by name) equals this text, or contains it if it is a list.
+    /// Attribute, by name, that equals this text or is a list with it.
     pub attribute: Option<(String, String)>,
 }
 
-/// Whom a notification goes to: everything that formatting and sending need to know. What is its subscriber's reads like
-/// its own.
+/// Recipient of a notification: everything that formatting and delivery need. Dereferences to its subscriber.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipient {
-    /// The subscription.
+    /// Subscription.
     pub subscription: SubscriptionId,
-    /// What it says.
-    pub interest: Arc<Interest>,
-    /// Its subscriber, whom other recipients may share.
-    pub person: Arc<Person>,
+    /// Properties of the subscription.
+    pub interest: Arc<RecipientSubscription>,
+    /// Subscriber, shared between recipients.
+    pub person: Arc<RecipientSubscriber>,
 }
 
-/// A subscription as delivery sees it.
+/// Subscription as needed for delivery.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Interest {
-    /// Its class.
+pub struct RecipientSubscription {
+    /// Subscription class.
     pub class: Name,
-    /// Whose it is.
+    /// Number of the subscriber.
     pub subscriber: SubscriberNumber,
-    /// The device that is told, if it names one.
+    /// Device that receives the notifications, if the subscription names one.
     pub device: Option<Name>,
-    /// Whether anything is sent for it.
+    /// Whether the subscription is enabled.
     pub enabled: bool,
-    /// The values of its fields, as they are stored.
+    /// Values of its fields, as stored.
     pub values: Box<str>,
 }
 
-/// A subscriber as delivery sees it.
+/// Subscriber as needed for delivery.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Person {
+pub struct RecipientSubscriber {
     /// See [`Subscriber`](tocsin_model::subscriber::Subscriber).
     pub id: SubscriberId,
-    /// The subscriber's number.
+    /// Number of the subscriber.
     pub number: SubscriberNumber,
-    /// The subscriber's profile.
+    /// Profile of the subscriber.
     pub profile: Profile,
-    /// What the subscriber wants to be told, and when not.
+    /// Notification preferences and quiet hours.
     pub preferences: Preferences,
-    /// Its devices, whatever their state.
+    /// Devices in any state.
     pub devices: Devices,
 }
 
-/// Devices by name. There are few, so they lie side by side.
+/// Devices by name, as a sorted array: there are few.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Devices(Box<[(Name, Device)]>);
 
 impl Recipient {
-    /// The device that is told if nothing else is wanted, if it may be used: the subscription's own, else the first by name
-    /// that is active.
+    /// Default device for delivery, if usable: the device named by the subscription, or else the first active one by
+    /// name.
     pub fn device(&self) -> Option<(&Name, &Device)> {
         let named = self.interest.device.as_ref();
         let mut devices = self.devices.iter();
@@ -98,20 +97,20 @@ impl Recipient {
 }
 
 impl std::ops::Deref for Recipient {
-    type Target = Person;
+    type Target = RecipientSubscriber;
 
-    fn deref(&self) -> &Person {
+    fn deref(&self) -> &RecipientSubscriber {
         &self.person
     }
 }
 
 impl Devices {
-    /// In the order of their names.
+    /// Devices by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &Device)> {
         self.0.iter().map(|(name, device)| (name, device))
     }
 
-    /// The device of a name.
+    /// Device by name.
     pub fn get(&self, name: &Name) -> Option<&Device> {
         self.iter().find(|(known, _)| *known == name).map(|(_, device)| device)
     }
@@ -128,7 +127,7 @@ impl FromIterator<(Name, Device)> for Devices {
 impl std::ops::Index<&Name> for Devices {
     type Output = Device;
 
-    /// Panics if there is none of this name.
+    /// Panics if there is no device of this name.
     fn index(&self, name: &Name) -> &Device {
         self.get(name).expect("a device of this name")
     }
@@ -142,7 +141,7 @@ pub(crate) fn no_device(id: &SubscriberId, name: &Name) -> StoreError {
     StoreError::Missing(format!("device `{name}` of subscriber `{id}`"))
 }
 
-/// What of a subscriber decides about its place in the match index: the channels of its active devices, if it is enabled.
+/// Channels of the active devices, if the subscriber is enabled. These decide its place in the match index.
 pub(crate) fn reach(profile: &Profile, devices: &BTreeMap<Name, Device>) -> Option<BTreeMap<Name, Name>> {
     profile.enabled.then(|| {
         let active = devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
@@ -150,44 +149,44 @@ pub(crate) fn reach(profile: &Profile, devices: &BTreeMap<Name, Device>) -> Opti
     })
 }
 
-/// A subscriber as segments and rules saw it at a place of the change feed.
+/// Subscriber as segments and rules see it at a sequence of the change log.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ProfileImage {
-    /// Its id.
+    /// Id.
     pub id: SubscriberId,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// What its creator said of it. Whether it was enabled is not told here: the index knows only those who are.
+    /// Profile. Whether it was enabled is not part of the image: the index holds enabled subscribers only.
     pub profile: Profile,
 }
 
-/// What a change took away from a profile: enough to go back over it.
+/// Undo record of a profile change: the former values.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProfileStep {
     enabled: bool,
-    /// What it was, if it changed; it may have been none.
+    /// Former locale, if it changed; it may have been unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     locale: Option<[Option<String>; 1]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     time_zone: Option<[Option<String>; 1]>,
-    /// Attributes that were different.
+    /// Former values of changed attributes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     had: BTreeMap<String, Value>,
-    /// Attributes that were not there.
+    /// Attributes that did not exist before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lacked: Vec<String>,
 }
 
 impl ProfileStep {
-    /// Back to attributes that were otherwise, where nothing else changed.
+    /// Undo record for a change of attributes only.
     pub(crate) fn to_attributes(enabled: bool, before: &BTreeMap<String, Option<Value>>) -> ProfileStep {
         let had = before.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
         let lacked = before.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name.clone());
         ProfileStep { enabled, locale: None, time_zone: None, had: had.collect(), lacked: lacked.collect() }
     }
 
-    /// From what there is now to what there was.
+    /// Undo record from the present to the former profile.
     pub(crate) fn back(now: &Profile, before: &Profile) -> ProfileStep {
         let changed = |(name, value): &(&String, &Value)| now.attributes.get(*name) != Some(*value);
         let had = before.attributes.iter().filter(changed).map(|(name, value)| (name.clone(), value.clone()));
@@ -211,7 +210,7 @@ impl ProfileImage {
         }
     }
 
-    /// Goes back over a change.
+    /// Undoes a change.
     pub(crate) fn undo(&mut self, step: ProfileStep) {
         let ProfileStep { enabled, locale, time_zone, had, lacked } = step;
         self.profile.enabled = enabled;
@@ -225,7 +224,8 @@ impl ProfileImage {
         lacked.iter().for_each(|name| drop(self.profile.attributes.remove(name)));
     }
 
-    /// A bit for each filter that it meets, with the channels by which it could be told; `None` if it was disabled.
+    /// Bit set of the filters that match, given the channels that can reach the subscriber; `None` if it was
+    /// disabled.
     pub(crate) fn memberships(&self, filters: &[Option<LdapFilter>], reach: Option<Vec<&Name>>) -> u64 {
         let profile = Profile { enabled: reach.is_some(), ..self.profile.clone() };
         let channels = reach.unwrap_or_default();
@@ -237,7 +237,7 @@ impl ProfileImage {
     }
 }
 
-/// Whether an attribute equals a text, or contains it if it is a list.
+/// Whether an attribute equals a text, or is a list with it.
 pub(crate) fn has_attribute(attributes: &BTreeMap<String, Value>, name: &str, text: &str) -> bool {
     let is_text = |value: &Value| matches!(value, Value::Text(found) if found.as_ref() == text);
     match attributes.get(name) {

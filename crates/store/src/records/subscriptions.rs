@@ -1,15 +1,15 @@
-//! Subscriptions: what is put and asked for, and what matching, schedules and reports want of them.
+//! Subscriptions, as stored and as used by matching, schedules and reports.
 
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     schedule::{MissedPolicy, Schedule},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     time::Timestamp,
 };
 
 use crate::error::StoreError;
 
-/// A subscription that asks to be stored.
+/// Subscription to store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSubscription {
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
@@ -27,30 +27,30 @@ pub struct NewSubscription {
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub values: Box<str>,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
-    pub terms: Terms,
+    pub terms: SubscriptionParams,
 }
 
-/// What of a subscription can be replaced.
+/// Mutable fields of a subscription.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubscriptionChange {
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub device: Option<Name>,
-    /// Whether it is to be matched, from the time on until which it is snoozed.
+    /// Whether it is matched; while snoozed, whether it is matched afterwards.
     pub enabled: bool,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub values: Box<str>,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
-    pub terms: Terms,
+    pub terms: SubscriptionParams,
 }
 
-/// Puts to sleep who wants to be enabled from a later time on, and forgets of all others that they wanted to sleep.
-pub(crate) fn snooze(enabled: &mut bool, terms: &mut Terms, now: Timestamp) {
+/// Disables a subscription that is snoozed until a later time; clears the snooze of all others.
+pub(crate) fn snooze(enabled: &mut bool, terms: &mut SubscriptionParams, now: Timestamp) {
     terms.snoozed_until = terms.snoozed_until.filter(|until| *enabled && *until > now);
     *enabled &= terms.snoozed_until.is_none();
 }
 
 impl NewSubscription {
-    /// What replaces a subscription of its key.
+    /// Change that replaces an existing subscription with the same key.
     pub(crate) fn change(&self) -> SubscriptionChange {
         SubscriptionChange {
             device: self.device.clone(),
@@ -61,80 +61,90 @@ impl NewSubscription {
     }
 }
 
-/// What is wanted of a list of subscriptions; conditions are joined by and.
+/// Filter of subscriptions; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SubscriptionFilter {
-    /// Only of this application.
+    /// Application.
     pub application: Option<Name>,
-    /// Only of this class.
+    /// Subscription class.
     pub class: Option<Name>,
-    /// Only of this subscriber.
+    /// Subscriber.
     pub subscriber: Option<SubscriberId>,
-    /// Only with this key.
+    /// Key.
     pub key: Option<String>,
-    /// Only enabled or disabled ones.
+    /// Enabled or disabled.
     pub enabled: Option<bool>,
 }
 
-/// A subscription as the match index wants it: only those that may fire.
+/// Subscription as the match index needs it: only those that may fire.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IndexedSubscription {
-    /// Its number.
+    /// Subscription number.
     pub id: SubscriptionId,
-    /// Whose it is; a subscription never changes its subscriber.
+    /// Subscriber; it changes only by a merge.
     pub subscriber: SubscriberNumber,
-    /// Its class.
+    /// Subscription class.
     pub class: Name,
-    /// Its parameters, as JSON.
+    /// Parameters, as JSON.
     pub values: Box<str>,
-    /// Its own filter and schedule.
-    pub terms: Terms,
-    /// When it was made.
+    /// Filter and schedule of the subscription.
+    pub terms: SubscriptionParams,
+    /// Creation time.
     pub created_at: Timestamp,
-    /// The channel of the device that is told: the subscription's own device, else the subscriber's first active one by
-    /// name. `None` if there is none that is active.
+    /// Latest time at which the subscription or its subscriber was enabled after it was disabled or snoozed. `None`:
+    /// never, or not known because it was read as of a snapshot.
+    pub enabled_at: Option<Timestamp>,
+    /// Channel of the receiving device: the one named by the subscription, or else the subscriber's first active
+    /// device by name. `None` if no device is active.
     pub channel: Option<Name>,
 }
 
-/// A schedule that subscriptions of a class follow.
+impl IndexedSubscription {
+    /// Time from which on events are evaluated for it by scheduled rules.
+    pub fn since(&self) -> Timestamp {
+        self.enabled_at.map_or(self.created_at, |enabled_at| enabled_at.max(self.created_at))
+    }
+}
+
+/// Schedule used by subscriptions of a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedSchedule {
-    /// Its number. Later ones have higher numbers, and none is used twice.
+    /// Schedule number. Numbers increase and are not reused.
     pub number: u64,
-    /// The class.
+    /// Subscription class.
     pub class: Name,
-    /// The canonical text of a [`Schedule`], with a zone: that of the subscriber where the subscription names none.
+    /// Canonical text of a [`Schedule`], with a time zone: the subscriber's, unless the subscription names one.
     pub schedule: Box<str>,
-    /// When the first of them came to it.
+    /// Time at which its first subscription joined.
     pub made_at: Timestamp,
 }
 
-/// A subscription that follows a schedule.
+/// Subscription with a schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScheduledSubscription {
-    /// The subscription.
+    /// Subscription.
     pub subscription: IndexedSubscription,
-    /// Since when it follows it. Events that were accepted before are not its: it did not exist, was disabled, or was told
-    /// of them when its schedule before was due.
+    /// Time at which it joined the schedule. It receives no events accepted before: it did not exist, was disabled,
+    /// or received them by its former schedule.
     pub since: Timestamp,
-    /// The change by which it came to this schedule.
+    /// Change by which it joined the schedule.
     pub joined: ChangeSequence,
 }
 
-/// How many subscriptions a class has.
+/// Number of subscriptions of a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionCounts {
-    /// The application.
+    /// Application.
     pub application: Name,
-    /// The class.
+    /// Subscription class.
     pub class: Name,
-    /// Those that are enabled.
+    /// Enabled subscriptions.
     pub enabled: u64,
-    /// Those that are not.
+    /// Disabled subscriptions.
     pub disabled: u64,
-    /// How many were ever added, those that are gone included.
+    /// Subscriptions ever added, including removed ones.
     pub added: u64,
-    /// When one was added last.
+    /// Time of the last addition.
     pub last_added_at: Option<Timestamp>,
 }
 
@@ -142,15 +152,15 @@ pub(crate) fn no_subscription(id: SubscriptionId) -> StoreError {
     StoreError::Missing(format!("subscription `{id}`"))
 }
 
-/// The schedule that decides when a subscription is due: its own, in the zone of its subscriber where it names none, or
-/// in UTC where neither does. `None`: it cannot be read, and nothing is ever due.
+/// Effective schedule of a subscription: its own, in its own time zone, or else the subscriber's, or else UTC. `None`
+/// if the text is invalid; such a schedule is never due.
 pub(crate) fn due_schedule(text: &str, zone: Option<&str>) -> Option<Box<str>> {
     let schedule = Schedule::parse_floating(text).ok()?;
     let schedule = schedule.in_zone(zone.unwrap_or("UTC")).or_else(|| schedule.in_zone("UTC"))?;
     Some(schedule.to_string().into())
 }
 
-/// From when events are a subscription's that followed another schedule until now: from when that was last due.
+/// Start of the events of a subscription that changes its schedule: the last due time of the former schedule.
 pub(crate) fn since_change(before: &str, since: Timestamp, now: Timestamp) -> Timestamp {
     let Ok(before) = Schedule::parse(before) else { return since };
     before.due(Some(since), now, MissedPolicy::Once).runs.last().map_or(since, |run| run.at)

@@ -1,4 +1,4 @@
-//! Where nothing is sent, and endpoints that fail.
+//! Suppressions and failing endpoints.
 
 use tocsin_model::{
     id::{Name, SubscriberId},
@@ -8,64 +8,64 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
-/// The endpoint of a device, as the flow knows it. In the order of these three they are listed.
+/// Key of a device's endpoint, as delivery knows it. The order of the fields is the order of lists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointKey {
-    /// The application that sends to it.
+    /// Application that sends to it.
     pub application: Name,
-    /// By this channel.
+    /// Channel.
     pub channel: Name,
-    /// Where.
+    /// Address.
     pub address: String,
 }
 
-/// An endpoint that has only failed of late.
+/// Endpoint whose recent deliveries have all failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailingEndpoint {
-    /// Which.
+    /// Endpoint.
     pub key: EndpointKey,
-    /// Whose device it is, once that is known.
+    /// Subscriber of the device, once known.
     pub subscriber: Option<SubscriberId>,
-    /// The device.
+    /// Device.
     pub device: Option<Name>,
-    /// Since when it has only failed.
+    /// Time of the first failure in a row.
     pub since: Timestamp,
-    /// The last failure.
+    /// Time of the last failure.
     pub last: Timestamp,
-    /// How often it has failed.
+    /// Number of failures in a row.
     pub failures: u64,
-    /// What it said last.
+    /// Last error.
     pub reason: String,
-    /// When it was told that it will be switched off.
+    /// Time at which the owner was warned that the device will be disabled.
     pub warned_at: Option<Timestamp>,
-    /// When its device was switched off.
+    /// Time at which the device was disabled.
     pub disabled_at: Option<Timestamp>,
 }
 
-/// What is wanted of a list of suppressions; conditions are joined by and.
+/// Filter of suppressions; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuppressionFilter {
-    /// Only addresses of this protocol.
+    /// Protocol of the address.
     pub protocol: Option<Name>,
-    /// Only devices of this subscriber.
+    /// Subscriber of the device.
     pub subscriber: Option<SubscriberId>,
-    /// Only those of this cause.
+    /// Cause.
     pub cause: Option<Cause>,
-    /// Only those that are in force, or that are only counted.
+    /// In force, or only counted so far.
     pub in_force: Option<bool>,
-    /// Only those whose address, or whose subscriber's id, contains this text; letters of ASCII in either case.
+    /// Text that the address or the subscriber's id contains, ignoring ASCII case.
     pub contains: Option<String>,
-    /// Those that are over by then are left out.
+    /// Time; suppressions expired by then are left out.
     pub now: Timestamp,
 }
 
 impl SuppressionFilter {
-    /// All that stand at a time.
+    /// All suppressions that are not expired at a time.
     pub fn all(now: Timestamp) -> Self {
         SuppressionFilter { protocol: None, subscriber: None, cause: None, in_force: None, contains: None, now }
     }
 
-    /// The text with which the targets begin that can meet it.
+    /// Common prefix of the texts of all targets that can match.
     pub(crate) fn prefix(&self) -> Option<String> {
         match (&self.protocol, &self.subscriber) {
             (Some(_), Some(_)) => None,
@@ -76,8 +76,8 @@ impl SuppressionFilter {
     }
 }
 
-/// Targets that one entry of the feed tells of, at most.
-pub(crate) const TARGETS_TOLD: usize = 1_000;
+/// Maximum number of targets in one entry of the change log.
+pub(crate) const LOGGED_TARGETS_MAX: usize = 1_000;
 
 pub(crate) fn no_suppression(target: &Target) -> StoreError {
     let what = match target {

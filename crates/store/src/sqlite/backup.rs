@@ -1,16 +1,21 @@
-//! A copy of a data folder as of one moment, taken while it is written, and the way back.
+//! Backup of a data folder while it is in use, and its restore. A backup is a consistent snapshot.
 //!
-//! The databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
-//! it one moment for all that matters: first the journal, then the inbox, the rows of devices and the records. What the journal says it
-//! delivered into a feed is in the inbox that is pinned after it, and what its event batches see of the records is in the
-//! records that are pinned last. What is newer there is as after a crash: a delivery that the journal does not know of is
-//! repeated under its id and not stored twice, and changes of the records come after the batches. The spool refers to none
-//! of them, so it is pinned wherever it stands; its partitions do not refer to each other, but for the first, which says
-//! where messages of a port stay together, and is pinned last of them.
+//! Each database has its own writer, so the backup opens a read transaction on one database after another, and then
+//! copies them. The order makes the snapshot consistent: first the journal, then the inbox, the rows of devices and the
+//! records. Items that the journal has delivered are in the inbox, which is pinned later. Changes that event batches
+//! refer to are in the records, which are pinned last.
+//!
+//! A restore raises the next ids, so that none is assigned twice.
+//!
+//! Newer contents of later files are as after a crash. A delivery that the journal does not know is repeated with the same
+//! id, and not stored twice; later changes of the records follow the batches. The spool does not refer to the others, so its
+//! position in the order does not matter. Its partitions are independent, except for the first: it records the partition
+//! of each port, and is pinned last of them.
 
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -23,7 +28,7 @@ use tocsin_model::{folder, hexadecimal::digits_of, time::Timestamp};
 use super::{spool, writer::store_error};
 use crate::error::StoreError;
 
-/// The databases of a data folder, in the order in which they are pinned.
+/// Databases of a data folder, in the order in which they are pinned.
 pub const FILES: [&str; 4 + spool::FILES.len()] = {
     let mut files = [""; 4 + spool::FILES.len()];
     (files[0], files[1], files[2], files[3]) = ("journal.db", "inbox.db", "sync.db", "records.db");
@@ -34,57 +39,60 @@ pub const FILES: [&str; 4 + spool::FILES.len()] = {
     }
     files
 };
-/// What a copy says of itself.
+/// File name of a backup's manifest.
 pub const MANIFEST: &str = "backup.json";
-/// While this is in a data folder, it holds the half of a restored copy.
+/// Marker file in a data folder that holds a partly restored backup.
 pub const UNFINISHED: &str = "restore.unfinished";
-/// Pages that are copied at a time.
+/// Ids left out at a restore: more than a server assigns between a backup and its restore.
+const IDS_SKIPPED: i64 = 1_000_000_000;
+/// Pages copied at a time.
 const PAGES: i32 = 1_024;
 
-/// What a copy says of itself.
+/// Manifest of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The version of the program that took it.
+    /// Version of the program that made it.
     pub version: String,
-    /// When it was taken.
+    /// Time of the backup.
     pub taken_at: Timestamp,
-    /// The databases.
+    /// Databases.
     pub files: Vec<CopiedFile>,
 }
 
-/// A database of a copy.
+/// Database of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedFile {
-    /// Its name.
+    /// File name.
     pub name: String,
-    /// Its schema: how many steps it has had.
+    /// Schema version: the number of migrations applied.
     pub schema: u32,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Their SHA-256, in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 
-/// Copies a data folder, used by a server or not, into a new folder. Blocks. The log of each database grows by what is
-/// written meanwhile. The copy is examined before it gets its name, so that half of one is never taken for whole.
+/// Backs up a data folder, in use or not, into a new folder. Blocks. The WAL of each database grows by the writes
+/// made meanwhile. The backup is checked before it is renamed to its final name, so a partial one is never taken for
+/// complete.
 ///
 /// # Errors
-/// `Taken` if there is something of that name already; `Damaged` if what was copied is not whole; `Full`; `Unavailable` if
-/// a file cannot be read or written.
+/// `Taken` if the target exists; `Damaged` if the copy is incomplete; `Full`; `Unavailable` if a file cannot be read
+/// or written.
 pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Result<Manifest, StoreError> {
     if to.exists() {
         return Err(StoreError::Taken(format!("{}", to.display())));
     }
-    let part = beside(to, ".part");
+    let part = with_suffix(to, ".part");
     folder::make(&part, 0o700).map_err(|error| cannot("make", &part, &error))?;
-    let _alone = take_alone(&part, to)?;
-    let names: Vec<&str> = there(folder).collect();
+    let _lock = lock_and_empty(&part, to)?;
+    let names: Vec<&str> = present_files(folder).collect();
     let pinned = names.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
     let mut files = Vec::with_capacity(FILES.len());
     for (name, pinned) in names.iter().zip(&pinned) {
         copy(pinned, &part.join(name))?;
         let schema = schema_of(pinned)?;
-        let (bytes, sha256) = sum(&part.join(name))?;
+        let (bytes, sha256) = hash_file(&part.join(name))?;
         files.push(CopiedFile { name: (*name).to_owned(), schema, bytes, sha256 });
     }
     drop(pinned);
@@ -101,11 +109,11 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
     Ok(manifest)
 }
 
-/// Empties the folder in which a copy is made, which another may have left behind, and keeps others out while this lives.
-fn take_alone(part: &Path, to: &Path) -> Result<File, StoreError> {
+/// Empties the folder of a partial backup, possibly left behind by another run, and locks it against other runs.
+fn lock_and_empty(part: &Path, to: &Path) -> Result<File, StoreError> {
     let folder = File::open(part).map_err(|error| cannot("open", part, &error))?;
     folder.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => StoreError::Taken(format!("a backup into {}, which is being made,", to.display())),
+        TryLockError::WouldBlock => StoreError::Taken(format!("an unfinished backup into {}", to.display())),
         TryLockError::Error(error) => cannot("lock", part, &error),
     })?;
     for entry in fs::read_dir(part).map_err(|error| cannot("read", part, &error))? {
@@ -115,23 +123,23 @@ fn take_alone(part: &Path, to: &Path) -> Result<File, StoreError> {
     Ok(folder)
 }
 
-/// A copy that is what was copied.
+/// Backup whose checksums were verified.
 #[derive(Debug)]
-pub struct Verified {
+pub struct VerifiedBackup {
     copy: PathBuf,
-    /// What it says of itself.
+    /// Manifest.
     pub manifest: Manifest,
 }
 
-/// Reads what a copy says of itself, and makes sure that it is what was copied. Blocks.
+/// Reads the manifest of a backup and verifies the checksums. Blocks.
 ///
 /// # Errors
-/// `Missing` if it is no copy; `Damaged` if a byte of it is another; `Unavailable` if a newer version took it, or if it
-/// cannot be read.
-pub fn verify(copy: &Path) -> Result<Verified, StoreError> {
+/// `Missing` if it is not a backup; `Damaged` if a checksum differs; `Unavailable` if a newer version made it, or if
+/// it cannot be read.
+pub fn verify(copy: &Path) -> Result<VerifiedBackup, StoreError> {
     let path = copy.join(MANIFEST);
     let text = fs::read(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => StoreError::Missing(format!("{}, which every backup has,", path.display())),
+        io::ErrorKind::NotFound => StoreError::Missing(format!("the manifest {} of a backup", path.display())),
         _ => cannot("read", &path, &error),
     })?;
     let manifest: Manifest =
@@ -146,23 +154,23 @@ pub fn verify(copy: &Path) -> Result<Verified, StoreError> {
         let known = known_schema(name);
         if file.schema as usize > known {
             return Err(StoreError::unavailable(format!(
-                "{name} was written by a newer version of Tocsin (its schema is {}, this one knows {known}): version {} took \
+                "{name} was written by a newer version of Tocsin (its schema is {}, this one knows {known}): version {} made \
                  the backup",
                 file.schema, manifest.version
             )));
         }
-        let (bytes, sha256) = sum(&copy.join(name))?;
+        let (bytes, sha256) = hash_file(&copy.join(name))?;
         if (bytes, &sha256) != (file.bytes, &file.sha256) {
-            return Err(StoreError::Damaged(format!("{} is not what was backed up", copy.join(name).display())));
+            return Err(StoreError::Damaged(format!("{} differs from what was backed up", copy.join(name).display())));
         }
     }
     examine(copy)?;
-    Ok(Verified { copy: copy.to_owned(), manifest })
+    Ok(VerifiedBackup { copy: copy.to_owned(), manifest })
 }
 
-impl Verified {
-    /// Puts the copy into a data folder that nobody uses. Blocks. What is there must be empty of databases. A restore that
-    /// was cut off leaves [`UNFINISHED`], and is done again.
+impl VerifiedBackup {
+    /// Restores the backup into an unused data folder without databases. Blocks. An interrupted restore leaves
+    /// [`UNFINISHED`] and can be repeated.
     ///
     /// # Errors
     /// `Taken` if the folder has databases; `Full`; `Unavailable` if a file cannot be written.
@@ -173,13 +181,18 @@ impl Verified {
         }
         folder::make(folder, 0o700).map_err(|error| cannot("make", folder, &error))?;
         fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
-        // What was tracked here is of messages whose ids will be those of others.
+        // Tracking data of the old folder belongs to other messages with the same ids.
         for ending in ["", "-wal", "-shm"] {
             remove(&folder.join(format!("tracking.db{ending}")))?;
         }
-        for name in there(&self.copy) {
+        // A lock file says that its database existed; the backup decides which do.
+        for name in FILES {
+            remove(&folder.join(format!("{name}.lock")))?;
+        }
+        for name in present_files(&self.copy) {
             put_file(&self.copy, folder, name)?;
         }
+        raise_ids(folder)?;
         sync(folder).map_err(|error| cannot("sync", folder, &error))?;
         fs::remove_file(&marker).and_then(|()| sync(folder)).map_err(|error| cannot("remove", &marker, &error))?;
         Ok(self.manifest)
@@ -187,16 +200,70 @@ impl Verified {
 }
 
 fn put_file(copy: &Path, folder: &Path, name: &str) -> Result<(), StoreError> {
-    // The log of what was here before is none of the copy's.
-    for leftover in ["-wal", "-shm"] {
+    // The WAL of the former database does not belong to the restored one.
+    // Nor does the rollback journal of an interrupted restore.
+    for leftover in ["-wal", "-shm", "-journal"] {
         remove(&folder.join(format!("{name}{leftover}")))?;
     }
     let to = folder.join(name);
-    fs::copy(copy.join(name), &to).and_then(|_| sync(&to)).map_err(|error| cannot("write", &to, &error))?;
-    Ok(())
+    let owner = fs::Permissions::from_mode(0o600);
+    let written = fs::copy(copy.join(name), &to).and_then(|_| fs::set_permissions(&to, owner)).and_then(|()| sync(&to));
+    written.map_err(|error| cannot("write", &to, &error))
 }
 
-/// Removes a file, if it is there.
+/// Raises the next ids of event batches, notification batches and messages by [`IDS_SKIPPED`], and the sequence of the
+/// inbox. The former folder may have assigned the ids behind the backup: a receiver that knows such an id would drop the
+/// new message as a repetition. Readers of the inbox read their feeds anew.
+fn raise_ids(folder: &Path) -> Result<(), StoreError> {
+    let open = |name: &str| {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        Connection::open_with_flags(folder.join(name), flags).map_err(store_error)
+    };
+    let journal = "UPDATE tally SET last_event_batch = last_event_batch + ?1,
+        last_notification_batch = last_notification_batch + ?1";
+    open("journal.db")?.execute(journal, [IDS_SKIPPED]).map_err(store_error)?;
+    let inbox = "UPDATE books SET sequence = sequence + ?1, forgotten = sequence + ?1";
+    open("inbox.db")?.execute(inbox, [IDS_SKIPPED]).map_err(store_error)?;
+    let mut last = None;
+    for name in spool::FILES.into_iter().filter(|name| folder.join(name).exists()) {
+        let (partition, _) = last_message(&open(name)?)?;
+        last = last.max(Some(partition));
+    }
+    let Some(last) = last else { return Ok(()) };
+    let first = open(spool::FILES[0])?;
+    let next = last + IDS_SKIPPED;
+    let raised = match last_message(&first)? {
+        (_, HighestId::InTable) => first.execute("INSERT OR REPLACE INTO taken_ids VALUES (1, ?1)", [next]),
+        (_, HighestId::InSequence) => first
+            .execute("DELETE FROM sqlite_sequence WHERE name = 'messages'", ())
+            .and_then(|_| first.execute("INSERT INTO sqlite_sequence VALUES ('messages', ?1)", [next])),
+    };
+    raised.map(drop).map_err(store_error)
+}
+
+/// Tables of a spool file that store the highest message id it assigned, besides its messages.
+enum HighestId {
+    /// In the table `taken_ids`.
+    InTable,
+    /// In the sequence of SQLite: the file is from before that table.
+    InSequence,
+}
+
+/// Highest message id that a file of the spool assigned.
+fn last_message(connection: &Connection) -> Result<(i64, HighestId), StoreError> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'taken_ids'";
+    let has_table: bool = connection.query_row(sql, (), |row| row.get(0)).map_err(store_error)?;
+    let (kind, sql) = match has_table {
+        true => (HighestId::InTable, "SELECT coalesce(max(last), 0) FROM taken_ids"),
+        false => (HighestId::InSequence, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"),
+    };
+    let assigned: i64 = connection.query_row(sql, (), |row| row.get(0)).map_err(store_error)?;
+    let sql = "SELECT coalesce(max(id), 0) FROM messages";
+    let stored: i64 = connection.query_row(sql, (), |row| row.get(0)).map_err(store_error)?;
+    Ok((assigned.max(stored), kind))
+}
+
+/// Removes a file if it exists.
 fn remove(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot("remove", path, &error)),
@@ -204,18 +271,17 @@ fn remove(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The databases that a folder has, as far as it may lack any.
-fn there(folder: &Path) -> impl Iterator<Item = &'static str> {
+/// Databases present in a folder, of those that may be missing.
+fn present_files(folder: &Path) -> impl Iterator<Item = &'static str> {
     FILES.into_iter().filter(|name| !may_lack(name) || folder.join(name).exists())
 }
 
-/// Whether a data folder may be without a database: one from before there were exchanges and replicas, or with few
-/// partitions.
+/// Whether a data folder can lack a database: folders from before exchanges and replicas, or with few partitions.
 fn may_lack(name: &str) -> bool {
     name == "sync.db" || spool::FILES.contains(&name)
 }
 
-/// How many steps of its schema this version knows.
+/// Schema version known to this program.
 fn known_schema(name: &str) -> usize {
     match name {
         "journal.db" => super::journal::MIGRATIONS.len(),
@@ -226,36 +292,39 @@ fn known_schema(name: &str) -> usize {
     }
 }
 
-/// Opens a database and keeps its present state in view for as long as the connection lives.
+/// Opens a database and pins its present snapshot for the lifetime of the connection.
 fn pin(path: &Path) -> Result<Connection, StoreError> {
-    // Without `CREATE`: a database that is not there is no empty one.
+    // Without `CREATE`: a missing database must not become an empty one.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)
         .map_err(|error| StoreError::unavailable(format!("cannot open `{}`: {error}", path.display())))?;
     connection.busy_timeout(Duration::from_secs(10)).map_err(store_error)?;
     connection.execute_batch("BEGIN").map_err(store_error)?;
-    // A transaction begins to see with its first read.
+    // A snapshot begins with the first read.
     connection.query_row("SELECT count(*) FROM sqlite_schema", (), |_| Ok(())).map_err(store_error)?;
     Ok(connection)
 }
 
 fn copy(pinned: &Connection, to: &Path) -> Result<(), StoreError> {
+    // For its owner alone, wherever the backup is moved to.
+    let created = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(to);
+    created.map_err(|error| cannot("make", to, &error))?;
     let mut copy = Connection::open(to).map_err(store_error)?;
     {
         let backup = Backup::new(pinned, &mut copy).map_err(store_error)?;
         backup.run_to_completion(PAGES, Duration::ZERO, None).map_err(store_error)?;
     }
-    // One file, without a log beside it, so that it can be carried.
+    // A single file without a WAL, so that it can be moved.
     copy.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(())).map_err(store_error)?;
     copy.close().map_err(|(_, error)| store_error(error))?;
     sync(to).map_err(|error| cannot("sync", to, &error))
 }
 
-/// That each database is whole, and that the records have everything that the journal's batches see.
+/// Checks that each database is consistent, and that the records include all changes that the journal's batches see.
 fn examine(folder: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = |name: &str| Connection::open_with_flags(folder.join(name), flags).map_err(store_error);
-    for name in there(folder) {
+    for name in present_files(folder) {
         let found: String =
             open(name)?.query_row("PRAGMA quick_check(1)", (), |row| row.get(0)).map_err(store_error)?;
         if found != "ok" {
@@ -264,7 +333,7 @@ fn examine(folder: &Path) -> Result<(), StoreError> {
     }
     if let Some(gone) = missing_partition(folder)? {
         return Err(StoreError::Damaged(format!(
-            "{} is not there, which has a part of the messages",
+            "{} is missing; it holds a part of the messages",
             folder.join(gone).display()
         )));
     }
@@ -275,13 +344,13 @@ fn examine(folder: &Path) -> Result<(), StoreError> {
         open("records.db")?.query_row("SELECT change FROM books", (), |row| row.get(0)).map_err(store_error)?;
     if seen > known {
         return Err(StoreError::Damaged(format!(
-            "the journal sees the change {seen} of the records, which know {known}: they are not of one moment"
+            "the journal refers to change {seen} of the records, but these end at {known}: the files are not of one snapshot"
         )));
     }
     Ok(())
 }
 
-/// A file of the spool that ought to be in a data folder and is not.
+/// File of the spool that is missing in a data folder.
 ///
 /// # Errors
 /// The first file of the spool cannot be read.
@@ -295,11 +364,11 @@ pub fn missing_partition(folder: &Path) -> Result<Option<&'static str>, StoreErr
     Ok(spool::FILES.into_iter().take(partitions).find(|name| !folder.join(name).exists()))
 }
 
-/// How many files the spool has; one from before there were partitions does not say it.
+/// Number of files of the spool; a spool from before partitions has one.
 fn partitions(first: &Connection) -> Result<usize, StoreError> {
-    let says = "SELECT count(*) FROM sqlite_schema WHERE name = 'layout'";
-    let says: u32 = first.query_row(says, (), |row| row.get(0)).map_err(store_error)?;
-    if says == 0 {
+    let query = "SELECT count(*) FROM sqlite_schema WHERE name = 'layout'";
+    let query: u32 = first.query_row(query, (), |row| row.get(0)).map_err(store_error)?;
+    if query == 0 {
         return Ok(1);
     }
     let sql = "SELECT coalesce(max(partitions), 1) FROM layout";
@@ -310,22 +379,22 @@ fn schema_of(connection: &Connection) -> Result<u32, StoreError> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store_error)
 }
 
-/// The bytes of a file, and their SHA-256.
-fn sum(path: &Path) -> Result<(u64, String), StoreError> {
+/// Size of a file, and its SHA-256.
+fn hash_file(path: &Path) -> Result<(u64, String), StoreError> {
     let mut file = File::open(path).map_err(|error| cannot("read", path, &error))?;
-    let (mut sum, mut bytes, mut buffer) = (digest::Context::new(&digest::SHA256), 0, vec![0; 1 << 16]);
+    let (mut hash_file, mut bytes, mut buffer) = (digest::Context::new(&digest::SHA256), 0, vec![0; 1 << 16]);
     loop {
         let read = file.read(&mut buffer).map_err(|error| cannot("read", path, &error))?;
         if read == 0 {
             break;
         }
-        sum.update(&buffer[..read]);
+        hash_file.update(&buffer[..read]);
         bytes += read as u64;
     }
-    Ok((bytes, digits_of(sum.finish().as_ref())))
+    Ok((bytes, digits_of(hash_file.finish().as_ref())))
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)

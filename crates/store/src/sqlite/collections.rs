@@ -1,7 +1,7 @@
-//! The rows of collections on SQLite: `sync.db`.
+//! Rows of collections on SQLite: `sync.db`.
 //!
-//! A file of its own with its own writer, so that a storm of devices holds up neither the flow nor the records. Edits of many
-//! devices share a commit; what is new for a device is read by the readers from an index.
+//! A separate file with its own writer, so that many devices at once delay neither events nor records. Edits of many
+//! devices share a commit; the changes for a device are read from an index by the reader threads.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -16,31 +16,32 @@ use super::{
 };
 use crate::{
     collections::{
-        Block, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, History, KeyNumber,
-        PERIODS_KEPT, PastSession, RaisedEvent, ReplicaDevice, StoredRow, Wanted,
+        BlockRequest, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, History, KeyNumber,
+        PERIODS_KEPT, PastSession, RaisedEvent, ReplicaBlock, ReplicaDevice, StoredRow,
     },
     error::StoreError,
 };
 
-mod bell; // wakes who waits for rows
-mod devices; // who keeps replicas
-mod ledger; // rows while they change
-mod raised; // events that changes of rows raise
-mod reading; // what is new for a device
+mod key_listeners; // wakes waiting devices after changes
+mod devices; // devices and their sessions
+mod row_transaction; // changes of rows within a transaction
+mod row_events; // events raised by changes of rows
+mod device_blocks; // blocks of changes for a device
 mod schema;
 #[cfg(test)]
 mod tests;
 
-pub use bell::KeyListener;
-pub use ledger::Ledger;
+pub use key_listeners::KeyListener;
+pub use row_transaction::RowTransaction;
 pub(super) use schema::MIGRATIONS;
 
-/// How the rows are kept.
+/// Options of the store for rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectionsOptions {
-    /// While less than this is free on the disk, writes are refused with `Full`; reading goes on. 0 switches the guard off.
+    /// While less than this is free on the disk, writes are refused with `Full`; reads continue. 0 disables the
+    /// check.
     pub reserve_bytes: u64,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: usize,
 }
 
@@ -50,34 +51,35 @@ impl Default for CollectionsOptions {
     }
 }
 
-/// The rows in one SQLite file. Dropping it waits for the writes that were taken on, and blocks meanwhile.
+/// The rows in one SQLite file. Dropping it waits for the writes that were accepted, and blocks meanwhile.
 pub struct SqliteCollections {
     database: Database,
     free_space: FreeSpace,
-    published: Arc<Published>,
+    published: Arc<PublishedState>,
     history: History,
 }
 
-/// What the last commit made true.
-struct Published {
+/// State of the last commit.
+struct PublishedState {
     newest: watch::Sender<Stamp>,
     forgotten: Mutex<Stamp>,
     counts: Mutex<CollectionCounts>,
     raised: Notify,
-    bell: Arc<bell::KeyBell>,
+    listeners: Arc<key_listeners::KeyListeners>,
 }
 
 impl SqliteCollections {
-    /// Opens or makes `sync.db` in a folder. Blocks.
+    /// Opens or creates `sync.db` in a folder. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    /// `Unavailable` if another process uses the file or a newer version wrote it, `Damaged` if it is not such a
+    /// file.
     pub fn open(folder: &Path, options: &CollectionsOptions) -> Result<SqliteCollections, StoreError> {
         let path = folder.join("sync.db");
         let database = Database::open(
             &path,
             &Options {
-                // Rows of one device lie apart; small pages make each of them cheap to touch.
+                // Rows of one device are scattered; small pages make reading and writing each of them cheap.
                 page_bytes: 4_096,
                 log_bytes_max: 256 << 20,
                 log_step_bytes: LOG_STEP_BYTES,
@@ -90,63 +92,63 @@ impl SqliteCollections {
         )?;
         let ((newest, forgotten, counts), history) = database.write_blocking(|connection, _| {
             let history = begin_period(connection)?;
-            let books =
+            let counters =
                 query_one(connection, "SELECT sequence, forgotten, rows, removed, raised FROM books", (), |row| {
                     let counts = CollectionCounts { rows: row.get(2)?, removed: row.get(3)?, raised: row.get(4)? };
                     Ok((Stamp(row.get(0)?), Stamp(row.get(1)?), counts))
                 })?;
-            let books = books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))?;
-            Ok((books, history))
+            let counters = counters.ok_or_else(|| StoreError::Damaged("the table of counters".into()))?;
+            Ok((counters, history))
         })?;
-        let published = Arc::new(Published {
+        let published = Arc::new(PublishedState {
             newest: watch::Sender::new(newest),
             forgotten: Mutex::new(forgotten),
             counts: Mutex::new(counts),
             raised: Notify::new(),
-            bell: Arc::default(),
+            listeners: Arc::default(),
         });
-        let free_space = FreeSpace::beside(&path, options.reserve_bytes);
+        let free_space = FreeSpace::of(&path, options.reserve_bytes);
         Ok(SqliteCollections { free_space, database, published, history })
     }
 
-    /// The periods of the server, the last one of which began when the store was opened.
+    /// The periods of the server; the last one began when the store was opened.
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Runs a job over the rows; all that it changes is one commit, durable when the call returns, or nothing if it fails.
-    /// Jobs that come together share an fsync.
+    /// Runs a job on the rows; all its changes are one commit, durable when the call returns, or nothing if it fails.
+    /// Concurrent jobs share an fsync.
     ///
     /// # Errors
-    /// The job's own; `Full` where there is no room.
+    /// Errors of the job; `Full` if there is no room.
     pub async fn write<T: Send + 'static>(
         &self,
         now: Timestamp,
-        job: impl FnOnce(&mut Ledger<'_>) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&mut RowTransaction<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.free_space.check()?;
         self.commit(now, job).await
     }
 
-    /// As `write`, also where there is no room.
+    /// Like `write`, but also if there is no room.
     async fn commit<T: Send + 'static>(
         &self,
         now: Timestamp,
-        job: impl FnOnce(&mut Ledger<'_>) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&mut RowTransaction<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let published = self.published.clone();
         let write = move |connection: &Connection, after: &mut AfterCommit| {
-            let mut ledger = open_books(connection, now)?;
-            let began = (ledger.sequence, ledger.raised);
-            let result = job(&mut ledger)?;
-            let Ledger { sequence, rows, removed, raised, touched, .. } = ledger;
+            let mut transaction = open_transaction(connection, now)?;
+            let began = (transaction.sequence, transaction.raised);
+            let result = job(&mut transaction)?;
+            let RowTransaction { sequence, rows, removed, raised, touched, .. } = transaction;
             if (sequence, raised) != began {
                 let sql = "UPDATE books SET sequence = ?1, rows = ?2, removed = ?3, raised = ?4";
                 execute(connection, sql, (sequence.0, rows, removed, raised))?;
                 after.run(move || {
                     *published.counts.lock() = CollectionCounts { rows, removed, raised };
                     published.newest.send_replace(sequence);
-                    published.bell.ring(touched);
+                    published.listeners.notify(touched);
                     if raised > began.1 {
                         published.raised.notify_one();
                     }
@@ -157,19 +159,19 @@ impl SqliteCollections {
         self.database.write(write).await
     }
 
-    /// The applications of which changes of rows raised events that are still here, taken in or not.
+    /// The applications that have stored events of row changes, accepted or not.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn raisers(&self) -> Result<Vec<Name>, StoreError> {
-        self.database.read(raised::applications).await
+        self.database.read(row_events::applications).await
     }
 
-    /// Events of an application behind a stamp, in the order of their changes: up to `limit`, and not many more bytes than
-    /// `bytes_max`, but at least one if there is any.
+    /// Events of an application after a stamp, in the order of the changes: up to `limit`, and about `bytes_max`
+    /// bytes, but at least one if there is any.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn raised(
         &self,
         application: &Name,
@@ -178,72 +180,72 @@ impl SqliteCollections {
         bytes_max: usize,
     ) -> Result<Vec<RaisedEvent>, StoreError> {
         let application = application.clone();
-        self.database.read(move |connection| raised::list(connection, &application, after, limit, bytes_max)).await
+        self.database.read(move |connection| row_events::list(connection, &application, after, limit, bytes_max)).await
     }
 
-    /// Up to where the events of an application were taken in, as far as this store was told.
+    /// The stamp up to which events of an application were accepted, as far as it was recorded here.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn raised_upto(&self, application: &Name) -> Result<Option<Stamp>, StoreError> {
         let application = application.clone();
-        self.database.read(move |connection| raised::upto_of(connection, application.as_str())).await
+        self.database.read(move |connection| row_events::upto_of(connection, application.as_str())).await
     }
 
-    /// Returns when events were raised since it returned last; for one who waits.
+    /// Returns when events were raised since the last return; for a single waiting task.
     pub async fn wait_raised(&self) {
         self.published.raised.notified().await;
     }
 
-    /// What is new for a device, a part of it.
+    /// The next block of changes for a device.
     ///
     /// # Errors
-    /// The store does not answer, or too many read.
-    pub async fn read_block(&self, wanted: Wanted) -> Result<Block, StoreError> {
-        self.database.read(move |connection| reading::block(connection, &wanted)).await
+    /// The store does not respond, or too many reads are waiting.
+    pub async fn read_block(&self, request: BlockRequest) -> Result<ReplicaBlock, StoreError> {
+        self.database.read(move |connection| device_blocks::block(connection, &request)).await
     }
 
-    /// Whether rows of these keys changed behind a stamp.
+    /// Whether rows of these keys changed after a stamp.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn has_news(&self, keys: Vec<KeyNumber>, after: Stamp) -> Result<bool, StoreError> {
-        self.database.read(move |connection| reading::has_news(connection, &keys, after)).await
+    /// The store does not respond.
+    pub async fn has_changes(&self, keys: Vec<KeyNumber>, after: Stamp) -> Result<bool, StoreError> {
+        self.database.read(move |connection| device_blocks::has_changes(connection, &keys, after)).await
     }
 
-    /// From now on whoever holds the listener is woken by changes of rows of these keys.
+    /// The returned listener is woken by changes of rows of these keys.
     pub fn listen(&self, keys: &[KeyNumber]) -> KeyListener {
-        self.published.bell.listen(keys)
+        self.published.listeners.listen(keys)
     }
 
-    /// The last stamp that was given out; whoever holds it is told of the next.
+    /// The last assigned stamp; the receiver is notified of later ones.
     pub fn newest(&self) -> watch::Receiver<Stamp> {
         self.published.newest.subscribe()
     }
 
-    /// Up to here it is not known any more what was removed.
+    /// The stamp up to which removals are no longer known.
     pub fn forgotten(&self) -> Stamp {
         *self.published.forgotten.lock()
     }
 
-    /// How much there is.
+    /// Counts of rows and events.
     pub fn counts(&self) -> CollectionCounts {
         *self.published.counts.lock()
     }
 
-    /// A row, also one that was removed.
+    /// A row, including removed ones.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn row(&self, collection: CollectionNumber, id: &str) -> Result<Option<StoredRow>, StoreError> {
         let id = id.to_owned();
-        self.database.read(move |connection| ledger::find_row(connection, collection, &id)).await
+        self.database.read(move |connection| row_transaction::find_row(connection, collection, &id)).await
     }
 
-    /// Rows that are there, by their ids.
+    /// Rows with content, in order of id.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn rows(
         &self,
         collection: CollectionNumber,
@@ -251,13 +253,13 @@ impl SqliteCollections {
         limit: usize,
     ) -> Result<Vec<StoredRow>, StoreError> {
         let after = after.to_owned();
-        self.database.read(move |connection| ledger::list_rows(connection, collection, &after, limit)).await
+        self.database.read(move |connection| row_transaction::list_rows(connection, collection, &after, limit)).await
     }
 
     /// The conflicts of some collections, newest first.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn conflicts(
         &self,
         collections: Vec<CollectionNumber>,
@@ -268,11 +270,11 @@ impl SqliteCollections {
         let read = move |connection: &Connection| {
             let sql = format!(
                 "SELECT {} FROM conflicts WHERE collection = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3",
-                ledger::CONFLICT
+                row_transaction::CONFLICT
             );
             let mut found = Vec::new();
             for collection in collections {
-                found.extend(query_all(connection, &sql, (collection, before, limit), ledger::read_conflict)?);
+                found.extend(query_all(connection, &sql, (collection, before, limit), row_transaction::read_conflict)?);
             }
             found.sort_by_key(|conflict| std::cmp::Reverse(conflict.number));
             found.truncate(limit);
@@ -281,7 +283,7 @@ impl SqliteCollections {
         self.database.read(read).await
     }
 
-    /// Makes a device. Gives its number.
+    /// Adds a device. Returns its number.
     ///
     /// # Errors
     /// `Full` if there are too many.
@@ -292,12 +294,12 @@ impl SqliteCollections {
     /// All devices, oldest first.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn devices(&self) -> Result<Vec<ReplicaDevice>, StoreError> {
         self.database.read(devices::list).await
     }
 
-    /// Forgets a device. What it wrote stays.
+    /// Removes a device. What it wrote stays.
     ///
     /// # Errors
     /// `Missing` if there is none.
@@ -305,10 +307,10 @@ impl SqliteCollections {
         self.database.write(move |connection, _| devices::remove(connection, number)).await
     }
 
-    /// Notes that a device is to drop what it has, and that it did.
+    /// Records that a device must delete its data, and that it did.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn set_wipe(
         &self,
         number: DeviceNumber,
@@ -318,7 +320,7 @@ impl SqliteCollections {
         self.database.write(move |connection, _| devices::set_wipe(connection, number, asked, done)).await
     }
 
-    /// How far a device has come.
+    /// Read and write state of a device.
     ///
     /// # Errors
     /// `Missing` if there is no such device.
@@ -326,18 +328,18 @@ impl SqliteCollections {
         self.database.read(move |connection| devices::state(connection, number)).await
     }
 
-    /// The keys of a generation, ascending, if it is still known.
+    /// The keys of a generation, ascending, if they are still known.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn keys_of(&self, number: DeviceNumber, generation: u32) -> Result<Option<Vec<KeyNumber>>, StoreError> {
         self.database.read(move |connection| devices::keys_of(connection, number, generation)).await
     }
 
-    /// The numbers of partition keys, ascending. A key that no row and no device ever had is made.
+    /// The numbers of partition keys, ascending. Missing numbers are assigned.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn key_numbers(&self, texts: Vec<String>) -> Result<Vec<KeyNumber>, StoreError> {
         let find = {
             let texts = texts.clone();
@@ -351,8 +353,8 @@ impl SqliteCollections {
             Some(keys) => keys,
             None => {
                 let make = move |connection: &Connection, _: &mut AfterCommit| {
-                    let mut ledger = open_books(connection, Timestamp(0))?;
-                    texts.iter().map(|text| ledger.key(text)).collect::<Result<Vec<_>, _>>()
+                    let mut transaction = open_transaction(connection, Timestamp(0))?;
+                    texts.iter().map(|text| transaction.key(text)).collect::<Result<Vec<_>, _>>()
                 };
                 self.database.write(make).await?
             }
@@ -362,7 +364,8 @@ impl SqliteCollections {
         Ok(keys)
     }
 
-    /// Gives a device a new generation of keys, unless it has these. Gives the number of the generation.
+    /// Stores a new generation of keys of a device, unless the keys are the same. Returns the number of the
+    /// generation.
     ///
     /// # Errors
     /// `Missing` if there is no such device.
@@ -372,56 +375,56 @@ impl SqliteCollections {
         number: DeviceNumber,
         keys: Vec<KeyNumber>,
     ) -> Result<u32, StoreError> {
-        // A device reads on while the disk is full, also with other keys.
-        self.commit(now, move |ledger| devices::put_keys(ledger, number, &keys)).await
+        // A device can also read with other keys while the disk is full.
+        self.commit(now, move |transaction| devices::put_keys(transaction, number, &keys)).await
     }
 
-    /// The batches of edits of a device that are remembered, in the order in which they arrived, each with its last edit.
+    /// The remembered edit batches of a device, in order of arrival, each with its last edit.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn batches(&self, number: DeviceNumber) -> Result<Vec<(String, u64)>, StoreError> {
         self.database.read(move |connection| devices::batches(connection, number)).await
     }
 
-    /// The last edit of a batch that was taken in; 0 if the batch is not remembered.
+    /// The last edit of a batch that was applied; 0 if the batch is not remembered.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn batch_upto(&self, number: DeviceNumber, batch: &str) -> Result<u64, StoreError> {
         let batch = batch.to_owned();
-        let find = move |connection: &Connection| ledger::find_batch(connection, number, &batch);
+        let find = move |connection: &Connection| row_transaction::find_batch(connection, number, &batch);
         Ok(self.database.read(find).await?.map_or(0, |batch| batch.upto))
     }
 
-    /// The numbers of collections, made where they are missing.
+    /// The numbers of collections; missing numbers are assigned.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn collection_numbers(
         &self,
         application: Name,
         names: Vec<Name>,
     ) -> Result<Vec<CollectionNumber>, StoreError> {
         let make = move |connection: &Connection, _: &mut AfterCommit| {
-            let mut ledger = open_books(connection, Timestamp(0))?;
-            names.iter().map(|name| ledger.collection(&application, name)).collect::<Result<Vec<_>, _>>()
+            let mut transaction = open_transaction(connection, Timestamp(0))?;
+            names.iter().map(|name| transaction.collection(&application, name)).collect::<Result<Vec<_>, _>>()
         };
         self.database.write(make).await
     }
 
-    /// Keeps a session that has ended.
+    /// Stores an ended session.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn put_session(&self, session: PastSession) -> Result<(), StoreError> {
         self.database.write(move |connection, _| devices::put_session(connection, &session)).await
     }
 
-    /// Sessions that have ended, of a device or of all, newest first, each with its number.
+    /// Ended sessions of one or all devices, newest first, each with its number.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn sessions(
         &self,
         device: Option<DeviceNumber>,
@@ -431,11 +434,11 @@ impl SqliteCollections {
         self.database.read(move |connection| devices::sessions(connection, device, before, limit)).await
     }
 
-    /// Forgets what was removed before a time, and conflicts and sessions before another, about `limit` of each. Gives
-    /// whether there is more.
+    /// Removes records of removals before one time, and conflicts and sessions before another, about `limit` of each.
+    /// Returns whether there are more.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn prune(&self, removed: Timestamp, past: Timestamp, limit: usize) -> Result<bool, StoreError> {
         let published = self.published.clone();
         let prune = move |connection: &Connection, after: &mut AfterCommit| {
@@ -461,7 +464,7 @@ impl SqliteCollections {
             ] {
                 more |= execute(connection, sql, (past.0, limit))? == limit;
             }
-            // Whoever knows the newest of what is gone misses nothing, however long ago that was.
+            // A device that knows the newest removed record has missed nothing, however long ago that was.
             let sql = "UPDATE books SET forgotten = max(forgotten, ?1), removed = removed - ?2";
             execute(connection, sql, (newest, gone))?;
             after.run(move || {
@@ -474,16 +477,16 @@ impl SqliteCollections {
         self.database.write(prune).await
     }
 
-    /// Writes and syncs a few bytes; says how long that took.
+    /// Writes and syncs a few bytes; returns the time it took.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
         self.database.probe().await
     }
 }
 
-/// Begins a period of the server, and gives all that are remembered.
+/// Begins a period of the server, and returns all remembered periods.
 fn begin_period(connection: &Connection) -> Result<History, StoreError> {
     let mut bytes = [0; 16];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
@@ -497,11 +500,11 @@ fn begin_period(connection: &Connection) -> Result<History, StoreError> {
     Ok(History(periods))
 }
 
-fn open_books(connection: &Connection, now: Timestamp) -> Result<Ledger<'_>, StoreError> {
-    let books = query_one(connection, "SELECT sequence, rows, removed, raised FROM books", (), |row| {
+fn open_transaction(connection: &Connection, now: Timestamp) -> Result<RowTransaction<'_>, StoreError> {
+    let counters = query_one(connection, "SELECT sequence, rows, removed, raised FROM books", (), |row| {
         Ok((Stamp(row.get(0)?), row.get(1)?, row.get(2)?, row.get(3)?))
     })?;
     let (sequence, rows, removed, raised) =
-        books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))?;
-    Ok(Ledger { connection, now, sequence, rows, removed, raised, touched: Vec::new() })
+        counters.ok_or_else(|| StoreError::Damaged("the table of counters".into()))?;
+    Ok(RowTransaction { connection, now, sequence, rows, removed, raised, touched: Vec::new() })
 }

@@ -1,7 +1,7 @@
 //! The inbox on SQLite: `inbox.db`.
 //!
-//! A file of its own, with its own writer: people who read their feeds do not hold up the flow, nor it them. What became
-//! true is published after the commit, and then those who look at the feed are woken.
+//! A separate file with its own writer: readers of feeds do not delay event processing, nor the reverse. State is
+//! published after the commit, and then the listeners of the feeds are woken.
 
 use std::{
     collections::HashMap,
@@ -31,23 +31,23 @@ pub(super) use schema::MIGRATIONS;
 use crate::{
     error::StoreError,
     inbox::{
-        Bell, Broadcast, BroadcastHead, Delivered, FeedChanges, FeedFilter, Inbox, InboxCounts, Listener, NewBroadcast,
-        Reader,
+        Broadcast, BroadcastHead, DeliveryCounts, FeedChanges, FeedFilter, FeedReader, Inbox, InboxCounts, Listener,
+        ListenerRegistry, NewBroadcast,
     },
 };
 
-mod broadcasts; // kept once, touched by some
-mod items; // what comes and goes
-mod reading; // feeds and their changes
+mod broadcasts; // broadcasts and their state for each reader
+mod items; // items and their contents
+mod views; // feeds and their changes
 mod schema;
 
-/// How the inbox is kept.
+/// Options of the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxOptions {
-    /// While less than this is free on the disk, new items and broadcasts are refused with `Full`; reading and removing go
-    /// on. 0 switches the guard off.
+    /// While less than this is free on the disk, new items and broadcasts are refused with `Full`; reading and
+    /// removing continue. 0 disables the check.
     pub reserve_bytes: u64,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: usize,
 }
 
@@ -57,52 +57,52 @@ impl Default for InboxOptions {
     }
 }
 
-/// The inbox in one SQLite file. Dropping it waits for the writes that were taken on, and blocks meanwhile.
+/// The inbox in one SQLite file. Dropping it waits for the writes that were accepted, and blocks meanwhile.
 pub struct SqliteInbox {
     database: Database,
     free_space: FreeSpace,
-    published: Arc<Published>,
+    published: Arc<PublishedState>,
 }
 
-/// What the last commit made true.
-struct Published {
+/// State of the last commit.
+struct PublishedState {
     newest: AtomicU64,
     counts: Mutex<InboxCounts>,
     heads: Mutex<Arc<Vec<BroadcastHead>>>,
-    bell: Arc<Bell>,
+    listeners: Arc<ListenerRegistry>,
 }
 
-/// The books while a job writes: closed at its end.
-struct Books<'c> {
+/// A write transaction with the counters, which are stored by `finish`.
+struct InboxTransaction<'c> {
     connection: &'c Connection,
     sequence: u64,
     forgotten: u64,
     items: u64,
     contents: u64,
-    /// Whose feeds changed.
+    /// Subscribers whose feeds changed.
     touched: Vec<SubscriberNumber>,
-    /// Whether who sees which broadcast may have changed.
+    /// Whether the list of broadcast heads may have changed.
     broadcasts_changed: bool,
 }
 
-impl<'c> Books<'c> {
-    fn open(connection: &'c Connection) -> Result<Books<'c>, StoreError> {
+impl<'c> InboxTransaction<'c> {
+    fn open(connection: &'c Connection) -> Result<InboxTransaction<'c>, StoreError> {
         let sql = "SELECT sequence, forgotten, items, contents FROM books";
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
         let row = query_one(connection, sql, (), read)?;
         let (sequence, forgotten, items, contents) =
-            row.ok_or_else(|| StoreError::Damaged("the books of the inbox".into()))?;
+            row.ok_or_else(|| StoreError::Damaged("the table of counters".into()))?;
         let (touched, broadcasts_changed) = (Vec::new(), false);
-        Ok(Books { connection, sequence, forgotten, items, contents, touched, broadcasts_changed })
+        Ok(InboxTransaction { connection, sequence, forgotten, items, contents, touched, broadcasts_changed })
     }
 
-    /// The next place of the sequence.
+    /// Assigns the next number of the sequence.
     fn next(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    fn close(self, published: &Arc<Published>, after: &mut AfterCommit) -> Result<(), StoreError> {
+    fn finish(self, published: &Arc<PublishedState>, after: &mut AfterCommit) -> Result<(), StoreError> {
         let sql = "UPDATE books SET sequence = ?1, forgotten = ?2, items = ?3, contents = ?4";
         execute(self.connection, sql, (self.sequence, self.forgotten, self.items, self.contents))?;
         let heads = self.broadcasts_changed.then(|| broadcasts::heads(self.connection)).transpose()?;
@@ -114,9 +114,9 @@ impl<'c> Books<'c> {
             match heads {
                 Some(heads) => {
                     *published.heads.lock() = Arc::new(heads);
-                    published.bell.ring_all();
+                    published.listeners.notify_all();
                 }
-                None => published.bell.ring(touched),
+                None => published.listeners.notify(touched),
             }
         });
         Ok(())
@@ -124,16 +124,17 @@ impl<'c> Books<'c> {
 }
 
 impl SqliteInbox {
-    /// Opens or makes `inbox.db` in a folder. Blocks.
+    /// Opens or creates `inbox.db` in a folder. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    /// `Unavailable` if another process uses the file or a newer version wrote it, `Damaged` if it is not such a
+    /// file.
     pub fn open(folder: &Path, options: &InboxOptions) -> Result<SqliteInbox, StoreError> {
         let path = folder.join("inbox.db");
         let database = Database::open(
             &path,
             &Options {
-                // Items come in no order of their subscribers; small pages make each of them cheap to touch.
+                // Items arrive in no order of subscribers; small pages make reading and writing each of them cheap.
                 page_bytes: 4_096,
                 log_bytes_max: 128 << 20,
                 log_step_bytes: LOG_STEP_BYTES,
@@ -145,29 +146,29 @@ impl SqliteInbox {
             },
         )?;
         let (newest, counts, heads) = database.write_blocking(|connection, _| {
-            let books = Books::open(connection)?;
-            let counts = InboxCounts { items: books.items, contents: books.contents };
-            Ok((books.sequence, counts, broadcasts::heads(connection)?))
+            let tx = InboxTransaction::open(connection)?;
+            let counts = InboxCounts { items: tx.items, contents: tx.contents };
+            Ok((tx.sequence, counts, broadcasts::heads(connection)?))
         })?;
-        let published = Arc::new(Published {
+        let published = Arc::new(PublishedState {
             newest: AtomicU64::new(newest),
             counts: Mutex::new(counts),
             heads: Mutex::new(Arc::new(heads)),
-            bell: Arc::default(),
+            listeners: Arc::default(),
         });
-        Ok(SqliteInbox { free_space: FreeSpace::beside(&path, options.reserve_bytes), database, published })
+        Ok(SqliteInbox { free_space: FreeSpace::of(&path, options.reserve_bytes), database, published })
     }
 
-    /// Runs a write between the opening and the closing of the books.
+    /// Runs a job within a transaction and stores the counters.
     async fn change<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&mut InboxTransaction<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let published = self.published.clone();
         let write = move |connection: &Connection, after: &mut AfterCommit| {
-            let mut books = Books::open(connection)?;
-            let result = job(&mut books)?;
-            books.close(&published, after)?;
+            let mut tx = InboxTransaction::open(connection)?;
+            let result = job(&mut tx)?;
+            tx.finish(&published, after)?;
             Ok(result)
         };
         self.database.write(write).await
@@ -176,25 +177,31 @@ impl SqliteInbox {
 
 #[async_trait]
 impl Inbox for SqliteInbox {
-    async fn put_items(&self, items: Vec<NewItem>, items_max: u32, now: Timestamp) -> Result<Delivered, StoreError> {
+    async fn put_items(
+        &self,
+        items: Vec<NewItem>,
+        items_max: u32,
+        now: Timestamp,
+    ) -> Result<DeliveryCounts, StoreError> {
         self.free_space.check()?;
-        // What can be done beside the writer is done before its turn.
-        let (mut contents, mut places, mut arriving) = (Vec::new(), HashMap::new(), Vec::with_capacity(items.len()));
+        // Work that does not need the writer is done before.
+        let (mut contents, mut positions, mut new_items) =
+            (Vec::new(), HashMap::new(), Vec::with_capacity(items.len()));
         for NewItem { subscriber, id, content, expires_at } in items {
-            let place = *places.entry(Arc::as_ptr(&content) as usize).or_insert_with(|| {
-                contents.push((items::Prepared::new(&content), content));
+            let content_index = *positions.entry(Arc::as_ptr(&content) as usize).or_insert_with(|| {
+                contents.push((items::PreparedContent::new(&content), content));
                 contents.len() - 1
             });
-            arriving.push(items::Arriving { subscriber, id, content: place, expires_at });
+            new_items.push(items::NewInboxItem { subscriber, id, content: content_index, expires_at });
         }
-        // They were kept until here so that no two had the same place in memory.
+        // The contents were kept until here so that no two of them had the same address.
         let contents = contents.into_iter().map(|(prepared, _)| prepared).collect();
-        self.change(move |books| items::put(books, &arriving, contents, items_max, now)).await
+        self.change(move |tx| items::put(tx, &new_items, contents, items_max, now)).await
     }
 
     async fn feed(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         filter: &FeedFilter,
         before: Option<u64>,
         limit: usize,
@@ -202,28 +209,28 @@ impl Inbox for SqliteInbox {
     ) -> Result<Vec<Item>, StoreError> {
         let (reader, filter) = (reader.clone(), filter.clone());
         let before = before.map_or(i64::MAX, u64::cast_signed);
-        self.database.read(move |connection| reading::feed(connection, &reader, &filter, before, limit, now)).await
+        self.database.read(move |connection| views::feed(connection, &reader, &filter, before, limit, now)).await
     }
 
-    async fn item(&self, reader: &Reader, id: ItemId, now: Timestamp) -> Result<Option<Item>, StoreError> {
+    async fn item(&self, reader: &FeedReader, id: ItemId, now: Timestamp) -> Result<Option<Item>, StoreError> {
         let reader = reader.clone();
-        self.database.read(move |connection| reading::item(connection, &reader, id, now)).await
+        self.database.read(move |connection| views::item(connection, &reader, id, now)).await
     }
 
-    async fn unread(&self, reader: &Reader, now: Timestamp) -> Result<u64, StoreError> {
+    async fn unread(&self, reader: &FeedReader, now: Timestamp) -> Result<u64, StoreError> {
         let reader = reader.clone();
-        self.database.read(move |connection| reading::unread(connection, &reader, now)).await
+        self.database.read(move |connection| views::unread(connection, &reader, now)).await
     }
 
     async fn changes(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         after: u64,
         limit: usize,
         now: Timestamp,
     ) -> Result<FeedChanges, StoreError> {
         let reader = reader.clone();
-        self.database.read(move |connection| reading::changes(connection, &reader, after, limit, now)).await
+        self.database.read(move |connection| views::changes(connection, &reader, after, limit, now)).await
     }
 
     fn newest(&self) -> u64 {
@@ -231,22 +238,22 @@ impl Inbox for SqliteInbox {
     }
 
     fn listen(&self, subscriber: SubscriberNumber) -> Listener {
-        self.published.bell.listen(subscriber)
+        self.published.listeners.listen(subscriber)
     }
 
     async fn mark(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         ids: Vec<ItemId>,
         mark: Mark,
         now: Timestamp,
     ) -> Result<Vec<ItemId>, StoreError> {
         let reader = reader.clone();
-        let job = move |books: &mut Books<'_>| {
+        let job = move |tx: &mut InboxTransaction<'_>| {
             let mut found = Vec::with_capacity(ids.len());
             for id in ids {
-                let Some(item) = reading::item(books.connection, &reader, id, now)? else { continue };
-                items::mark(books, reader.subscriber, &item, mark, now)?;
+                let Some(item) = views::item(tx.connection, &reader, id, now)? else { continue };
+                items::mark(tx, reader.subscriber, &item, mark, now)?;
                 found.push(id);
             }
             Ok(found)
@@ -256,7 +263,7 @@ impl Inbox for SqliteInbox {
 
     async fn mark_all(
         &self,
-        reader: &Reader,
+        reader: &FeedReader,
         filter: &FeedFilter,
         upto: u64,
         mark: Mark,
@@ -264,11 +271,11 @@ impl Inbox for SqliteInbox {
     ) -> Result<u64, StoreError> {
         let (reader, filter) = (reader.clone(), filter.clone());
         let before = upto.saturating_add(1).min(i64::MAX as u64).cast_signed();
-        let job = move |books: &mut Books<'_>| {
-            let items = reading::feed(books.connection, &reader, &filter, before, usize::MAX, now)?;
+        let job = move |tx: &mut InboxTransaction<'_>| {
+            let items = views::feed(tx.connection, &reader, &filter, before, usize::MAX, now)?;
             let mut changed = 0;
             for item in items.iter().rev() {
-                changed += u64::from(items::mark(books, reader.subscriber, item, mark, now)?);
+                changed += u64::from(items::mark(tx, reader.subscriber, item, mark, now)?);
             }
             Ok(changed)
         };
@@ -276,16 +283,16 @@ impl Inbox for SqliteInbox {
     }
 
     async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError> {
-        self.change(move |books| items::move_feed(books, from, into)).await
+        self.change(move |tx| items::move_feed(tx, from, into)).await
     }
 
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError> {
-        self.change(move |books| items::remove_feed(books, subscriber)).await
+        self.change(move |tx| items::remove_feed(tx, subscriber)).await
     }
 
     async fn put_broadcast(&self, new: NewBroadcast, now: Timestamp) -> Result<(Broadcast, bool), StoreError> {
         self.free_space.check()?;
-        self.change(move |books| broadcasts::put(books, new, now)).await
+        self.change(move |tx| broadcasts::put(tx, new, now)).await
     }
 
     async fn broadcasts(&self, application: &Name, now: Timestamp) -> Result<Vec<Broadcast>, StoreError> {
@@ -295,7 +302,7 @@ impl Inbox for SqliteInbox {
 
     async fn withdraw_broadcast(&self, application: &Name, name: &Name, now: Timestamp) -> Result<(), StoreError> {
         let (application, name) = (application.clone(), name.clone());
-        self.change(move |books| broadcasts::withdraw(books, &application, &name, now)).await
+        self.change(move |tx| broadcasts::withdraw(tx, &application, &name, now)).await
     }
 
     fn broadcast_heads(&self) -> Arc<Vec<BroadcastHead>> {
@@ -303,9 +310,9 @@ impl Inbox for SqliteInbox {
     }
 
     async fn expire(&self, now: Timestamp, limit: usize) -> Result<(u64, bool), StoreError> {
-        self.change(move |books| {
-            let (items, more_items) = items::expire(books, now, limit)?;
-            let (broadcasts, more_broadcasts) = broadcasts::expire(books, now, limit)?;
+        self.change(move |tx| {
+            let (items, more_items) = items::expire(tx, now, limit)?;
+            let (broadcasts, more_broadcasts) = broadcasts::expire(tx, now, limit)?;
             Ok((items + broadcasts, more_items || more_broadcasts))
         })
         .await
@@ -320,7 +327,7 @@ impl Inbox for SqliteInbox {
     }
 }
 
-/// What is stored of a content.
+/// The stored form of a content.
 fn body(content: &InboxContent) -> String {
-    serde_json::to_string(content).expect("text, names and JSON become JSON")
+    serde_json::to_string(content).expect("a content is valid JSON")
 }

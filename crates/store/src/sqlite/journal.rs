@@ -1,39 +1,40 @@
-//! The flow in one SQLite file. An event batch is accepted, handed out, and becomes notification batches and work items
-//! by a step; a work item is handed out and becomes receipts by the next.
+//! SQLite backend of the journal port. Each step of the flow claims rows and commits its results: events become
+//! notification batches and work items, work items become receipts.
 
-mod accept; // a submission becomes an event batch, found again by its key
-mod firings; // rules that did not fire
-mod hand_out; // event batches and work items are claimed
-mod prune; // what is over is removed
-mod reading;
-mod resends; // what had failed is sent again
-mod schedules; // how far the schedules of rules have come
-mod marks; // how far sources have come
-mod states; // what matching remembers
-mod activity; // what happened in each minute
-mod quanta; // turns of the matcher
-mod switches; // what an operator has switched off
-mod step; // the result of a step and the acknowledgement of its input, in one commit
-mod suspended; // what waits for an operator: listed, resumed, ended // what is stored, for those who look at it
+mod accept; // store an event batch: group commit, idempotency keys
+mod firings; // failed and skipped rule firings, stopped rules
+mod claim; // claim event batches and work items
+mod prune; // retention: delete finished batches in small commits
+mod views; // read-only queries for reports and traces
+mod resends; // resend requests
+mod schedules; // progress of rule schedules
+mod checkpoints; // checkpoints of sources
+mod states; // pages of rule state
+mod activity; // per-minute activity counters
+mod quanta; // quanta: runs of the matcher
+mod switches; // paused and disabled components
+mod step; // commit of a step: its results and the acknowledgement of its input
+mod suspensions; // suspended work: list, edit, resume, end
+mod removal; // open work of removed applications
 
-mod claims; // who works on what, in memory
-mod names; // names as small numbers
-mod packing; // bodies and lists of numbers, made small
-mod schema; // the tables
-mod tally; // counters that are always true
+mod leases; // leases with fencing tokens, in memory
+mod names; // dictionary of names as small integers
+mod packing; // compression of bodies and of lists of numbers
+mod schema; // tables and migrations
+mod counters; // backlog and totals, updated in the commit of what they count
 
 #[cfg(test)]
-mod migrating; // killed at any moment
+mod migration_crash_test; // migrations are atomic when the process is killed
 
 #[cfg(debug_assertions)]
-mod faults; // a broken build, on purpose
+mod faults; // fault injection that the crash tests must detect
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
@@ -43,19 +44,20 @@ use tocsin_model::{
 };
 use tokio::sync::watch;
 
-use self::{activity::Of, claims::Claims, names::Names, step::Rows, tally::Counters};
+use self::{activity::BatchKind, counters::Counters, leases::Claims, names::Names, step::RowWriter};
 use super::writer::{Database, FreeSpace, LOG_STEP_BYTES, Options, store_error};
 pub(super) use schema::MIGRATIONS;
 
 use crate::{
+    bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        Accepted, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Cutoffs,
-        EventBatchState, EventPage, Except, Firing, FiringFilter, Journal, JournalOptions, Mark, NewEventBatch,
-        NewResend, Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
-        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkAhead, WorkItem,
+        ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Cutoffs, EndedWork,
+        EventAcceptance, EventBatchState, EventPage, Except, Firing, FiringFilter, Journal, JournalOptions, Mark,
+        NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey,
+        Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkCounts,
+        WorkItem,
     },
-    look::Looked,
 };
 
 /// Small pages suit bodies that are written once, in order, and read once.
@@ -69,32 +71,33 @@ const FILE: Options = Options {
     synced: true,
     migrations: MIGRATIONS,
 };
-/// Failed event batches that one commit sends to be matched again.
+/// Maximum number of failed event batches that one commit returns to matching.
 const REMATCHED_MAX: usize = 1_000;
-/// Work on more bytes than this would keep a runtime's thread from its other tasks.
+/// Packing more bytes than this would block an async worker thread for too long.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
-/// A journal in a file of SQLite, which no other process may have open.
+/// Journal in one SQLite file; only one process can have it open.
 ///
-/// Concurrent writes share one fsync. Claims live in memory: they cost no write, and after a restart there are none.
+/// Concurrent writes share one fsync (group commit). Claims live in memory: they cost no write, and a restart voids
+/// them.
 pub struct SqliteJournal {
     database: Database,
-    shared: Shared,
+    shared: JournalContext,
     options: JournalOptions,
     free_space: FreeSpace,
 }
 
-/// What jobs on the writer's and the readers' threads share with their callers.
+/// State shared between callers, the writer thread and the readers.
 #[derive(Clone)]
-struct Shared {
+struct JournalContext {
     names: Arc<Names>,
     claims: Arc<Claims>,
     counters: Arc<Counters>,
     arrivals: Arc<Senders>,
-    gathering: Arc<accept::Gathering>,
+    submissions: Arc<accept::SubmissionQueue>,
 }
 
-/// Wakes whoever waits.
+/// Wake-up signals for waiting workers.
 struct Senders {
     events: watch::Sender<u64>,
     work: watch::Sender<u64>,
@@ -111,46 +114,46 @@ impl Senders {
 }
 
 impl SqliteJournal {
-    /// Opens the journal in this file, or makes it. Takes no longer the more is in it.
+    /// Opens or creates the journal file. The time it takes does not depend on the file's size.
     ///
     /// # Errors
-    /// `Unavailable` if another process has it open or it was written by a newer version, `Full` if the disk is,
-    /// `Damaged` if it is no journal.
+    /// `Unavailable` if another process has the file open or a newer version wrote it, `Full` if the disk is full,
+    /// `Damaged` if it is not a journal.
     pub async fn open(path: impl AsRef<Path>, options: JournalOptions) -> Result<Self, StoreError> {
         let path = path.as_ref().to_owned();
-        let free_space = FreeSpace::beside(&path, options.free_bytes_min);
+        let free_space = FreeSpace::of(&path, options.free_bytes_min);
         let opening = tokio::task::spawn_blocking(move || Database::open(&path, &FILE));
         let database = opening.await.map_err(StoreError::unavailable)??;
-        let shared = database.write(|connection, _| Shared::load(connection)).await?;
+        let shared = database.write(|connection, _| JournalContext::load(connection)).await?;
         Ok(SqliteJournal { database, shared, options, free_space })
     }
 
     async fn read<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&Connection, &Shared) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&Connection, &JournalContext) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
         self.database.read(move |connection| job(connection, &shared)).await
     }
 }
 
-impl Shared {
-    /// What a new opening of a file begins with.
-    fn load(connection: &Connection) -> Result<Shared, StoreError> {
+impl JournalContext {
+    /// Loads the in-memory state of a newly opened file.
+    fn load(connection: &Connection) -> Result<JournalContext, StoreError> {
         let epoch = connection
             .query_row("UPDATE epoch SET number = number + 1 RETURNING number", (), |row| row.get(0))
             .map_err(store_error)?;
-        Ok(Shared {
+        Ok(JournalContext {
             names: Arc::new(Names::load(connection)?),
             claims: Arc::new(Claims::new(epoch)),
             counters: Arc::new(Counters::load(connection)?),
             arrivals: Arc::new(Senders { events: watch::Sender::new(0), work: watch::Sender::new(0) }),
-            gathering: Arc::default(),
+            submissions: Arc::default(),
         })
     }
 }
 
-/// Does work on so many bytes here if they are few, and on a thread for such work if they are many.
+/// Runs CPU-bound work inline for few bytes, on a blocking thread for many.
 async fn off_the_runtime<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -163,7 +166,7 @@ async fn off_the_runtime<T: Send + 'static>(
 
 #[async_trait]
 impl Journal for SqliteJournal {
-    async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError> {
+    async fn accept(&self, batch: NewEventBatch) -> Result<EventAcceptance, StoreError> {
         self.options.check(&self.shared.counters.backlog(), &batch)?;
         self.free_space.check()?;
         accept::accept(&self.database, &self.shared, batch).await
@@ -179,20 +182,20 @@ impl Journal for SqliteJournal {
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
         loop {
             let number = |name: &Name| self.shared.names.find(name);
-            let except = hand_out::Excepted {
+            let except = claim::ExcludedEvents {
                 applications: except.applications.iter().filter_map(number).collect(),
                 classes: except.classes.iter().filter_map(|(one, class)| number(one).zip(number(class))).collect(),
             };
-            let claim = move |connection: &Connection, shared: &Shared| {
-                hand_out::claim_events(connection, shared, (batches, bytes), &except, lease, now)
+            let claim = move |connection: &Connection, shared: &JournalContext| {
+                claim::claim_events(connection, shared, (batches, bytes), &except, lease, now)
             };
             let (claimed, damaged) = self.read(claim).await?;
             if damaged.is_empty() {
                 return Ok(claimed);
             }
-            // One that cannot be read must not hold up those behind it.
+            // An unreadable batch must not block those behind it.
             for (claim, why) in &damaged {
-                tracing::error!(batch = %claim.id, why, "an event batch cannot be read and is set aside");
+                tracing::error!(batch = %claim.id, why, "an event batch is unreadable and was set aside");
             }
             self.commit(Step { failed: damaged, ..Step::default() }).await?;
             if !claimed.is_empty() {
@@ -212,7 +215,7 @@ impl Journal for SqliteJournal {
     ) -> Result<Vec<WorkItem>, StoreError> {
         let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
         let which = (least, limit);
-        self.read(move |connection, shared| hand_out::claim_work(connection, shared, lane, which, lease, now)).await
+        self.read(move |connection, shared| claim::claim_work(connection, shared, lane, which, lease, now)).await
     }
 
     async fn claim_window(
@@ -226,10 +229,10 @@ impl Journal for SqliteJournal {
     ) -> Result<Vec<WorkItem>, StoreError> {
         let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
         let which = (window, notifications);
-        self.read(move |connection, shared| hand_out::claim_window(connection, shared, lane, which, lease, now)).await
+        self.read(move |connection, shared| claim::claim_window(connection, shared, lane, which, lease, now)).await
     }
 
-    async fn gathering(
+    async fn digest_window_work(
         &self,
         application: &Name,
         channel: &Name,
@@ -238,7 +241,8 @@ impl Journal for SqliteJournal {
         limit: usize,
     ) -> Result<Vec<WorkItem>, StoreError> {
         let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
-        self.read(move |connection, shared| hand_out::gathering(connection, shared, lane, now, after, limit)).await
+        self.read(move |connection, shared| claim::digest_window_work(connection, shared, lane, now, after, limit))
+            .await
     }
 
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
@@ -276,8 +280,8 @@ impl Journal for SqliteJournal {
         step::commit(&self.database, &self.shared, step).await
     }
 
-    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError> {
-        self.read(move |connection, _| reading::work_ahead(connection, now)).await
+    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
+        self.read(move |connection, _| views::work_counts(connection, now)).await
     }
 
     async fn next_due(
@@ -307,7 +311,28 @@ impl Journal for SqliteJournal {
 
     async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
         let Some(application) = self.shared.names.find(application) else { return Ok(Vec::new()) };
-        self.read(move |connection, _| reading::open_channels(connection, application)).await
+        self.read(move |connection, _| views::open_channels(connection, application)).await
+    }
+
+    async fn open_applications(&self) -> Result<Vec<Name>, StoreError> {
+        self.read(|connection, _| removal::open_applications(connection)).await
+    }
+
+    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(EndedWork::default()) };
+        let mut total = EndedWork::default();
+        loop {
+            let shared = self.shared.clone();
+            let (ended, is_done) = self
+                .database
+                .write(move |connection, after| removal::end_some(connection, after, &shared, application, now))
+                .await?;
+            total.notifications += ended.notifications;
+            total.event_batches += ended.event_batches;
+            if is_done {
+                return Ok(total);
+            }
+        }
     }
 
     fn arrivals(&self) -> Arrivals {
@@ -324,7 +349,7 @@ impl Journal for SqliteJournal {
     }
 
     async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
-        self.read(move |connection, shared| reading::find_event_batch(connection, &shared.names, id)).await
+        self.read(move |connection, shared| views::find_event_batch(connection, &shared.names, id)).await
     }
 
     async fn event_batches(
@@ -332,11 +357,11 @@ impl Journal for SqliteJournal {
         before: Option<EventBatchId>,
         limit: usize,
     ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
-        self.read(move |connection, shared| reading::event_batches(connection, &shared.names, before, limit)).await
+        self.read(move |connection, shared| views::event_batches(connection, &shared.names, before, limit)).await
     }
 
-    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError> {
-        self.read(|connection, _| reading::oldest_place(connection)).await
+    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        self.read(|connection, _| views::oldest_waiting_sequence(connection)).await
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
@@ -347,9 +372,9 @@ impl Journal for SqliteJournal {
             let count = self
                 .database
                 .write(move |connection, after| {
-                    let mut rows = Rows::new(connection, &shared, Timestamp::default());
+                    let mut rows = RowWriter::new(connection, &shared, Timestamp::default());
                     let count = rows.rematch(application, REMATCHED_MAX)?;
-                    rows.keep(after, Some(tally::oldest_event(connection)?), false)?;
+                    rows.store_counts(after, Some(counters::oldest_event(connection)?), false)?;
                     after.run(move || shared.arrivals.events());
                     Ok(count)
                 })
@@ -409,9 +434,9 @@ impl Journal for SqliteJournal {
         .await
     }
 
-    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
         let time = time - CLOCK_LEEWAY;
-        self.read(move |connection, _| schedules::place_at(connection, time)).await
+        self.read(move |connection, _| schedules::position_at(connection, time)).await
     }
 
     async fn record_runs(
@@ -464,22 +489,22 @@ impl Journal for SqliteJournal {
 
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
         let [application, source] = self.shared.names.numbers(&self.database, [&source.0, &source.1]).await?;
-        self.database.write(move |connection, _| marks::store(connection, application, source, &marks)).await
+        self.database.write(move |connection, _| checkpoints::store(connection, application, source, &marks)).await
     }
 
     async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError> {
         let Some(source) = self.lane(&source.0, &source.1) else { return Ok(Vec::new()) };
         let after = after.map(str::to_owned);
-        self.read(move |connection, _| marks::list(connection, source, after.as_deref(), limit)).await
+        self.read(move |connection, _| checkpoints::list(connection, source, after.as_deref(), limit)).await
     }
 
     async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
         let Some(application) = self.shared.names.find(application) else { return Ok(()) };
-        self.database.write(move |connection, _| marks::forget(connection, application)).await
+        self.database.write(move |connection, _| checkpoints::forget(connection, application)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
-        self.read(move |connection, shared| reading::find_notification_batch(connection, &shared.names, id)).await
+        self.read(move |connection, shared| views::find_notification_batch(connection, &shared.names, id)).await
     }
 
     async fn notification_batches_of(
@@ -489,7 +514,7 @@ impl Journal for SqliteJournal {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
         self.read(move |connection, shared| {
-            reading::notification_batches_of(connection, &shared.names, events, after, limit)
+            views::notification_batches_of(connection, &shared.names, events, after, limit)
         })
         .await
     }
@@ -499,8 +524,7 @@ impl Journal for SqliteJournal {
         before: Option<NotificationBatchId>,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.read(move |connection, shared| reading::notification_batches(connection, &shared.names, before, limit))
-            .await
+        self.read(move |connection, shared| views::notification_batches(connection, &shared.names, before, limit)).await
     }
 
     async fn notification_batches_after(
@@ -508,10 +532,8 @@ impl Journal for SqliteJournal {
         after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.read(move |connection, shared| {
-            reading::notification_batches_after(connection, &shared.names, after, limit)
-        })
-        .await
+        self.read(move |connection, shared| views::notification_batches_after(connection, &shared.names, after, limit))
+            .await
     }
 
     async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
@@ -529,26 +551,26 @@ impl Journal for SqliteJournal {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
         let Some(application) = self.shared.names.find(application) else { return Ok(Vec::new()) };
-        self.read(move |connection, shared| reading::open_batches(connection, &shared.names, application, after, limit))
+        self.read(move |connection, shared| views::open_batches(connection, &shared.names, application, after, limit))
             .await
     }
 
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
-        self.read(move |connection, _| reading::attempts(connection, batch)).await
+        self.read(move |connection, _| views::attempts(connection, batch)).await
     }
 
     async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
-        self.read(move |connection, shared| hand_out::open_work(connection, shared, batch)).await
+        self.read(move |connection, shared| claim::open_work(connection, shared, batch)).await
     }
 
-    async fn look_for_suspensions(
+    async fn scan_suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Looked<StoredSuspension, u64>, StoreError> {
+    ) -> Result<ScanPage<StoredSuspension, u64>, StoreError> {
         let filter = filter.clone();
-        self.read(move |connection, shared| suspended::look(connection, shared, &filter, after, limit)).await
+        self.read(move |connection, shared| suspensions::scan(connection, shared, &filter, after, limit)).await
     }
 
     async fn resolve(
@@ -557,7 +579,7 @@ impl Journal for SqliteJournal {
         resolution: Resolution,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        // What is suspended again while this goes on is not meant.
+        // Work suspended again during this loop is not included.
         let to = self.shared.counters.last.suspension.load(std::sync::atomic::Ordering::Relaxed);
         let (mut from, mut total) = (0, 0);
         loop {
@@ -565,7 +587,7 @@ impl Journal for SqliteJournal {
             let resolved = self
                 .database
                 .write(move |connection, after| {
-                    suspended::resolve_some(connection, after, &shared, &filter, resolution, now, (from, to))
+                    suspensions::resolve_some(connection, after, &shared, &filter, resolution, now, (from, to))
                 })
                 .await?;
             total += resolved.notifications;
@@ -585,7 +607,7 @@ impl Journal for SqliteJournal {
         let (shared, ordinals) = (self.shared.clone(), ordinals.map(<[u32]>::to_vec));
         self.database
             .write(move |connection, after| {
-                suspended::edit(connection, after, &shared, id, ordinals.as_deref(), edit.as_deref())
+                suspensions::edit(connection, after, &shared, id, ordinals.as_deref(), edit.as_deref())
             })
             .await
     }
@@ -598,17 +620,18 @@ impl Journal for SqliteJournal {
             Ok(keys.max(quanta).max(activity::prune(connection, minutes_before, prune::KEYS_MAX)?))
         };
         while self.database.write(move |connection, _| prune_rows(connection)).await? == prune::KEYS_MAX {}
-        if self.read(move |connection, _| resends::is_any_over(connection, before)).await? {
+        if self.read(move |connection, _| resends::is_any_expired(connection, before)).await? {
             self.database.write(move |connection, _| resends::prune(connection, before)).await?;
         }
-        // An event batch goes after the notification batches that tell of it, which were closed no later.
+        // An event batch is deleted after the notification batches made from it, which were closed no later.
         let mut removed = 0;
-        for of in [Of::Notifications, Of::Events] {
+        for of in [BatchKind::Notifications, BatchKind::Events] {
             let cutoffs = cutoffs.clone();
-            let lanes =
-                self.read(move |connection, shared| prune::lanes(connection, &shared.names, of, &cutoffs)).await?;
+            let lanes = self
+                .read(move |connection, shared| prune::expired_classes(connection, &shared.names, of, &cutoffs))
+                .await?;
             for (lane, before) in lanes {
-                removed += self.prune_lane(of, lane, before, limit - removed).await?;
+                removed += self.prune_class(of, lane, before, limit - removed).await?;
             }
         }
         Ok(removed)
@@ -618,8 +641,8 @@ impl Journal for SqliteJournal {
         let cutoffs = cutoffs.clone();
         self.read(move |connection, shared| {
             let mut total = 0;
-            for of in [Of::Notifications, Of::Events] {
-                for (lane, before) in prune::lanes(connection, &shared.names, of, &cutoffs)? {
+            for of in [BatchKind::Notifications, BatchKind::Events] {
+                for (lane, before) in prune::expired_classes(connection, &shared.names, of, &cutoffs)? {
                     total += prune::count(connection, of, lane, before, most - total)?;
                 }
             }
@@ -655,7 +678,7 @@ impl Journal for SqliteJournal {
 
     async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
         let batches = batches.to_vec();
-        self.read(move |connection, _| reading::progress(connection, &batches)).await
+        self.read(move |connection, _| views::progress(connection, &batches)).await
     }
 
     async fn failed_batches(
@@ -663,7 +686,7 @@ impl Journal for SqliteJournal {
         before: Option<NotificationBatchId>,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        self.read(move |connection, shared| reading::failed_batches(connection, &shared.names, before, limit)).await
+        self.read(move |connection, shared| views::failed_batches(connection, &shared.names, before, limit)).await
     }
 
     async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
@@ -685,16 +708,22 @@ impl Journal for SqliteJournal {
 }
 
 impl SqliteJournal {
-    /// Removes the batches of a class that were closed first, some in each commit. Gives how many.
-    async fn prune_lane(&self, of: Of, lane: (i64, i64), before: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    /// Deletes the batches of a class that were closed first, some per commit. Returns their number.
+    async fn prune_class(
+        &self,
+        of: BatchKind,
+        lane: (i64, i64),
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
         let mut removed = 0;
         loop {
             let some = prune::BATCHES_MAX.min(limit - removed);
             let count = self
                 .database
                 .write(move |connection, _| match of {
-                    Of::Notifications => prune::prune_notifications(connection, lane, before, some),
-                    Of::Events => prune::prune_events(connection, lane, before, some),
+                    BatchKind::Notifications => prune::prune_notifications(connection, lane, before, some),
+                    BatchKind::Events => prune::prune_events(connection, lane, before, some),
                 })
                 .await?;
             removed += count;
@@ -704,7 +733,7 @@ impl SqliteJournal {
         }
     }
 
-    /// The number of an application, if one is named; `None`: it was never used.
+    /// Number of an application, if one is named; `None`: the name was never used.
     fn number_if_any(&self, application: Option<&Name>) -> Option<Option<i64>> {
         match application {
             None => Some(None),
@@ -712,7 +741,7 @@ impl SqliteJournal {
         }
     }
 
-    /// A channel or class of an application, if it was ever used.
+    /// Numbers of an application and its channel or class, if both names were ever used.
     fn lane(&self, application: &Name, channel: &Name) -> Option<(i64, i64)> {
         Some((self.shared.names.find(application)?, self.shared.names.find(channel)?))
     }

@@ -1,16 +1,16 @@
-//! All ports on SQLite, a file each: the default.
+//! SQLite backend of all ports, one file per port; the default.
 //!
-//! Each file has one writer thread that commits in groups ([`writer`]), a few readers, and a checkpointer behind them.
-//! The files know nothing of each other, so writes to the records never wait for the flow, nor do readers of an inbox.
+//! Each file has one writer thread that commits in groups ([`writer`]), several readers, and a WAL checkpointer. The
+//! files are independent, so writes to the records never wait for the journal or for readers of an inbox.
 
-pub mod journal; // the flow, in `journal.db`
-pub mod records; // who and what, in `records.db`
-pub mod inbox; // what is there to read, in `inbox.db`
-pub mod collections; // rows that devices keep replicas of, in `sync.db`
-pub mod spool; // what systems say to each other, in `spool.db`
-pub mod tracking; // what people may look at of it, in `tracking.db`
-pub mod backup; // all of them as of one moment, and the way back
+pub mod journal; // the event flow, in `journal.db`
+pub mod records; // the system of record, in `records.db`
+pub mod inbox; // in-app inbox feeds, in `inbox.db`
+pub mod collections; // sync collections, in `sync.db`
+pub mod spool; // messages of exchanges, in `spool.db`
+pub mod tracking; // tracking of messages, in `tracking.db`
+pub mod backup; // consistent backup of all files, and restore
 
 pub use writer::failed;
 
-mod writer; // one file: group commit, readers, checkpoints, the lock, the schema's version
+mod writer; // one database file: group commit, readers, WAL checkpoints, lock, schema version

@@ -1,8 +1,8 @@
-//! The records on SQLite: `records.db`.
+//! SQLite backend of the records port: `records.db`.
 //!
-//! Every write is one job of the file's writer: it opens the books, changes rows, and closes the books, which hold the
-//! numbers that were given out, the counts and the end of the change feed. What became true is published after the
-//! commit. Reads go to the readers.
+//! Every write is one job of the file's writer thread. It opens a [`RecordsTransaction`] with the id counters, row
+//! counts and the end of the change log, changes rows, and stores the counters. Caches and watchers are updated after
+//! the commit. Reads use the reader connections.
 
 use std::{
     ops::RangeInclusive,
@@ -29,36 +29,36 @@ use tocsin_model::{
 };
 use tokio::sync::watch;
 
-use super::writer::{AfterCommit, Database, FreeSpace, Options, empty_log, store_error};
+use super::writer::{AfterCommit, Database, FreeSpace, Options, store_error, truncate_wal};
 pub(super) use schema::MIGRATIONS;
 
 use crate::{
+    bounded_scan::ScanPage,
     entries::EntryWatcher,
     error::StoreError,
-    inbox::{Bell, Listener},
+    inbox::{Listener, ListenerRegistry},
     keyring::Keyring,
-    look::Looked,
     records::{
-        ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
-        IndexedSubscription, Merge, NewSegment, NewSubscriber, NewSubscription, NotMerged, ProfileImage, Recipient,
-        RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionCounts,
-        SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, Written, new_installation, new_secret,
-        no_subscription,
+        ApiKey, ApplicationVersion, CHANGES_KEPT, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription,
+        Merge, MergeRefusal, NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, Recipient,
+        RecordChange, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
+        SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, Written, new_installation,
+        new_secret, no_subscription,
     },
 };
-use at_hand::AtHand;
-use feed::Books;
-use prepared::Waiting;
+use prepared::PreparedQueue;
+use recipient_cache::RecipientCache;
+use transaction::RecordsTransaction;
 
 mod api_keys;
 mod applications;
-mod at_hand;
+mod recipient_cache;
 mod endpoints;
 mod entries;
-mod feed;
+mod transaction;
 mod matching;
 mod merges;
-mod prepared; // what was worked out beforehand
+mod prepared; // group commit of prepared changes
 mod recipients;
 mod schedules;
 mod schema;
@@ -66,81 +66,81 @@ mod segments;
 mod subscribers;
 mod subscriptions;
 mod suppressions;
-mod sealed; // what is secret
+mod encryption; // encryption of secrets at rest
 
-/// How the records are kept.
+/// Options of the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordsOptions {
-    /// While less than this is free on the disk, new subscribers, devices and subscriptions are refused with `Full`;
-    /// other changes and removals go on. 0 switches the guard off.
+    /// With less free disk space than this, new subscribers, devices and subscriptions are refused with `Full`; other
+    /// changes and removals still work. 0 disables the check.
     pub reserve_bytes: u64,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: usize,
-    /// Places that the change feed keeps at least.
-    pub feed_kept: u64,
-    /// Seal definitions, in which there may be passwords, and the secret of the installation. What is sealed with another key
-    /// than the first, or not at all, is sealed anew when the records are opened.
+    /// Minimum number of sequences that the change log keeps.
+    pub changes_kept: u64,
+    /// Keys that seal application definitions, which may contain passwords, and the secret of the installation.
+    /// Anything that is not sealed with the first key is resealed when the records are opened.
     pub keys: Keyring,
 }
 
 impl Default for RecordsOptions {
     fn default() -> Self {
-        RecordsOptions { reserve_bytes: 64 << 20, readers: 2, feed_kept: FEED_KEPT, keys: Keyring::default() }
+        RecordsOptions { reserve_bytes: 64 << 20, readers: 2, changes_kept: CHANGES_KEPT, keys: Keyring::default() }
     }
 }
 
-/// The records in one SQLite file. Dropping it waits for the writes that were taken on, and blocks meanwhile.
+/// Records in one SQLite file. Dropping it blocks until the accepted writes are done.
 pub struct SqliteRecords {
     database: Database,
     free_space: FreeSpace,
-    feed_kept: u64,
+    changes_kept: u64,
     installation: String,
     secret: [u8; 32],
     keys: Keyring,
-    published: Arc<Published>,
+    published: Arc<PublishedState>,
 }
 
-/// What the last commit made true.
-struct Published {
+/// State published after each commit.
+struct PublishedState {
     counts: Mutex<RecordCounts>,
     newest: watch::Sender<ChangeSequence>,
-    /// The newest change of API keys of which this process knows.
+    /// Newest change of API keys known to this process.
     newest_key: watch::Sender<ChangeSequence>,
-    /// Changes after this place are still needed.
-    feed_needed: AtomicU64,
-    at_hand: AtHand,
-    bell: Arc<Bell>,
+    /// Changes after this sequence are still needed.
+    changes_needed: AtomicU64,
+    recipient_cache: RecipientCache,
+    listeners: Arc<ListenerRegistry>,
     newest_suppression: AtomicU64,
     watcher: OnceLock<Arc<dyn EntryWatcher>>,
-    /// Whether there are indexes of the directory that hold all entries.
+    /// Whether any search index of the directory is complete.
     indexed: AtomicBool,
-    /// Changes that were worked out beforehand.
-    waiting: Waiting,
+    /// Prepared changes that wait for the writer.
+    waiting: PreparedQueue,
 }
 
-impl Published {
-    /// Opens the books, does a job, and closes them. What became true is published after the commit.
-    fn between_books<T>(
+impl PublishedState {
+    /// Runs a job in a transaction, stores the counters, and publishes the new state after the commit.
+    fn with_transaction<T>(
         self: &Arc<Self>,
-        feed_kept: u64,
+        changes_kept: u64,
         connection: &Connection,
         after: &mut AfterCommit,
-        job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError>,
+        job: impl FnOnce(&mut RecordsTransaction<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut books = Books::open(connection)?;
-        books.watcher = self.watcher.get().cloned();
-        books.indexed = self.indexed.load(Ordering::Relaxed);
-        let result = job(&mut books)?;
-        books.close(feed_kept, self.feed_needed.load(Ordering::Relaxed))?;
-        let (change, counts) = (ChangeSequence(books.change), books.counts);
-        let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
-        let key = books.key_changed;
-        let (indexed, watcher) = (books.indexed, books.watcher);
-        let (entries, credentials) = (books.entry_changes, books.credentials_touched);
+        let mut tx = RecordsTransaction::open(connection)?;
+        tx.watcher = self.watcher.get().cloned();
+        tx.indexed = self.indexed.load(Ordering::Relaxed);
+        let result = job(&mut tx)?;
+        tx.finish(changes_kept, self.changes_needed.load(Ordering::Relaxed))?;
+        let (change, counts) = (ChangeSequence(tx.change), tx.counts);
+        let (suppressed, touched, interests) = (tx.suppressed, tx.touched, tx.subscriptions_touched);
+        let key = tx.key_changed;
+        let (indexed, watcher) = (tx.indexed, tx.watcher);
+        let (entries, credentials) = (tx.entry_changes, tx.credentials_touched);
         let published = self.clone();
         after.run(move || {
-            published.at_hand.forget(&touched, &interests);
-            published.bell.ring(touched.iter().copied().map(SubscriberNumber));
+            published.recipient_cache.invalidate(&touched, &interests);
+            published.listeners.notify(touched.iter().copied().map(SubscriberNumber));
             published.indexed.store(indexed, Ordering::Relaxed);
             if let Some(watcher) = watcher {
                 if !entries.is_empty() {
@@ -164,21 +164,23 @@ impl Published {
 }
 
 impl SqliteRecords {
-    /// Opens or makes `records.db` in a folder. Blocks.
+    /// Opens or creates `records.db` in a folder. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    /// `Unavailable` if another process uses the file or a newer version wrote it, `Damaged` if it is not such a
+    /// file.
     pub fn open(folder: &Path, options: &RecordsOptions) -> Result<SqliteRecords, StoreError> {
         let path = folder.join("records.db");
         let database = Database::open(
             &path,
             &Options {
-                // Subscriptions come and are read in no order; small pages make each of them cheap to touch.
+                // Subscriptions are written and read in random order; small pages make each access cheap.
                 page_bytes: 4_096,
                 log_bytes_max: 128 << 20,
-                // Indexes of subscribers are written in no order: in a longer step more changes meet on a page.
+                // Indexes of subscribers are written in random order: with a longer step, more changes share a page.
                 log_step_bytes: 32 << 20,
-                // A commit that parted pages looks through all of it; more would not hold the leaves of large records either.
+                // A commit that split pages scans the whole cache; a larger one would not hold the leaves of large
+                // records either.
                 writer_cache_kib: 16 << 10,
                 reader_cache_kib: 64 << 10,
                 readers: options.readers,
@@ -193,68 +195,68 @@ impl SqliteRecords {
                 execute(connection, sql, [fresh])?;
                 let identity = query_one(connection, "SELECT identity FROM installation", (), |row| row.get(0))?;
                 let identity = identity.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
-                let secret = sealed::installation(connection, &keys, fresh_secret)?;
-                sealed::definitions(connection, &keys)?;
-                let books = Books::open(connection)?;
-                let suppressed = feed::newest_suppression(connection)?;
+                let secret = encryption::installation(connection, &keys, fresh_secret)?;
+                encryption::definitions(connection, &keys)?;
+                let tx = RecordsTransaction::open(connection)?;
+                let suppressed = transaction::newest_suppression(connection)?;
                 let indexed = entries::is_indexed(connection)?;
-                Ok((identity, secret, ChangeSequence(books.change), books.counts, suppressed, indexed))
+                Ok((identity, secret, ChangeSequence(tx.change), tx.counts, suppressed, indexed))
             })?;
         if options.keys.seals() {
-            empty_log(&path)?;
+            truncate_wal(&path)?;
         }
         Ok(SqliteRecords {
-            free_space: FreeSpace::beside(&path, options.reserve_bytes),
+            free_space: FreeSpace::of(&path, options.reserve_bytes),
             database,
-            feed_kept: options.feed_kept,
+            changes_kept: options.changes_kept,
             installation,
             secret,
             keys: options.keys.clone(),
-            published: Arc::new(Published {
+            published: Arc::new(PublishedState {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
                 newest_key: watch::Sender::new(ChangeSequence(0)),
-                feed_needed: AtomicU64::new(u64::MAX),
-                at_hand: AtHand::default(),
-                bell: Arc::default(),
+                changes_needed: AtomicU64::new(u64::MAX),
+                recipient_cache: RecipientCache::default(),
+                listeners: Arc::default(),
                 newest_suppression: AtomicU64::new(suppressed.0),
                 watcher: OnceLock::new(),
                 indexed: AtomicBool::new(indexed),
-                waiting: Waiting::default(),
+                waiting: PreparedQueue::default(),
             }),
         })
     }
 
-    /// A version with its definition as it was given.
+    /// Version with its definition decrypted.
     fn opened(&self, version: ApplicationVersion) -> Result<ApplicationVersion, StoreError> {
         Ok(ApplicationVersion { text: self.keys.open(version.text)?, ..version })
     }
 
-    /// Runs a write between the opening and the closing of the books.
+    /// Runs a writing job.
     async fn change<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&mut RecordsTransaction<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.database.write(self.between_books(job)).await
+        self.database.write(self.with_transaction(job)).await
     }
 
-    /// A job of the writer that opens the books, does another, and closes them. What became true is published after the commit.
-    fn between_books<T, J>(
+    /// Wraps a job for the writer: transaction, counters, publication after the commit.
+    fn with_transaction<T, J>(
         &self,
         job: J,
     ) -> impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + use<T, J>
     where
-        J: FnOnce(&mut Books<'_>) -> Result<T, StoreError>,
+        J: FnOnce(&mut RecordsTransaction<'_>) -> Result<T, StoreError>,
     {
         let published = self.published.clone();
-        let feed_kept = self.feed_kept;
-        move |connection, after| published.between_books(feed_kept, connection, after, job)
+        let changes_kept = self.changes_kept;
+        move |connection, after| published.with_transaction(changes_kept, connection, after, job)
     }
 
-    /// The same for what takes up room.
-    async fn take_in<T: Send + 'static>(
+    /// Like `change`, for jobs that need disk space.
+    async fn change_if_space<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&mut RecordsTransaction<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.free_space.check()?;
         self.change(job).await
@@ -273,7 +275,7 @@ impl Records for SqliteRecords {
 
     async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {
         let (name, text, author) = (name.clone(), self.keys.seal(text)?, author.to_owned());
-        self.change(move |books| applications::put(books, &name, &text, &author, now)).await
+        self.change(move |tx| applications::put(tx, &name, &text, &author, now)).await
     }
 
     async fn applications(&self) -> Result<Vec<ApplicationVersion>, StoreError> {
@@ -296,7 +298,7 @@ impl Records for SqliteRecords {
     async fn remove_application(&self, name: &Name, _now: Timestamp) -> Result<(), StoreError> {
         loop {
             let name = name.clone();
-            if self.change(move |books| applications::remove_step(books, &name)).await? {
+            if self.change(move |tx| applications::remove_step(tx, &name)).await? {
                 return Ok(());
             }
         }
@@ -305,10 +307,10 @@ impl Records for SqliteRecords {
     async fn put_subscriber(
         &self,
         new: NewSubscriber,
-        expect: Expect,
+        expect: Precondition,
         now: Timestamp,
     ) -> Result<Subscriber, StoreError> {
-        self.take_in(move |books| subscribers::put(books, new, expect, now)).await
+        self.change_if_space(move |tx| subscribers::put(tx, new, expect, now)).await
     }
 
     async fn put_subscribers(
@@ -316,7 +318,7 @@ impl Records for SqliteRecords {
         new: Vec<NewSubscriber>,
         now: Timestamp,
     ) -> Result<Vec<Written<SubscriberNumber>>, StoreError> {
-        self.take_in(move |books| subscribers::put_many(books, new, now)).await
+        self.change_if_space(move |tx| subscribers::put_many(tx, new, now)).await
     }
 
     async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
@@ -324,19 +326,24 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| subscribers::find(connection, &id)).await
     }
 
-    async fn look_for_subscribers(
+    async fn scan_subscribers(
         &self,
         filter: &SubscriberFilter,
         after: Option<&SubscriberId>,
         limit: usize,
-    ) -> Result<Looked<Subscriber, SubscriberId>, StoreError> {
+    ) -> Result<ScanPage<Subscriber, SubscriberId>, StoreError> {
         let (filter, after) = (filter.clone(), after.cloned());
         self.database.read(move |connection| subscribers::list(connection, &filter, after.as_ref(), limit)).await
     }
 
-    async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+    async fn remove_subscriber(
+        &self,
+        id: &SubscriberId,
+        expect: Precondition,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
         let id = id.clone();
-        self.change(move |books| subscribers::remove(books, &id, expect)).await
+        self.change(move |tx| subscribers::remove(tx, &id, expect)).await
     }
 
     async fn merge_subscribers(
@@ -344,9 +351,9 @@ impl Records for SqliteRecords {
         from: &SubscriberId,
         into: &SubscriberId,
         now: Timestamp,
-    ) -> Result<Result<Merge, NotMerged>, StoreError> {
+    ) -> Result<Result<Merge, MergeRefusal>, StoreError> {
         let (from, into) = (from.clone(), into.clone());
-        self.take_in(move |books| merges::merge(books, &from, &into, now)).await
+        self.change_if_space(move |tx| merges::merge(tx, &from, &into, now)).await
     }
 
     async fn merge_of(&self, from: &SubscriberId) -> Result<Option<Merge>, StoreError> {
@@ -359,7 +366,7 @@ impl Records for SqliteRecords {
     }
 
     async fn finish_merge(&self, from: SubscriberNumber) -> Result<(), StoreError> {
-        self.change(move |books| merges::finish(books.connection, from)).await
+        self.change(move |tx| merges::finish(tx.connection, from)).await
     }
 
     async fn put_device(
@@ -370,16 +377,16 @@ impl Records for SqliteRecords {
         now: Timestamp,
     ) -> Result<Subscriber, StoreError> {
         let (id, name) = (id.clone(), name.clone());
-        self.take_in(move |books| subscribers::put_device(books, &id, name, device, now)).await
+        self.change_if_space(move |tx| subscribers::put_device(tx, &id, name, device, now)).await
     }
 
     async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError> {
         let (id, name) = (id.clone(), name.clone());
-        self.change(move |books| subscribers::remove_device(books, &id, &name, now)).await
+        self.change(move |tx| subscribers::remove_device(tx, &id, &name, now)).await
     }
 
-    async fn put_segment(&self, new: NewSegment, expect: Expect, now: Timestamp) -> Result<Segment, StoreError> {
-        self.change(move |books| segments::put(books, new, expect, now)).await
+    async fn put_segment(&self, new: NewSegment, expect: Precondition, now: Timestamp) -> Result<Segment, StoreError> {
+        self.change(move |tx| segments::put(tx, new, expect, now)).await
     }
 
     async fn segment(&self, name: &Name) -> Result<Option<Segment>, StoreError> {
@@ -392,9 +399,9 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| segments::list(connection, after.as_ref(), limit)).await
     }
 
-    async fn remove_segment(&self, name: &Name, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+    async fn remove_segment(&self, name: &Name, expect: Precondition, _now: Timestamp) -> Result<(), StoreError> {
         let name = name.clone();
-        self.change(move |books| segments::remove(books, &name, expect)).await
+        self.change(move |tx| segments::remove(tx, &name, expect)).await
     }
 
     async fn memberships(
@@ -427,10 +434,10 @@ impl Records for SqliteRecords {
     }
 
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
-        self.take_in(move |books| {
-            let written = subscriptions::put_many(books, &[new], now)?;
+        self.change_if_space(move |tx| {
+            let written = subscriptions::put_many(tx, &[new], now)?;
             let id = written.into_iter().next().expect("one line has one answer")?;
-            subscriptions::find(books.connection, id)?.ok_or_else(|| no_subscription(id))
+            subscriptions::find(tx.connection, id)?.ok_or_else(|| no_subscription(id))
         })
         .await
     }
@@ -440,47 +447,52 @@ impl Records for SqliteRecords {
         new: Vec<NewSubscription>,
         now: Timestamp,
     ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
-        self.take_in(move |books| subscriptions::put_many(books, &new, now)).await
+        self.change_if_space(move |tx| subscriptions::put_many(tx, &new, now)).await
     }
 
     async fn update_subscription(
         &self,
         id: SubscriptionId,
         change: SubscriptionChange,
-        expect: Expect,
+        expect: Precondition,
         now: Timestamp,
     ) -> Result<Subscription, StoreError> {
-        self.change(move |books| subscriptions::update(books, id, &change, expect, now)).await
+        self.change(move |tx| subscriptions::update(tx, id, &change, expect, now)).await
     }
 
     async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        // Nearly always all sleep on, and then nothing is written.
+        // Usually no subscription is due, and then nothing is written.
         if !self.database.read(move |connection| subscriptions::is_any_to_wake(connection, now)).await? {
             return Ok(0);
         }
-        self.change(move |books| subscriptions::wake(books, now, limit)).await
+        self.change(move |tx| subscriptions::wake(tx, now, limit)).await
     }
 
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
         self.database.read(move |connection| subscriptions::find(connection, id)).await
     }
 
-    async fn look_for_subscriptions(
+    async fn scan_subscriptions(
         &self,
         filter: &SubscriptionFilter,
         after: Option<SubscriptionId>,
         limit: usize,
-    ) -> Result<Looked<Subscription, SubscriptionId>, StoreError> {
+    ) -> Result<ScanPage<Subscription, SubscriptionId>, StoreError> {
         let filter = filter.clone();
         self.database.read(move |connection| subscriptions::list(connection, &filter, after, limit)).await
     }
 
-    async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
-        self.change(move |books| subscriptions::remove(books, id, expect)).await
+    async fn remove_subscription(
+        &self,
+        id: SubscriptionId,
+        expect: Precondition,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.change(move |tx| subscriptions::remove(tx, id, expect)).await
     }
 
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
-        self.take_in(move |books| suppressions::put_many(books, &new)).await
+        self.change_if_space(move |tx| suppressions::put_many(tx, &new)).await
     }
 
     async fn report_suppressions(
@@ -490,7 +502,7 @@ impl Records for SqliteRecords {
         now: Timestamp,
     ) -> Result<Vec<Suppression>, StoreError> {
         let policy = policy.clone();
-        self.change(move |books| suppressions::report(books, reports, &policy, now)).await
+        self.change(move |tx| suppressions::report(tx, reports, &policy, now)).await
     }
 
     async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError> {
@@ -498,43 +510,43 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| suppressions::find_in_any_form(connection, &target)).await
     }
 
-    async fn look_for_suppressions(
+    async fn scan_suppressions(
         &self,
         filter: &SuppressionFilter,
         after: Option<&Target>,
         limit: usize,
-    ) -> Result<Looked<Suppression, Target>, StoreError> {
+    ) -> Result<ScanPage<Suppression, Target>, StoreError> {
         let (filter, after) = (filter.clone(), after.map(Target::to_string));
         self.database.read(move |connection| suppressions::list(connection, &filter, after.as_deref(), limit)).await
     }
 
     async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError> {
         let target = target.clone();
-        self.change(move |books| suppressions::remove(books, &target)).await
+        self.change(move |tx| suppressions::remove(tx, &target)).await
     }
 
     async fn prune_suppressions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        // Nearly always nothing is over, and then nothing is written.
-        if !self.database.read(move |connection| suppressions::is_any_over(connection, now)).await? {
+        // Usually no suppression is expired, and then nothing is written.
+        if !self.database.read(move |connection| suppressions::is_any_expired(connection, now)).await? {
             return Ok(0);
         }
-        self.change(move |books| suppressions::prune(books, now, limit)).await
+        self.change(move |tx| suppressions::prune(tx, now, limit)).await
     }
 
     fn newest_suppression(&self) -> ChangeSequence {
         ChangeSequence(self.published.newest_suppression.load(Ordering::Acquire))
     }
 
-    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
-        self.database.read(move |connection| feed::suppression_changes(connection, after, limit)).await
+    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
+        self.database.read(move |connection| transaction::suppression_changes(connection, after, limit)).await
     }
 
-    async fn keep_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {
-        self.change(move |books| endpoints::keep(books.connection, &endpoints)).await
+    async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {
+        self.change(move |tx| endpoints::put(tx.connection, &endpoints)).await
     }
 
-    async fn forget_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError> {
-        self.change(move |books| endpoints::forget(books.connection, &endpoints)).await
+    async fn remove_failing_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError> {
+        self.change(move |tx| endpoints::remove(tx.connection, &endpoints)).await
     }
 
     async fn failing_endpoints(
@@ -577,11 +589,13 @@ impl Records for SqliteRecords {
     }
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
-        if let Some(recipients) = self.published.at_hand.recipients(subscriptions) {
+        if let Some(recipients) = self.published.recipient_cache.recipients(subscriptions) {
             return Ok(recipients);
         }
         let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
-        self.database.read(move |connection| recipients::find(connection, &published.at_hand, &subscriptions)).await
+        self.database
+            .read(move |connection| recipients::find(connection, &published.recipient_cache, &subscriptions))
+            .await
     }
 
     async fn schedules(
@@ -615,15 +629,15 @@ impl Records for SqliteRecords {
 
     async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
         let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
-        self.change(move |books| schedules::forget(books, &application, &class, &schedule)).await
+        self.change(move |tx| schedules::remove(tx, &application, &class, &schedule)).await
     }
 
-    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
-        self.database.read(move |connection| feed::changes(connection, after, limit)).await
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
+        self.database.read(move |connection| transaction::changes(connection, after, limit)).await
     }
 
     fn listen(&self, subscriber: SubscriberNumber) -> Listener {
-        self.published.bell.listen(subscriber)
+        self.published.listeners.listen(subscriber)
     }
 
     fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
@@ -635,11 +649,11 @@ impl Records for SqliteRecords {
     }
 
     fn keep_changes_after(&self, place: ChangeSequence) {
-        self.published.feed_needed.store(place.0, Ordering::Relaxed);
+        self.published.changes_needed.store(place.0, Ordering::Relaxed);
     }
 
     async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {
-        self.change(move |books| api_keys::put(books, &key)).await
+        self.change(move |tx| api_keys::put(tx, &key)).await
     }
 
     async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
@@ -648,7 +662,7 @@ impl Records for SqliteRecords {
 
     async fn remove_api_key(&self, id: &str) -> Result<(), StoreError> {
         let id = id.to_owned();
-        self.change(move |books| api_keys::remove(books, &id)).await
+        self.change(move |tx| api_keys::remove(tx, &id)).await
     }
 
     fn counts(&self) -> RecordCounts {
@@ -664,9 +678,9 @@ impl Records for SqliteRecords {
     }
 }
 
-// Rows and statements. SQLite's integers are signed; our numbers start at 1 and never reach its end.
+// Rows and statements. SQLite integers are signed; our numbers start at 1 and stay below the maximum
 
-/// A number as SQLite keeps it. One beyond its end is as good as the end.
+/// Number as a SQLite integer. Larger numbers become the maximum.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -703,7 +717,7 @@ fn json<T: serde::Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("maps with text keys and finite numbers are JSON")
 }
 
-/// Runs a statement that is prepared once. Gives the number of rows it changed.
+/// Runs a cached statement. Returns the number of rows changed.
 pub(super) fn execute(connection: &Connection, sql: &str, parameters: impl Params) -> Result<usize, StoreError> {
     connection.prepare_cached(sql).and_then(|mut statement| statement.execute(parameters)).map_err(store_error)
 }

@@ -1,8 +1,8 @@
-//! The spool on SQLite: `spool.db`, a file of its own with its own writer; or several of them, its partitions, each with a
-//! part of the messages.
+//! The message spool on SQLite: `spool.db`, or several partition files with a part of the messages each.
 //!
-//! Whatever is said of a message is said in its partition: its legs, its parts and its replies are there. So a commit is one
-//! of a single file, and partitions know nothing of each other. No trait stands before it: there is one backend, and what exchanges need of it is its public functions.
+//! A message, its legs, its parts and its replies are in the same partition. So each commit concerns a single file,
+//! and partitions are independent. There is no port trait: this is the only backend, and its public functions are the
+//! interface for exchanges.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -33,46 +33,47 @@ use crate::{
     error::StoreError,
     keyring::Keyring,
     spool::{
-        Accepted, Acted, Awaiting, Awaits, Beside, EditedMessage, HistoryEntry, IdempotencyKey, LegOrder, LegOutcome,
-        MessageEdit, MessageFilter, NewLeg, NewMessage, OriginalMessage, Over, PartitionLoad, PartitionNumber,
-        Reworked, SetPort, Settled, SpoolCounts, StoredExchange, StoredMessage, TakenMessage, WaitingLeg,
+        AffectedCounts, CorrelatedLeg, CorrelationKey, EditedMessage, ExpiredMessages, HistoryEntry, IdempotencyKey,
+        LegOrder, LegOutcome, MessageAcceptance, MessageEdit, MessageFilter, NewLeg, NewMessage, OriginalMessage,
+        PartitionAffinity, PartitionLoad, PartitionNumber, ReceivedMessage, ReprocessedMessage, SetPort, SettleResult,
+        SpoolCounts, StoredExchange, StoredMessage, WaitingLeg, WaitingLegs,
     },
 };
 
-mod acts; // what operators do to messages
-mod flow; // what slows messages down, and since when
-mod gathering; // messages that become one with others
-mod history; // attempts and acts, for people
-mod intake; // messages come
-mod locations; // messages are taken, with how far their locations have come
-mod outcomes; // what became of their legs; what is over
-mod partitions; // the files, and how their number changes
-mod reading; // messages, legs and lists of them
+mod operator_actions; // resume, reroute, edit, end
+mod flow; // rate limits and throttling
+mod aggregation; // groups of messages aggregated into one
+mod history; // history of attempts and operator actions
+mod intake; // storing of new messages
+mod locations; // messages received by locations, committed with their checkpoints
+mod outcomes; // outcomes of legs, timeouts, retention
+mod partitions; // partition files, and changes of their number
+mod views; // read-only queries: messages, legs, lists
 mod schema;
-mod sealed; // what is secret
-mod spread; // which partition a message is in
-mod strays; // legs to send ports that are not there any more
-mod waiting; // legs that are due, in the order in which they leave
+mod encryption; // encryption of definitions at rest
+mod partition_assignment; // partition of a message
+mod orphaned_legs; // legs to send ports that no longer exist
+mod due_legs; // due legs, in the order in which they leave
 
+pub use partition_assignment::PARTITIONS_MAX;
+use partition_assignment::PartitionAssignment;
 pub use partitions::FILES;
 use partitions::Partition;
 pub(super) use schema::MIGRATIONS;
-pub use spread::PARTITIONS_MAX;
-use spread::Spread;
 
-/// How the spool is kept.
+/// Options of the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolOptions {
-    /// While less than this is free on the disk, new messages are refused with `Full`; those that are there go on. 0
-    /// switches the guard off.
+    /// With less free disk space than this, new messages are refused with `Full`; stored ones are still sent. 0
+    /// disables the check.
     pub reserve_bytes: u64,
-    /// Threads that read, of each partition.
+    /// Number of reader threads per partition.
     pub readers: usize,
-    /// How many files messages are spread over, from 1 to [`PARTITIONS_MAX`]. Another number than before is taken up when
-    /// the spool is opened; fewer only once nothing is in those that go.
+    /// Number of partition files, from 1 to [`PARTITIONS_MAX`]. A changed number takes effect when the spool is
+    /// opened; it can only decrease once the partitions to be removed are empty.
     pub partitions: u8,
-    /// Seal definitions, in which there may be passwords. What is sealed with another key than the first, or not at all, is
-    /// sealed anew when the spool is opened.
+    /// Keys that seal definitions, which may contain passwords. Anything that is not sealed with the first key is
+    /// resealed when the spool is opened.
     pub keys: Keyring,
 }
 
@@ -82,34 +83,34 @@ impl Default for SpoolOptions {
     }
 }
 
-/// The spool in SQLite files. A write is durable when its call returns; concurrent writes of a partition share one fsync.
-/// Dropping it waits for the writes that were taken on, and blocks meanwhile.
+/// Spool in SQLite files. A write is durable when its call returns; concurrent writes of a partition share one fsync.
+/// Dropping it blocks until the accepted writes are done.
 pub struct SqliteSpool {
-    /// The first has what is known beside messages, too.
+    /// The first partition also holds everything besides messages.
     partitions: Vec<Partition>,
-    spread: Spread,
+    assignment: PartitionAssignment,
     free_space: FreeSpace,
     keys: Keyring,
-    taken_ids: Arc<TakenIds>,
+    reserved_ids: Arc<ReservedIds>,
 }
 
-/// Ids that no message gets after a restart, whether they are stored or not.
+/// Ids reserved durably: no other message gets one of them after a restart, whether it was stored or not.
 #[derive(Default)]
-struct TakenIds {
-    /// Up to this one.
+struct ReservedIds {
+    /// Last reserved id.
     last: AtomicU64,
-    /// More are being taken.
-    is_asked: AtomicBool,
+    /// Whether a reservation is being stored.
+    is_pending: AtomicBool,
 }
 
-/// How many ids are taken at a time.
-const IDS_TAKEN: u64 = 4_096;
+/// Number of ids reserved at a time.
+const RESERVED_IDS: u64 = 4_096;
 
-/// How many messages of each exchange are not ended, as of what is committed.
+/// Number of open messages per exchange, as committed.
 #[derive(Default)]
-struct Open(Mutex<HashMap<String, i64>>);
+struct OpenCounts(Mutex<HashMap<String, i64>>);
 
-impl Open {
+impl OpenCounts {
     fn change(&self, exchange: &str, change: i64) {
         let mut open = self.0.lock();
         match open.get_mut(exchange) {
@@ -118,7 +119,7 @@ impl Open {
         }
     }
 
-    /// Counts one exchange's change once it is committed.
+    /// Updates the count of one exchange after the commit.
     fn change_after(self: &Arc<Self>, after: &mut AfterCommit, exchange: &Name, change: i64) {
         if change != 0 {
             let (open, exchange) = (self.clone(), exchange.clone());
@@ -127,7 +128,7 @@ impl Open {
     }
 }
 
-/// How a commit changes that of several exchanges.
+/// Changes of the open counts by one commit.
 #[derive(Default)]
 struct OpenChanges(HashMap<String, i64>);
 
@@ -138,8 +139,8 @@ impl OpenChanges {
         }
     }
 
-    /// Counts it once it is committed.
-    fn count_after(self, after: &mut AfterCommit, open: &Arc<Open>) {
+    /// Applies the changes after the commit.
+    fn count_after(self, after: &mut AfterCommit, open: &Arc<OpenCounts>) {
         if !self.0.is_empty() {
             let open = open.clone();
             after.run(move || self.0.into_iter().for_each(|(exchange, change)| open.change(&exchange, change)));
@@ -148,15 +149,15 @@ impl OpenChanges {
 }
 
 impl SqliteSpool {
-    /// Opens or makes `spool.db` in a folder, and the files of further partitions. Blocks.
+    /// Opens or creates `spool.db` in a folder, and the files of further partitions. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` if another process works with a file, a newer version wrote it, or there are to be fewer partitions and
-    /// something is left in one that is to go; `Damaged` if one is no such file or is not there.
+    /// `Unavailable` if another process uses a file, a newer version wrote it, or a partition to be removed is not
+    /// empty; `Damaged` if a file is missing or is not a spool.
     pub fn open(folder: &Path, options: &SpoolOptions) -> Result<SqliteSpool, StoreError> {
-        let (partitions, spread) = partitions::open(folder, options)?;
-        let free_space = FreeSpace::beside(&folder.join(FILES[0]), options.reserve_bytes);
-        Ok(SqliteSpool { partitions, spread, free_space, keys: options.keys.clone(), taken_ids: Arc::default() })
+        let (partitions, assignment) = partitions::open(folder, options)?;
+        let free_space = FreeSpace::of(&folder.join(FILES[0]), options.reserve_bytes);
+        Ok(SqliteSpool { partitions, assignment, free_space, keys: options.keys.clone(), reserved_ids: Arc::default() })
     }
 
     fn first(&self) -> &Partition {
@@ -167,12 +168,12 @@ impl SqliteSpool {
         &self.partitions[usize::from(number.0)]
     }
 
-    /// The partition of a message.
+    /// Partition of a message.
     fn of(&self, id: MessageId) -> &Partition {
-        self.at(self.spread.of(id))
+        self.at(self.assignment.of(id))
     }
 
-    /// Asks all partitions at the same time.
+    /// Runs a request on all partitions concurrently.
     async fn of_all<'a, T, F: Future<Output = Result<T, StoreError>>>(
         &'a self,
         ask: impl FnMut(&'a Partition) -> F,
@@ -180,7 +181,7 @@ impl SqliteSpool {
         try_join_all(self.partitions.iter().map(ask)).await
     }
 
-    /// The same, with their numbers.
+    /// The same, with partition numbers.
     async fn of_all_numbered<'a, T, F: Future<Output = Result<T, StoreError>>>(
         &'a self,
         mut ask: impl FnMut(PartitionNumber, &'a Partition) -> F,
@@ -194,41 +195,41 @@ impl SqliteSpool {
         .await
     }
 
-    /// Where a message that comes now is to be.
+    /// Partition for a new message.
     ///
     /// # Errors
-    /// The store does not answer: that messages of a port stay together is stored before the first of them.
+    /// The store does not respond: the home partition of a port is stored before its first message.
     pub async fn partition_for(
         &self,
         exchange: &Name,
         port: &Name,
-        beside: Beside<'_>,
+        beside: PartitionAffinity<'_>,
     ) -> Result<PartitionNumber, StoreError> {
         match beside {
-            Beside::Nothing => Ok(self.spread.in_turn()),
-            Beside::Key(key) => Ok(self.spread.of_key(exchange, port, key)),
-            Beside::Port => self.home_of(exchange, port).await,
-            Beside::Ports(others) => self.home_beside(exchange, port, others).await,
+            PartitionAffinity::Nothing => Ok(self.assignment.in_turn()),
+            PartitionAffinity::Key(key) => Ok(self.assignment.of_key(exchange, port, key)),
+            PartitionAffinity::Port => self.home_of(exchange, port).await,
+            PartitionAffinity::Ports(others) => self.home_with(exchange, port, others).await,
         }
     }
 
-    /// The partition of a message that is there.
+    /// Partition of an existing message.
     pub fn partition_of(&self, id: MessageId) -> PartitionNumber {
-        self.spread.of(id)
+        self.assignment.of(id)
     }
 
-    /// Where the messages of a port stay together.
+    /// Home partition of a port, which keeps its messages together.
     async fn home_of(&self, exchange: &Name, port: &Name) -> Result<PartitionNumber, StoreError> {
-        self.home_beside(exchange, port, std::slice::from_ref(port)).await
+        self.home_with(exchange, port, std::slice::from_ref(port)).await
     }
 
-    /// The same where those of other ports should be there too. Where its messages are already, they stay.
-    async fn home_beside(&self, exchange: &Name, port: &Name, others: &[Name]) -> Result<PartitionNumber, StoreError> {
-        if let Some(home) = self.spread.home(exchange, port) {
+    /// Home partition shared with other ports. A port that has a home keeps it.
+    async fn home_with(&self, exchange: &Name, port: &Name, others: &[Name]) -> Result<PartitionNumber, StoreError> {
+        if let Some(home) = self.assignment.home(exchange, port) {
             return Ok(home);
         }
-        let known = others.iter().find_map(|other| self.spread.home(exchange, other));
-        let chosen = known.unwrap_or_else(|| self.spread.new_home(exchange, others.first().unwrap_or(port)));
+        let known = others.iter().find_map(|other| self.assignment.home(exchange, other));
+        let chosen = known.unwrap_or_else(|| self.assignment.new_home(exchange, others.first().unwrap_or(port)));
         let (of, to) = (exchange.clone(), port.clone());
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             let row = (of.as_str(), to.as_str(), chosen.0);
@@ -236,33 +237,33 @@ impl SqliteSpool {
             Ok(())
         };
         self.first().write(job).await?;
-        self.spread.remember_home(exchange.clone(), port.clone(), chosen);
+        self.assignment.remember_home(exchange.clone(), port.clone(), chosen);
         Ok(chosen)
     }
 
-    /// An id for a new message, higher than all before. One that is not stored is another's after a restart, unless
-    /// [`SqliteSpool::is_taken`] says that it is not.
+    /// Assigns an id for a new message, above all before. After a restart, an id that was not stored can be assigned
+    /// again, unless [`SqliteSpool::is_reserved`] returns true.
     pub fn next_id(&self, partition: PartitionNumber) -> MessageId {
-        self.spread.next_id(partition)
+        self.assignment.next_id(partition)
     }
 
-    /// An id before this one, with so many between them that messages may have; or the first.
+    /// Id that is `count` possible message ids before this one; at least the first.
     pub fn ids_before(&self, id: MessageId, count: u64) -> MessageId {
-        self.spread.ids_before(id, count)
+        self.assignment.ids_before(id, count)
     }
 
-    /// How much there is.
+    /// Row counts.
     pub fn counts(&self) -> SpoolCounts {
         SpoolCounts { open: self.open_by_exchange().into_iter().map(|(_, open)| open).sum() }
     }
 
-    /// How many messages of an exchange are not ended. Cheap to tell.
+    /// Number of open messages of an exchange. Cheap to read.
     pub fn open_of(&self, exchange: &Name) -> u64 {
         let open = self.partitions.iter().map(|partition| partition.open.0.lock().get(exchange.as_str()).copied());
         open.flatten().sum::<i64>().max(0).cast_unsigned()
     }
 
-    /// How many messages are not ended, by exchange.
+    /// Number of open messages by exchange.
     pub fn open_by_exchange(&self) -> Vec<(String, u64)> {
         let mut all: BTreeMap<String, i64> = BTreeMap::new();
         for partition in &self.partitions {
@@ -272,7 +273,7 @@ impl SqliteSpool {
         all.into_iter().map(|(exchange, open)| (exchange, open.max(0).cast_unsigned())).collect()
     }
 
-    /// How much there is in each partition, with its number as metrics have it.
+    /// Load of each partition, with its metric label.
     pub fn load_by_partition(&self) -> Vec<(&'static str, PartitionLoad)> {
         let load = |partition: &Partition| {
             let open = partition.open.0.lock().values().sum::<i64>().max(0).cast_unsigned();
@@ -281,17 +282,17 @@ impl SqliteSpool {
         self.partitions.iter().map(|partition| (partition.label(), load(partition))).collect()
     }
 
-    /// What a message with this key would be, if one came before.
+    /// Result of storing a message with this key, if one exists.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn known(
         &self,
         exchange: &Name,
         port: &Name,
         sender: &str,
         key: &IdempotencyKey,
-    ) -> Result<Option<Accepted>, StoreError> {
+    ) -> Result<Option<MessageAcceptance>, StoreError> {
         for partition in &self.partitions {
             let (exchange, port, key) = (exchange.clone(), port.clone(), key.clone());
             let sender = sender.to_owned();
@@ -303,11 +304,11 @@ impl SqliteSpool {
         Ok(None)
     }
 
-    /// What a message with the key of this one is that is in another partition, if one came before.
-    async fn find_elsewhere(&self, new: &NewMessage) -> Result<Option<Accepted>, StoreError> {
+    /// The same for a message whose key may be stored in another partition.
+    async fn find_in_other_partitions(&self, new: &NewMessage) -> Result<Option<MessageAcceptance>, StoreError> {
         let Some(key) = &new.key else { return Ok(None) };
-        let here = self.spread.of(new.id);
-        for other in self.spread.former_of_key(&new.exchange, &new.port, &key.key) {
+        let here = self.assignment.of(new.id);
+        for other in self.assignment.former_of_key(&new.exchange, &new.port, &key.key) {
             if other != here {
                 let (exchange, port, key) = (new.exchange.clone(), new.port.clone(), key.clone());
                 let sender = new.sender.clone();
@@ -321,12 +322,12 @@ impl SqliteSpool {
         Ok(None)
     }
 
-    /// Stores a message with its legs, unless its key came before; and in the same commit what it became, if it was split, or
-    /// with whom it waits to become one.
+    /// Stores a message with its legs, unless its key exists. Its parts or its membership in a group are stored in
+    /// the same commit.
     ///
     /// # Errors
-    /// Nothing was stored; `Full` where there is no room.
-    pub async fn accept(&self, taken: impl Into<TakenMessage>) -> Result<Accepted, StoreError> {
+    /// Nothing was stored; `Full` if the disk is full.
+    pub async fn accept(&self, taken: impl Into<ReceivedMessage>) -> Result<MessageAcceptance, StoreError> {
         let (answer, answered) = oneshot::channel();
         let answer = move |accepted| _ = answer.send(accepted);
         self.accept_then(Arc::new(taken.into()), answer).await;
@@ -334,15 +335,15 @@ impl SqliteSpool {
         Ok(accepted)
     }
 
-    /// The same for who does not wait until it is durable: `stored` is called then, or when that has failed, and must be
-    /// quick, for the writer waits. It gets when the message becomes one with others, too, if it does.
+    /// The same with a callback: `stored` is called after the commit or its failure. It must be quick, since the
+    /// writer waits. It also gets the time at which the message's group is due, if any.
     pub async fn accept_then(
         &self,
-        taken: Arc<TakenMessage>,
-        stored: impl FnOnce(Result<(Accepted, Option<Timestamp>), StoreError>) + Send + 'static,
+        taken: Arc<ReceivedMessage>,
+        stored: impl FnOnce(Result<(MessageAcceptance, Option<Timestamp>), StoreError>) + Send + 'static,
     ) {
         let known = match self.free_space.check() {
-            Ok(()) => self.find_elsewhere(&taken.whole).await,
+            Ok(()) => self.find_in_other_partitions(&taken.whole).await,
             Err(error) => Err(error),
         };
         if let Some(known) = known.transpose() {
@@ -356,44 +357,44 @@ impl SqliteSpool {
             }
             let (change, due_at) = intake::insert_taken(connection, &taken)?;
             open.change_after(after, &taken.whole.exchange, change);
-            Ok((Accepted::New, due_at))
+            Ok((MessageAcceptance::New, due_at))
         };
-        partition.write_again_then(job, stored);
+        partition.write_retryable_then(job, stored);
     }
 
-    /// Whether a message may be known by its id before it is stored: no other gets the same, even if this one never is. If
-    /// not, that is seen to for those that come later.
-    pub fn is_taken(&self, id: MessageId) -> bool {
-        let TakenIds { last, is_asked } = &*self.taken_ids;
+    /// Whether an id is reserved durably, so that the message can be sent before it is stored. If not, starts a
+    /// reservation for later ids.
+    pub fn is_reserved(&self, id: MessageId) -> bool {
+        let ReservedIds { last, is_pending } = &*self.reserved_ids;
         let taken = last.load(Ordering::Acquire);
-        if self.spread.ids_ahead(IDS_TAKEN / 2).0 > taken && !is_asked.swap(true, Ordering::AcqRel) {
-            let (until, taken_ids) = (self.spread.ids_ahead(IDS_TAKEN), self.taken_ids.clone());
-            let job = move |connection: &Connection, _: &mut AfterCommit| outcomes::take_ids(connection, until);
-            self.first().write_again_then(job, move |stored| {
+        if self.assignment.ids_ahead(RESERVED_IDS / 2).0 > taken && !is_pending.swap(true, Ordering::AcqRel) {
+            let (until, reserved_ids) = (self.assignment.ids_ahead(RESERVED_IDS), self.reserved_ids.clone());
+            let job = move |connection: &Connection, _: &mut AfterCommit| outcomes::reserve_ids(connection, until);
+            self.first().write_retryable_then(job, move |stored| {
                 if stored.is_ok() {
-                    taken_ids.last.store(until.0, Ordering::Release);
+                    reserved_ids.last.store(until.0, Ordering::Release);
                 }
-                taken_ids.is_asked.store(false, Ordering::Release);
+                reserved_ids.is_pending.store(false, Ordering::Release);
             });
         }
         id.0 <= taken
     }
 
-    /// Whether new messages are taken, as far as the room on the disk goes.
+    /// Checks whether new messages are accepted as far as disk space is concerned.
     ///
     /// # Errors
-    /// `Full`: it is in the reserve.
+    /// `Full`: the free space is below the reserve.
     pub fn room(&self) -> Result<(), StoreError> {
         self.free_space.check()
     }
 
-    /// Stores a message that left before, and what came of that, in one commit. It has no key, is one, and stays alone.
-    /// `stored` is called as by [`SqliteSpool::accept_then`].
+    /// Stores a message that was sent before the commit together with its outcome. The message has no key, and is
+    /// neither split nor aggregated. `stored` is called as by [`SqliteSpool::accept_then`].
     pub fn accept_settled_then(
         &self,
-        taken: Arc<TakenMessage>,
+        taken: Arc<ReceivedMessage>,
         outcome: Arc<LegOutcome>,
-        stored: impl FnOnce(Result<Settled, StoreError>) + Send + 'static,
+        stored: impl FnOnce(Result<SettleResult, StoreError>) + Send + 'static,
     ) {
         if let Err(error) = self.free_space.check() {
             return stored(Err(error));
@@ -405,14 +406,19 @@ impl SqliteSpool {
             open.change_after(after, &outcome.exchange, change);
             Ok(settled)
         };
-        partition.write_again_then(job, stored);
+        partition.write_retryable_then(job, stored);
     }
 
-    /// Which leg waits for a message with one of these keys, and came first; if none does any more, which did last.
+    /// Finds the first leg that awaits a reply with one of these correlation keys; if none waits any more, the last
+    /// one that did.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn awaiting(&self, exchange: &Name, awaits: Vec<Awaits>) -> Result<Option<Awaiting>, StoreError> {
+    /// The store does not respond.
+    pub async fn awaiting(
+        &self,
+        exchange: &Name,
+        awaits: Vec<CorrelationKey>,
+    ) -> Result<Option<CorrelatedLeg>, StoreError> {
         let awaits = Arc::new(awaits);
         let found = self.of_all(|partition| {
             let (exchange, awaits) = (exchange.clone(), awaits.clone());
@@ -422,22 +428,23 @@ impl SqliteSpool {
         Ok(found.min_by_key(|leg| (!leg.waits, if leg.waits { leg.message.0 } else { u64::MAX - leg.message.0 })))
     }
 
-    /// Stores what came of an attempt, and the reply with its legs, in one commit: its id is of the same partition.
+    /// Stores the outcome of an attempt, and the reply with its legs, in one commit. The reply's id is of the same
+    /// partition.
     ///
     /// # Errors
     /// Nothing was stored.
-    pub async fn settle(&self, outcome: LegOutcome) -> Result<Settled, StoreError> {
+    pub async fn settle(&self, outcome: LegOutcome) -> Result<SettleResult, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.settle_then(Arc::new(outcome), move |settled| _ = answer.send(settled));
         answered.await.map_err(StoreError::unavailable)?
     }
 
-    /// The same for who does not wait until it is durable: `stored` is called then, or when that has failed, and must be
-    /// quick, for the writer waits.
+    /// The same with a callback: `stored` is called after the commit or its failure. It must be quick, since the
+    /// writer waits.
     pub fn settle_then(
         &self,
         outcome: Arc<LegOutcome>,
-        stored: impl FnOnce(Result<Settled, StoreError>) + Send + 'static,
+        stored: impl FnOnce(Result<SettleResult, StoreError>) + Send + 'static,
     ) {
         let partition = self.of(outcome.message);
         let open = partition.open.clone();
@@ -446,14 +453,14 @@ impl SqliteSpool {
             open.change_after(after, &outcome.exchange, change);
             Ok(settled)
         };
-        partition.write_again_then(job, stored);
+        partition.write_retryable_then(job, stored);
     }
 
-    /// Up to `limit` legs of a send port that are due, with all that sending needs, in an order. Those among `not` are passed
-    /// over. Stops after about `bytes_max` of bodies.
+    /// Up to `limit` due legs of a send port with everything that sending needs, in the given order, without those in
+    /// `not`. Stops after about `bytes_max` bytes of bodies.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn due_legs(
         &self,
         exchange: &Name,
@@ -464,17 +471,17 @@ impl SqliteSpool {
         (limit, bytes_max): (usize, usize),
     ) -> Result<Vec<WaitingLeg>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
-        let asked = waiting::Asked { exchange, port, now, not, limit, bytes_max };
+        let asked = due_legs::DueLegsQuery { exchange, port, now, not, limit, bytes_max };
         if let [only] = &self.partitions[..] {
-            return only.read(move |connection| waiting::due_legs(connection, &asked, order)).await;
+            return only.read(move |connection| due_legs::due_legs(connection, &asked, order)).await;
         }
-        waiting::due_legs_of_all(&self.partitions, asked, order, self.spread.horizon()).await
+        due_legs::due_legs_of_all(&self.partitions, asked, order, self.assignment.horizon()).await
     }
 
-    /// When the next leg of a send port is due that is not due yet.
+    /// Due time of the next leg of a send port that is not due yet.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn next_due(
         &self,
         exchange: &Name,
@@ -483,67 +490,76 @@ impl SqliteSpool {
     ) -> Result<Option<Timestamp>, StoreError> {
         let next = self.of_all(|partition| {
             let (exchange, port) = (exchange.clone(), port.clone());
-            partition.read(move |connection| waiting::next_due(connection, &exchange, &port, now))
+            partition.read(move |connection| due_legs::next_due(connection, &exchange, &port, now))
         });
         Ok(next.await?.into_iter().flatten().min())
     }
 
-    /// A message without its body.
+    /// Legs that wait to be sent, by exchange and send port. A port can occur several times.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn message(&self, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
-        self.of(id).read(move |connection| reading::message(connection, id)).await
+    /// The store does not respond.
+    pub async fn waiting_legs(&self, now: Timestamp) -> Result<Vec<WaitingLegs>, StoreError> {
+        let all = self.of_all(|partition| partition.read(move |connection| views::waiting_legs(connection, now)));
+        Ok(all.await?.into_iter().flatten().collect())
     }
 
-    /// The history of a message, oldest first: attempts that failed, and acts.
+    /// Message without its body.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
+    pub async fn message(&self, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
+        self.of(id).read(move |connection| views::message(connection, id)).await
+    }
+
+    /// History of a message, oldest first: failed attempts, and actions.
+    ///
+    /// # Errors
+    /// The store does not respond.
     pub async fn history(&self, id: MessageId) -> Result<Vec<HistoryEntry>, StoreError> {
         self.of(id).read(move |connection| history::of(connection, id)).await
     }
 
-    /// Which of these messages are there, whatever came of them.
+    /// Existing messages among these ids, in any state.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn those_there(&self, ids: &[MessageId]) -> Result<HashSet<MessageId>, StoreError> {
+    /// The store does not respond.
+    pub async fn existing(&self, ids: &[MessageId]) -> Result<HashSet<MessageId>, StoreError> {
         let there = self.of_all_numbered(|number, partition| {
-            let here: Vec<MessageId> = ids.iter().copied().filter(|id| self.spread.of(*id) == number).collect();
-            partition.read(move |connection| reading::there(connection, &here))
+            let here: Vec<MessageId> = ids.iter().copied().filter(|id| self.assignment.of(*id) == number).collect();
+            partition.read(move |connection| views::existing(connection, &here))
         });
         Ok(there.await?.into_iter().flatten().collect())
     }
 
-    /// The body of a message.
+    /// Body of a message.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn body(&self, id: MessageId) -> Result<Option<Bytes>, StoreError> {
         let sql = "SELECT body FROM bodies WHERE id = ?1";
         let read = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
         Ok(self.of(id).read(move |connection| query_one(connection, sql, [id.0], read)).await?.map(Bytes::from))
     }
 
-    /// Up to `limit` messages that a filter chooses and whose id is below `before`, newest first.
+    /// Up to `limit` messages that match a filter and have ids below `before`, newest first.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn messages(
         &self,
         filter: MessageFilter,
         before: Option<MessageId>,
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        // Parts are beside what they are parts of.
+        // Parts are in the partition of their original.
         if let Some(id) = filter.id.or(filter.part_of) {
             let partition = self.of(id);
-            return partition.read(move |connection| reading::messages(connection, &filter, before, limit)).await;
+            return partition.read(move |connection| views::messages(connection, &filter, before, limit)).await;
         }
         let found = self.of_all(|partition| {
             let filter = filter.clone();
-            partition.read(move |connection| reading::messages(connection, &filter, before, limit))
+            partition.read(move |connection| views::messages(connection, &filter, before, limit))
         });
         let mut found: Vec<StoredMessage> = found.await?.into_iter().flatten().collect();
         found.sort_unstable_by_key(|message| std::cmp::Reverse(message.id));
@@ -551,32 +567,32 @@ impl SqliteSpool {
         Ok(found)
     }
 
-    /// Lets suspended legs wait again, due at `now`, as if they had not been tried. Each is its message and its number there;
-    /// those of a message stand together.
+    /// Resumes suspended legs, due at `now`, with no attempts counted. Each is given by message and leg number; legs
+    /// of one message must be consecutive.
     ///
     /// # Errors
-    /// Those of one partition at least are as they were.
+    /// The legs of at least one partition are unchanged.
     pub async fn resume_legs(
         &self,
         legs: Vec<(MessageId, u32)>,
         by: &str,
         now: Timestamp,
-    ) -> Result<Acted, StoreError> {
+    ) -> Result<AffectedCounts, StoreError> {
         let mut by_partition: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        legs.into_iter().for_each(|leg| by_partition.entry(self.spread.of(leg.0)).or_default().push(leg));
+        legs.into_iter().for_each(|leg| by_partition.entry(self.assignment.of(leg.0)).or_default().push(leg));
         let acts = by_partition.into_iter().map(|(number, legs)| {
             let by = by.to_owned();
-            self.at(number).write(move |connection, _| acts::resume_legs(connection, &legs, &by, now))
+            self.at(number).write(move |connection, _| operator_actions::resume_legs(connection, &legs, &by, now))
         });
-        Ok(Acted::sum(try_join_all(acts).await?))
+        Ok(AffectedCounts::sum(try_join_all(acts).await?))
     }
 
-    /// Suspends up to `limit` legs of each partition that wait for send ports of an exchange which are not among the `known`
-    /// ones, but for those among `not`. Gives whose they are. Cheap where there are none.
+    /// Suspends legs that wait for send ports of an exchange other than `known`, up to `limit` per partition and
+    /// without those in `not`. Returns their messages. Cheap if there are none.
     ///
     /// # Errors
-    /// Those of one partition at least are as they were.
-    pub async fn suspend_strays(
+    /// The legs of at least one partition are unchanged.
+    pub async fn suspend_orphaned_legs(
         &self,
         exchange: &Name,
         known: Arc<[Name]>,
@@ -588,12 +604,12 @@ impl SqliteSpool {
             let (exchange, known, not) = (exchange.clone(), known.clone(), not.clone());
             async move {
                 let of = exchange.clone();
-                let ports = partition.read(move |connection| strays::ports(connection, &of, &known)).await?;
+                let ports = partition.read(move |connection| orphaned_legs::ports(connection, &of, &known)).await?;
                 if ports.is_empty() {
                     return Ok(Vec::new());
                 }
                 let job = move |connection: &Connection, _: &mut AfterCommit| {
-                    strays::suspend(connection, &exchange, &ports, &not, limit, now)
+                    orphaned_legs::suspend(connection, &exchange, &ports, &not, limit, now)
                 };
                 partition.write(job).await
             }
@@ -601,8 +617,8 @@ impl SqliteSpool {
         Ok(suspended.await?.into_iter().flatten().collect())
     }
 
-    /// Gives a message other legs in place of suspended ones, due at `now`, or says of these why there are none. Gives how
-    /// many it got: none if those are not suspended any more.
+    /// Replaces suspended legs of a message by others, due at `now`, or stores the reason why there are none. Returns
+    /// the number of new legs: zero if the old ones are no longer suspended.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -610,24 +626,25 @@ impl SqliteSpool {
         &self,
         exchange: &Name,
         id: MessageId,
-        strays: Vec<u32>,
+        orphans: Vec<u32>,
         legs: Result<Vec<NewLeg>, String>,
         by: &str,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
         let (exchange, by) = (exchange.clone(), by.to_owned());
         let job = move |connection: &Connection, _: &mut AfterCommit| {
-            acts::note_routed(connection, id, &legs, &by, now)?;
-            strays::replace(connection, (&exchange, id), &strays, &legs, now)
+            operator_actions::note_routed(connection, id, &legs, &by, now)?;
+            orphaned_legs::replace(connection, (&exchange, id), &orphans, &legs, now)
         };
         self.of(id).write(job).await
     }
 
-    /// Gives a message that is suspended as a whole its legs, or another reason. Gives whether it was suspended.
+    /// Routes a message that is suspended as a whole: stores its legs, or another reason. Returns whether it was
+    /// suspended.
     ///
     /// # Errors
     /// Nothing was stored.
-    pub async fn route_anew(
+    pub async fn reroute(
         &self,
         id: MessageId,
         legs: Result<Vec<NewLeg>, String>,
@@ -636,32 +653,33 @@ impl SqliteSpool {
     ) -> Result<bool, StoreError> {
         let by = by.to_owned();
         let job = move |connection: &Connection, _: &mut AfterCommit| {
-            let was_suspended = acts::route_anew(connection, id, &legs, now)?;
+            let was_suspended = operator_actions::reroute(connection, id, &legs, now)?;
             if was_suspended {
-                acts::note_routed(connection, id, &legs, &by, now)?;
+                operator_actions::note_routed(connection, id, &legs, &by, now)?;
             }
             Ok(was_suspended)
         };
         self.of(id).write(job).await
     }
 
-    /// Makes of a suspended message what an operator wants. What it was before the first edit is kept.
+    /// Stores an operator's edit of a suspended message. The content before the first edit is kept.
     ///
     /// # Errors
     /// Nothing was stored.
     pub async fn edit(&self, id: MessageId, edited: EditedMessage) -> Result<MessageEdit, StoreError> {
-        self.of(id).write(move |connection, _| acts::edit(connection, id, &edited)).await
+        self.of(id).write(move |connection, _| operator_actions::edit(connection, id, &edited)).await
     }
 
-    /// A message as it was before it was edited; `None` if it was not.
+    /// Message before its first edit; `None` if it was not edited.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn original(&self, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
-        self.of(id).read(move |connection| reading::original(connection, id)).await
+        self.of(id).read(move |connection| views::original(connection, id)).await
     }
 
-    /// Gives a message that is suspended as a whole what it became. One that is not suspended any more stays as it is.
+    /// Stores the result of processing a suspended raw message again. A message that is no longer suspended stays
+    /// unchanged.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -669,48 +687,48 @@ impl SqliteSpool {
         &self,
         exchange: &Name,
         id: MessageId,
-        reworked: Reworked,
+        reworked: ReprocessedMessage,
         by: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let partition = self.of(id);
         let (open, exchange, by) = (partition.open.clone(), exchange.clone(), by.to_owned());
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            open.change_after(after, &exchange, acts::rework(connection, id, &reworked, &by, now)?);
+            open.change_after(after, &exchange, operator_actions::rework(connection, id, &reworked, &by, now)?);
             Ok(())
         };
         partition.write(job).await
     }
 
-    /// Ends messages: nothing more of them leaves.
+    /// Ends messages: none of their legs is sent any more.
     ///
     /// # Errors
-    /// Those of one partition at least are as they were.
-    pub async fn end(&self, ids: Vec<MessageId>, by: &str, now: Timestamp) -> Result<Acted, StoreError> {
+    /// The messages of at least one partition are unchanged.
+    pub async fn end(&self, ids: Vec<MessageId>, by: &str, now: Timestamp) -> Result<AffectedCounts, StoreError> {
         let acts = self.by_partition(ids).into_iter().map(|(number, ids)| {
             let partition = self.at(number);
             let (open, by) = (partition.open.clone(), by.to_owned());
             partition.write(move |connection, after| {
-                let (acted, changes) = acts::end(connection, &ids, &by, now)?;
+                let (acted, changes) = operator_actions::end(connection, &ids, &by, now)?;
                 changes.count_after(after, &open);
                 Ok(acted)
             })
         });
-        Ok(Acted::sum(try_join_all(acts).await?))
+        Ok(AffectedCounts::sum(try_join_all(acts).await?))
     }
 
     fn by_partition(&self, ids: Vec<MessageId>) -> BTreeMap<PartitionNumber, Vec<MessageId>> {
         let mut by_partition: BTreeMap<_, Vec<MessageId>> = BTreeMap::new();
-        ids.into_iter().for_each(|id| by_partition.entry(self.spread.of(id)).or_default().push(id));
+        ids.into_iter().for_each(|id| by_partition.entry(self.assignment.of(id)).or_default().push(id));
         by_partition
     }
 
-    /// Ends up to `limit` requests of each partition whose time is over, and suspends as many legs whose later reply did not come
-    /// in time.
+    /// Ends requests whose reply timeout has passed, and suspends legs whose later reply did not come in time, up to
+    /// `limit` of each per partition.
     ///
     /// # Errors
-    /// Those of one partition at least are as they were.
-    pub async fn expire(&self, now: Timestamp, limit: usize) -> Result<Over, StoreError> {
+    /// The messages of at least one partition are unchanged.
+    pub async fn expire(&self, now: Timestamp, limit: usize) -> Result<ExpiredMessages, StoreError> {
         let over = self.of_all(|partition| {
             let open = partition.open.clone();
             partition.write(move |connection, after| {
@@ -719,7 +737,7 @@ impl SqliteSpool {
                 Ok(over)
             })
         });
-        let mut all = Over::default();
+        let mut all = ExpiredMessages::default();
         for over in over.await? {
             all.expired.extend(over.expired);
             all.unanswered.extend(over.unanswered);
@@ -728,17 +746,17 @@ impl SqliteSpool {
         Ok(all)
     }
 
-    /// Removes up to `limit` messages of each partition whose time to be kept is over. Gives how many it were.
+    /// Deletes messages past their retention, up to `limit` per partition. Returns their number.
     ///
     /// # Errors
-    /// Nothing was removed.
+    /// Nothing was deleted.
     pub async fn prune(&self, now: Timestamp, limit: usize) -> Result<u64, StoreError> {
         let pruned =
             self.of_all(|partition| partition.write(move |connection, _| outcomes::prune(connection, now, limit)));
         Ok(pruned.await?.into_iter().sum())
     }
 
-    /// Stores a definition, as its next version.
+    /// Stores a definition as the next version.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -761,19 +779,19 @@ impl SqliteSpool {
         self.first().write(job).await
     }
 
-    /// The present versions of all definitions, by name.
+    /// Current versions of all definitions, by name.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn exchanges(&self) -> Result<Vec<StoredExchange>, StoreError> {
-        let stored = self.first().read(reading::exchanges).await?;
+        let stored = self.first().read(views::exchanges).await?;
         let open = |stored: StoredExchange| {
             Ok::<_, StoreError>(StoredExchange { text: self.keys.open(stored.text)?, ..stored })
         };
         stored.into_iter().map(open).collect()
     }
 
-    /// Removes an exchange's definition, its versions and the states of its ports. Gives whether there was one.
+    /// Removes the definition of an exchange with its versions and port states. Returns whether it existed.
     ///
     /// # Errors
     /// Nothing was removed.
@@ -785,7 +803,7 @@ impl SqliteSpool {
             Ok(execute(connection, "DELETE FROM exchanges WHERE name = ?1", [name.as_str()])? > 0)
         };
         let was_there = self.first().write(job).await?;
-        // What a crash keeps of them here goes with the next start.
+        // If a crash prevents this, the next start removes them.
         self.of_all(|partition| {
             let exchange = exchange.clone();
             partition.write(move |connection, _| {
@@ -796,7 +814,7 @@ impl SqliteSpool {
         Ok(was_there)
     }
 
-    /// Sets the state of a send port; `None`: as its definition says.
+    /// Sets the state of a send port; `None`: as defined.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -813,28 +831,28 @@ impl SqliteSpool {
         self.first().write(job).await
     }
 
-    /// The send ports whose state an operator has set.
+    /// Send ports whose state was set by an operator.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn set_ports(&self) -> Result<Vec<SetPort>, StoreError> {
         let sql = "SELECT exchange, port, state FROM ports ORDER BY exchange, port";
         let job = move |connection: &Connection| {
             query_all(connection, sql, (), |row| {
                 Ok(SetPort {
-                    exchange: reading::parsed(row, 0)?,
-                    port: reading::parsed(row, 1)?,
-                    state: reading::parsed(row, 2)?,
+                    exchange: views::parsed(row, 0)?,
+                    port: views::parsed(row, 1)?,
+                    state: views::parsed(row, 2)?,
                 })
             })
         };
         self.first().read(job).await
     }
 
-    /// Writes and syncs a few bytes in every partition; says how long the slowest took.
+    /// Writes and syncs a few bytes in every partition; returns the time of the slowest.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
         Ok(self.of_all(Partition::probe).await?.into_iter().max().unwrap_or_default())
     }

@@ -1,13 +1,13 @@
-//! Tracking on SQLite: `tracking.db`, a file of its own with its own writer, which syncs no commit.
+//! Tracking on SQLite: `tracking.db`, a separate file with its own writer, without fsync on commit.
 //!
-//! Entries are kept in compressed blocks, so that what is tracked costs bytes and hardly any rows: one for each stretch of
-//! ids of which a block has messages. Those of one time have ids of one stretch, so whoever looks for a message takes a few
-//! blocks apart.
+//! Entries are stored in compressed blocks, so that tracking costs bytes but few rows: one row for each stretch of
+//! ids of which a block contains messages. Messages of the same time have ids of one stretch, so a search for a
+//! message decompresses only a few blocks.
 
 use std::{
     borrow::Cow,
     collections::BTreeSet,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -28,15 +28,15 @@ use super::{
 use crate::{
     error::StoreError,
     tracking::{
-        Entries, Findable, NewBlock, OverBlock, Search, SetTracking, TrackedBody,
+        Entries, ExpiredBlock, IndexedProperties, NewBlock, PropertySearch, SetTracking, TrackedBody,
         packing::{self, stretch},
     },
 };
 
-/// Blocks that are told to be over at a time, so that they fit into memory and one commit that removes them takes no longer than
-/// others.
-pub const OVER_MAX: usize = 8;
-/// Most bodies of one message that are told.
+/// Maximum number of expired blocks returned at a time, so that they fit into memory and the commit that removes them
+/// takes no longer than other commits.
+pub const EXPIRED_BLOCKS_MAX: usize = 8;
+/// Maximum number of bodies returned for one message.
 const BODIES_MAX: usize = 1_000;
 const BODIES: u32 = 0;
 const FINDABLE: u32 = 1;
@@ -46,14 +46,14 @@ const MIGRATIONS: &[&str] = &[
 CREATE TABLE blocks (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     exchange TEXT NOT NULL,
-    kind INTEGER NOT NULL,              -- 0: bodies, 1: by what messages are found
+    kind INTEGER NOT NULL,              -- 0: bodies, 1: indexed properties
     goes_at INTEGER NOT NULL,           -- times are microseconds since 1970
     bytes INTEGER NOT NULL,
     packed BLOB NOT NULL
 ) STRICT;
 CREATE INDEX blocks_that_go ON blocks (goes_at);
 
--- Which blocks have bodies of a message.
+-- Blocks that have bodies of a message.
 CREATE TABLE places (message INTEGER NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (message, block)) STRICT, WITHOUT ROWID;
 
 CREATE TABLE properties (
@@ -65,10 +65,10 @@ CREATE TABLE properties (
     PRIMARY KEY (exchange, property, value, at, message)
 ) STRICT, WITHOUT ROWID;
 
--- Up to which message an exchange's can be found.
+-- The last indexed message of each exchange.
 CREATE TABLE progress (exchange TEXT PRIMARY KEY, message INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
--- What operators have set; the port is empty for a whole exchange.
+-- Settings of operators; the port is empty for a whole exchange.
 CREATE TABLE switches (
     exchange TEXT NOT NULL,
     port TEXT NOT NULL,
@@ -76,22 +76,23 @@ CREATE TABLE switches (
     PRIMARY KEY (exchange, port)
 ) STRICT, WITHOUT ROWID;
 "#,
-    // A row for each message cost as much as its body did.
+    // A row for each message cost as much as its body.
     r#"
 CREATE TABLE stretches (stretch INTEGER NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (stretch, block)) STRICT, WITHOUT ROWID;
 INSERT OR IGNORE INTO stretches SELECT message >> 12, block FROM places;
 DROP TABLE places;
 "#,
-    // The same tables. A body may be told by its place in the block, which versions before do not know.
+    // The same tables. A body may now be a reference to an earlier entry of the block, which earlier versions cannot
+    // read.
     "",
 ];
 
-/// How much tracking may keep.
+/// Limits of tracking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrackingOptions {
-    /// While less than this is free on the disk, nothing more is kept. 0 switches the guard off.
+    /// While less than this is free on the disk, nothing more is stored. 0 disables the check.
     pub reserve_bytes: u64,
-    /// Most bytes of blocks; then those go first whose time is over first.
+    /// Maximum number of bytes of blocks; above it, the blocks whose retention ends first are removed first.
     pub bytes_max: u64,
 }
 
@@ -101,7 +102,7 @@ impl Default for TrackingOptions {
     }
 }
 
-/// What is tracked, in one SQLite file. Dropping it waits for the writes that were taken on, and blocks meanwhile.
+/// Tracking data in one SQLite file. Dropping it waits for the writes that were accepted, and blocks meanwhile.
 pub struct SqliteTracking {
     database: Database,
     free_space: FreeSpace,
@@ -109,12 +110,51 @@ pub struct SqliteTracking {
     bytes_max: i64,
 }
 
+/// Renames a damaged file with its log. Returns the new name.
+fn set_aside(folder: &Path) -> std::io::Result<PathBuf> {
+    let to = folder.join("tracking.db.damaged");
+    for ending in ["-wal", "-shm", ""] {
+        let (from, to) =
+            (folder.join(format!("tracking.db{ending}")), folder.join(format!("tracking.db.damaged{ending}")));
+        match std::fs::rename(&from, &to) {
+            // A log of an earlier damaged file does not belong to this one.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !ending.is_empty() => {
+                if let Err(error) = std::fs::remove_file(&to)
+                    && error.kind() != std::io::ErrorKind::NotFound
+                {
+                    return Err(error);
+                }
+            }
+            renamed => renamed?,
+        }
+    }
+    Ok(to)
+}
+
 impl SqliteTracking {
-    /// Opens or makes `tracking.db` in a folder. Blocks.
+    /// Opens or creates `tracking.db` in a folder. Blocks. A damaged file is renamed to `tracking.db.damaged`, in place of
+    /// an earlier one, and a new file is created: tracking holds only copies.
     ///
     /// # Errors
-    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    /// `Unavailable` if another process uses the file, a newer version wrote it, or a damaged file cannot be renamed.
     pub fn open(folder: &Path, options: &TrackingOptions) -> Result<SqliteTracking, StoreError> {
+        match Self::open_file(folder, options) {
+            Err(StoreError::Damaged(reason)) => {
+                let to = set_aside(folder).map_err(|error| {
+                    StoreError::unavailable(format!("the damaged `tracking.db` cannot be renamed: {error}"))
+                })?;
+                tracing::error!(
+                    reason,
+                    renamed_to = %to.display(),
+                    "tracking.db is damaged; tracking begins with an empty file, and the tracking set by operators is lost"
+                );
+                Self::open_file(folder, options)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_file(folder: &Path, options: &TrackingOptions) -> Result<SqliteTracking, StoreError> {
         let path = folder.join("tracking.db");
         let options_of_file = Options {
             page_bytes: 8_192,
@@ -128,25 +168,26 @@ impl SqliteTracking {
         };
         let database = Database::open(&path, &options_of_file)?;
         let bytes = database.write_blocking(|connection, _| {
+            query_one(connection, "SELECT count(*) FROM switches", (), |_| Ok(()))?;
             query_one(connection, "SELECT coalesce(sum(bytes), 0) FROM blocks", (), |row| row.get(0))
         })?;
         Ok(SqliteTracking {
             database,
-            free_space: FreeSpace::beside(&path, options.reserve_bytes),
+            free_space: FreeSpace::of(&path, options.reserve_bytes),
             bytes: Arc::new(AtomicI64::new(bytes.unwrap_or(0))),
             bytes_max: i64::try_from(options.bytes_max).unwrap_or(i64::MAX),
         })
     }
 
-    /// Bytes of all blocks. Cheap to tell.
+    /// Total bytes of all blocks. Cheap.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).max(0).cast_unsigned()
     }
 
-    /// Keeps entries. Gives how many blocks had to go for them before their time.
+    /// Stores blocks. Returns the number of blocks that were removed before the end of their retention to make room.
     ///
     /// # Errors
-    /// Nothing was stored; `Full` where there is no room on the disk.
+    /// Nothing was stored; `Full` if there is no room on the disk.
     pub async fn keep(&self, blocks: Vec<NewBlock>) -> Result<u64, StoreError> {
         self.free_space.check()?;
         let (bytes, bytes_max) = (self.bytes.clone(), self.bytes_max);
@@ -170,27 +211,27 @@ impl SqliteTracking {
         self.database.write(job).await
     }
 
-    /// Up to [`OVER_MAX`] blocks whose time is over, those first that are over for longest.
+    /// Up to [`EXPIRED_BLOCKS_MAX`] blocks whose retention has ended, the oldest end first.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn over(&self, now: Timestamp) -> Result<Vec<OverBlock>, StoreError> {
+    /// The store does not respond.
+    pub async fn expired_blocks(&self, now: Timestamp) -> Result<Vec<ExpiredBlock>, StoreError> {
         let job = move |connection: &Connection| {
             let sql = "SELECT id, exchange, iif(kind = ?1, packed, NULL) FROM blocks WHERE goes_at <= ?2 ORDER BY goes_at LIMIT ?3";
             let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
             let over: Vec<(u64, String, Option<Vec<u8>>)> =
-                query_all(connection, sql, (FINDABLE, now.0, OVER_MAX), read)?;
+                query_all(connection, sql, (FINDABLE, now.0, EXPIRED_BLOCKS_MAX), read)?;
             let over = over.into_iter().map(|(id, exchange, packed)| {
                 let findable = packed.map(|packed| packing::findable(&packed)).transpose()?.unwrap_or_default();
                 let exchange = exchange.parse().map_err(|error| StoreError::Damaged(format!("a block: {error}")))?;
-                Ok(OverBlock { id, exchange, findable })
+                Ok(ExpiredBlock { id, exchange, findable })
             });
             over.collect()
         };
         self.database.read(job).await
     }
 
-    /// Removes blocks, and keeps others in their place.
+    /// Removes blocks and stores others instead.
     ///
     /// # Errors
     /// Nothing was changed.
@@ -201,7 +242,7 @@ impl SqliteTracking {
             for id in &blocks {
                 grown -= remove(connection, *id)?;
             }
-            // Behind the others: what both lead to is one row.
+            // After the removal: properties that are in both are one row.
             for block in &others {
                 grown += insert(connection, block)?;
             }
@@ -213,10 +254,10 @@ impl SqliteTracking {
         self.database.write(job).await
     }
 
-    /// The bodies of a message, as they came about; at most a thousand.
+    /// The bodies of a message in order of time; at most a thousand.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn bodies(&self, message: MessageId) -> Result<Vec<TrackedBody>, StoreError> {
         let job = move |connection: &Connection| {
             let sql = "SELECT block FROM stretches WHERE stretch = ?1 ORDER BY block";
@@ -229,18 +270,18 @@ impl SqliteTracking {
                 bodies.extend(found.into_iter().filter(|body| body.message == message));
                 bodies.truncate(BODIES_MAX);
             }
-            // Stable: what happened at the same time stays in the order in which it came.
+            // Stable: bodies with the same time stay in the order of storage.
             bodies.sort_by_key(|body: &TrackedBody| body.at);
             Ok(bodies)
         };
         self.database.read(job).await
     }
 
-    /// Up to `limit` messages with a value of a property, newest first, each with when it came.
+    /// Up to `limit` messages with a value of a property, newest first, each with its acceptance time.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn find(&self, search: Search, limit: usize) -> Result<Vec<(Timestamp, MessageId)>, StoreError> {
+    /// The store does not respond.
+    pub async fn find(&self, search: PropertySearch, limit: usize) -> Result<Vec<(Timestamp, MessageId)>, StoreError> {
         let job = move |connection: &Connection| {
             let sql = "SELECT at, message FROM properties WHERE exchange = ?1 AND property = ?2 AND value = ?3 AND at >= ?4 AND \
                        (at, message) < (?5, ?6) ORDER BY at DESC, message DESC LIMIT ?7";
@@ -262,10 +303,10 @@ impl SqliteTracking {
         self.database.read(job).await
     }
 
-    /// Up to which message those of an exchange can be found.
+    /// The last message of an exchange whose properties are indexed.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn progress(&self, exchange: &Name) -> Result<Option<MessageId>, StoreError> {
         let exchange = exchange.clone();
         let sql = "SELECT message FROM progress WHERE exchange = ?1";
@@ -275,7 +316,8 @@ impl SqliteTracking {
         self.database.read(job).await
     }
 
-    /// Sets what is tracked of an exchange, or of its ports of one name; `None`: as the definition says.
+    /// Sets what is tracked of an exchange or of its ports with one name; `None` restores the setting of the
+    /// definition.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -293,16 +335,16 @@ impl SqliteTracking {
         self.database.write(job).await
     }
 
-    /// What operators have set.
+    /// The settings of operators.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn switches(&self) -> Result<Vec<SetTracking>, StoreError> {
         let sql = "SELECT exchange, port, switch FROM switches ORDER BY exchange, port";
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
         let stored: Vec<(String, String, String)> =
             self.database.read(move |connection| query_all(connection, sql, (), read)).await?;
-        let damaged = |what: &dyn std::fmt::Display| StoreError::Damaged(format!("what is set of tracking: {what}"));
+        let damaged = |what: &dyn std::fmt::Display| StoreError::Damaged(format!("a tracking setting: {what}"));
         let set = stored.into_iter().map(|(exchange, port, switch)| {
             let name = |text: &str| text.parse::<Name>().map_err(|error| damaged(&error));
             Ok(SetTracking {
@@ -315,11 +357,11 @@ impl SqliteTracking {
     }
 }
 
-/// Stores a block. Gives its bytes.
+/// Stores a block. Returns its bytes.
 fn insert(connection: &Connection, block: &NewBlock) -> Result<i64, StoreError> {
     let (kind, packed) = match &block.entries {
         Entries::Bodies(bodies) => (BODIES, Cow::from(&bodies.packed)),
-        Entries::Findable(findable) => (FINDABLE, Cow::from(packing::pack_findable(findable))),
+        Entries::Properties(findable) => (FINDABLE, Cow::from(packing::pack_findable(findable))),
     };
     let bytes = i64::try_from(packed.len()).unwrap_or(i64::MAX);
     let sql = "INSERT INTO blocks (exchange, kind, goes_at, bytes, packed) VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -331,12 +373,12 @@ fn insert(connection: &Connection, block: &NewBlock) -> Result<i64, StoreError> 
                 execute(connection, "INSERT INTO stretches VALUES (?1, ?2)", (stretch, id))?;
             }
         }
-        Entries::Findable(findable) => index(connection, &block.exchange, findable)?,
+        Entries::Properties(findable) => index(connection, &block.exchange, findable)?,
     }
     Ok(bytes)
 }
 
-fn index(connection: &Connection, exchange: &Name, findable: &[Findable]) -> Result<(), StoreError> {
+fn index(connection: &Connection, exchange: &Name, findable: &[IndexedProperties]) -> Result<(), StoreError> {
     let sql = "INSERT OR IGNORE INTO properties VALUES (?1, ?2, ?3, ?4, ?5)";
     for found in findable {
         for (property, value) in &found.properties {
@@ -351,7 +393,7 @@ fn index(connection: &Connection, exchange: &Name, findable: &[Findable]) -> Res
     Ok(())
 }
 
-/// Removes a block, and what leads to it. Gives its bytes; none if it is gone already.
+/// Removes a block and its index rows. Returns its bytes; 0 if it does not exist.
 fn remove(connection: &Connection, id: u64) -> Result<i64, StoreError> {
     let sql = "DELETE FROM blocks WHERE id = ?1 RETURNING exchange, kind, bytes, packed";
     let read = |row: &Row<'_>| {

@@ -1,22 +1,24 @@
-//! One SQLite file: a writer that commits in groups, readers beside it, and a checkpointer behind it.
+//! One SQLite file: a writer thread with group commit, reader threads, and a checkpointer thread.
 //!
-//! Callers share one fsync: the writer takes one job, then whatever else already waits, and commits all of it at once.
-//! It never waits for company; the fsync of one group is the time in which the next one gathers. An answer is sent
-//! only after its commit.
+//! Group commit: callers share one fsync. The writer takes one job, then all others that are already queued, and
+//! commits them together. It never waits for more jobs; the next group gathers during the fsync. A job is
+//! acknowledged only after its commit.
 //!
-//! A job that fails is undone alone. Those that can run again need no savepoint for that, which would copy every page that
-//! they change: if one of them fails, the transaction is rolled back and all of it runs again, with savepoints.
+//! A failed job is rolled back alone. Retryable jobs need no savepoint, which would copy every page that they change:
+//! if one of them fails, the transaction is rolled back and all jobs run again, with savepoints.
 //!
-//! The log is copied into the file behind the writer, and the file is synced there, too, piece by piece. Only what is left
-//! at the end, when the log is long enough to begin anew, is done by the writer itself, for nobody may append meanwhile.
+//! The checkpointer copies the write-ahead log (WAL) into the file and syncs it in chunks. Only the rest, when the
+//! WAL is long enough to restart, is done by the writer, because nothing may be appended meanwhile.
 //!
-//! Trouble is told apart by what can be done about it. A full disk fails the group with `Full`, and the writer goes on,
-//! for there may be room later. After any other I/O error nobody can say what has reached the disk (a repeated `fsync`
-//! may claim success for pages that were dropped), so the writer acknowledges nothing any more until a restart.
+//! Errors are classified by what can be done about them. A full disk fails the group with `Full`, and the writer
+//! continues, since space may be freed. After any other I/O error it is unknown what has reached the disk (a repeated
+//! `fsync` may return success for pages that were dropped), so the writer acknowledges nothing until a restart.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::{File, OpenOptions, TryLockError},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
@@ -35,83 +37,83 @@ use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 
-mod log_check; // damage of the log, as opposed to its torn end
-mod pieces; // a sync that lets commits pass
-mod turn; // how soon the writer goes on when the disk is done
+mod wal_check; // detects damage of the WAL, as opposed to a torn end
+mod chunked_sync; // file sync in chunks, so that commits can pass
+mod scheduling; // low wake-up latency of the writer thread
 
-/// Writes that may wait; the next one gets `Full`.
+/// Maximum number of queued writes; further ones get `Full`.
 pub(crate) const WAITING_WRITES_MAX: usize = 8_192;
-/// Jobs of one commit, beside the first.
-const COMPANY_MAX: usize = 1_024;
-/// Reads that may wait; the next one gets `Full`.
+/// Maximum number of jobs per commit, besides the first.
+const GROUP_JOBS_MAX: usize = 1_024;
+/// Maximum number of queued reads; further ones get `Full`.
 const WAITING_READS_MAX: usize = 8_192;
-/// Most files' steps behind the writer: short, so that no commit waits long for the disk.
+/// Checkpoint step of most files: short, so that no commit waits long for the disk.
 pub(crate) const LOG_STEP_BYTES: u64 = 8 << 20;
-/// So many bytes of log are few enough for the writer to copy them itself: everybody waits meanwhile.
+/// Rest of the WAL that the writer may checkpoint itself while all callers wait.
 const CHECKPOINT_REST_BYTES: u64 = 1 << 20;
-/// How often a file that is locked is tried again, and after which pause.
+/// Attempts and pause for a file lock.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// So long what is free on the disk is taken to stay so: much less than the reserve is written meanwhile.
-const FREE_FOR: Duration = Duration::from_millis(10);
-/// What a transaction changed stays in memory up to so many KiB, beyond the page cache, too; behind that it goes into the log
-/// before the commit, and once more whenever it changes again.
+/// Validity of a free-space check: much less than the reserve is written in this time.
+const FREE_SPACE_CACHED_FOR: Duration = Duration::from_millis(10);
+/// Maximum size of a transaction's changed pages in memory, in KiB, also beyond the page cache. Further pages spill
+/// into the WAL before the commit, and again whenever they change.
 const CHANGED_KIB_MAX: i64 = 64 << 10;
-/// A file of up to so many bytes is examined when it is opened, in less than a second.
+/// Files up to this size are checked when they are opened, in less than a second.
 const EXAMINED_BYTES_MAX: u64 = 64 << 20;
-/// Prepared statements kept by each connection.
+/// Prepared statements cached per connection.
 const STATEMENTS_MAX: usize = 128;
 
-/// How a file is opened.
+/// Options of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Bytes of a page of a new file: a power of two from 512 to 65,536. An existing file keeps its own.
+    /// Page size of a new file, in bytes: a power of two from 512 to 65,536. An existing file keeps its own.
     pub page_bytes: u32,
-    /// When the log has grown to this size and little of it is left to copy, the writer itself completes the checkpoint
-    /// between two commits, so that the log starts again from its beginning. At twice the size it does so in any case.
+    /// When the WAL has this size and little of it is left to copy, the writer completes the checkpoint between two
+    /// commits, so that the WAL restarts at its beginning. At twice the size it does so in any case.
     pub log_bytes_max: u64,
-    /// The checkpointer follows the writer in steps of about this many bytes of log. A page that is written several times
-    /// within a step is copied once.
+    /// Checkpoint step, in bytes of WAL. A page written several times within a step is copied once.
     pub log_step_bytes: u64,
-    /// Page cache of the writer, in KiB. It grows as it is used.
+    /// Page cache of the writer, in KiB. Grows on demand.
     pub writer_cache_kib: u32,
     /// Page cache of each reader, in KiB.
     pub reader_cache_kib: u32,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: usize,
-    /// Whether a commit is on the disk when it is acknowledged. Without that a power cut may take the last ones, and the
-    /// file is whole nevertheless.
+    /// Whether commits are on the disk when they are acknowledged. Otherwise a power failure can lose the last ones,
+    /// but leaves the file consistent.
     pub synced: bool,
-    /// The schema, as steps that only go forward: the file's `user_version` is how many of them it has had.
+    /// Schema as forward-only migrations: the file's `user_version` is the number applied.
     pub migrations: &'static [&'static str],
 }
 
-/// An open file. Dropping it waits for the writes that were taken on.
+/// Open file. Dropping it waits for the accepted writes.
 pub(crate) struct Database {
     writes: Option<Sender<Box<dyn WriteJob>>>,
     reads: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
-    health: Arc<Health>,
-    /// The connection that is closed last. SQLite then copies the log into the file, syncs that and removes the log. After a
-    /// failed sync it must not: the next sync may return 0 for pages that were dropped, and only the log has them.
+    health: Arc<FileHealth>,
+    /// Connection that is closed last. SQLite then checkpoints, syncs and removes the WAL. After a failed sync it
+    /// must not: the next sync can return success for pages that were dropped, and only the WAL has them.
     last: Option<Mutex<Connection>>,
-    /// The file itself, to sync it. Closed behind all connections: that would take SQLite's locks away.
+    /// The file itself, for syncing. Must be closed after all connections: closing it releases SQLite's locks.
     _file: Arc<File>,
-    /// Held for as long as the file is open: a second process is refused.
+    /// Lock held while the file is open: a second process is refused.
     _lock: File,
 }
 
-/// What a job wants done once its commit is durable, such as waking those who wait. Dropped if the commit fails.
+/// Actions to run after a durable commit, such as waking waiters. Dropped if the commit fails.
 #[derive(Default)]
 pub(crate) struct AfterCommit(Vec<Box<dyn FnOnce() + Send>>);
 
 impl AfterCommit {
-    /// Adds something to do. It runs on the writer's thread, before the job is answered, so it must be quick.
+    /// Adds an action. It runs on the writer thread before the job is answered, so it must be quick.
     pub(crate) fn run(&mut self, act: impl FnOnce() + Send + 'static) {
         self.0.push(Box::new(act));
     }
 
-    /// Does it, or drops it, and with it what the job held. Before the job is answered: its caller may want that at once.
+    /// Runs or drops the actions, and with them what the job held. Before the job is answered: its caller may need
+    /// that at once.
     fn end(self, is_stored: bool) {
         if is_stored {
             self.0.into_iter().for_each(|act| act());
@@ -121,36 +123,36 @@ impl AfterCommit {
 
 type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 
-/// A write that waits for its turn, runs, and hears what became of its commit.
+/// Queued write.
 trait WriteJob: Send {
-    /// Whether it may run again after what it did was undone.
-    fn runs_again(&self) -> bool;
+    /// Whether it can run again after a rollback.
+    fn is_retryable(&self) -> bool;
 
-    /// Runs it. With `care`, what it did is undone if it fails; without, that is left to whoever runs it.
-    fn run(&mut self, connection: &Connection, care: bool) -> Ran;
+    /// Runs the job. With `use_savepoint`, its changes are rolled back if it fails; otherwise the caller rolls back.
+    fn run(&mut self, connection: &Connection, use_savepoint: bool) -> JobResult;
 
-    /// Tells its caller the result if its commit is durable, otherwise the reason why it is not.
-    fn answer(self: Box<Self>, committed: Result<(), &Fault>);
+    /// Answers the caller: the result if the commit is durable, or else the error.
+    fn answer(self: Box<Self>, committed: Result<(), &CommitError>);
 }
 
-/// How a job ran.
-enum Ran {
-    Well,
-    /// It failed, or panicked.
-    Badly,
-    /// The trouble is one after which nothing can be trusted.
-    Fatally(String),
+/// Result of running a job.
+enum JobResult {
+    Succeeded,
+    /// It returned an error or panicked.
+    Failed,
+    /// It hit an I/O error after which nothing can be acknowledged.
+    Fatal(String),
 }
 
-/// How what a job did is undone if it fails.
+/// Rollback of a failed job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Undo {
-    /// Back to a savepoint.
+    /// To a savepoint.
     Savepoint,
-    /// It is one statement, which SQLite undoes.
-    Itself,
-    /// With the whole transaction, which runs again then.
-    All,
+    /// A single statement, which SQLite rolls back itself.
+    Statement,
+    /// The whole transaction, which then runs again.
+    Transaction,
 }
 
 struct Job<W, T, A> {
@@ -167,34 +169,34 @@ where
     T: Send,
     A: FnOnce(Result<T, StoreError>) + Send,
 {
-    fn runs_again(&self) -> bool {
-        self.undo == Undo::All
+    fn is_retryable(&self) -> bool {
+        self.undo == Undo::Transaction
     }
 
-    fn run(&mut self, connection: &Connection, care: bool) -> Ran {
+    fn run(&mut self, connection: &Connection, use_savepoint: bool) -> JobResult {
         let in_savepoint = match self.undo {
             Undo::Savepoint => true,
-            Undo::Itself => false,
-            Undo::All => care,
+            Undo::Statement => false,
+            Undo::Transaction => use_savepoint,
         };
         self.after = AfterCommit::default();
         let result = run_job(connection, in_savepoint, || (self.work)(connection, &mut self.after));
         let ran = match &result {
-            Ok(_) => Ran::Well,
-            Err(error) => fatal_reason(error).map_or(Ran::Badly, Ran::Fatally),
+            Ok(_) => JobResult::Succeeded,
+            Err(error) => fatal_reason(error).map_or(JobResult::Failed, JobResult::Fatal),
         };
         self.result = Some(result);
         ran
     }
 
-    fn answer(self: Box<Self>, committed: Result<(), &Fault>) {
+    fn answer(self: Box<Self>, committed: Result<(), &CommitError>) {
         let Job { work, after, result, answer, .. } = *self;
-        // What it was to store may be its caller's alone again.
+        // The caller may need exclusive ownership of what the job held.
         drop(work);
         let stored = match (committed, result) {
             (Ok(()), Some(result)) => result,
             (Err(_), Some(Err(error))) => Err(error),
-            (Err(fault), _) => Err(fault.to_error()),
+            (Err(commit_error), _) => Err(commit_error.to_error()),
             (Ok(()), None) => unreachable!("only what ran is committed"),
         };
         after.end(stored.is_ok());
@@ -202,17 +204,17 @@ where
     }
 }
 
-/// Why a commit failed.
-enum Fault {
+/// Reason of a failed commit.
+enum CommitError {
     Full(String),
     Failed(String),
 }
 
-impl Fault {
+impl CommitError {
     fn to_error(&self) -> StoreError {
         match self {
-            Fault::Full(why) => StoreError::Full(why.clone()),
-            Fault::Failed(why) => StoreError::unavailable(why.clone()),
+            CommitError::Full(why) => StoreError::Full(why.clone()),
+            CommitError::Failed(why) => StoreError::unavailable(why.clone()),
         }
     }
 }
@@ -220,7 +222,8 @@ impl Fault {
 /// Files that acknowledge nothing any more, with the reason.
 static FAILED: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
 
-/// The open files of a data folder that acknowledge nothing until they are opened again, each with the reason. Costs no I/O.
+/// Open files of a data folder that have failed and acknowledge nothing until they are reopened, each with the
+/// reason. No I/O.
 pub fn failed(folder: &Path) -> Vec<String> {
     let is_there = |path: &Path| path.parent() == Some(folder);
     let shown = |(path, why): (&PathBuf, &String)| {
@@ -229,15 +232,15 @@ pub fn failed(folder: &Path) -> Vec<String> {
     FAILED.lock().iter().filter(|(path, _)| is_there(path)).map(shown).collect()
 }
 
-/// Set once, when nothing can be acknowledged any more.
-struct Health {
+/// Failure state of a file. Set once.
+struct FileHealth {
     path: PathBuf,
     failure: OnceLock<String>,
 }
 
-impl Health {
-    fn of(path: &Path) -> Health {
-        Health { path: path.to_owned(), failure: OnceLock::new() }
+impl FileHealth {
+    fn of(path: &Path) -> FileHealth {
+        FileHealth { path: path.to_owned(), failure: OnceLock::new() }
     }
 
     fn fail(&self, why: String) {
@@ -250,7 +253,7 @@ impl Health {
         self.failure.get().map_or(Ok(()), |why| Err(StoreError::unavailable(why.clone())))
     }
 
-    /// Why a write could not be taken on or answered.
+    /// Reason why a write was not accepted or answered.
     fn reason(&self) -> String {
         self.failure.get().cloned().unwrap_or_else(|| "the store has been closed".to_owned())
     }
@@ -261,18 +264,19 @@ impl Health {
 }
 
 impl Database {
-    /// Opens or makes a file and brings its schema up to date. Blocks.
+    /// Opens or creates a file and migrates its schema. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` if another process has it open, if it was written by a newer version, or if it cannot be opened;
-    /// `Damaged` if it is no database, or if its log is damaged.
+    /// `Unavailable` if another process has it open, a newer version wrote it, or it cannot be opened; `Damaged` if
+    /// it is not a database, or if its WAL is damaged.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Database, StoreError> {
         if let Some(folder) = path.parent() {
             folder::make(folder, 0o777).map_err(|error| cannot_open(folder, error))?;
         }
         let lock = lock(path)?;
+        create(path, &lock, options)?;
         if options.synced {
-            log_check::check(path)?;
+            wal_check::check(path)?;
         }
         let mut writer = connect(path, options, options.writer_cache_kib)?;
         let synchronous = if options.synced { "FULL" } else { "NORMAL" };
@@ -280,27 +284,28 @@ impl Database {
         writer.pragma_update(None, "cache_spill", -CHANGED_KIB_MAX).map_err(store_error)?;
         examine(&writer, path)?;
         migrate(&mut writer, path, options.migrations)?;
-        // Checkpoints are run here, not inside a commit, where somebody would wait for them.
+        note_creation(&lock).map_err(|error| cannot_open(path, error))?;
+        // Checkpoints run in the checkpointer, not within a commit, where callers would wait.
         writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;
-        // As long as the log may ever be: what is cut off when it begins anew is to be made again soon, and a commit that makes
-        // a file longer writes the inode, too.
+        // The maximum length of the WAL: truncated space would soon be needed again, and a commit that extends a file
+        // also writes the inode.
         let log_bytes_kept = options.log_bytes_max.saturating_mul(2).cast_signed();
         writer.pragma_update(None, "journal_size_limit", log_bytes_kept).map_err(store_error)?;
         let page_bytes: u32 = writer.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(store_error)?;
         let page_bytes = u64::from(page_bytes);
 
-        let health = Arc::new(Health::of(path));
+        let health = Arc::new(FileHealth::of(path));
         let mut threads = Vec::new();
 
-        let (nudge, nudged) = bounded(1);
+        let (wake_up, woken) = bounded(1);
         let checkpointer = connect(path, options, 64)?;
         checkpointer.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(|error| cannot_open(path, error))?;
-        let (file, log) = (Arc::new(file), Arc::new(Log::default()));
+        let (file, log) = (Arc::new(file), Arc::new(WalState::default()));
         threads.push(spawn("checkpointer", {
-            let follower =
-                Follower { connection: checkpointer, file: file.clone(), log: log.clone(), health: health.clone() };
-            move || follower.run(&nudged)
+            let checkpointer =
+                Checkpointer { connection: checkpointer, file: file.clone(), log: log.clone(), health: health.clone() };
+            move || checkpointer.run(&woken)
         })?);
 
         writer
@@ -320,8 +325,8 @@ impl Database {
             log_pages_max: options.log_bytes_max / page_bytes,
             step_pages: options.log_step_bytes / page_bytes,
             rest_pages: CHECKPOINT_REST_BYTES / page_bytes,
-            nudge,
-            nudged_at: 0,
+            wake_up,
+            woken_at: 0,
         };
         threads.push(spawn("writer", move || writer.run(&taken))?);
 
@@ -340,11 +345,11 @@ impl Database {
         Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, last, _file: file, _lock: lock })
     }
 
-    /// Runs a job that changes several things, all or none of them: what it did is undone if it fails or panics.
+    /// Runs a job that makes several changes atomically: they are rolled back if it fails or panics.
     ///
     /// # Errors
-    /// The job's own; `Full` if there is no room or too many writes wait; `Unavailable` if the commit failed otherwise.
-    /// In each case nothing was stored.
+    /// The job's own; `Full` if the disk is full or too many writes are queued; `Unavailable` if the commit failed
+    /// otherwise. In each case nothing was stored.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
@@ -352,37 +357,38 @@ impl Database {
         self.submit_and_wait(Undo::Savepoint, once(job)).await
     }
 
-    /// As [`Database::write`], for a job that hardly ever fails and may run again after what it did was undone. It costs
-    /// less: what it changes is not copied first.
-    pub(crate) async fn write_again<T: Send + 'static>(
+    /// Like [`Database::write`], for a job that rarely fails and can run again after a rollback. It is cheaper:
+    /// changed pages are not copied to a savepoint.
+    pub(crate) async fn write_retryable<T: Send + 'static>(
         &self,
         job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.submit_and_wait(Undo::All, job).await
+        self.submit_and_wait(Undo::Transaction, job).await
     }
 
-    /// As [`Database::write_again`], for a caller that does not wait: `answer` is called on the writer's thread, after the
-    /// commit or when it has failed; or, if the job is not taken on, at once.
-    pub(crate) fn write_again_then<T: Send + 'static>(
+    /// Like [`Database::write_retryable`], with a callback: `answer` is called on the writer thread after the commit
+    /// or its failure, or at once if the job is not accepted.
+    pub(crate) fn write_retryable_then<T: Send + 'static>(
         &self,
         job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) {
-        self.submit(Undo::All, job, answer);
+        self.submit(Undo::Transaction, job, answer);
     }
 
-    /// Runs a job of one statement, which SQLite itself undoes if it fails. The job must not fail after it.
+    /// Runs a job of one statement, which SQLite rolls back itself if it fails. The job must not fail after the
+    /// statement.
     ///
     /// # Errors
     /// As [`Database::write`].
-    pub(crate) async fn write_one<T: Send + 'static>(
+    pub(crate) async fn write_statement<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.submit_and_wait(Undo::Itself, once(job)).await
+        self.submit_and_wait(Undo::Statement, once(job)).await
     }
 
-    /// As [`Database::write`], for the time before there are tasks: it blocks its thread.
+    /// Like [`Database::write`], for use outside of async tasks: it blocks the thread.
     pub(crate) fn write_blocking<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
@@ -401,13 +407,13 @@ impl Database {
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.submit(undo, work, move |result| {
-            // A caller that stopped waiting has its write nevertheless.
+            // A caller that stopped waiting has its write stored nevertheless.
             let _ = answer.send(result);
         });
         answered.await.unwrap_or_else(|_| Err(self.health.error()))
     }
 
-    /// Hands a job to the writer, which answers it; one that it does not take on is answered here.
+    /// Submits a job to the writer, which answers it; a rejected job is answered here.
     fn submit<T: Send + 'static>(
         &self,
         undo: Undo,
@@ -420,18 +426,20 @@ impl Database {
             Ok(()) => writes.try_send(job),
             Err(_) => Err(TrySendError::Disconnected(job)),
         };
-        let (job, fault) = match refused {
+        let (job, commit_error) = match refused {
             Ok(()) => return,
-            Err(TrySendError::Full(job)) => (job, Fault::Full(format!("{WAITING_WRITES_MAX} writes wait already"))),
-            Err(TrySendError::Disconnected(job)) => (job, Fault::Failed(self.health.reason())),
+            Err(TrySendError::Full(job)) => {
+                (job, CommitError::Full(format!("{WAITING_WRITES_MAX} writes are already waiting")))
+            }
+            Err(TrySendError::Disconnected(job)) => (job, CommitError::Failed(self.health.reason())),
         };
-        job.answer(Err(&fault));
+        job.answer(Err(&commit_error));
     }
 
-    /// Runs a read on one of the readers' threads. It sees every write that was acknowledged before the call.
+    /// Runs a read on a reader thread. It sees every write acknowledged before the call.
     ///
     /// # Errors
-    /// The job's own; `Full` if too many reads wait.
+    /// The job's own; `Full` if too many reads are queued.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
@@ -439,7 +447,7 @@ impl Database {
         let (answer, answered) = oneshot::channel();
         let job: ReadJob = Box::new(move |connection| {
             let result = catch_unwind(AssertUnwindSafe(|| {
-                // One transaction, so that a read of several statements sees one state.
+                // A transaction, so that several statements read one snapshot.
                 let snapshot = connection.unchecked_transaction().map_err(store_error)?;
                 let result = job(connection);
                 drop(snapshot);
@@ -449,18 +457,20 @@ impl Database {
         });
         match self.reads.as_ref().expect("open until dropped").try_send(job) {
             Ok(()) => answered.await.unwrap_or_else(|_| Err(self.health.error())),
-            Err(TrySendError::Full(_)) => Err(StoreError::Full(format!("{WAITING_READS_MAX} reads wait already"))),
+            Err(TrySendError::Full(_)) => {
+                Err(StoreError::Full(format!("{WAITING_READS_MAX} reads are already waiting")))
+            }
             Err(TrySendError::Disconnected(_)) => Err(self.health.error()),
         }
     }
 
-    /// Writes and syncs a few bytes through the writer; says how long that took, waiting included.
+    /// Writes and syncs a few bytes through the writer; returns the time it took, including the queue.
     ///
     /// # Errors
     /// As [`Database::write`].
     pub(crate) async fn probe(&self) -> Result<Duration, StoreError> {
         let start = Instant::now();
-        self.write_one(|connection, _| {
+        self.write_statement(|connection, _| {
             connection
                 .prepare_cached(
                     "INSERT INTO probe (one, count) VALUES (1, 1) ON CONFLICT DO UPDATE SET count = count + 1",
@@ -475,7 +485,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // Without senders the writer ends after the jobs that wait; the checkpointer ends with the writer.
+        // Without senders, the writer ends after the queued jobs, and the checkpointer after the writer.
         drop(self.writes.take());
         drop(self.reads.take());
         for thread in self.threads.drain(..) {
@@ -487,56 +497,56 @@ impl Drop for Database {
         if self.health.check().is_err()
             && let Err(error) = last.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         {
-            tracing::error!(%error, "cannot keep the log of a database whose sync failed; it is left open");
+            tracing::error!(%error, "cannot keep the WAL of a database after a failed sync; the connection stays open");
             std::mem::forget(last);
         }
     }
 }
 
-/// Refuses intake while the disk is nearly full, so that there is always room to finish what was taken in.
+/// Disk-space guard: refuses intake while the disk is nearly full, so that accepted work can always be finished.
 #[derive(Debug, Clone)]
 pub(crate) struct FreeSpace {
-    /// A folder of the file system.
+    /// Folder on the file system.
     folder: PathBuf,
-    /// Bytes that must be free.
+    /// Bytes to keep free.
     reserve_bytes: u64,
-    /// When they were last.
-    were_free: Arc<Mutex<Option<Instant>>>,
+    /// Time of the last successful check.
+    last_success: Arc<Mutex<Option<Instant>>>,
 }
 
 impl FreeSpace {
-    /// Watches the file system of a file. A reserve of 0 switches the guard off.
-    pub(crate) fn beside(path: &Path, reserve_bytes: u64) -> Self {
+    /// Watches the file system of a file. A reserve of 0 disables the check.
+    pub(crate) fn of(path: &Path, reserve_bytes: u64) -> Self {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        FreeSpace { folder: folder.to_owned(), reserve_bytes, were_free: Arc::default() }
+        FreeSpace { folder: folder.to_owned(), reserve_bytes, last_success: Arc::default() }
     }
 
-    /// Asks the file system; of what was free, again a hundredth of a second later.
+    /// Queries the file system; a successful check is cached for a hundredth of a second.
     ///
     /// # Errors
     /// `Full` if less than the reserve is free.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let now = Instant::now();
-        let is_new = |at: Instant| now.duration_since(at) < FREE_FOR;
-        if self.reserve_bytes == 0 || self.were_free.lock().is_some_and(is_new) {
+        let is_recent = |at: Instant| now.duration_since(at) < FREE_SPACE_CACHED_FOR;
+        if self.reserve_bytes == 0 || self.last_success.lock().is_some_and(is_recent) {
             return Ok(());
         }
         let system = rustix::fs::statvfs(&self.folder).map_err(StoreError::unavailable)?;
         let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
         if free_bytes < self.reserve_bytes {
             return Err(StoreError::Full(format!(
-                "{free_bytes} bytes are free on the disk, {} are kept in reserve",
+                "the disk has {free_bytes} free bytes, fewer than the reserve of {}",
                 self.reserve_bytes
             )));
         }
-        *self.were_free.lock() = Some(now);
+        *self.last_success.lock() = Some(now);
         Ok(())
     }
 }
 
-/// What a caller can do about an error of SQLite.
+/// Maps an SQLite error to what a caller can do about it.
 pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
-    // The shared-memory index of the log cannot grow: SQLite reports an I/O error, but the disk is full.
+    // SQLite reports an I/O error if the shared-memory index of the WAL cannot grow, but the disk is full.
     const SHARED_MEMORY_SIZE: i32 = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
     match &error {
         rusqlite::Error::SqliteFailure(cause, _) => match (cause.code, cause.extended_code) {
@@ -544,8 +554,8 @@ pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
             (ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase, _) => StoreError::Damaged(error.to_string()),
             _ => StoreError::unavailable(error),
         },
-        // A number above `i64::MAX` names nothing that is stored; the faces refuse it, and this is behind them.
-        rusqlite::Error::ToSqlConversionFailure(_) => StoreError::Missing("a thing of that number".to_owned()),
+        // A number above `i64::MAX` cannot exist in the store. The API rejects it earlier.
+        rusqlite::Error::ToSqlConversionFailure(_) => StoreError::Missing("an item with this number".to_owned()),
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..) => StoreError::Damaged(error.to_string()),
@@ -553,7 +563,7 @@ pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// Why nothing may be acknowledged after this error, if it is such a one.
+/// Reason why nothing can be acknowledged after this error, if it is fatal.
 fn fatal_reason(error: &StoreError) -> Option<String> {
     let StoreError::Unavailable(source) = error else { return None };
     match source.downcast_ref::<rusqlite::Error>()? {
@@ -564,7 +574,7 @@ fn fatal_reason(error: &StoreError) -> Option<String> {
     }
 }
 
-/// A job that runs once, where others may run again.
+/// Wraps a job that runs once as one that is called once.
 fn once<T>(
     job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError>,
 ) -> impl FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> {
@@ -582,7 +592,7 @@ fn run_job<T>(
         statement("SAVEPOINT job")?;
     }
     let result = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| Err(panicked(&panic)));
-    // After some errors SQLite has rolled back the whole transaction by itself, savepoints and all.
+    // After some errors, SQLite has already rolled back the whole transaction, including savepoints.
     if in_savepoint && !connection.is_autocommit() {
         if result.is_err() {
             statement("ROLLBACK TO job")?;
@@ -606,92 +616,92 @@ fn panicked(panic: &Box<dyn std::any::Any + Send>) -> StoreError {
     StoreError::unavailable(format!("a job of the store panicked: {why}"))
 }
 
-/// The write-ahead log, as the writer and its follower see it.
+/// State of the WAL, shared by the writer and the checkpointer.
 #[derive(Default)]
-struct Log {
-    /// Pages in it after the last commit.
+struct WalState {
+    /// Pages in the WAL after the last commit.
     pages: AtomicU64,
-    /// So many of them were in the file, and durable there, when the follower looked last.
+    /// Pages that were copied into the file and durable at the last checkpoint.
     copied: AtomicU64,
 }
 
 struct Writer {
     connection: Connection,
-    health: Arc<Health>,
-    log: Arc<Log>,
+    health: Arc<FileHealth>,
+    log: Arc<WalState>,
     log_pages_max: u64,
     step_pages: u64,
     rest_pages: u64,
-    nudge: Sender<()>,
-    /// Pages in the log when the checkpointer was nudged last.
-    nudged_at: u64,
+    wake_up: Sender<()>,
+    /// Pages in the WAL when the checkpointer was last woken.
+    woken_at: u64,
 }
 
 type Group = VecDeque<Box<dyn WriteJob>>;
 
 impl Writer {
     fn run(mut self, jobs: &Receiver<Box<dyn WriteJob>>) {
-        turn::ask_for_short_slices();
+        scheduling::request_short_slices();
         let mut group = Group::new();
         while let Ok(first) = jobs.recv() {
             group.push_back(first);
-            group.extend(jobs.try_iter().take(COMPANY_MAX));
+            group.extend(jobs.try_iter().take(GROUP_JOBS_MAX));
             while !group.is_empty() {
                 self.commit(&mut group);
                 if self.health.check().is_err() {
-                    // Unanswered jobs are dropped, and their callers read the reason. The channel would keep those that came
-                    // before the reason was known, and theirs would wait for ever.
+                    // Unanswered jobs are dropped, and their callers get the reason. Jobs queued before the failure
+                    // was known would otherwise wait forever in the channel.
                     drop((self, group));
                     jobs.iter().for_each(drop);
                     return;
                 }
             }
-            self.keep_log_short();
+            self.checkpoint_wal();
         }
     }
 
-    /// Runs a group in one transaction and answers each job after the commit. What is left in the group afterwards did
-    /// not run and wants a transaction of its own.
+    /// Runs a group in one transaction and answers each job after the commit. Jobs left in the group did not run and
+    /// need a transaction of their own.
     fn commit(&self, group: &mut Group) {
         if let Err(error) = self.begin() {
             return self.refuse(group, error);
         }
         let mut done = Vec::with_capacity(group.len());
-        // For as long as all that ran may run again.
-        let mut care = false;
+        // Becomes true with the first job that cannot run again.
+        let mut use_savepoint = false;
         while let Some(mut job) = group.pop_front() {
-            care |= !job.runs_again();
-            let ran = job.run(&self.connection, care);
+            use_savepoint |= !job.is_retryable();
+            let ran = job.run(&self.connection, use_savepoint);
             done.push(job);
             match ran {
-                Ran::Fatally(why) => {
+                JobResult::Fatal(why) => {
                     self.health.fail(why);
                     break;
                 }
-                Ran::Badly if !care => {
-                    care = true;
+                JobResult::Failed if !use_savepoint => {
+                    use_savepoint = true;
                     done.drain(..).rev().for_each(|job| group.push_front(job));
-                    if let Err(error) = self.begin_anew() {
+                    if let Err(error) = self.restart_transaction() {
                         return self.refuse(group, error);
                     }
                 }
-                // After some errors SQLite rolls back the whole transaction by itself.
+                // After some errors, SQLite has already rolled back the whole transaction.
                 _ if self.connection.is_autocommit() => break,
                 _ => {}
             }
         }
         let committed = if self.health.check().is_err() {
-            Err(Fault::Failed(self.health.reason()))
+            Err(CommitError::Failed(self.health.reason()))
         } else if self.connection.is_autocommit() {
-            Err(Fault::Full("another write of the same commit found no room".to_owned()))
+            Err(CommitError::Full("another write of the same commit filled the disk".to_owned()))
         } else {
-            run_statement(&self.connection, "COMMIT").map_err(|error| self.fault(error))
+            run_statement(&self.connection, "COMMIT").map_err(|error| self.commit_error(error))
         };
         if committed.is_err() && !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
-        if let Err(Fault::Full(_)) = committed {
-            // With the log copied into the file, it starts again in the room that it has already.
+        if let Err(CommitError::Full(_)) = committed {
+            // After a checkpoint, the WAL restarts within the space that it has.
             self.checkpoint();
         }
         for job in done {
@@ -703,19 +713,19 @@ impl Writer {
         run_statement(&self.connection, "BEGIN IMMEDIATE")
     }
 
-    /// Undoes all that ran.
-    fn begin_anew(&self) -> rusqlite::Result<()> {
+    /// Rolls back all jobs and begins again.
+    fn restart_transaction(&self) -> rusqlite::Result<()> {
         if !self.connection.is_autocommit() {
             self.connection.execute_batch("ROLLBACK")?;
         }
         self.begin()
     }
 
-    /// There is no transaction for these.
+    /// Answers jobs for which no transaction could begin.
     fn refuse(&self, group: &mut Group, error: rusqlite::Error) {
-        let fault = self.fault(error);
+        let commit_error = self.commit_error(error);
         for job in group.drain(..) {
-            job.answer(Err(&fault));
+            job.answer(Err(&commit_error));
         }
     }
 
@@ -725,40 +735,40 @@ impl Writer {
         }
     }
 
-    /// What a failed BEGIN or COMMIT means.
-    fn fault(&self, error: rusqlite::Error) -> Fault {
+    /// Classifies a failed BEGIN or COMMIT.
+    fn commit_error(&self, error: rusqlite::Error) -> CommitError {
         let busy = is_busy(&error);
         match store_error(error) {
-            StoreError::Full(why) => Fault::Full(why),
+            StoreError::Full(why) => CommitError::Full(why),
             error => {
                 if !busy {
                     self.health.fail(format!("a commit failed: {error}"));
                 }
-                Fault::Failed(error.to_string())
+                CommitError::Failed(error.to_string())
             }
         }
     }
 
-    /// Lets the checkpointer follow in steps; does the rest itself when the log is long enough to start again, which it
-    /// can only do while nobody appends.
-    fn keep_log_short(&mut self) {
+    /// Wakes the checkpointer in steps; completes the checkpoint when the WAL is long enough to restart, which
+    /// requires that nothing is appended meanwhile.
+    fn checkpoint_wal(&mut self) {
         let pages = self.log.pages.load(Ordering::Relaxed);
-        if pages < self.nudged_at {
-            self.nudged_at = 0;
+        if pages < self.woken_at {
+            self.woken_at = 0;
         }
         let is_long = pages >= self.log_pages_max;
-        // A log that has begun anew is shorter than what was copied of the one before.
+        // A restarted WAL is shorter than what was copied of the former one.
         let copied = Some(self.log.copied.load(Ordering::Relaxed)).filter(|copied| *copied <= pages).unwrap_or(0);
         if is_long && (pages - copied <= self.rest_pages || pages >= 2 * self.log_pages_max) {
             self.checkpoint();
-        } else if (is_long || pages - self.nudged_at >= self.step_pages) && self.nudge.try_send(()).is_ok() {
-            self.nudged_at = pages;
+        } else if (is_long || pages - self.woken_at >= self.step_pages) && self.wake_up.try_send(()).is_ok() {
+            self.woken_at = pages;
         }
     }
 }
 
-/// Copies what it can from the log into the file without making anybody wait. Gives how many pages of the log are copied; if
-/// another checkpoint is under way, it is left to that one.
+/// Copies as much of the WAL into the file as is possible without blocking anyone. Returns the number of copied
+/// pages; `None` if another checkpoint is running.
 fn checkpoint(connection: &Connection) -> Result<Option<u64>, StoreError> {
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, bool>(0)?, row.get::<_, i64>(2)?));
     match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), read) {
@@ -768,17 +778,17 @@ fn checkpoint(connection: &Connection) -> Result<Option<u64>, StoreError> {
     }
 }
 
-/// Copies all of a log into its file and cuts it to nothing, so that no file has what was overwritten. Blocks, and is for the
-/// time before anybody reads or writes.
+/// Copies the whole WAL into its file and truncates it, so that no file keeps overwritten data. Blocks; for use
+/// before anything reads or writes.
 ///
 /// # Errors
-/// `Unavailable` if something of the log stays.
-pub(crate) fn empty_log(path: &Path) -> Result<(), StoreError> {
+/// `Unavailable` if part of the WAL is in use.
+pub(crate) fn truncate_wal(path: &Path) -> Result<(), StoreError> {
     let connection = Connection::open(path).map_err(store_error)?;
     connection.busy_timeout(Duration::from_secs(10)).map_err(store_error)?;
     match connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0)).map_err(store_error)? {
         false => Ok(()),
-        true => Err(StoreError::unavailable(format!("the log of `{}` is in use", path.display()))),
+        true => Err(StoreError::unavailable(format!("the WAL of `{}` is in use", path.display()))),
     }
 }
 
@@ -786,25 +796,25 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Copies the log behind the writer until that ends.
-struct Follower {
+/// Checkpointer thread: copies the WAL behind the writer until the writer ends.
+struct Checkpointer {
     connection: Connection,
     file: Arc<File>,
-    log: Arc<Log>,
-    health: Arc<Health>,
+    log: Arc<WalState>,
+    health: Arc<FileHealth>,
 }
 
-impl Follower {
-    fn run(&self, nudged: &Receiver<()>) {
-        while nudged.recv().is_ok() {
+impl Checkpointer {
+    fn run(&self, woken: &Receiver<()>) {
+        while woken.recv().is_ok() {
             match checkpoint(&self.connection) {
-                // SQLite syncs the file when the last page is copied, which is the writer's part. All that is synced here it
-                // need not wait for then.
-                Ok(Some(copied)) => match pieces::sync(&self.file) {
+                // SQLite syncs the file only when the last page is copied, which the writer does. Pages synced here
+                // need no waiting then.
+                Ok(Some(copied)) => match chunked_sync::sync(&self.file) {
                     Ok(()) => self.log.copied.store(copied, Ordering::Relaxed),
                     Err(error) => return self.health.fail(format!("a checkpoint failed: {error}")),
                 },
-                // A full disk is no trouble here: the log keeps what could not be copied.
+                // A full disk does no harm here: the WAL keeps what could not be copied.
                 Ok(None) | Err(StoreError::Full(_) | StoreError::Damaged(_)) => {}
                 Err(error) => return self.health.fail(format!("a checkpoint failed: {error}")),
             }
@@ -812,7 +822,8 @@ impl Follower {
     }
 }
 
-/// Refuses a file that another process has open. The operating system frees the lock when its holder ends, however.
+/// Refuses a file that another process has open. The operating system releases the lock when its holder ends in any
+/// way.
 fn lock(path: &Path) -> Result<File, StoreError> {
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".lock");
@@ -821,10 +832,11 @@ fn lock(path: &Path) -> Result<File, StoreError> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(&lock_path)
         .map_err(|error| cannot_open(&lock_path, error))?;
     let mut locked = file.try_lock();
-    // A program that this process is just starting has a copy of a lock that was let go, until it runs.
+    // A child process being started inherits a copy of a released lock until it executes its program.
     for _ in 0..LOCK_TRIES {
         if !matches!(locked, Err(TryLockError::WouldBlock)) {
             break;
@@ -835,11 +847,45 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     match locked {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(StoreError::unavailable(format!(
-            "another process works with `{}`; stop it, or choose another folder",
+            "another process uses `{}`; stop it, or choose another folder",
             path.display()
         ))),
         Err(TryLockError::Error(error)) => Err(cannot_open(&lock_path, error)),
     }
+}
+
+/// Creates the file if it does not exist, for its owner alone; SQLite gives its logs the same rights. A file that existed
+/// before and is missing or empty now is an error: a new database in its place would hide the loss.
+fn create(path: &Path, lock: &File, options: &Options) -> Result<(), StoreError> {
+    match std::fs::metadata(path) {
+        Ok(data) if data.len() > 0 => return Ok(()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cannot_open(path, error)),
+        _ => {}
+    }
+    let existed = lock.metadata().map_err(|error| cannot_open(path, error))?.len() > 0;
+    if existed && options.synced {
+        return Err(StoreError::Damaged(format!(
+            "`{path}` held data before, and is missing or empty now: restore the data folder from a backup; remove \
+             `{path}.lock` to begin with an empty database",
+            path = path.display()
+        )));
+    }
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| cannot_open(path, error))?;
+    Ok(())
+}
+
+/// Notes in the lock file that the database exists.
+fn note_creation(mut lock: &File) -> std::io::Result<()> {
+    if lock.metadata()?.len() == 0 {
+        lock.write_all(b"created\n")?;
+    }
+    Ok(())
 }
 
 fn cannot_open(path: &Path, error: std::io::Error) -> StoreError {
@@ -854,16 +900,16 @@ fn connect(path: &Path, options: &Options, cache_kib: u32) -> Result<Connection,
     let set = |name: &str, value: i64| connection.pragma_update(None, name, value).map_err(store_error);
     connection.busy_timeout(Duration::from_secs(10)).map_err(store_error)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // Without this, most statements with a parameter would be compiled again each time that they are used, in case that a
-    // value suits another plan better. Ours have one plan.
+    // Without this, SQLite would recompile most parameterized statements on each use, in case a value suits another
+    // plan better. Ours have one plan.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(store_error)?;
-    // Only the first connection of a new file decides, before the log is switched on.
+    // Only the first connection of a new file sets the page size, before WAL mode is enabled.
     set("page_size", i64::from(options.page_bytes))?;
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(store_error)?;
     if mode != "wal" {
         return Err(StoreError::unavailable(format!(
-            "the file system of `{}` does not allow a write-ahead log (SQLite answers `{mode}`)",
+            "the file system of `{}` does not allow a write-ahead log (SQLite reports `{mode}`)",
             path.display()
         )));
     }
@@ -873,8 +919,8 @@ fn connect(path: &Path, options: &Options, cache_kib: u32) -> Result<Connection,
     Ok(connection)
 }
 
-/// Looks through a small file for damage of its structure, by which rows may be left out without an error. A large one is
-/// examined with each backup, for it takes too long at a start.
+/// Checks a small file for structural damage, which could hide rows without an error. A large file is checked by each
+/// backup instead, since it would delay the start.
 fn examine(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let bytes = std::fs::metadata(path).map_err(|error| cannot_open(path, error))?.len();
     if bytes > EXAMINED_BYTES_MAX {
@@ -887,7 +933,7 @@ fn examine(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Brings the schema up to date, one step a transaction.
+/// Applies pending migrations, each in a transaction.
 fn migrate(connection: &mut Connection, path: &Path, migrations: &[&str]) -> Result<(), StoreError> {
     let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store_error)?;
     let version = version as usize;
@@ -907,7 +953,11 @@ fn migrate(connection: &mut Connection, path: &Path, migrations: &[&str]) -> Res
             .and_then(|()| transaction.pragma_update(None, "user_version", i64::try_from(done + 1).unwrap_or(i64::MAX)))
             .and_then(|()| transaction.commit())
             .map_err(store_error)?;
-        tracing::info!(file = %path.display(), schema = done + 1, "the schema went a step forward");
+    }
+    match version {
+        current if current == migrations.len() => {}
+        0 => tracing::info!(file = %path.display(), schema = migrations.len(), "database created"),
+        from => tracing::info!(file = %path.display(), from, to = migrations.len(), "database schema migrated"),
     }
     Ok(())
 }

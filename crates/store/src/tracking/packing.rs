@@ -1,8 +1,10 @@
-//! A block as bytes: of each entry its head as JSON and its body, each behind its length, all of them compressed. The head
-//! of a body is an array, since names would cost as much as all else; those of before were objects.
+//! Binary format of a block: for each entry its head as JSON and its body, each with a length prefix, all compressed
+//! together. The head of a body is a JSON array, since field names would cost as much as the rest; older blocks have
+//! objects.
 //!
-//! A message is mostly sent as it was received, and its reply returned as it came. So a body that its message had before, on
-//! the same way, is not written again: its head says how many entries before it is.
+//! A message is usually sent as it was received, and its reply returned as it came. So a body that is equal to the
+//! previous body of its message in the same direction is not written again: its head refers to the earlier entry by
+//! the distance.
 
 use std::{
     borrow::Cow,
@@ -14,68 +16,68 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{exchange::TrackPoint, id::MessageId, time::Timestamp};
 
-use super::{BodyChange, Findable, TrackedBody};
+use super::{BodyChange, IndexedProperties, TrackedBody};
 use crate::error::StoreError;
 
-/// Fast, and enough for bodies that are alike.
+/// Fast, and sufficient for bodies that are similar.
 const LEVEL: i32 = 1;
-/// Ids that are alike but for so many of their last bits are of one stretch. The last four bits of most are the same.
+/// Ids that differ only in this number of last bits belong to one stretch. The last four bits are usually the same.
 const STRETCH_BITS: u32 = 12;
-/// So much memory is kept for the bodies that come next.
-const KEPT_BYTES_MAX: usize = 4 << 20;
+/// Buffer capacity that is kept for the next bodies.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
-/// Bodies behind each other, on their way into a block. Each is written there at once, into memory that was used before: to
-/// give back a thousand small pieces of it for each block, and to ask for them anew, cost more than to compress them.
+/// Bodies that are being collected for a block. Each is written immediately into a reused buffer: freeing and
+/// allocating a thousand small buffers for each block would cost more than the compression.
 #[derive(Debug, Default)]
 pub struct PlainBodies {
     plain: Vec<u8>,
     entries: u32,
-    /// The body of each message that was written last, of the way there and of the way back.
-    written: HashMap<(MessageId, Way), Written>,
+    /// The last body of each message that was written, for each direction.
+    written: HashMap<(MessageId, Direction), WrittenBody>,
     stretches: BTreeSet<u64>,
 }
 
-/// Which way a body goes.
+/// Direction of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Way {
-    There,
-    Back,
+enum Direction {
+    Request,
+    Response,
 }
 
-/// A body in a block.
+/// A body that was written to a block.
 #[derive(Debug)]
-struct Written {
-    /// The number of its entry.
+struct WrittenBody {
+    /// The number of the entry.
     entry: u32,
     place: Range<usize>,
 }
 
-/// Bodies as a block has them.
+/// Bodies in the format of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedBodies {
     pub(crate) packed: Vec<u8>,
-    /// Where the ids of their messages are.
+    /// The stretches of the ids of their messages.
     pub(crate) stretches: BTreeSet<u64>,
 }
 
-/// Compresses blocks, with the same memory for all of them.
+/// Compresses blocks with a reused buffer.
 pub struct Packer {
     compressor: zstd::bulk::Compressor<'static>,
     out: Vec<u8>,
 }
 
-/// The head of a body as it is written.
+/// The head of a body as it is stored.
 #[derive(Serialize, Deserialize)]
 struct BodyHead<'a>(
     u64,                           // the message
-    TrackPoint,                    // by its word
+    TrackPoint,                    // its word
     #[serde(borrow)] Cow<'a, str>, // the port
-    Option<(u32, u32)>,            // the way, and its attempt
-    i64,                           // when, in microseconds since 1970
+    Option<(u32, u32)>,            // the number of the leg and of the attempt
+    i64,                           // the time, in microseconds since 1970
     #[serde(borrow)] Cow<'a, str>, // the media type
-    u64,                           // its bytes
-    Option<BodyChange>,            // why it is not as it was
-    // So many entries before is its body, if it is not here.
+    u64,                           // the original length in bytes
+    Option<BodyChange>,            // the reason why the stored body differs
+    // Distance to the earlier entry that has the body, if it is not stored here.
     #[serde(default, skip_serializing_if = "Option::is_none")] Option<u32>,
 );
 
@@ -86,7 +88,7 @@ impl<'a> BodyHead<'a> {
         BodyHead(message.0, *point, port, *attempt, at.0, content_type, *bytes, *change, before)
     }
 
-    /// `read` is what was read of the block before.
+    /// `read` are the entries of the block that were read before.
     fn read(self, body: Bytes, read: &[TrackedBody]) -> Option<TrackedBody> {
         let BodyHead(message, point, port, attempt, at, content_type, bytes, change, before) = self;
         let body = match before {
@@ -108,24 +110,24 @@ impl<'a> BodyHead<'a> {
 }
 
 impl PlainBodies {
-    /// Adds one. Gives how many bytes of it are new here.
+    /// Adds a body. Returns the number of bytes that were added.
     pub fn push(&mut self, tracked: &TrackedBody) -> usize {
         let start = self.plain.len();
-        let way = match tracked.point {
-            TrackPoint::Received | TrackPoint::Sent => Way::There,
-            TrackPoint::Replied | TrackPoint::Returned => Way::Back,
+        let direction = match tracked.point {
+            TrackPoint::Received | TrackPoint::Sent => Direction::Request,
+            TrackPoint::Replied | TrackPoint::Returned => Direction::Response,
         };
         let before = self
             .written
-            .get(&(tracked.message, way))
+            .get(&(tracked.message, direction))
             .filter(|written| self.plain[written.place.clone()] == tracked.body)
             .map(|written| self.entries - written.entry);
         let body: &[u8] = if before.is_some() { &[] } else { &tracked.body };
         write(&mut self.plain, &BodyHead::of(tracked, before), body);
         if !body.is_empty() {
             let end = self.plain.len();
-            let written = Written { entry: self.entries, place: end - body.len()..end };
-            self.written.insert((tracked.message, way), written);
+            let written = WrittenBody { entry: self.entries, place: end - body.len()..end };
+            self.written.insert((tracked.message, direction), written);
         }
         self.entries += 1;
         self.stretches.insert(stretch(tracked.message));
@@ -137,11 +139,11 @@ impl PlainBodies {
         self.plain.is_empty()
     }
 
-    /// All of them as a block has them; none are left here.
+    /// Returns all bodies in the format of a block and clears the buffer.
     pub fn pack(&mut self, packer: &mut Packer) -> PackedBodies {
         let packed = packer.pack(&self.plain);
         self.plain.clear();
-        self.plain.shrink_to(KEPT_BYTES_MAX);
+        self.plain.shrink_to(BUFFER_BYTES_KEPT);
         self.written.clear();
         self.entries = 0;
         PackedBodies { packed, stretches: std::mem::take(&mut self.stretches) }
@@ -152,21 +154,21 @@ impl Packer {
     fn pack(&mut self, plain: &[u8]) -> Vec<u8> {
         self.out.clear();
         self.out.reserve(zstd::zstd_safe::compress_bound(plain.len()));
-        self.compressor.compress_to_buffer(plain, &mut self.out).expect("memory takes it");
+        self.compressor.compress_to_buffer(plain, &mut self.out).expect("the buffer is large enough");
         let packed = self.out.clone();
-        self.out.shrink_to(KEPT_BYTES_MAX);
+        self.out.shrink_to(BUFFER_BYTES_KEPT);
         packed
     }
 }
 
 impl Default for Packer {
     fn default() -> Self {
-        let compressor = zstd::bulk::Compressor::new(LEVEL).expect("the level is one of those that there are");
+        let compressor = zstd::bulk::Compressor::new(LEVEL).expect("the level is valid");
         Packer { compressor, out: Vec::new() }
     }
 }
 
-pub(crate) fn pack_findable(findable: &[Findable]) -> Vec<u8> {
+pub(crate) fn pack_findable(findable: &[IndexedProperties]) -> Vec<u8> {
     let mut plain = Vec::new();
     for found in findable {
         write(&mut plain, found, &[]);
@@ -181,7 +183,7 @@ pub(crate) fn bodies(packed: &[u8]) -> Result<Vec<TrackedBody>, StoreError> {
     })
 }
 
-pub(crate) fn findable(packed: &[u8]) -> Result<Vec<Findable>, StoreError> {
+pub(crate) fn findable(packed: &[u8]) -> Result<Vec<IndexedProperties>, StoreError> {
     unpack(packed, |head, _, _| serde_json::from_slice(head).ok())
 }
 
@@ -203,7 +205,7 @@ fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).expect("parts are bounded").to_le_bytes()
 }
 
-/// `read` sees the head and the body of an entry, and all entries before it.
+/// `read` gets the head and the body of an entry, and all previous entries.
 fn unpack<T>(packed: &[u8], read: impl Fn(&[u8], Bytes, &[T]) -> Option<T>) -> Result<Vec<T>, StoreError> {
     let damaged = || StoreError::Damaged("a block of tracking".to_owned());
     let mut rest = Bytes::from(zstd::stream::decode_all(packed).map_err(|_| damaged())?);

@@ -1,4 +1,4 @@
-//! Submissions, their keys, and the bounds.
+//! Acceptance of event batches, idempotency keys, and limits.
 
 use std::collections::HashSet;
 
@@ -8,13 +8,13 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, Cutoffs, EventBatchState, JournalOptions, NewEventBatch, Step},
+    journal::{Cutoffs, EventAcceptance, EventBatchState, JournalOptions, NewEventBatch, Step},
 };
 
 use crate::support::*;
 
 #[test]
-fn what_is_accepted_is_there_as_it_was() {
+fn accepted_batches_are_stored_unchanged() {
     on_each(async |journal| {
         for count in [1, 1_000] {
             let new = events(count, at(5));
@@ -36,15 +36,15 @@ fn what_is_accepted_is_there_as_it_was() {
 }
 
 #[test]
-fn batches_stand_among_the_changes_in_the_order_of_their_numbers() {
+fn change_sequences_rise_with_the_batch_numbers() {
     on_each(async |journal| {
-        assert_eq!(journal.oldest_place().await.expect("read"), None);
-        for place in [5, 5, 9, 7, 9, 12] {
-            let new = NewEventBatch { sees: ChangeSequence(place), ..events(1, at(0)) };
+        assert_eq!(journal.oldest_waiting_sequence().await.expect("read"), None);
+        for sequence in [5, 5, 9, 7, 9, 12] {
+            let new = NewEventBatch { sees: ChangeSequence(sequence), ..events(1, at(0)) };
             journal.accept(new).await.expect("accepted");
         }
-        // What was submitted earlier and accepted later sees what the one before it sees.
-        let expected = [5, 5, 9, 9, 9, 12].map(|place| Some(ChangeSequence(place)));
+        // A batch that was accepted later sees at least the changes that the one before it sees.
+        let expected = [5, 5, 9, 9, 9, 12].map(|sequence| Some(ChangeSequence(sequence)));
         let listed = journal.event_batches(None, 10).await.expect("read");
         assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected);
         for (expected, id) in expected.iter().zip(1..) {
@@ -53,11 +53,11 @@ fn batches_stand_among_the_changes_in_the_order_of_their_numbers() {
         }
         let claimed = claim_events(&*journal, 3, at(1)).await;
         assert_eq!(claimed.iter().map(|claimed| claimed.batch.sees).collect::<Vec<_>>(), expected[..3]);
-        assert_eq!(journal.oldest_place().await.expect("read"), expected[0]);
+        assert_eq!(journal.oldest_waiting_sequence().await.expect("read"), expected[0]);
         let matched = claimed[..2].iter().map(|claimed| claimed.claim).collect();
         journal.commit(Step { matched, ..Step::default() }).await.expect("stored");
-        assert_eq!(journal.oldest_place().await.expect("read"), expected[2]);
-        // Their places are forgotten with the batches, and those of the others stay.
+        assert_eq!(journal.oldest_waiting_sequence().await.expect("read"), expected[2]);
+        // Their sequences are removed with the batches, and those of the others stay.
         journal.prune(&Cutoffs::all(at(100)), at(100), 10).await.expect("pruned");
         let listed = journal.event_batches(None, 10).await.expect("read");
         assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected[2..]);
@@ -65,7 +65,7 @@ fn batches_stand_among_the_changes_in_the_order_of_their_numbers() {
 }
 
 #[test]
-fn events_keep_their_places_in_traces() {
+fn events_keep_their_trace_contexts() {
     on_each(async |journal| {
         let context = TraceContext::read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some("a=b"));
         let mut traces = Traces::default();
@@ -87,7 +87,7 @@ fn events_keep_their_places_in_traces() {
 }
 
 #[test]
-fn numbers_rise_and_none_is_given_twice() {
+fn ids_rise_and_are_unique() {
     on_each(async |journal| {
         let accepting = (0..200).map(|_| {
             let journal = journal.clone();
@@ -104,7 +104,7 @@ fn numbers_rise_and_none_is_given_twice() {
 }
 
 #[test]
-fn the_same_key_a_thousand_times_at_once_is_one_batch() {
+fn concurrent_requests_with_one_key_are_one_batch() {
     on_each(async |journal| {
         let accepting = (0..1_000).map(|_| {
             let journal = journal.clone();
@@ -114,48 +114,48 @@ fn the_same_key_a_thousand_times_at_once_is_one_batch() {
         for task in accepting.collect::<Vec<_>>() {
             answers.push(task.await.expect("answered"));
         }
-        let new: Vec<_> = answers.iter().filter(|answer| matches!(answer, Accepted::New(_))).collect();
-        let [Accepted::New(id)] = new[..] else { panic!("{new:?}") };
-        assert_eq!(answers.iter().filter(|answer| **answer == Accepted::Duplicate(*id)).count(), 999);
+        let new: Vec<_> = answers.iter().filter(|answer| matches!(answer, EventAcceptance::New(_))).collect();
+        let [EventAcceptance::New(id)] = new[..] else { panic!("{new:?}") };
+        assert_eq!(answers.iter().filter(|answer| **answer == EventAcceptance::Duplicate(*id)).count(), 999);
         assert_eq!(journal.backlog().event_batches, 1);
         assert_eq!(journal.totals().event_batches, 1);
     });
 }
 
 #[test]
-fn a_key_stands_for_its_content_until_it_is_over() {
+fn a_key_identifies_its_content_until_it_expires() {
     on_each(async |journal| {
         let first = journal.accept(keyed(1, 1, at(100), at(0))).await.expect("accepted");
-        let Accepted::New(id) = first else { panic!("{first:?}") };
+        let EventAcceptance::New(id) = first else { panic!("{first:?}") };
         for (content, now, expected) in [
-            (1, 50, Accepted::Duplicate(id)),
-            (2, 50, Accepted::KeyReused(id)),
-            (1, 99, Accepted::Duplicate(id)),
-            (2, 100, Accepted::New(EventBatchId(id.0 + 1))),
-            (1, 150, Accepted::KeyReused(EventBatchId(id.0 + 1))),
+            (1, 50, EventAcceptance::Duplicate(id)),
+            (2, 50, EventAcceptance::KeyReused(id)),
+            (1, 99, EventAcceptance::Duplicate(id)),
+            (2, 100, EventAcceptance::New(EventBatchId(id.0 + 1))),
+            (1, 150, EventAcceptance::KeyReused(EventBatchId(id.0 + 1))),
         ] {
             let answer = journal.accept(keyed(1, content, at(200), at(now))).await.expect("answered");
             assert_eq!(answer, expected, "content {content} at {now}");
         }
         journal.prune(&Cutoffs::all(at(0)), at(200), 10).await.expect("pruned");
         let answer = journal.accept(keyed(1, 9, at(300), at(150))).await.expect("answered");
-        assert!(matches!(answer, Accepted::New(_)), "pruned at its end: {answer:?}");
+        assert!(matches!(answer, EventAcceptance::New(_)), "pruned after its expiry: {answer:?}");
     });
 }
 
 #[test]
-fn keys_outlive_a_restart() {
-    let place = Place::sqlite();
+fn keys_survive_a_restart() {
+    let fixture = JournalFixture::sqlite();
     run(async {
-        let first = place.open().await.accept(keyed(1, 1, at(100), at(0))).await.expect("accepted");
-        let Accepted::New(id) = first else { panic!("{first:?}") };
-        let again = place.open().await.accept(keyed(1, 1, at(100), at(1))).await.expect("answered");
-        assert_eq!(again, Accepted::Duplicate(id));
+        let first = fixture.open().await.accept(keyed(1, 1, at(100), at(0))).await.expect("accepted");
+        let EventAcceptance::New(id) = first else { panic!("{first:?}") };
+        let again = fixture.open().await.accept(keyed(1, 1, at(100), at(1))).await.expect("answered");
+        assert_eq!(again, EventAcceptance::Duplicate(id));
     });
 }
 
 #[test]
-fn a_full_spool_refuses_and_drains() {
+fn a_full_journal_refuses_until_batches_are_matched() {
     for (bound, options) in [
         ("batches", JournalOptions { event_batches_waiting_max: 2, ..options() }),
         ("bytes", JournalOptions { event_bytes_waiting_max: 100, ..options() }),
@@ -175,7 +175,7 @@ fn a_full_spool_refuses_and_drains() {
 }
 
 #[test]
-fn a_batch_larger_than_the_bound_fits_into_an_empty_spool() {
+fn a_batch_above_the_limit_is_accepted_by_an_empty_journal() {
     on_each_within(JournalOptions { event_bytes_waiting_max: 100, ..options() }, async |journal| {
         accept(&*journal, 1_000, at(0)).await;
         assert!(matches!(journal.accept(events(1, at(0))).await, Err(StoreError::Full(_))));
@@ -198,11 +198,11 @@ fn too_many_unsent_notifications_stop_intake_but_not_steps() {
 }
 
 #[test]
-fn no_room_on_the_disk_refuses_intake_but_not_steps() {
-    let place = Place::sqlite();
+fn a_full_disk_stops_intake_but_not_steps() {
+    let fixture = JournalFixture::sqlite();
     run(async {
-        accept(&*place.open().await, 1, at(0)).await;
-        let journal = open_at(place.folder(), JournalOptions { free_bytes_min: u64::MAX, ..options() }).await;
+        accept(&*fixture.open().await, 1, at(0)).await;
+        let journal = open_at(fixture.folder(), JournalOptions { free_bytes_min: u64::MAX, ..options() }).await;
         assert!(matches!(journal.accept(events(1, at(0))).await, Err(StoreError::Full(_))));
         assert_eq!(match_next(&*journal, &[5], at(1)).await.len(), 1);
     });
@@ -210,11 +210,11 @@ fn no_room_on_the_disk_refuses_intake_but_not_steps() {
 
 #[test]
 fn the_file_has_one_owner() {
-    let place = Place::sqlite();
+    let fixture = JournalFixture::sqlite();
     run(async {
-        let _journal = place.open().await;
+        let _journal = fixture.open().await;
         let second =
-            tocsin_store::sqlite::journal::SqliteJournal::open(place.folder().join("journal.sqlite"), options());
+            tocsin_store::sqlite::journal::SqliteJournal::open(fixture.folder().join("journal.sqlite"), options());
         assert!(matches!(second.await.err(), Some(StoreError::Unavailable(_))));
     });
 }

@@ -1,17 +1,17 @@
-//! Who gets what, and who loses it.
+//! Claims and leases.
 
 use std::{collections::HashSet, sync::Arc};
 
-use tocsin_model::{conduct::Priority, time::Timestamp};
+use tocsin_model::{delivery_policy::Priority, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    journal::{Claim, Except, Journal, Step, WorkAhead},
+    journal::{Claim, Except, Journal, Step, WorkCounts},
 };
 
 use crate::support::*;
 
 #[test]
-fn event_batches_go_out_in_the_order_of_their_acceptance() {
+fn event_batches_are_claimed_in_order_of_acceptance() {
     on_each(async |journal| {
         for count in [1, 2, 3, 4] {
             accept(&*journal, count, at(0)).await;
@@ -32,7 +32,7 @@ fn event_batches_go_out_in_the_order_of_their_acceptance() {
 }
 
 #[test]
-fn no_more_bytes_than_asked_for() {
+fn claims_are_limited_in_bytes() {
     on_each(async |journal| {
         for _ in 0..4 {
             accept(&*journal, 1, at(0)).await;
@@ -43,7 +43,7 @@ fn no_more_bytes_than_asked_for() {
 }
 
 #[test]
-fn work_goes_out_oldest_due_first() {
+fn work_is_claimed_in_order_of_due_time() {
     on_each(async |journal| {
         for due in [30, 10, 20] {
             queue(&*journal, 1, at(due)).await;
@@ -54,9 +54,9 @@ fn work_goes_out_oldest_due_first() {
         assert_eq!(due, [at(10), at(20)]);
         assert_eq!(journal.next_due(&app(), &mail(), at(25)).await.expect("read"), Some(at(30)));
         assert_eq!(journal.next_due(&app(), &mail(), at(30)).await.expect("read"), None);
-        let ahead = async |second: i64| journal.work_ahead(at(second)).await.expect("read");
+        let ahead = async |second: i64| journal.work_counts(at(second)).await.expect("read");
         let all = ahead(1_000).await.due;
-        assert!(all > 0 && ahead(1_000).await == WorkAhead { due: all, later: 0, next: None });
+        assert!(all > 0 && ahead(1_000).await == WorkCounts { due: all, later: 0, next: None });
         let (early, before) = (ahead(29).await, ahead(30).await);
         assert_eq!((early.due + early.later, early.next), (all, Some(at(30))));
         assert!(before.due > early.due, "{before:?} {early:?}");
@@ -65,7 +65,7 @@ fn work_goes_out_oldest_due_first() {
 }
 
 #[test]
-fn whoever_loses_a_lease_commits_nothing() {
+fn a_commit_with_a_lost_lease_is_refused() {
     on_each(async |journal| {
         let batch = queue(&*journal, 3, at(0)).await;
         let late = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -87,13 +87,16 @@ fn whoever_loses_a_lease_commits_nothing() {
         assert!(journal.attempts(batch).await.expect("read").is_empty());
 
         journal.commit(delivered(&next, 3, at(62))).await.expect("the holder commits");
-        assert!(matches!(journal.commit(delivered(&next, 3, at(62))).await, Err(StoreError::Fenced(_))), "once");
+        assert!(
+            matches!(journal.commit(delivered(&next, 3, at(62))).await, Err(StoreError::Fenced(_))),
+            "exactly once"
+        );
         assert_eq!(journal.attempts(batch).await.expect("read").len(), 3);
     });
 }
 
 #[test]
-fn a_late_holder_may_commit_while_nobody_else_has_it() {
+fn an_expired_lease_is_valid_until_it_is_claimed_again() {
     on_each(async |journal| {
         queue(&*journal, 3, at(0)).await;
         let late = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -102,7 +105,7 @@ fn a_late_holder_may_commit_while_nobody_else_has_it() {
 }
 
 #[test]
-fn an_extended_lease_holds_longer() {
+fn leases_can_be_extended() {
     on_each(async |journal| {
         queue(&*journal, 1, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -113,7 +116,7 @@ fn an_extended_lease_holds_longer() {
 }
 
 #[test]
-fn event_claims_are_fenced_too() {
+fn event_claims_are_also_fenced() {
     on_each(async |journal| {
         accept(&*journal, 1, at(0)).await;
         let late = claim_events(&*journal, 1, at(0)).await.remove(0);
@@ -134,7 +137,7 @@ fn event_claims_are_fenced_too() {
 }
 
 #[test]
-fn what_is_released_is_due_at_once_or_when_said() {
+fn released_work_is_due_immediately_or_at_the_given_time() {
     on_each(async |journal| {
         queue(&*journal, 1, at(0)).await;
         let mut arrivals = journal.arrivals();
@@ -155,7 +158,7 @@ fn what_is_released_is_due_at_once_or_when_said() {
 }
 
 #[test]
-fn claimers_never_share() {
+fn concurrent_claims_are_disjoint() {
     on_each(async |journal| {
         const BATCHES: usize = 60;
         for _ in 0..BATCHES {
@@ -165,11 +168,11 @@ fn claimers_never_share() {
         let (mut matched, mut finished) = (HashSet::new(), HashSet::new());
         for worker in workers {
             let (events, items) = worker.await.expect("worked");
-            assert!(events.into_iter().all(|id| matched.insert(id)), "an event batch was handed out twice");
-            assert!(items.into_iter().all(|id| finished.insert(id)), "a work item was handed out twice");
+            assert!(events.into_iter().all(|id| matched.insert(id)), "an event batch was claimed twice");
+            assert!(items.into_iter().all(|id| finished.insert(id)), "a work item was claimed twice");
         }
         assert_eq!(matched.len(), BATCHES);
-        // Whoever came last may have left some of the others' work.
+        // The last worker may have finished before the others.
         let left = claim_work(&*journal, 1_000, at(1)).await;
         assert!(left.iter().all(|item| finished.insert(item.claim.id.0)));
         assert_eq!(finished.len(), BATCHES * 3);
@@ -190,12 +193,12 @@ async fn work_until_nothing_is_left(journal: Arc<dyn Journal>) -> (Vec<u64>, Vec
             step.matched.push(claimed.claim);
             step.batches.extend((0..3).map(|_| notifications(&[claimed.claim.id], 2, at(0))));
         }
-        journal.commit(step).await.expect("nobody else has it");
+        journal.commit(step).await.expect("the claim is valid");
         for item in items {
             finished.push(item.claim.id.0);
-            // All leases are over at this time, and yet nothing that is being finished may be handed out.
+            // All leases have expired at this time, but work that is being finished must not be claimed.
             let (step, later) = (delivered(&item, 2, at(1)), journal.clone());
-            journal.commit(step).await.expect("nobody else has it");
+            journal.commit(step).await.expect("the claim is valid");
             let again =
                 later.claim_work(&app(), &name("nowhere"), Priority::Low, 1, LEASE, at(1)).await.expect("claimed");
             assert!(again.is_empty());
@@ -204,15 +207,15 @@ async fn work_until_nothing_is_left(journal: Arc<dyn Journal>) -> (Vec<u64>, Vec
 }
 
 #[test]
-fn a_restart_voids_claims_and_tokens_still_rise() {
-    let place = Place::sqlite();
+fn a_restart_invalidates_claims_and_tokens_still_rise() {
+    let fixture = JournalFixture::sqlite();
     run(async {
         let before = {
-            let journal = place.open().await;
+            let journal = fixture.open().await;
             queue(&*journal, 2, at(0)).await;
             claim_work(&*journal, 1, at(0)).await.remove(0)
         };
-        let journal = place.open().await;
+        let journal = fixture.open().await;
         assert!(matches!(journal.commit(delivered(&before, 2, at(1))).await, Err(StoreError::Fenced(_))));
         let after = claim_work(&*journal, 1, at(1)).await.remove(0);
         assert!(after.claim.token > before.claim.token);

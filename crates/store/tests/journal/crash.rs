@@ -1,5 +1,5 @@
-//! Copies of the files, taken at random moments of a run, are what a crash would leave. Whatever was acknowledged before
-//! the copy must be in it, and nothing may be half there.
+//! Copies of the files at random moments of a run are the state after a crash. They must contain everything that was
+//! acknowledged before the copy, and no partial changes.
 
 use std::{collections::HashSet, path::Path, sync::Arc};
 
@@ -8,17 +8,17 @@ use tocsin_model::{
     id::{EventBatchId, NotificationBatchId},
     receipt::Outcome,
 };
-use tocsin_store::journal::{Backlog, Course, EventBatchState, Journal, Retry, Step, SuspensionFilter};
+use tocsin_store::journal::{Backlog, EventBatchState, Journal, Retry, Step, SuspensionFilter, WorkState};
 use tokio::sync::{Semaphore, watch};
 
 use crate::support::*;
 
 const NOTIFICATIONS: u32 = 50;
 const BATCHES_EACH: usize = 2;
-/// Steps of a round.
+/// Steps in each round.
 const STEPS: usize = 40;
 
-/// What the journal has acknowledged.
+/// Work that the journal has acknowledged.
 #[derive(Default, Clone)]
 struct Acknowledged {
     accepted: HashSet<EventBatchId>,
@@ -32,11 +32,11 @@ fn a_crash_loses_nothing_acknowledged() {
         std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     println!("TOCSIN_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let place = Place::sqlite();
+    let fixture = JournalFixture::sqlite();
     run(async {
-        let journal = place.open().await;
+        let journal = fixture.open().await;
         let acknowledged = Arc::new(Mutex::new(Acknowledged::default()));
-        // Each round lets some steps go on, and the copy is taken in the midst of them.
+        // Each round permits some steps, and the copy is taken while they run.
         let gate = Arc::new(Semaphore::new(0));
         let (done, mut steps) = watch::channel(0);
         let workers: Vec<_> = (0..6)
@@ -58,7 +58,7 @@ fn a_crash_loses_nothing_acknowledged() {
             let until = round * STEPS + random.usize(1..STEPS);
             steps.wait_for(|steps| *steps >= until).await.expect("the workers go on");
             let before = acknowledged.lock().clone();
-            let copy = crash_image(place.folder());
+            let copy = crash_image(fixture.folder());
             examine(copy.path(), before).await;
         }
         gate.close();
@@ -68,7 +68,7 @@ fn a_crash_loses_nothing_acknowledged() {
     });
 }
 
-/// A step that is over, well or not.
+/// Counts a step when it ends, successful or not.
 struct Counted<'a>(&'a watch::Sender<usize>);
 
 impl Drop for Counted<'_> {
@@ -77,7 +77,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// One of the things that go on.
+/// Runs one random operation.
 async fn work(journal: &dyn Journal, acknowledged: &Mutex<Acknowledged>, random: &mut fastrand::Rng) {
     match random.u32(..10) {
         0..5 => {
@@ -112,7 +112,7 @@ async fn work(journal: &dyn Journal, acknowledged: &Mutex<Acknowledged>, random:
                     ordinals: failed.to_vec(),
                     attempts: item.attempts + 1,
                     due_at: at(1),
-                    course: Course::default(),
+                    work_state: WorkState::default(),
                 };
                 let retries = if failed.is_empty() { Vec::new() } else { vec![retry] };
                 let step = Step { finished: vec![item.claim], receipts, retries, ..Step::default() };
@@ -123,7 +123,7 @@ async fn work(journal: &dyn Journal, acknowledged: &Mutex<Acknowledged>, random:
     }
 }
 
-/// Copies the file and its log as they are at one moment: the file must not change while the log is read.
+/// Copies the file and its WAL at one moment: the file must not change while the WAL is read.
 fn crash_image(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("a folder");
     loop {
@@ -141,18 +141,19 @@ async fn examine(folder: &Path, before: Acknowledged) {
     let journal = open_at(folder, options()).await;
     let mut recount = Backlog::default();
     for (batch, state) in journal.event_batches(None, usize::MAX).await.expect("read") {
-        let told = journal.notification_batches_of(batch.id, NotificationBatchId(0), usize::MAX).await.expect("read");
+        let batches =
+            journal.notification_batches_of(batch.id, NotificationBatchId(0), usize::MAX).await.expect("read");
         let (whole, _) = journal.event_batch(batch.id).await.expect("read").expect("listed");
         match state {
             EventBatchState::Accepted => {
                 assert!(!before.matched.contains(&batch.id), "{} was matched", batch.id);
-                assert!(told.is_empty(), "{} is half matched", batch.id);
+                assert!(batches.is_empty(), "{} is partially matched", batch.id);
                 recount.event_batches += 1;
                 recount.events += u64::from(batch.events.count());
                 recount.event_bytes += whole.events.bytes().len() as u64;
                 recount.oldest_event = Some(at(0));
             }
-            EventBatchState::Matched(_) => assert_eq!(told.len(), BATCHES_EACH, "{} is half matched", batch.id),
+            EventBatchState::Matched(_) => assert_eq!(batches.len(), BATCHES_EACH, "{} is partially matched", batch.id),
             EventBatchState::Failed(why) => panic!("{} failed: {why}", batch.id),
         }
     }
@@ -166,7 +167,7 @@ async fn examine(folder: &Path, before: Acknowledged) {
         let acknowledged: usize =
             before.attempts.iter().filter(|(batch, _)| *batch == id).map(|(_, count)| count).sum();
         assert!(tried.len() >= acknowledged, "attempts at {id} are lost");
-        // Each notification is either delivered or in one work item, never both, never neither.
+        // Each notification is either delivered or in exactly one work item.
         let delivered = tried.iter().filter(|attempt| attempt.outcome.closes()).map(|attempt| attempt.ordinal);
         let open = journal.open_work(id).await.expect("read");
         recount.work_items += open.len() as u64;

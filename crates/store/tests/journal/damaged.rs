@@ -1,21 +1,21 @@
-//! A worn disk: what cannot be read is set aside and seen, and the rest goes on.
+//! Damaged files: unreadable batches are marked as failed, and the others are processed.
 
 use tocsin_store::journal::{EventBatchState, Except};
 
 use crate::support::*;
 
 #[tokio::test]
-async fn an_unreadable_event_batch_is_set_aside_and_those_behind_it_are_handed_out() {
-    let place = Place::sqlite();
-    let journal = place.open().await;
+async fn an_unreadable_event_batch_is_marked_failed_and_later_ones_are_claimed() {
+    let fixture = JournalFixture::sqlite();
+    let journal = fixture.open().await;
     let damaged = accept(&*journal, 1, at(0)).await;
     let whole = accept(&*journal, 1, at(0)).await;
     drop(journal);
-    let file = rusqlite::Connection::open(place.folder().join("journal.sqlite")).expect("the file");
+    let file = rusqlite::Connection::open(fixture.folder().join("journal.sqlite")).expect("the file");
     file.execute("UPDATE event_batches SET body = x'00', bytes = 1000 WHERE id = ?1", [damaged.0]).expect("a change");
     drop(file);
 
-    let journal = place.open().await;
+    let journal = fixture.open().await;
     let claimed =
         journal.claim_events(10, 1 << 20, &Except::default(), LEASE, at(1)).await.expect("the rest can be claimed");
     assert_eq!(claimed.iter().map(|events| events.batch.id).collect::<Vec<_>>(), [whole]);

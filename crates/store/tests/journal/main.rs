@@ -1,18 +1,18 @@
-//! What every journal promises, told to each backend; and what only a journal in a file can promise.
+//! Conformance tests of journals, run with each backend, and tests of journals in files.
 
-mod support; // journals to try, and short ways to say what happens
+mod support; // journals to test, and short constructors
 
-mod accepting; // submissions, their keys, and the bounds
-mod course; // what goes first, what is gathered, what was edited
-mod claiming; // who gets what, and who loses it
-mod resending; // what had failed is sent again
-mod retention; // what is pruned and what is not
-mod marks; // how far sources have come
-mod schedules; // how far schedules have come, and the events of their runs
-mod stepping; // steps: all or nothing, once
+mod accepting; // acceptance of event batches, idempotency keys, and limits
+mod work_state; // priorities, digest windows, and edits
+mod claiming; // claims and leases
+mod resending; // resend requests
+mod retention; // pruning
+mod source_marks; // checkpoints of sources
+mod schedules; // checkpoints of schedules, and the events of their runs
+mod stepping; // steps: atomic and exactly once
 mod waiting; // retries, suspensions, arrivals
 
-mod damaged; // a worn disk
+mod damaged; // damaged files
 
-mod crash; // copies of the files taken at random moments
-mod twins; // random work on memory and SQLite side by side
+mod crash; // copies of the files at random moments
+mod differential; // random operations on the memory and the SQLite journal, with equal results

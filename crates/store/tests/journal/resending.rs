@@ -1,4 +1,4 @@
-//! What had failed is sent again: opened once, with how far the request has come.
+//! Resend requests: notifications are reopened once, together with the progress of the request.
 
 use tocsin_model::{
     id::NotificationBatchId,
@@ -7,8 +7,8 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{
-        Course, Cutoffs, Journal, NewResend, Reopened, Resend, Resent, Resolution, Retry, Step, Suspension,
-        SuspensionFilter,
+        Cutoffs, Journal, NewResend, ReopenedNotifications, Resend, ResendProgress, Resolution, Retry, Step,
+        Suspension, SuspensionFilter, WorkState,
     },
 };
 
@@ -18,16 +18,16 @@ fn request(key: &str, asked: i64) -> NewResend {
     NewResend { key: key.to_owned(), request: "{}".to_owned(), by: "op".to_owned(), asked_at: at(asked) }
 }
 
-fn resent(id: u64, from: NotificationBatchId, reached: NotificationBatchId, now: i64) -> Resent {
-    Resent { id, from, reached, done_at: None, reopened: Vec::new(), resumed: Vec::new(), now: at(now) }
+fn resent(id: u64, from: NotificationBatchId, reached: NotificationBatchId, now: i64) -> ResendProgress {
+    ResendProgress { id, from, reached, done_at: None, reopened: Vec::new(), resumed: Vec::new(), now: at(now) }
 }
 
 fn due(batch: NotificationBatchId, ordinals: Vec<u32>, now: i64) -> Retry {
-    let course = Course::default();
-    Retry { batch, application: app(), channel: mail(), ordinals, attempts: 0, due_at: at(now), course }
+    let work_state = WorkState::default();
+    Retry { batch, application: app(), channel: mail(), ordinals, attempts: 0, due_at: at(now), work_state }
 }
 
-/// Of four one is delivered, two are refused and one is suspended.
+/// A batch of four: one delivered, two refused, one suspended.
 async fn failed(journal: &dyn Journal) -> NotificationBatchId {
     let batch = queue(journal, 4, at(0)).await;
     let item = claim_work(journal, 1, at(0)).await.remove(0);
@@ -44,7 +44,7 @@ async fn failed(journal: &dyn Journal) -> NotificationBatchId {
         attempts: 1,
         reason: "no".to_owned(),
         since: at(1),
-        course: Course::default(),
+        work_state: WorkState::default(),
     };
     let step = Step {
         finished: vec![item.claim],
@@ -61,7 +61,7 @@ async fn the_request(journal: &dyn Journal) -> Resend {
 }
 
 #[test]
-fn a_request_is_the_same_by_its_key() {
+fn a_request_is_identified_by_its_key() {
     on_each(async |journal| {
         let batch = failed(&*journal).await;
         let (first, is_new) = journal.begin_resend(request("a", 5)).await.expect("stored");
@@ -71,7 +71,7 @@ fn a_request_is_the_same_by_its_key() {
         let (other, is_new) = journal.begin_resend(request("b", 7)).await.expect("stored");
         assert!(is_new && other.id > first.id);
         assert_eq!(journal.resends(true, 0, 9).await.expect("listed"), [first.clone(), other.clone()]);
-        let done = Resent { done_at: Some(at(8)), ..resent(first.id, first.reached, batch, 8) };
+        let done = ResendProgress { done_at: Some(at(8)), ..resent(first.id, first.reached, batch, 8) };
         journal.commit(Step { resent: Some(done), ..Step::default() }).await.expect("committed");
         assert_eq!(journal.resends(true, 0, 9).await.expect("listed"), std::slice::from_ref(&other));
         assert_eq!(journal.resends(false, first.id, 9).await.expect("listed"), [other]);
@@ -81,14 +81,14 @@ fn a_request_is_the_same_by_its_key() {
 }
 
 #[test]
-fn what_was_closed_is_open_again_and_closes_again() {
+fn closed_notifications_can_be_reopened_and_closed_again() {
     on_each(async |journal| {
         let batch = failed(&*journal).await;
         journal.resolve(&SuspensionFilter::default(), Resolution::End, at(2)).await.expect("ended");
         let (asked, _) = journal.begin_resend(request("a", 5)).await.expect("stored");
         let step = || Step {
-            resent: Some(Resent {
-                reopened: vec![Reopened { batch, ordinals: vec![1, 2], failed: 1 }],
+            resent: Some(ResendProgress {
+                reopened: vec![ReopenedNotifications { batch, ordinals: vec![1, 2], failed: 1 }],
                 ..resent(asked.id, asked.reached, batch, 6)
             }),
             receipts: vec![chunk(batch, attempts([1, 2], 1, Outcome::Deferred, at(6)))],
@@ -99,7 +99,7 @@ fn what_was_closed_is_open_again_and_closes_again() {
         journal.commit(step()).await.expect("committed");
         assert!(arrivals.work.has_changed().expect("the journal lives"));
         arrivals.work.mark_unchanged();
-        assert!(matches!(journal.commit(step()).await, Err(StoreError::Fenced(_))), "it has come further");
+        assert!(matches!(journal.commit(step()).await, Err(StoreError::Fenced(_))), "it has progressed");
         let now = the_request(&*journal).await;
         assert_eq!((now.reached, now.notifications, now.done_at), (batch, 2, None));
         assert_eq!(journal.backlog().notifications, 2);
@@ -113,8 +113,8 @@ fn what_was_closed_is_open_again_and_closes_again() {
         journal.commit(delivered(&item, 4, at(7))).await.expect("committed");
         assert_eq!(journal.prune(&Cutoffs::all(at(100)), at(100), 100).await.expect("pruned"), 2);
         let gone = Step {
-            resent: Some(Resent {
-                reopened: vec![Reopened { batch, ordinals: vec![1], failed: 1 }],
+            resent: Some(ResendProgress {
+                reopened: vec![ReopenedNotifications { batch, ordinals: vec![1], failed: 1 }],
                 ..resent(asked.id, batch, batch, 8)
             }),
             ..Step::default()
@@ -124,12 +124,12 @@ fn what_was_closed_is_open_again_and_closes_again() {
 }
 
 #[test]
-fn what_is_suspended_is_due_at_once_if_it_still_is() {
+fn suspended_notifications_are_resumed_if_they_still_exist() {
     on_each(async |journal| {
         let batch = failed(&*journal).await;
         let (asked, _) = journal.begin_resend(request("a", 5)).await.expect("stored");
         let step = Step {
-            resent: Some(Resent {
+            resent: Some(ResendProgress {
                 resumed: vec![(batch, vec![1, 3])],
                 done_at: Some(at(6)),
                 ..resent(asked.id, asked.reached, batch, 6)

@@ -1,4 +1,4 @@
-//! What is pruned and what is not.
+//! Pruning.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tocsin_model::{
     id::{EventBatchId, NotificationBatchId},
     receipt::Outcome,
 };
-use tocsin_store::journal::{Course, Cutoffs, Resolution, Retry, Step, Suspension, SuspensionFilter, Window};
+use tocsin_store::journal::{Cutoffs, Resolution, Retry, Step, Suspension, SuspensionFilter, Window, WorkState};
 
 use crate::support::*;
 
 #[test]
-fn only_what_is_over_is_pruned() {
+fn only_finished_batches_are_pruned() {
     on_each(async |journal| {
-        // 1 is delivered, 2 is not, 3 waits for an operator, 4 failed, 5 waits to be matched, 6 matched nothing.
+        // 1 is delivered, 2 is not, 3 is suspended, 4 failed, 5 waits for matching, 6 matched nothing.
         let done = queue(&*journal, 3, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
         journal.commit(delivered(&item, 3, at(1))).await.expect("committed");
@@ -34,7 +34,7 @@ fn only_what_is_over_is_pruned() {
             attempts: 1,
             reason: "no".to_owned(),
             since: at(1),
-            course: Course::default(),
+            work_state: WorkState::default(),
         });
         journal.commit(step).await.expect("committed");
         accept(&*journal, 1, at(0)).await;
@@ -50,10 +50,10 @@ fn only_what_is_over_is_pruned() {
         assert_eq!(
             journal.prune(&Cutoffs::all(at(1)), at(9), 100).await.expect("pruned"),
             0,
-            "nothing was over before"
+            "nothing was finished before"
         );
         assert_eq!(journal.prune(&Cutoffs::all(at(2)), at(9), 100).await.expect("pruned"), 3);
-        assert_eq!((journal.backlog(), journal.totals()), before, "what is over was not counted any more");
+        assert_eq!((journal.backlog(), journal.totals()), before, "finished work was no longer counted");
         let left: Vec<u64> = journal.event_batches(None, 99).await.expect("read").iter().map(|(b, _)| b.id.0).collect();
         assert_eq!(left, [5, 4, 3, 2]);
         let left = journal.notification_batches(None, 99).await.expect("read");
@@ -63,7 +63,7 @@ fn only_what_is_over_is_pruned() {
             journal.notification_batches_of(EventBatchId(1), NotificationBatchId(0), 9).await.expect("read").is_empty()
         );
 
-        // Once the operator has spoken it is over as well.
+        // After the suspension is ended, the batch is finished as well.
         journal.resolve(&SuspensionFilter::default(), Resolution::End, at(20)).await.expect("resolved");
         assert_eq!(journal.prune(&Cutoffs::all(at(20)), at(20), 100).await.expect("pruned"), 0);
         assert_eq!(journal.prune(&Cutoffs::all(at(21)), at(21), 100).await.expect("pruned"), 2);
@@ -71,7 +71,7 @@ fn only_what_is_over_is_pruned() {
 }
 
 #[test]
-fn an_event_batch_stays_while_anything_tells_of_it() {
+fn an_event_batch_stays_while_notifications_refer_to_it() {
     on_each(async |journal| {
         let (one, two) = (accept(&*journal, 1, at(0)).await, accept(&*journal, 1, at(0)).await);
         let claims = claim_events(&*journal, 2, at(0)).await;
@@ -86,7 +86,7 @@ fn an_event_batch_stays_while_anything_tells_of_it() {
         assert_eq!(journal.prune(&Cutoffs::all(at(2)), at(2), 100).await.expect("pruned"), 2);
         assert!(journal.event_batch(one).await.expect("read").is_none());
         assert!(journal.event_batch(two).await.expect("read").is_some());
-        // Told of again before it was pruned, it stays until that is over too.
+        // With a new notification before pruning, it stays until that is finished too.
         let step = Step { batches: vec![notifications(&[two], 1, at(2))], ..delivered(&items[1], 1, at(2)) };
         journal.commit(step).await.expect("committed");
         assert_eq!(journal.prune(&Cutoffs::all(at(9)), at(9), 100).await.expect("pruned"), 1);
@@ -95,7 +95,7 @@ fn an_event_batch_stays_while_anything_tells_of_it() {
 }
 
 #[test]
-fn a_batch_with_a_retry_is_not_over() {
+fn a_batch_with_a_retry_is_not_pruned() {
     on_each(async |journal| {
         let batch = queue(&*journal, 2, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -112,7 +112,7 @@ fn a_batch_with_a_retry_is_not_over() {
                 ordinals: vec![1],
                 attempts: 1,
                 due_at: at(5),
-                course: Course::default(),
+                work_state: WorkState::default(),
             }],
             ..Step::default()
         };
@@ -125,7 +125,7 @@ fn a_batch_with_a_retry_is_not_over() {
 }
 
 #[test]
-fn pruning_stops_at_its_limit_and_numbers_are_not_used_again() {
+fn pruning_stops_at_its_limit_and_ids_are_not_reused() {
     on_each(async |journal| {
         for _ in 0..100 {
             accept(&*journal, 1, at(0)).await;
@@ -137,32 +137,32 @@ fn pruning_stops_at_its_limit_and_numbers_are_not_used_again() {
         assert_eq!(journal.prune(&Cutoffs::all(at(1)), at(1), 70).await.expect("pruned"), 30);
         assert_eq!(accept(&*journal, 1, at(2)).await, EventBatchId(101));
     });
-    let place = Place::sqlite();
+    let fixture = JournalFixture::sqlite();
     run(async {
-        let journal = place.open().await;
+        let journal = fixture.open().await;
         queue(&*journal, 1, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
         journal.commit(delivered(&item, 1, at(0))).await.expect("committed");
         assert_eq!(journal.prune(&Cutoffs::all(at(1)), at(1), 9).await.expect("pruned"), 2);
         drop(journal);
-        let journal = place.open().await;
+        let journal = fixture.open().await;
         assert_eq!(accept(&*journal, 1, at(2)).await, EventBatchId(2), "not even after a restart");
     });
 }
 
 #[test]
-fn each_class_is_kept_for_its_own_time() {
+fn each_class_has_its_own_retention() {
     on_each(async |journal| {
         queue(&*journal, 1, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
         journal.commit(delivered(&item, 1, at(1))).await.expect("committed");
         let class = |class: &str| (app(), name(class));
         let long = Cutoffs { notifications: [(class("alert"), at(0))].into(), ..Cutoffs::all(at(50)) };
-        // The event batch is no longer kept than is said for its class, the notification batch is.
+        // The event batch has reached the retention of its class, the notification batch has not.
         assert_eq!(journal.prune(&long, at(50), 100).await.expect("pruned"), 1);
         assert!(journal.event_batches(None, 9).await.expect("read").is_empty());
         assert_eq!(journal.notification_batches(None, 9).await.expect("read").len(), 1);
-        let other = Cutoffs { notifications: [(class("told"), at(0))].into(), ..Cutoffs::all(at(50)) };
+        let other = Cutoffs { notifications: [(class("other"), at(0))].into(), ..Cutoffs::all(at(50)) };
         assert_eq!(journal.prune(&other, at(50), 100).await.expect("pruned"), 1);
         let whole = Window { from: at(-120), to: at(120), interval: Duration::from_secs(60) };
         let rows = journal.activity(&whole, None).await.expect("read");

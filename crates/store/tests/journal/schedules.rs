@@ -1,4 +1,4 @@
-//! How far schedules have come, and the events of their runs.
+//! Checkpoints of schedules, and the events of their runs.
 
 use tocsin_model::id::{ChangeSequence, EventBatchId};
 use tocsin_store::{
@@ -22,7 +22,7 @@ fn run_of(rule: &str, schedule: &str, due: i64, after: u64) -> ScheduleRun {
 }
 
 #[test]
-fn a_due_time_and_how_far_its_schedules_have_come_are_one_commit() {
+fn a_due_event_and_the_state_of_its_schedules_are_one_commit() {
     on_each(async |journal| {
         let (daily, weekly) = (run_of("morning", "daily", 0, 0), run_of("morning", "weekly", 0, 0));
         assert_eq!(journal.record_runs(None, vec![daily.clone(), weekly.clone()]).await.expect("recorded"), None);
@@ -32,7 +32,7 @@ fn a_due_time_and_how_far_its_schedules_have_come_are_one_commit() {
         let due = NewEventBatch { class: name("due"), ..events(1, at(5)) };
         let later = ScheduleRun { due_at: at(5), ..daily };
         let tick = journal.record_runs(Some(due), vec![later.clone()]).await.expect("recorded").expect("a batch");
-        assert!(tick > first && arrivals.events.has_changed().expect("open"), "the matcher hears of it");
+        assert!(tick > first && arrivals.events.has_changed().expect("open"), "the matcher is woken");
         let later = ScheduleRun { after: tick, ..later };
         assert_eq!(journal.schedule_runs(&app(), None, 9).await.expect("read"), [later.clone(), weekly.clone()]);
         let key: ScheduleKey = (name("morning"), "daily".into());
@@ -50,7 +50,7 @@ fn a_due_time_and_how_far_its_schedules_have_come_are_one_commit() {
 }
 
 #[test]
-fn what_a_step_goes_on_with_waits_to_be_matched() {
+fn continued_batches_wait_for_matching() {
     on_each(async |journal| {
         let first = accept(&*journal, 1, at(0)).await;
         let claim = claim_events(&*journal, 1, at(0)).await[0].claim;
@@ -60,14 +60,14 @@ fn what_a_step_goes_on_with_waits_to_be_matched() {
         assert!(arrivals.events.has_changed().expect("open"));
         assert_eq!((journal.backlog().event_batches, journal.backlog().events), (1, 2));
         assert_eq!(journal.backlog().oldest_event, Some(at(1)));
-        assert!(matches!(journal.commit(step).await, Err(StoreError::Fenced(_))), "only once");
+        assert!(matches!(journal.commit(step).await, Err(StoreError::Fenced(_))), "exactly once");
         assert_eq!(journal.totals().event_batches, 2);
         assert!(claim_events(&*journal, 9, at(2)).await[0].claim.id > first);
     });
 }
 
 #[test]
-fn a_due_time_waits_while_the_journal_is_full() {
+fn due_events_are_refused_while_the_journal_is_full() {
     let options = JournalOptions { event_batches_waiting_max: 1, ..options() };
     on_each_within(options, async |journal| {
         accept(&*journal, 1, at(0)).await;
@@ -79,7 +79,7 @@ fn a_due_time_waits_while_the_journal_is_full() {
 }
 
 #[test]
-fn events_are_read_again_between_two_places() {
+fn events_between_two_batches_can_be_read() {
     on_each(async |journal| {
         for second in 0..4 {
             accept(&*journal, 2, at(second)).await;
@@ -99,8 +99,11 @@ fn events_are_read_again_between_two_places() {
         assert_eq!(between(5, 99, 1).await, (vec![7], None));
         assert_eq!(between(7, 7, 1).await, (vec![], None));
         assert_eq!(between(9, 3, 1).await, (vec![], None));
-        let place = async |second: i64| journal.place_at(at(second)).await.expect("read").0;
-        assert_eq!([place(-9).await, place(1).await, place(2).await, place(4).await, place(99).await], [0, 0, 2, 6, 8]);
+        let position = async |second: i64| journal.position_at(at(second)).await.expect("read").0;
+        assert_eq!(
+            [position(-9).await, position(1).await, position(2).await, position(4).await, position(99).await],
+            [0, 0, 2, 6, 8]
+        );
         let none = journal.events_between(&app(), &name("news"), EventBatchId(0), EventBatchId(99), 9).await;
         assert!(none.expect("read").batches.is_empty());
     });

@@ -1,4 +1,4 @@
-//! Steps: all or nothing, once.
+//! Steps: atomic and exactly once.
 
 use tocsin_model::{
     id::{EventBatchId, NotificationBatchId},
@@ -7,13 +7,13 @@ use tocsin_model::{
 };
 use tocsin_store::journal::{
     Backlog, Cutoffs, EventBatchState, Except, FiringFilter, FiringStatus, Journal, NewEventBatch, NewFiring,
-    NewNotificationBatch, Refired, RuleStop, Step,
+    NewNotificationBatch, RefiredBatch, RuleStop, Step,
 };
 
 use crate::support::*;
 
 #[test]
-fn a_match_is_one_fact() {
+fn a_match_is_one_commit() {
     on_each(async |journal| {
         let first = accept(&*journal, 10, at(0)).await;
         let second = accept(&*journal, 10, at(1)).await;
@@ -56,14 +56,14 @@ fn a_match_is_one_fact() {
 }
 
 #[test]
-fn b11_a_due_batch_knows_what_its_run_made_of_other_events() {
+fn b11_a_due_batch_lists_the_notifications_of_its_run() {
     on_each(async |journal| {
         let events = accept(&*journal, 10, at(0)).await;
         let due = accept(&*journal, 1, at(1)).await;
         let claims: Vec<_> = claim_events(&*journal, 2, at(2)).await.into_iter().map(|claimed| claimed.claim).collect();
         let of_events = notifications(&[events], 3, at(3));
         let of_run = NewNotificationBatch { run: Some(due), ..notifications(&[events], 4, at(3)) };
-        // One with the due time itself is linked by its events, and only once.
+        // A batch that contains the due event itself is linked by its events, and only once.
         let of_both = NewNotificationBatch { run: Some(due), ..notifications(&[events, due], 5, at(3)) };
         let batches = vec![of_events, of_run, of_both];
         journal.commit(Step { matched: claims, batches, ..Step::default() }).await.expect("committed");
@@ -79,7 +79,7 @@ fn b11_a_due_batch_knows_what_its_run_made_of_other_events() {
 }
 
 #[test]
-fn what_cannot_be_matched_is_set_aside_and_matched_again_on_demand() {
+fn failed_event_batches_can_be_matched_again() {
     on_each(async |journal| {
         let id = accept(&*journal, 2, at(0)).await;
         accept(&*journal, 3, at(1)).await;
@@ -102,7 +102,7 @@ fn what_cannot_be_matched_is_set_aside_and_matched_again_on_demand() {
 }
 
 #[test]
-fn progress_is_kept_when_its_maker_is_not() {
+fn progress_is_kept_when_a_lease_is_lost() {
     on_each(async |journal| {
         let batch = queue(&*journal, 10, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -113,9 +113,9 @@ fn progress_is_kept_when_its_maker_is_not() {
         };
         journal.commit(progress(vec![0, 1, 2, 7], 1, Outcome::Delivered)).await.expect("committed");
         assert_eq!(journal.backlog().notifications, 6);
-        // What was deferred is another item's, by the same step or one before.
+        // Deferred notifications belong to another item, of the same step or an earlier one.
         journal.commit(progress(vec![8], 1, Outcome::Deferred)).await.expect("committed");
-        // Neither a second attempt nor an older one nor a stranger moves it further.
+        // A second attempt, an older one or an unknown ordinal does not change the progress.
         journal.commit(progress(vec![8, 11], 2, Outcome::Deferred)).await.expect("committed");
         journal.commit(progress(vec![9], 0, Outcome::Deferred)).await.expect("committed");
         assert_eq!(journal.backlog().notifications, 5);
@@ -133,10 +133,10 @@ fn progress_is_kept_when_its_maker_is_not() {
 
 #[test]
 fn progress_survives_a_restart() {
-    let place = Place::sqlite();
+    let fixture = JournalFixture::sqlite();
     run(async {
         let batch = {
-            let journal = place.open().await;
+            let journal = fixture.open().await;
             let batch = queue(&*journal, 2_500, at(0)).await;
             let item = claim_work(&*journal, 1, at(0)).await.remove(0);
             let receipts = vec![chunk(batch, attempts(0..1_000, 1, Outcome::Delivered, at(1)))];
@@ -144,7 +144,7 @@ fn progress_survives_a_restart() {
             journal.commit(step).await.expect("committed");
             batch
         };
-        let journal = place.open().await;
+        let journal = fixture.open().await;
         assert_eq!(journal.backlog().notifications, 1_500);
         let item = claim_work(&*journal, 1, at(2)).await.remove(0);
         assert_eq!(item.ordinals, Some((1_000..2_500).collect()));
@@ -152,8 +152,8 @@ fn progress_survives_a_restart() {
         let step = Step { held: vec![item.claim], receipts: vec![rest], ..Step::default() };
         journal.commit(step).await.expect("committed");
         drop(journal);
-        // Everything was dealt with, only the item was not finished.
-        let journal = place.open().await;
+        // Everything was settled, only the item was not finished.
+        let journal = fixture.open().await;
         let item = claim_work(&*journal, 1, at(4)).await.remove(0);
         assert_eq!(item.ordinals, Some(Vec::new()));
         journal.commit(Step { finished: vec![item.claim], ..Step::default() }).await.expect("committed");
@@ -163,22 +163,22 @@ fn progress_survives_a_restart() {
 }
 
 #[test]
-fn attempts_come_back_in_the_order_they_were_recorded() {
+fn attempts_are_read_in_the_order_of_recording() {
     on_each(async |journal| {
         let one = queue(&*journal, 3, at(0)).await;
         let two = queue(&*journal, 3, at(0)).await;
-        let mut told = Vec::new();
+        let mut expected = Vec::new();
         for number in 1..20 {
             for batch in [one, two] {
                 let tried = attempts([number % 3, (number + 1) % 3], number, Outcome::Deferred, at(i64::from(number)));
                 let step = Step { receipts: vec![chunk(batch, tried.clone())], ..Step::default() };
                 journal.commit(step).await.expect("committed");
                 if batch == one {
-                    told.extend(tried);
+                    expected.extend(tried);
                 }
             }
         }
-        assert_eq!(journal.attempts(one).await.expect("read"), told);
+        assert_eq!(journal.attempts(one).await.expect("read"), expected);
     });
 }
 
@@ -198,7 +198,7 @@ fn a_damaged_batch_stores_nothing() {
 }
 
 #[test]
-fn firings_that_did_not_happen_are_listed_until_they_do() {
+fn failed_and_skipped_firings_are_listed_until_they_are_repeated() {
     on_each(async |journal| {
         let mut ids = Vec::new();
         for second in 0..4 {
@@ -235,17 +235,17 @@ fn firings_that_did_not_happen_are_listed_until_they_do() {
 
         let all = FiringFilter::default();
         let listed = journal.firings(&all, 0, 10).await.expect("read");
-        let told: Vec<_> = listed.iter().map(|one| (one.status, one.first, one.last, one.batches)).collect();
+        let entries: Vec<_> = listed.iter().map(|one| (one.status, one.first, one.last, one.batches)).collect();
         assert_eq!(
-            told,
+            entries,
             [(FiringStatus::Failed, ids[0], ids[0], 1), (FiringStatus::Skipped, ids[1], ids[3], 3)],
             "a run is listed as one"
         );
         let run = listed[1].id;
-        let again = |batch| Step { refired: vec![Refired { id: run, batch }], ..Step::default() };
+        let again = |batch| Step { refired: vec![RefiredBatch { id: run, batch }], ..Step::default() };
         journal.commit(again(ids[1])).await.expect("committed");
         let left = journal.firings(&FiringFilter { id: Some(run), ..all.clone() }, 0, 10).await.expect("read");
-        assert_eq!((left[0].first.0, left[0].batches), (ids[1].0 + 1, 2), "what is done is done");
+        assert_eq!((left[0].first.0, left[0].batches), (ids[1].0 + 1, 2), "repeated batches are removed");
         journal.commit(again(ids[3])).await.expect("committed");
         assert_eq!(journal.firings(&all, 0, 10).await.expect("read").len(), 1, "the last batch ends the run");
         let failed = FiringFilter { status: Some(FiringStatus::Failed), ..all.clone() };
@@ -257,7 +257,7 @@ fn firings_that_did_not_happen_are_listed_until_they_do() {
 }
 
 #[test]
-fn b7_applications_and_classes_can_be_left_waiting() {
+fn b7_applications_and_classes_can_be_excluded_from_claims() {
     on_each(async |journal| {
         let mut accepted = Vec::new();
         for (application, class) in [("quakes", "quake"), ("quakes", "tide"), ("other", "quake"), ("quakes", "quake")] {
@@ -268,7 +268,7 @@ fn b7_applications_and_classes_can_be_left_waiting() {
             applications: applications.iter().map(|one| name(one)).collect(),
             classes: classes.iter().map(|(one, class)| (name(one), name(class))).collect(),
         };
-        // What is claimed is given back each time.
+        // Claims are released each time.
         let claim = async |batches: usize, except: Except| {
             let claimed = journal.claim_events(batches, usize::MAX, &except, LEASE, at(1)).await.expect("claimed");
             for events in &claimed {
@@ -287,7 +287,7 @@ fn b7_applications_and_classes_can_be_left_waiting() {
 }
 
 #[test]
-fn what_matching_remembers_is_changed_with_the_match_or_not_at_all() {
+fn rule_state_is_committed_with_the_match() {
     on_each(async |journal| {
         let page = |name: &str, number: u64, body: &'static str| StatePage {
             name: name.into(),
@@ -304,7 +304,7 @@ fn what_matching_remembers_is_changed_with_the_match_or_not_at_all() {
         let (claim, step) = remember(journal.clone(), pages.clone(), at(0)).await;
         let mut lost = step.clone();
         lost.matched[0].token += 1;
-        journal.commit(lost).await.expect_err("the claim is another's");
+        journal.commit(lost).await.expect_err("the token is wrong");
         assert!(journal.state_pages(&app(), None, 9).await.expect("read").is_empty());
         journal.commit(step).await.expect("committed");
         assert_eq!(claim.id.0, 1);
@@ -323,7 +323,7 @@ fn what_matching_remembers_is_changed_with_the_match_or_not_at_all() {
 }
 
 #[test]
-fn what_chronicles_said_is_kept_with_the_batch_and_goes_with_it() {
+fn chronicle_values_are_stored_and_removed_with_the_batch() {
     on_each(async |journal| {
         let batch = accept(&*journal, 1, at(0)).await;
         let claim = claim_events(&*journal, 1, at(0)).await[0].claim;
@@ -331,7 +331,7 @@ fn what_chronicles_said_is_kept_with_the_batch_and_goes_with_it() {
         let step = Step { matched: vec![claim], chronicled: vec![(batch, said.clone())], ..Step::default() };
         let mut lost = step.clone();
         lost.matched[0].token += 1;
-        journal.commit(lost).await.expect_err("the claim is another's");
+        journal.commit(lost).await.expect_err("the token is wrong");
         let found = journal.event_batch(batch).await.expect("read").expect("it is there").0;
         assert!(found.chronicled.is_empty());
         journal.commit(step).await.expect("committed");
@@ -340,7 +340,7 @@ fn what_chronicles_said_is_kept_with_the_batch_and_goes_with_it() {
         let page = journal.events_between(&app(), &found.class, EventBatchId(0), EventBatchId(9), 9_999).await;
         assert_eq!(page.expect("read").batches[0].chronicled, said);
         let listed = journal.event_batches(None, 9).await.expect("read");
-        assert!(listed[0].0.chronicled.is_empty(), "lists hold no bodies");
+        assert!(listed[0].0.chronicled.is_empty(), "lists contain no bodies");
         journal.prune(&Cutoffs::all(at(9)), at(9), 9).await.expect("pruned");
         assert!(journal.event_batch(batch).await.expect("read").is_none());
     });

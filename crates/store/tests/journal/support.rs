@@ -1,11 +1,11 @@
-//! Journals to try, and short ways to say what happens.
+//! Journals to test, and short constructors.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tempfile::TempDir;
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::PackedEvents,
     id::{ChangeSequence, EventBatchId, EventId, Name, NotificationBatchId, SubscriptionId},
     notification::{EventRun, NotificationHead, Notifications},
@@ -14,33 +14,33 @@ use tocsin_model::{
 };
 use tocsin_store::{
     journal::{
-        Accepted, Claim, ClaimedEvents, Except, Idempotency, Journal, JournalOptions, NewEventBatch,
+        Claim, ClaimedEvents, EventAcceptance, Except, Idempotency, Journal, JournalOptions, NewEventBatch,
         NewNotificationBatch, ReceiptChunk, Step, WorkItem,
     },
     memory::journal::MemoryJournal,
     sqlite::journal::SqliteJournal,
 };
 
-/// How long the tests hold what they claim.
+/// Duration of the leases in the tests.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// A journal and the folder that it may live in.
-pub struct Place {
+/// A journal and its folder.
+pub struct JournalFixture {
     kind: &'static str,
     options: JournalOptions,
     folder: TempDir,
 }
 
-impl Place {
-    pub fn sqlite() -> Place {
-        Place::new("sqlite", options())
+impl JournalFixture {
+    pub fn sqlite() -> JournalFixture {
+        JournalFixture::new("sqlite", options())
     }
 
-    fn new(kind: &'static str, options: JournalOptions) -> Place {
-        Place { kind, options, folder: tempfile::tempdir().expect("a folder") }
+    fn new(kind: &'static str, options: JournalOptions) -> JournalFixture {
+        JournalFixture { kind, options, folder: tempfile::tempdir().expect("a folder") }
     }
 
-    /// Opens it; a journal of files has what it had before.
+    /// Opens the journal; a journal in a file has its earlier contents.
     pub async fn open(&self) -> Arc<dyn Journal> {
         match self.kind {
             "memory" => Arc::new(MemoryJournal::new(self.options.clone())),
@@ -57,31 +57,31 @@ pub async fn open_at(folder: &Path, options: JournalOptions) -> Arc<dyn Journal>
     Arc::new(SqliteJournal::open(folder.join("journal.sqlite"), options).await.expect("the journal opens"))
 }
 
-/// Bounds that no test reaches by accident.
+/// Limits that no test reaches by accident.
 pub fn options() -> JournalOptions {
     JournalOptions { free_bytes_min: 0, ..JournalOptions::default() }
 }
 
-/// Tells a story to every backend.
-pub fn on_each(story: impl AsyncFn(Arc<dyn Journal>)) {
-    on_each_within(options(), story);
+/// Runs a test with every backend.
+pub fn on_each(test: impl AsyncFn(Arc<dyn Journal>)) {
+    on_each_within(options(), test);
 }
 
-/// The same, within other bounds.
-pub fn on_each_within(options: JournalOptions, story: impl AsyncFn(Arc<dyn Journal>)) {
+/// Runs a test with every backend and these options.
+pub fn on_each_within(options: JournalOptions, test: impl AsyncFn(Arc<dyn Journal>)) {
     for kind in ["memory", "sqlite"] {
-        let place = Place::new(kind, options.clone());
+        let fixture = JournalFixture::new(kind, options.clone());
         println!("on {kind}");
-        run(async { story(place.open().await).await });
+        run(async { test(fixture.open().await).await });
     }
 }
 
-pub fn run<T>(story: impl Future<Output = T>) -> T {
+pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(story)
+    runtime.expect("a runtime").block_on(test)
 }
 
-/// Seconds after the story begins.
+/// A time in seconds after the start of the test.
 pub fn at(seconds: i64) -> Timestamp {
     Timestamp(1_800_000_000_000_000 + seconds * 1_000_000)
 }
@@ -98,9 +98,9 @@ pub fn mail() -> Name {
     name("mail")
 }
 
-/// A submission of so many events.
+/// An event batch with this number of events.
 pub fn events(count: u32, now: Timestamp) -> NewEventBatch {
-    // The journal never looks into the events.
+    // The journal does not read the events.
     let body: Vec<u8> = (0..count * 40).map(|at| (at % 7) as u8).collect();
     NewEventBatch {
         application: app(),
@@ -121,7 +121,7 @@ pub fn keyed(key: u8, content: u8, until: Timestamp, now: Timestamp) -> NewEvent
     NewEventBatch { idempotency: Some(idempotency), ..events(1, now) }
 }
 
-/// A notification batch about these events, one notification after the other taking turns.
+/// A notification batch for these events, distributed evenly.
 pub fn notifications(of: &[EventBatchId], count: u32, now: Timestamp) -> NewNotificationBatch {
     let share = |at: usize| count / of.len() as u32 + u32::from((at as u32) < count % of.len() as u32);
     let run = |(at, batch): (usize, &EventBatchId)| EventRun {
@@ -178,7 +178,7 @@ pub fn chunk(batch: NotificationBatchId, attempts: Vec<Attempt>) -> ReceiptChunk
 
 pub async fn accept(journal: &dyn Journal, count: u32, now: Timestamp) -> EventBatchId {
     match journal.accept(events(count, now)).await.expect("accepted") {
-        Accepted::New(id) => id,
+        EventAcceptance::New(id) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -188,15 +188,20 @@ pub async fn claim_events(journal: &dyn Journal, batches: usize, now: Timestamp)
 }
 
 pub async fn claim_work(journal: &dyn Journal, limit: usize, now: Timestamp) -> Vec<WorkItem> {
-    claim_pressing(journal, Priority::Low, limit, now).await
+    claim_with_priority(journal, Priority::Low, limit, now).await
 }
 
-/// Only what is of this priority or presses more.
-pub async fn claim_pressing(journal: &dyn Journal, least: Priority, limit: usize, now: Timestamp) -> Vec<WorkItem> {
+/// Claims only work of this priority or a higher one.
+pub async fn claim_with_priority(
+    journal: &dyn Journal,
+    least: Priority,
+    limit: usize,
+    now: Timestamp,
+) -> Vec<WorkItem> {
     journal.claim_work(&app(), &mail(), least, limit, LEASE, now).await.expect("claimed")
 }
 
-/// Claims the next event batch and matches it into batches of so many notifications.
+/// Claims the next event batch and commits notification batches of these sizes for it.
 pub async fn match_next(journal: &dyn Journal, counts: &[u32], now: Timestamp) -> Vec<NotificationBatchId> {
     let claimed = claim_events(journal, 1, now).await;
     let step = Step {
@@ -207,13 +212,13 @@ pub async fn match_next(journal: &dyn Journal, counts: &[u32], now: Timestamp) -
     journal.commit(step).await.expect("committed")
 }
 
-/// Accepts and matches: so many notifications are due as one work item.
+/// Accepts and matches an event batch, so that one work item with this number of notifications is due.
 pub async fn queue(journal: &dyn Journal, count: u32, now: Timestamp) -> NotificationBatchId {
     accept(journal, 1, now).await;
     match_next(journal, &[count], now).await[0]
 }
 
-/// Everything of an item went well.
+/// A step in which everything of an item was delivered.
 pub fn delivered(item: &WorkItem, count: u32, now: Timestamp) -> Step {
     let ordinals = item.ordinals.clone().unwrap_or_else(|| (0..count).collect());
     Step {
@@ -223,7 +228,7 @@ pub fn delivered(item: &WorkItem, count: u32, now: Timestamp) -> Step {
     }
 }
 
-/// A claim that says nothing of its token, for comparisons.
-pub fn untold(item: WorkItem) -> WorkItem {
+/// A work item without the token of its claim, for comparisons.
+pub fn without_token(item: WorkItem) -> WorkItem {
     WorkItem { claim: Claim { token: 0, ..item.claim }, ..item }
 }

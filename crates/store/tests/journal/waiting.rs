@@ -1,12 +1,23 @@
 //! Retries, suspensions, arrivals.
 
 use tocsin_model::{id::NotificationBatchId, receipt::Outcome};
-use tocsin_store::journal::{Course, Resolution, Retry, Step, Suspension, SuspensionFilter};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Cutoffs, EndedWork, EventBatchState, Resolution, Retry, Step, Suspension, SuspensionFilter, WorkState},
+};
 
 use crate::support::*;
 
 fn retry(batch: NotificationBatchId, ordinals: Vec<u32>, attempts: u32, due: i64) -> Retry {
-    Retry { batch, application: app(), channel: mail(), ordinals, attempts, due_at: at(due), course: Course::default() }
+    Retry {
+        batch,
+        application: app(),
+        channel: mail(),
+        ordinals,
+        attempts,
+        due_at: at(due),
+        work_state: WorkState::default(),
+    }
 }
 
 fn suspension(batch: NotificationBatchId, ordinals: Vec<u32>, channel: &str) -> Suspension {
@@ -18,17 +29,17 @@ fn suspension(batch: NotificationBatchId, ordinals: Vec<u32>, channel: &str) -> 
         attempts: 4,
         reason: "attempts exhausted".to_owned(),
         since: at(7),
-        course: Course::default(),
+        work_state: WorkState::default(),
     }
 }
 
-/// What is put back unchanged leaves all counts as they were; its number must be in the file nevertheless.
+/// Work that is stored again unchanged does not change the counts; its number must be in the file nevertheless.
 #[test]
-fn the_number_of_what_was_put_back_is_not_given_again_after_a_restart() {
-    let place = Place::sqlite();
+fn numbers_of_returned_work_are_not_reused_after_a_restart() {
+    let fixture = JournalFixture::sqlite();
     run(async {
         let batch = {
-            let journal = place.open().await;
+            let journal = fixture.open().await;
             let batch = queue(&*journal, 5, at(0)).await;
             let item = claim_work(&*journal, 1, at(0)).await.remove(0);
             let retries = vec![retry(batch, vec![0, 1, 2, 3, 4], 0, 10)];
@@ -36,7 +47,7 @@ fn the_number_of_what_was_put_back_is_not_given_again_after_a_restart() {
             journal.commit(step).await.expect("committed");
             batch
         };
-        let journal = place.open().await;
+        let journal = fixture.open().await;
         let other = queue(&*journal, 2, at(0)).await;
         let items = claim_work(&*journal, 9, at(10)).await;
         assert_eq!(items.iter().map(|item| item.batch).collect::<Vec<_>>(), [other, batch]);
@@ -45,7 +56,7 @@ fn the_number_of_what_was_put_back_is_not_given_again_after_a_restart() {
 }
 
 #[test]
-fn what_failed_is_tried_again_when_it_is_due() {
+fn retries_are_claimed_when_they_are_due() {
     on_each(async |journal| {
         let batch = queue(&*journal, 5, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -60,18 +71,70 @@ fn what_failed_is_tried_again_when_it_is_due() {
             ..Step::default()
         };
         journal.commit(step).await.expect("committed");
-        assert!(arrivals.work.has_changed().expect("open"), "whoever sleeps until something is due looks again");
+        assert!(arrivals.work.has_changed().expect("open"), "waiting workers are woken");
         assert_eq!((journal.backlog().notifications, journal.backlog().work_items), (2, 2));
         assert!(claim_work(&*journal, 9, at(9)).await.is_empty());
         assert_eq!(journal.next_due(&app(), &mail(), at(9)).await.expect("read"), Some(at(10)));
         let items = claim_work(&*journal, 9, at(20)).await;
-        let told: Vec<_> = items.iter().map(|item| (item.ordinals.clone(), item.attempts, item.due_at)).collect();
-        assert_eq!(told, [(Some(vec![3]), 1, at(10)), (Some(vec![1]), 1, at(20))]);
+        let claimed: Vec<_> = items.iter().map(|item| (item.ordinals.clone(), item.attempts, item.due_at)).collect();
+        assert_eq!(claimed, [(Some(vec![3]), 1, at(10)), (Some(vec![1]), 1, at(20))]);
     });
 }
 
 #[test]
-fn the_suspended_wait_until_they_are_resumed() {
+fn the_removal_of_an_application_ends_its_open_work() {
+    on_each(async |journal| {
+        let finished = queue(&*journal, 1, at(0)).await;
+        let item = claim_work(&*journal, 1, at(0)).await.remove(0);
+        let receipts = vec![chunk(finished, attempts([0], 1, Outcome::Delivered, at(1)))];
+        journal.commit(Step { finished: vec![item.claim], receipts, ..Step::default() }).await.expect("committed");
+        // One is suspended, one is retried later, one is claimed.
+        let batch = queue(&*journal, 3, at(1)).await;
+        let item = claim_work(&*journal, 1, at(1)).await.remove(0);
+        let step = Step {
+            finished: vec![item.claim],
+            receipts: vec![chunk(batch, attempts([0], 1, Outcome::Deferred, at(2)))],
+            retries: vec![retry(batch, vec![0], 1, 900), retry(batch, vec![1], 0, 3)],
+            suspensions: vec![suspension(batch, vec![2], "mail")],
+            ..Step::default()
+        };
+        journal.commit(step).await.expect("committed");
+        let claimed = claim_work(&*journal, 1, at(3)).await.remove(0);
+        // One event batch waits, one failed.
+        let failed = accept(&*journal, 1, at(3)).await;
+        let claim = claim_events(&*journal, 1, at(3)).await.remove(0).claim;
+        let step = Step { failed: vec![(claim, "too deep".to_owned())], ..Step::default() };
+        journal.commit(step).await.expect("committed");
+        let waiting = accept(&*journal, 2, at(4)).await;
+        assert_eq!(journal.open_applications().await.expect("listed"), [app()]);
+        assert_eq!(journal.end_application(&name("other"), at(5)).await.expect("ended"), EndedWork::default());
+
+        let ended = journal.end_application(&app(), at(5)).await.expect("ended");
+        assert_eq!(ended, EndedWork { notifications: 3, event_batches: 2 });
+        assert_eq!(journal.end_application(&app(), at(6)).await.expect("ended"), EndedWork::default());
+        assert!(journal.open_applications().await.expect("listed").is_empty());
+        let backlog = journal.backlog();
+        assert_eq!((backlog.event_batches, backlog.failed_batches, backlog.events, backlog.event_bytes), (0, 0, 0, 0));
+        assert_eq!((backlog.work_items, backlog.notifications, backlog.suspended), (0, 0, 0));
+        assert_eq!(backlog.oldest_event, None);
+        let closing = journal.attempts(batch).await.expect("read").split_off(1);
+        assert!(closing.iter().all(|attempt| attempt.outcome == Outcome::Ended), "{closing:?}");
+        assert!(closing.iter().all(|attempt| attempt.reply == "the application was removed"), "{closing:?}");
+        let step = Step { finished: vec![claimed.claim], ..Step::default() };
+        assert!(matches!(journal.commit(step).await, Err(StoreError::Fenced(_))));
+        for id in [failed, waiting] {
+            let (_, state) = journal.event_batch(id).await.expect("read").expect("it is there");
+            assert_eq!(state, EventBatchState::Matched(at(5)));
+        }
+        // All of it is finished: retention removes it.
+        journal.prune(&Cutoffs::all(at(100)), at(100), 100).await.expect("pruned");
+        assert!(journal.event_batches(None, 9).await.expect("listed").is_empty());
+        assert!(journal.notification_batches(None, 9).await.expect("listed").is_empty());
+    });
+}
+
+#[test]
+fn suspensions_can_be_resumed() {
     on_each(async |journal| {
         let batch = queue(&*journal, 5, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -101,10 +164,10 @@ fn the_suspended_wait_until_they_are_resumed() {
         assert_eq!(
             (item.batch, item.ordinals.clone(), item.attempts),
             (batch, Some(vec![1, 3]), 0),
-            "a fresh schedule"
+            "a new retry schedule"
         );
 
-        // The numbers of its attempts begin anew, and its progress counts all the same.
+        // The numbers of its attempts start again, and its progress counts nevertheless.
         let receipts = vec![chunk(batch, attempts([3], 1, Outcome::Delivered, at(51)))];
         let step = Step { held: vec![item.claim], receipts, ..Step::default() };
         journal.commit(step).await.expect("committed");
@@ -113,7 +176,7 @@ fn the_suspended_wait_until_they_are_resumed() {
 }
 
 #[test]
-fn the_suspended_may_be_ended() {
+fn suspensions_can_be_ended() {
     on_each(async |journal| {
         let batch = queue(&*journal, 3, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
@@ -126,8 +189,8 @@ fn the_suspended_may_be_ended() {
         let filter = SuspensionFilter { id: Some(1), ..SuspensionFilter::default() };
         assert_eq!(journal.resolve(&filter, Resolution::End, at(60)).await.expect("resolved"), 2);
         let ended = journal.attempts(batch).await.expect("read");
-        let told: Vec<_> = ended.iter().map(|ended| (ended.ordinal, ended.number, ended.outcome)).collect();
-        assert_eq!(told, [(0, 5, Outcome::Ended), (2, 5, Outcome::Ended)]);
+        let outcomes: Vec<_> = ended.iter().map(|ended| (ended.ordinal, ended.number, ended.outcome)).collect();
+        assert_eq!(outcomes, [(0, 5, Outcome::Ended), (2, 5, Outcome::Ended)]);
         assert_eq!(ended[0].answered_at, at(60));
         assert_eq!(journal.totals().attempts[Outcome::Ended as usize], 2);
         assert_eq!(journal.backlog().suspended, 1);
@@ -135,7 +198,7 @@ fn the_suspended_may_be_ended() {
 }
 
 #[test]
-fn filters_choose_suspensions() {
+fn filters_select_suspensions() {
     on_each(async |journal| {
         let one = queue(&*journal, 3, at(0)).await;
         let two = queue(&*journal, 3, at(0)).await;
@@ -181,7 +244,7 @@ fn many_suspensions_are_resolved_in_one_call() {
 }
 
 #[test]
-fn what_cannot_be_sent_at_all_is_suspended_from_the_start() {
+fn batches_can_be_suspended_from_the_start() {
     on_each(async |journal| {
         let id = accept(&*journal, 1, at(0)).await;
         let claim = claim_events(&*journal, 1, at(1)).await[0].claim;
@@ -201,11 +264,11 @@ fn what_cannot_be_sent_at_all_is_suspended_from_the_start() {
 }
 
 #[test]
-fn arrivals_wake() {
+fn arrivals_wake_waiting_tasks() {
     on_each(async |journal| {
         accept(&*journal, 1, at(0)).await;
         let mut arrivals = journal.arrivals();
-        assert!(!arrivals.events.has_changed().expect("open"), "nothing from before");
+        assert!(!arrivals.events.has_changed().expect("open"), "earlier arrivals are not reported");
         let waiting = tokio::spawn(async move {
             arrivals.events.changed().await.expect("open");
             arrivals.work.changed().await.expect("open");
@@ -230,7 +293,7 @@ fn open_batches_are_those_with_work_by_number() {
         assert!(open(batches[2].0, 9).await.is_empty());
         assert!(journal.open_batches(&name("other"), NotificationBatchId(0), 9).await.expect("read").is_empty());
         let item = claim_work(&*journal, 1, at(2)).await.remove(0);
-        assert_eq!(open(0, 9).await.len(), 3, "what is claimed is open");
+        assert_eq!(open(0, 9).await.len(), 3, "a claimed batch is open");
         let step = Step {
             finished: vec![item.claim],
             receipts: vec![
@@ -241,7 +304,7 @@ fn open_batches_are_those_with_work_by_number() {
             ..Step::default()
         };
         journal.commit(step).await.expect("committed");
-        assert_eq!(open(0, 9).await.len(), 3, "what is tried again is open");
+        assert_eq!(open(0, 9).await.len(), 3, "a batch with a retry is open");
         let item = claim_work(&*journal, 9, at(20)).await.into_iter().find(|item| item.batch == batches[0]);
         let done = chunk(batches[0], attempts([1], 2, Outcome::Delivered, at(21)));
         let finished = item.into_iter().map(|item| item.claim).collect();

@@ -1,10 +1,10 @@
-//! What the journal holds, and how a step changes it.
+//! Data of the in-memory journal, and the changes that a step makes.
 
 use super::*;
 
 impl Batch {
-    /// Goes as far as some attempts take it. Gives whether it is closed by them.
-    fn advance(&mut self, advance: &Advance) -> bool {
+    /// Adds attempts to the progress. Returns whether they close the batch.
+    fn advance(&mut self, advance: &ProgressUpdate) -> bool {
         let progress = &mut self.progress;
         let was_open = progress.closed_at.is_none();
         if was_open {
@@ -32,8 +32,8 @@ impl Item {
         u64::from(self.count) - self.done.len() as u64
     }
 
-    /// The item as it is handed out.
-    pub(super) fn hand_out(&self, id: u64, token: u64) -> WorkItem {
+    /// Work item as a claim returns it.
+    pub(super) fn to_work_item(&self, id: u64, token: u64) -> WorkItem {
         let ordinals = if self.done.is_empty() {
             self.ordinals.clone()
         } else {
@@ -46,7 +46,7 @@ impl Item {
             ordinals,
             attempts: self.attempts,
             due_at: self.due_at,
-            course: self.course.clone(),
+            work_state: self.work_state.clone(),
         }
     }
 }
@@ -73,18 +73,18 @@ impl State {
         backlog
     }
 
-    pub(super) fn claim(&mut self, now: Timestamp, lease: Duration) -> Held {
+    pub(super) fn claim(&mut self, now: Timestamp, lease: Duration) -> Lease {
         self.last.token += 1;
-        Held { token: self.last.token, until: now + lease, claimed_at: now }
+        Lease { token: self.last.token, until: now + lease, claimed_at: now }
     }
 
     pub(super) fn claim_item(&mut self, id: u64, lease: Duration, now: Timestamp) -> WorkItem {
         let held = self.claim(now, lease);
         self.work_claims.insert(id, held);
-        self.work[&id].hand_out(id, held.token)
+        self.work[&id].to_work_item(id, held.token)
     }
 
-    /// Whether all claims of a step hold, and when the last of them was made.
+    /// Checks all claims of a step. Returns the time of the latest claim.
     pub(super) fn check_claims(&self, step: &Step) -> Result<Timestamp, StoreError> {
         let mut claimed_at = Timestamp(i64::MIN);
         for claim in step.matched.iter().chain(step.failed.iter().map(|(claim, _)| claim)) {
@@ -117,10 +117,10 @@ impl State {
             class: new.class.clone(),
             source: new.source.clone(),
         };
-        let mut ledger = Ledger::default();
+        let mut sums = MinuteSums::default();
         let bytes = new.events.bytes().len() as u64;
-        ledger.accepted(&stream, new.received_at, new.accepted_at, new.events.count(), bytes);
-        self.sum_up(ledger);
+        sums.add_accepted(&stream, new.received_at, new.accepted_at, new.events.count(), bytes);
+        self.sum_up(sums);
         let batch = EventBatch {
             id,
             application: new.application,
@@ -163,7 +163,7 @@ impl State {
                     attempts: 0,
                     reason,
                     since: new.head.matched_at,
-                    course: Course { priority: new.priority, ..Course::default() },
+                    work_state: WorkState { priority: new.priority, ..WorkState::default() },
                 }),
                 None => self.add_work(Item {
                     batch: id,
@@ -174,13 +174,13 @@ impl State {
                     done: BTreeSet::new(),
                     attempts: 0,
                     due_at: new.head.matched_at,
-                    course: Course { priority: new.priority, ..Course::default() },
+                    work_state: WorkState { priority: new.priority, ..WorkState::default() },
                 }),
             }
         }
-        let mut ledger = Ledger::default();
-        ledger.made(&Stream::of_head(&new.head), &new.head, new.count);
-        self.sum_up(ledger);
+        let mut sums = MinuteSums::default();
+        sums.add_notifications(&Stream::of_head(&new.head), &new.head, new.count);
+        self.sum_up(sums);
         let closed_at = (new.count == 0).then_some(time);
         let batch = Batch {
             head: new.head,
@@ -210,7 +210,7 @@ impl State {
             done: BTreeSet::new(),
             attempts: retry.attempts,
             due_at: retry.due_at,
-            course: retry.course,
+            work_state: retry.work_state,
         });
     }
 
@@ -238,7 +238,7 @@ impl State {
         self.firings.insert(firing.id, (firing, new.run));
     }
 
-    pub(super) fn refire(&mut self, refired: Refired) {
+    pub(super) fn refire(&mut self, refired: RefiredBatch) {
         let Some((firing, _)) = self.firings.get_mut(&refired.id) else { return };
         firing.batches = firing.batches.saturating_sub(1);
         firing.first = EventBatchId(refired.batch.0 + 1);
@@ -260,12 +260,12 @@ impl State {
         for attempt in chunk.attempts.iter() {
             self.totals.attempts[attempt.outcome as usize] += 1;
         }
-        let Some(advance) = Advance::of(&chunk.attempts) else { return };
+        let Some(advance) = ProgressUpdate::of(&chunk.attempts) else { return };
         let Some(batch) = self.notification_batches.get_mut(&chunk.batch.0) else { return };
         let is_first = batch.progress.attempts == 0;
         let closes = batch.advance(&advance);
         let (first, last) = (batch.progress.first_sent_at, batch.progress.last_answered_at);
-        let told = Told {
+        let progress = BatchProgress {
             matched_at: batch.head.matched_at,
             accepted_at: batch.head.accepted_at,
             is_first,
@@ -273,10 +273,10 @@ impl State {
         };
         let of = Stream::of_head(&batch.head);
         let by = Stream::of_head(&NotificationHead { channel: chunk.channel, ..batch.head.clone() });
-        let mut ledger = Ledger::default();
-        ledger.tried(&by, &of, &told, &chunk.attempts);
+        let mut sums = MinuteSums::default();
+        sums.add_attempts(&by, &of, &progress, &chunk.attempts);
         batch.attempts.extend(chunk.attempts.iter().cloned());
-        self.sum_up(ledger);
+        self.sum_up(sums);
         if closes {
             self.close(chunk.batch, time);
         }
@@ -294,38 +294,38 @@ impl State {
         }
     }
 
-    fn sum_up(&mut self, ledger: Ledger<Stream>) {
-        for (key, activity) in ledger.into_entries() {
+    fn sum_up(&mut self, sums: MinuteSums<Stream>) {
+        for (key, activity) in sums.into_entries() {
             self.activity.entry(key).or_default().add(&activity);
         }
     }
 
-    /// Sums up what was matched, and lists the quantum.
-    pub(super) fn note_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) {
-        let mut ledger = Ledger::default();
+    /// Counts matched batches and firings, and stores the quantum.
+    pub(super) fn record_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) {
+        let mut sums = MinuteSums::default();
         for firing in &step.firings {
             let stream = Stream::Firings { application: firing.application.clone(), rule: firing.rule.clone() };
-            ledger.missed(&stream, firing.status == FiringStatus::Failed, firing.at);
+            sums.add_missed_firing(&stream, firing.status == FiringStatus::Failed, firing.at);
         }
         if let Some(quantum) = &step.quantum {
-            for TakenUp { id, application, class, source, accepted_at, .. } in &quantum.batches {
+            for QuantumInput { id, application, class, source, accepted_at, .. } in &quantum.batches {
                 let (application, class, source) = (application.clone(), class.clone(), source.clone());
                 let has_failed = step.failed.iter().any(|(claim, _)| claim.id == *id);
-                ledger.taken_up(&Stream::Events { application, class, source }, quantum, *accepted_at, has_failed);
+                sums.add_matched(&Stream::Events { application, class, source }, quantum, *accepted_at, has_failed);
             }
         }
-        self.sum_up(ledger);
+        self.sum_up(sums);
         if let Some(quantum) = Quantum::of(self.last.quantum + 1, step, first_batch) {
             self.last.quantum = quantum.id;
             self.quanta.insert(quantum.id, quantum);
         }
     }
 
-    /// Whether a request stands where a step takes it up, and what it opens again is still there.
-    pub(super) fn check_resent(&self, resent: &Resent) -> Result<(), StoreError> {
+    /// Checks the expected progress of a request, and that the batches it reopens exist.
+    pub(super) fn check_resent(&self, resent: &ResendProgress) -> Result<(), StoreError> {
         let found = self.resends.get(&resent.id).map(|(_, found)| found);
         if found.is_none_or(|found| found.reached != resent.from || found.done_at.is_some()) {
-            return Err(StoreError::Fenced(format!("the request {} to send again", resent.id)));
+            return Err(StoreError::Fenced(format!("the resend request {}", resent.id)));
         }
         match resent.reopened.iter().find(|reopened| !self.notification_batches.contains_key(&reopened.batch.0)) {
             Some(reopened) => Err(StoreError::Missing(reopened.batch.to_string())),
@@ -333,9 +333,9 @@ impl State {
         }
     }
 
-    pub(super) fn advance(&mut self, resent: Resent) {
+    pub(super) fn advance(&mut self, resent: ResendProgress) {
         let mut count = resent.reopens();
-        for Reopened { batch, ordinals, failed } in &resent.reopened {
+        for ReopenedNotifications { batch, ordinals, failed } in &resent.reopened {
             let Some(batch) = self.notification_batches.get_mut(&batch.0) else { continue };
             batch.progress.open += ordinals.len() as u32;
             batch.progress.failed = batch.progress.failed.saturating_sub(*failed);
@@ -351,7 +351,7 @@ impl State {
             let of_batch = self.suspensions.iter().filter(|(_, found)| found.batch == *batch).map(|(id, _)| *id);
             for id in of_batch.collect::<Vec<_>>() {
                 let Some(mut suspension) = self.suspensions.remove(&id) else { continue };
-                let meant = match cut_out(&mut suspension, ordinals) {
+                let selected = match split_suspension(&mut suspension, ordinals) {
                     None => {
                         self.suspensions.insert(id, suspension);
                         continue;
@@ -362,15 +362,15 @@ impl State {
                         cut
                     }
                 };
-                count += meant.ordinals.len() as u64;
+                count += selected.ordinals.len() as u64;
                 self.add_retry(Retry {
-                    batch: meant.batch,
-                    application: meant.application,
-                    channel: meant.channel,
-                    ordinals: meant.ordinals,
+                    batch: selected.batch,
+                    application: selected.application,
+                    channel: selected.channel,
+                    ordinals: selected.ordinals,
                     attempts: 0,
                     due_at: resent.now,
-                    course: Course { since: None, ..meant.course },
+                    work_state: WorkState { since: None, ..selected.work_state },
                 });
             }
         }
@@ -378,6 +378,46 @@ impl State {
             (request.reached, request.done_at) = (resent.reached, resent.done_at);
             request.notifications += count;
         }
+    }
+
+    /// Ends the open work of a removed application.
+    pub(super) fn end_application(&mut self, application: &Name, now: Timestamp) -> EndedWork {
+        let mut ended = EndedWork::default();
+        let of_application = self.work.iter().filter(|(_, item)| item.application == *application);
+        let ids: Vec<u64> = of_application.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.work_claims.remove(&id);
+            let Some(item) = self.work.remove(&id) else { continue };
+            let all = item.ordinals.clone().unwrap_or_else(|| (0..item.count).collect());
+            let open = all.into_iter().filter(|ordinal| !item.done.contains(ordinal)).collect();
+            ended.notifications += self.end(item.batch, item.channel, item.attempts, open, now);
+        }
+        let filter = SuspensionFilter { application: Some(application.clone()), ..SuspensionFilter::default() };
+        let ids: Vec<u64> = self.matching(&filter).map(|(id, _)| id).collect();
+        for id in ids {
+            let Some(Suspension { batch, channel, attempts, ordinals, .. }) = self.suspensions.remove(&id) else {
+                continue;
+            };
+            ended.notifications += self.end(batch, channel, attempts, ordinals, now);
+        }
+        for (id, events) in &mut self.event_batches {
+            if events.batch.application == *application && !matches!(events.state, EventBatchState::Matched(_)) {
+                self.event_claims.remove(id);
+                events.state = EventBatchState::Matched(now);
+                events.closed_at = (events.open == 0).then_some(now);
+                ended.event_batches += 1;
+            }
+        }
+        ended
+    }
+
+    /// Gives notifications of a removed application their closing attempt. Returns their number.
+    fn end(&mut self, batch: NotificationBatchId, channel: Name, number: u32, open: Vec<u32>, now: Timestamp) -> u64 {
+        let closing = |ordinal| ended_attempt(number, ordinal, APPLICATION_REMOVED, now);
+        let attempts: Vec<Attempt> = open.into_iter().map(closing).collect();
+        let count = attempts.len() as u64;
+        self.record(ReceiptChunk { batch, channel, attempts: attempts.into() }, now);
+        count
     }
 
     pub(super) fn mark_progress(&mut self, held: &[Claim<WorkItemId>], receipts: &[ReceiptChunk]) {
@@ -410,15 +450,15 @@ impl State {
     }
 }
 
-pub(super) fn is_free(claims: &BTreeMap<u64, Held>, id: u64, now: Timestamp) -> bool {
+pub(super) fn is_free(claims: &BTreeMap<u64, Lease>, id: u64, now: Timestamp) -> bool {
     claims.get(&id).is_none_or(|held| held.until <= now)
 }
 
 pub(super) fn check(
-    claims: &BTreeMap<u64, Held>,
+    claims: &BTreeMap<u64, Lease>,
     id: u64,
     token: u64,
     what: impl ToString,
-) -> Result<Held, StoreError> {
+) -> Result<Lease, StoreError> {
     claims.get(&id).filter(|held| held.token == token).copied().ok_or_else(|| StoreError::Fenced(what.to_string()))
 }

@@ -1,4 +1,4 @@
-//! The directory in memory.
+//! In-memory directory entries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,18 +14,18 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::{MemoryRecords, Shelf};
+use super::{MemoryRecords, RecordsState};
 use crate::{
     entries::{
-        Arrival, Branches, Built, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
-        EntryWatcher, LoginNames, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange,
-        StoredObject, Tree, Turn,
+        DiskCheck, ENTRY_CHANGES_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNode, EntryNumber, EntryReadJob,
+        EntryReader, EntryState, EntryWatcher, EntryWriteJob, EntryWriter, IndexDiff, LoginNames, Object, Placement,
+        PreparedAdd, PreparedEntry, PreparedModify, ROW_ATTRIBUTES, RowChange, StoredObject,
     },
     error::StoreError,
-    records::{Expect, NewSubscriber, NotMerged},
+    records::{MergeRefusal, NewSubscriber, Precondition},
 };
 
-/// What the directory has beside the subscribers.
+/// Data of the directory besides the subscribers.
 #[derive(Default)]
 pub(super) struct Directory {
     objects: BTreeMap<EntryNumber, StoredObject>,
@@ -36,35 +36,35 @@ pub(super) struct Directory {
     credentials: BTreeMap<EntryNumber, String>,
     definitions: Vec<(String, String)>,
     watcher: Option<Arc<dyn EntryWatcher>>,
-    untold: Vec<EntryChange>,
-    /// Entries whose credentials changed since it was last told.
-    credentials_untold: Vec<EntryNumber>,
-    /// What changed, by its place; the number 0 stands where the feed was cut.
+    pending_changes: Vec<EntryChange>,
+    /// Entries whose credentials changed since the last notification.
+    pending_credentials: Vec<EntryNumber>,
+    /// Changed entries by sequence; entry number 0 marks the start of a new log.
     changes: BTreeMap<u64, EntryNumber>,
 }
 
 impl Directory {
-    /// Tells what was changed since it was last told.
-    pub(super) fn tell(&mut self) {
-        let changes = std::mem::take(&mut self.untold);
+    /// Notifies the watcher of the changes since the last call.
+    pub(super) fn notify_watcher(&mut self) {
+        let changes = std::mem::take(&mut self.pending_changes);
         if let Some(watcher) = self.watcher.as_ref().filter(|_| !changes.is_empty()) {
             watcher.changed(changes);
         }
-        let credentials = std::mem::take(&mut self.credentials_untold);
+        let credentials = std::mem::take(&mut self.pending_credentials);
         if let Some(watcher) = self.watcher.as_ref().filter(|_| !credentials.is_empty()) {
             watcher.credentials_changed(&credentials);
         }
     }
 
     fn put_credential(&mut self, number: EntryNumber, credential: Option<String>) {
-        self.credentials_untold.push(number);
+        self.pending_credentials.push(number);
         match credential {
             Some(credential) => self.credentials.insert(number, credential),
             None => self.credentials.remove(&number),
         };
     }
 
-    /// A subscriber was made, changed or removed.
+    /// A subscriber was created, changed or removed.
     pub(super) fn changed(&mut self, old: Option<&Subscriber>, new: Option<&Subscriber>) {
         let node = |subscriber: &Subscriber| self.node_of(subscriber);
         let (before, now) = (old.map(node), new.map(node));
@@ -75,19 +75,19 @@ impl Directory {
         }
     }
 
-    /// Whether a subscriber has a place in the tree.
+    /// Whether a subscriber has a placement.
     pub(super) fn is_placed(&self, number: SubscriberNumber) -> bool {
         self.placements.contains_key(&number)
     }
 
-    /// Whether the first of two may become a part of the second.
-    pub(super) fn may_merge(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<(), NotMerged> {
+    /// Checks whether the first of two subscribers may be merged into the second.
+    pub(super) fn may_merge(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<(), MergeRefusal> {
         if self.credentials.contains_key(&from.into()) {
-            return Err(NotMerged::HasPassword);
+            return Err(MergeRefusal::HasPassword);
         }
         let parent = |number| self.placements.get(&number).map(|placement| placement.parent);
         match parent(from) {
-            Some(stands) if Some(stands) != parent(into) => Err(NotMerged::OtherContainer),
+            Some(stands) if Some(stands) != parent(into) => Err(MergeRefusal::OtherContainer),
             _ => Ok(()),
         }
     }
@@ -96,98 +96,98 @@ impl Directory {
         self.changes.last_key_value().map_or(0, |(place, _)| *place)
     }
 
-    /// One place is left out, so that nobody who was told of the last change goes on.
-    fn cut_feed(&mut self) {
+    /// Skips a sequence, so that no reader can continue from the last change.
+    fn start_new_log(&mut self) {
         self.changes = BTreeMap::from([(self.last_change() + 2, EntryNumber(0))]);
     }
 
-    fn node_of(&self, subscriber: &Subscriber) -> Node {
-        Node::Subscriber(Box::new(subscriber.clone()), self.placements.get(&subscriber.number).cloned())
+    fn node_of(&self, subscriber: &Subscriber) -> EntryNode {
+        EntryNode::Subscriber(Box::new(subscriber.clone()), self.placements.get(&subscriber.number).cloned())
     }
 
-    fn node_changed(&mut self, old: Option<Node>, now: Option<Node>) {
+    fn node_changed(&mut self, old: Option<EntryNode>, now: Option<EntryNode>) {
         let Some(watcher) = self.watcher.clone() else {
             if !std::mem::take(&mut self.indexes).is_empty() {
-                self.cut_feed();
+                self.start_new_log();
             }
             return;
         };
-        if let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old.as_ref(), now) {
-            self.turned(gone, made, told);
+        if let Some(IndexDiff { gone, made, change }) = IndexDiff::of(&*watcher, old.as_ref(), now) {
+            self.index_diff(gone, made, change);
         }
     }
 
-    fn holds(&self, built: &Built) -> bool {
-        self.watcher.as_ref().is_some_and(|watcher| watcher.holds(built))
+    fn is_still_valid(&self, built: &PreparedEntry) -> bool {
+        self.watcher.as_ref().is_some_and(|watcher| watcher.is_still_valid(built))
     }
 
-    fn turned(&mut self, gone: Vec<EntryKey>, made: Vec<EntryKey>, told: EntryChange) {
+    fn index_diff(&mut self, gone: Vec<EntryKey>, made: Vec<EntryKey>, change: EntryChange) {
         for EntryKey { index, key } in gone {
-            self.keys.remove(&(index, key, told.number));
+            self.keys.remove(&(index, key, change.number));
         }
-        self.keys.extend(made.into_iter().map(|EntryKey { index, key }| (index, key, told.number)));
+        self.keys.extend(made.into_iter().map(|EntryKey { index, key }| (index, key, change.number)));
         let place = self.last_change() + 1;
-        self.changes.insert(place, told.number);
-        if self.changes.len() as u64 > ENTRY_FEED_KEPT {
+        self.changes.insert(place, change.number);
+        if self.changes.len() as u64 > ENTRY_CHANGES_KEPT {
             self.changes.pop_first();
         }
-        self.untold.push(told);
+        self.pending_changes.push(change);
     }
 }
 
 #[async_trait]
 impl Entries for MemoryRecords {
     fn watch(&self, watcher: Arc<dyn EntryWatcher>) {
-        self.shelf.lock().directory.watcher.get_or_insert(watcher);
+        self.state.lock().directory.watcher.get_or_insert(watcher);
     }
 
-    async fn look(&self, job: LookJob) -> Result<(), StoreError> {
-        job(&*self.shelf.lock())
+    async fn read(&self, job: EntryReadJob) -> Result<(), StoreError> {
+        job(&*self.state.lock())
     }
 
-    async fn change(&self, _room: Room, job: ChangeJob) -> Result<(), StoreError> {
-        MemoryRecords::change(self, |shelf| job(shelf))
+    async fn change(&self, _room: DiskCheck, job: EntryWriteJob) -> Result<(), StoreError> {
+        MemoryRecords::change(self, |state| job(state))
     }
 
-    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError> {
-        MemoryRecords::change(self, |shelf| shelf.retouch(retouch))
+    async fn modify_prepared(&self, modify_prepared: PreparedModify) -> Result<bool, StoreError> {
+        MemoryRecords::change(self, |state| state.modify_prepared(modify_prepared))
     }
 
-    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError> {
-        MemoryRecords::change(self, |shelf| shelf.arrive(arrival))
+    async fn add_prepared(&self, arrival: PreparedAdd) -> Result<bool, StoreError> {
+        MemoryRecords::change(self, |state| state.add_prepared(arrival))
     }
 }
 
-impl Shelf {
-    fn retouch(&mut self, retouch: Retouch) -> Result<bool, StoreError> {
-        let Retouch { number, revision, attributes, gone, made, now, built, .. } = retouch;
-        let holds = self.directory.holds(&built);
+impl RecordsState {
+    fn modify_prepared(&mut self, modify_prepared: PreparedModify) -> Result<bool, StoreError> {
+        let PreparedModify { number, revision, attributes, gone, made, now, built, .. } = modify_prepared;
+        let is_valid = self.directory.is_still_valid(&built);
         let is_it = |found: &&Subscriber| found.number == number && found.revision == revision;
-        let Some(old) = self.subscribers.values().find(is_it).filter(|_| holds).cloned() else { return Ok(false) };
-        if self.may_be_taken(Some(number.into()), &made)? {
+        let Some(old) = self.subscribers.values().find(is_it).filter(|_| is_valid).cloned() else { return Ok(false) };
+        if self.may_conflict(Some(number.into()), &made)? {
             return Ok(false);
         }
         let damaged = |error: serde_json::Error| StoreError::Damaged(error.to_string());
         let attributes = serde_json::from_str(&attributes).map_err(damaged)?;
         self.touched.push(number);
-        self.tell_profile(&old);
+        self.log_profile(&old);
         let profile = Profile { attributes, ..old.profile.clone() };
         let new = Subscriber { profile, updated_at: now, revision: revision + 1, ..old };
         self.subscribers.insert(new.id.clone(), new);
         let keys = [&gone[..], &made].concat();
-        let told = EntryChange { number: number.into(), keys, renamed: false, now: Now::Built(built) };
-        self.directory.turned(gone, made, told);
+        let change = EntryChange { number: number.into(), keys, renamed: false, now: EntryState::Prepared(built) };
+        self.directory.index_diff(gone, made, change);
         Ok(true)
     }
 
-    fn arrive(&mut self, arrival: Arrival) -> Result<bool, StoreError> {
-        let Arrival { new, placement, credential, keys, now, built } = arrival;
+    fn add_prepared(&mut self, arrival: PreparedAdd) -> Result<bool, StoreError> {
+        let PreparedAdd { new, placement, credential, keys, now, built } = arrival;
         let is_free = self.child(Some(placement.parent), &placement.rdn_key)?.is_none();
         let stands = self.directory.objects.contains_key(&placement.parent) && is_free;
-        if self.may_be_taken(None, &keys)? {
+        if self.may_conflict(None, &keys)? {
             return Ok(false);
         }
-        if !stands || self.subscribers.contains_key(&new.id) || !self.directory.holds(&built) {
+        if !stands || self.subscribers.contains_key(&new.id) || !self.directory.is_still_valid(&built) {
             return Ok(false);
         }
         self.last_subscriber += 1;
@@ -207,31 +207,31 @@ impl Shelf {
             self.directory.put_credential(number, credential);
         }
         self.subscribers.insert(made.id.clone(), made);
-        let told = EntryChange { number, keys: keys.clone(), renamed: false, now: Now::Built(built) };
-        self.directory.turned(Vec::new(), keys, told);
+        let change = EntryChange { number, keys: keys.clone(), renamed: false, now: EntryState::Prepared(built) };
+        self.directory.index_diff(Vec::new(), keys, change);
         Ok(true)
     }
 }
 
-impl Branches for Shelf {
-    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+impl EntryReader for RecordsState {
+    fn node(&self, number: EntryNumber) -> Result<Option<EntryNode>, StoreError> {
         Ok(match number.subscriber() {
             Some(number) => {
                 let found = self.subscribers.values().find(|found| found.number == number);
                 found.map(|found| self.directory.node_of(found))
             }
-            None => self.directory.objects.get(&number).cloned().map(Node::Object),
+            None => self.directory.objects.get(&number).cloned().map(EntryNode::Object),
         })
     }
 
-    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError> {
+    fn subscriber(&self, id: &SubscriberId) -> Result<Option<EntryNode>, StoreError> {
         Ok(self.subscribers.get(id).map(|found| self.directory.node_of(found)))
     }
 
-    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<EntryNode>, StoreError> {
         let is_it = |object: &&StoredObject| object.object.parent == parent && &*object.object.rdn_key == rdn_key;
         if let Some(object) = self.directory.objects.values().find(is_it) {
-            return Ok(Some(Node::Object(object.clone())));
+            return Ok(Some(EntryNode::Object(object.clone())));
         }
         let placed = |(_, at): &(&SubscriberNumber, &Placement)| Some(at.parent) == parent && &*at.rdn_key == rdn_key;
         match self.directory.placements.iter().find(placed) {
@@ -240,11 +240,11 @@ impl Branches for Shelf {
         }
     }
 
-    fn head(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+    fn head(&self, number: EntryNumber) -> Result<Option<EntryNode>, StoreError> {
         Ok(self.node(number)?.map(without_rows))
     }
 
-    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<EntryNode>, StoreError> {
         Ok(self.child(parent, rdn_key)?.map(without_rows))
     }
 
@@ -265,7 +265,7 @@ impl Branches for Shelf {
         after: Option<EntryNumber>,
         limit: usize,
     ) -> Result<Vec<EntryNumber>, StoreError> {
-        Ok(self.page(Some(parent), unplaced, after, limit)?.iter().map(Node::number).collect())
+        Ok(self.page(Some(parent), unplaced, after, limit)?.iter().map(EntryNode::number).collect())
     }
 
     fn with_children(&self, numbers: &[EntryNumber]) -> Result<Vec<EntryNumber>, StoreError> {
@@ -284,21 +284,21 @@ impl Branches for Shelf {
         unplaced: bool,
         after: Option<EntryNumber>,
         limit: usize,
-    ) -> Result<Vec<Node>, StoreError> {
-        let is_meant = |node: &Node| {
+    ) -> Result<Vec<EntryNode>, StoreError> {
+        let is_selected = |node: &EntryNode| {
             parent.is_none()
                 || match node {
-                    Node::Subscriber(_, None) => unplaced,
+                    EntryNode::Subscriber(_, None) => unplaced,
                     node => node.parent() == parent,
                 }
         };
-        let objects = self.directory.objects.values().cloned().map(Node::Object);
+        let objects = self.directory.objects.values().cloned().map(EntryNode::Object);
         let mut subscribers: Vec<&Subscriber> = self.subscribers.values().collect();
         subscribers.sort_by_key(|found| found.number);
         let all = objects.chain(subscribers.into_iter().map(|found| self.directory.node_of(found)));
         let place = |number: EntryNumber| (number.0 < 0, number.0.unsigned_abs());
-        let behind = all.skip_while(|node| after.is_some_and(|after| place(node.number()) <= place(after)));
-        Ok(behind.filter(is_meant).take(limit).collect())
+        let later = all.skip_while(|node| after.is_some_and(|after| place(node.number()) <= place(after)));
+        Ok(later.filter(is_selected).take(limit).collect())
     }
 
     fn found(
@@ -309,7 +309,7 @@ impl Branches for Shelf {
         limit: usize,
     ) -> Result<Option<Vec<EntryNumber>>, StoreError> {
         let is_within = |key: &[u8]| {
-            let behind = match from {
+            let later = match from {
                 Bound::Included(from) => key >= from,
                 Bound::Excluded(from) => key > from,
                 Bound::Unbounded => true,
@@ -319,16 +319,16 @@ impl Branches for Shelf {
                 Bound::Excluded(to) => key < to,
                 Bound::Unbounded => true,
             };
-            behind && before
+            later && before
         };
-        let meant = self.directory.keys.iter().filter(|(name, key, _)| &**name == index && is_within(key));
-        let numbers: BTreeSet<EntryNumber> = meant.map(|(_, _, number)| *number).collect();
+        let selected = self.directory.keys.iter().filter(|(name, key, _)| &**name == index && is_within(key));
+        let numbers: BTreeSet<EntryNumber> = selected.map(|(_, _, number)| *number).collect();
         Ok((numbers.len() <= limit).then(|| numbers.into_iter().collect()))
     }
 
     fn first(&self, index: &str, limit: usize) -> Result<Vec<EntryNumber>, StoreError> {
-        let meant = self.directory.keys.iter().filter(|(name, key, _)| &**name == index && !key.is_empty());
-        Ok(meant.map(|(_, _, number)| *number).take(limit).collect())
+        let selected = self.directory.keys.iter().filter(|(name, key, _)| &**name == index && !key.is_empty());
+        Ok(selected.map(|(_, _, number)| *number).take(limit).collect())
     }
 
     fn entry_feed(&self) -> Result<EntryFeed, StoreError> {
@@ -337,8 +337,8 @@ impl Branches for Shelf {
     }
 
     fn entries_changed(&self, after: u64, limit: usize) -> Result<Vec<(u64, EntryNumber)>, StoreError> {
-        let behind = self.directory.changes.range(after.saturating_add(1)..).filter(|(_, number)| number.0 != 0);
-        Ok(behind.take(limit).map(|(place, number)| (*place, *number)).collect())
+        let later = self.directory.changes.range(after.saturating_add(1)..).filter(|(_, number)| number.0 != 0);
+        Ok(later.take(limit).map(|(place, number)| (*place, *number)).collect())
     }
 
     fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
@@ -360,40 +360,40 @@ impl Branches for Shelf {
     }
 }
 
-impl Shelf {
-    /// Lets the entries follow that name one which got another name or went.
-    pub(super) fn follow(&mut self, old: &Node, now: Option<&Node>) -> Result<(), StoreError> {
+impl RecordsState {
+    /// Updates the entries that reference a renamed or removed entry.
+    pub(super) fn update_references(&mut self, old: &EntryNode, now: Option<&EntryNode>) -> Result<(), StoreError> {
         let is_renamed = now.is_none_or(|now| old.place() != now.place());
         match self.directory.watcher.clone().filter(|_| is_renamed) {
-            Some(watcher) => watcher.follow(self, old, now),
+            Some(watcher) => watcher.update_references(self, old, now),
             None => Ok(()),
         }
     }
 
-    /// Refuses a login name that another entry has.
+    /// Returns an error if another entry has one of the login names.
     pub(super) fn check_login(&self, entry: Option<EntryNumber>, names: LoginNames<'_>) -> Result<(), StoreError> {
         let Some(watcher) = &self.directory.watcher else { return Ok(()) };
-        match watcher.taken_login(self, entry, names)? {
+        match watcher.find_login_conflict(self, entry, names)? {
             Some(name) => Err(StoreError::Taken(format!("another entry with the login name `{name}`"))),
             None => Ok(()),
         }
     }
 
-    fn may_be_taken(&self, entry: Option<EntryNumber>, made: &[EntryKey]) -> Result<bool, StoreError> {
+    fn may_conflict(&self, entry: Option<EntryNumber>, made: &[EntryKey]) -> Result<bool, StoreError> {
         match &self.directory.watcher {
-            Some(watcher) => watcher.may_be_taken(self, entry, made),
+            Some(watcher) => watcher.may_conflict(self, entry, made),
             None => Ok(false),
         }
     }
 
-    /// The entry of a subscriber.
-    pub(super) fn entry_of(&self, subscriber: &Subscriber) -> Node {
+    /// Entry of a subscriber.
+    pub(super) fn entry_of(&self, subscriber: &Subscriber) -> EntryNode {
         self.directory.node_of(subscriber)
     }
 }
 
-impl Tree for Shelf {
-    fn branches(&self) -> &dyn Branches {
+impl EntryWriter for RecordsState {
+    fn reader(&self) -> &dyn EntryReader {
         self
     }
 
@@ -403,7 +403,7 @@ impl Tree for Shelf {
         let number = EntryNumber(self.directory.last_object);
         let made = StoredObject { number, object: new, created_at: now, updated_at: now, revision: 1 };
         self.directory.objects.insert(number, made.clone());
-        self.directory.node_changed(None, Some(Node::Object(made)));
+        self.directory.node_changed(None, Some(EntryNode::Object(made)));
         Ok(number)
     }
 
@@ -412,9 +412,9 @@ impl Tree for Shelf {
         self.check_login(Some(old.number), names)?;
         let changed = StoredObject { object: new, updated_at: now, revision: old.revision + 1, ..old.clone() };
         self.directory.objects.insert(old.number, changed.clone());
-        let (old, now) = (Node::Object(old.clone()), Node::Object(changed));
+        let (old, now) = (EntryNode::Object(old.clone()), EntryNode::Object(changed));
         self.directory.node_changed(Some(old.clone()), Some(now.clone()));
-        self.follow(&old, Some(&now))
+        self.update_references(&old, Some(&now))
     }
 
     fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError> {
@@ -430,8 +430,8 @@ impl Tree for Shelf {
         }
         (stored.updated_at, stored.revision) = (now, stored.revision + 1);
         let keys = [&gone[..], made].concat();
-        let told = EntryChange { number: old.number, keys, renamed: false, now: Now::Unread };
-        self.directory.turned(gone.clone(), made.clone(), told);
+        let change = EntryChange { number: old.number, keys, renamed: false, now: EntryState::Unread };
+        self.directory.index_diff(gone.clone(), made.clone(), change);
         Ok(())
     }
 
@@ -439,7 +439,7 @@ impl Tree for Shelf {
         &mut self,
         new: NewSubscriber,
         placement: Option<Placement>,
-        expect: Expect,
+        expect: Precondition,
         now: Timestamp,
     ) -> Result<EntryNumber, StoreError> {
         let number = match self.subscribers.get(&new.id) {
@@ -449,7 +449,7 @@ impl Tree for Shelf {
         let before = self.node(number.into())?;
         let was_placed = before.is_none();
         if let Some(placement) = placement.clone().filter(|_| was_placed) {
-            // Its place must be known when its making is told.
+            // The placement must be known when the new entry is indexed.
             self.directory.placements.insert(number, placement);
         }
         let revision = self.subscribers.get(&new.id).map(|found| found.revision);
@@ -463,7 +463,7 @@ impl Tree for Shelf {
             let now = self.node(number.into())?;
             self.directory.node_changed(before.clone(), now.clone());
             if let Some(before) = &before {
-                self.follow(before, now.as_ref())?;
+                self.update_references(before, now.as_ref())?;
             }
         }
         Ok(number.into())
@@ -471,23 +471,23 @@ impl Tree for Shelf {
 
     fn change_subscriber(
         &mut self,
-        _old: &Node,
+        _old: &EntryNode,
         new: NewSubscriber,
         placement: Option<Placement>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        Tree::put_subscriber(self, new, placement, Expect::Present, now).map(|_| ())
+        EntryWriter::put_subscriber(self, new, placement, Precondition::Present, now).map(|_| ())
     }
 
     fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
         match self.node(number)? {
-            Some(Node::Subscriber(subscriber, _)) => self.remove_subscriber(&subscriber.id, Expect::Present),
-            Some(Node::Object(object)) => {
+            Some(EntryNode::Subscriber(subscriber, _)) => self.remove_subscriber(&subscriber.id, Precondition::Present),
+            Some(EntryNode::Object(object)) => {
                 self.directory.objects.remove(&number);
                 self.directory.put_credential(number, None);
-                let old = Node::Object(object);
+                let old = EntryNode::Object(object);
                 self.directory.node_changed(Some(old.clone()), None);
-                self.follow(&old, None)
+                self.update_references(&old, None)
             }
             None => Ok(()),
         }
@@ -499,7 +499,7 @@ impl Tree for Shelf {
     }
 
     fn cut_entry_feed(&mut self) -> Result<(), StoreError> {
-        self.directory.cut_feed();
+        self.directory.start_new_log();
         Ok(())
     }
 
@@ -522,7 +522,7 @@ impl Tree for Shelf {
             let keys = watcher.keys(node).into_iter().map(|EntryKey { index, key }| (index, key, node.number()));
             self.directory.keys.extend(keys);
         }
-        Ok(page.last().filter(|_| page.len() == limit).map(Node::number))
+        Ok(page.last().filter(|_| page.len() == limit).map(EntryNode::number))
     }
 
     fn set_indexes(&mut self, indexes: &[String]) -> Result<(), StoreError> {
@@ -533,7 +533,7 @@ impl Tree for Shelf {
     }
 }
 
-/// The texts of a value, or of its items.
+/// Texts of a value or of its items.
 fn texts(value: &Value) -> Vec<Box<str>> {
     match value {
         Value::List(items) => items.iter().filter_map(Value::as_text).map(Into::into).collect(),
@@ -541,8 +541,8 @@ fn texts(value: &Value) -> Vec<Box<str>> {
     }
 }
 
-fn without_rows(mut node: Node) -> Node {
-    if let Node::Object(stored) = &mut node {
+fn without_rows(mut node: EntryNode) -> EntryNode {
+    if let EntryNode::Object(stored) = &mut node {
         stored.object.attributes.retain(|name, _| !ROW_ATTRIBUTES.contains(&name.as_str()));
     }
     node

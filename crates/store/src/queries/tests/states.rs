@@ -1,10 +1,10 @@
-//! Queries that join with what is kept of earlier events.
+//! Queries that join with values about earlier events.
 
 use tocsin_model::field::Field;
 
 use super::*;
 
-/// What is kept of trades by symbol, and of trades by symbol and lateness.
+/// Values of trades by symbol, and by symbol and lateness.
 fn states() -> Vec<StateTable> {
     let fields = |fields: &[(&str, FieldType)]| {
         Fields::new(fields.iter().map(|(text, kind)| Field::new(name(text), *kind)).collect())
@@ -35,18 +35,18 @@ fn checked(sql: &str) -> Result<Arc<QuerySet>, Vec<Problem>> {
 const LAST_OF_EACH: &str = r#"SELECT e._event, w._subscription, d._last AS total, d._last_at AS since
     FROM events e JOIN "trade.day" d ON d.symbol = e.symbol JOIN watch w ON w.symbol = d.symbol"#;
 
-/// What a query gives for a trade of AB and one of CD.
-fn told(tables: &mut QueryTables, sql: &str) -> Vec<String> {
+/// The result of a query for a trade of AB and one of CD.
+fn query_rows(tables: &mut QueryTables, sql: &str) -> Vec<String> {
     let application = application(sql);
     let (batch, fields) = batch(&application, "trade", &[r#"{"symbol": "AB"}"#, r#"{"symbol": "CD"}"#]);
-    let firings = tables.run(&batch, &fields, &nothing(), |_| true).expect("a batch");
+    let firings = tables.run(&batch, &fields, &no_columns(), |_| true).expect("a batch");
     let found = firings[0].outcome.clone().unwrap_or_else(|reason| panic!("{reason}"));
     let row = |found: QueryMatch| format!("{} {} {:?}", found.event, found.subscription, found.values);
     found.into_iter().map(row).collect()
 }
 
 #[test]
-fn a_query_joins_with_what_was_told_last() {
+fn a_query_joins_with_the_last_values() {
     let set = checked(LAST_OF_EACH).unwrap_or_else(|problems| panic!("{problems:?}"));
     assert_eq!(set.reads_of_states().collect::<Vec<_>>(), ["trade.day"]);
     let mut tables = QueryTables::open(set).expect("a database").expect("a query");
@@ -55,25 +55,25 @@ fn a_query_joins_with_what_was_told_last() {
     let row = |symbol: &str, last: f64| {
         vec![Value::from(symbol), Value::Number(last), Value::Number(9.0), Value::Timestamp(Timestamp(ACCEPTED))]
     };
-    assert_eq!(told(&mut tables, LAST_OF_EACH), Vec::<String>::new());
+    assert_eq!(query_rows(&mut tables, LAST_OF_EACH), Vec::<String>::new());
     tables.keep("trade.day", b"ab", Some(&row("AB", 1.5)));
     tables.keep("trade.day", b"cd", Some(&row("CD", 2.0)));
-    // One that no query reads.
+    // A table that no query reads.
     tables.keep("trade.both", b"ab", Some(&[]));
     let at = "Timestamp(Timestamp(1795253400000000))";
     assert_eq!(
-        told(&mut tables, LAST_OF_EACH),
+        query_rows(&mut tables, LAST_OF_EACH),
         [format!("0 s-1 [Number(1.5), {at}]"), format!("1 s-2 [Number(2.0), {at}]")]
     );
     tables.keep("trade.day", b"ab", Some(&row("AB", 3.0)));
     tables.keep("trade.day", b"cd", None);
-    assert_eq!(told(&mut tables, LAST_OF_EACH), [format!("0 s-1 [Number(3.0), {at}]")]);
+    assert_eq!(query_rows(&mut tables, LAST_OF_EACH), [format!("0 s-1 [Number(3.0), {at}]")]);
     tables.forget_states();
-    assert_eq!(told(&mut tables, LAST_OF_EACH), Vec::<String>::new());
+    assert_eq!(query_rows(&mut tables, LAST_OF_EACH), Vec::<String>::new());
 }
 
 #[test]
-fn the_key_is_an_index_and_reading_all_keys_is_warned_of() {
+fn the_key_has_an_index_and_scans_of_all_keys_give_a_warning() {
     let of = |sql: &str| {
         let set = checked(sql).unwrap_or_else(|problems| panic!("{problems:?}"));
         let (plan, warnings) = set.plan(&name("sum")).expect("a plan");
@@ -94,8 +94,8 @@ fn the_key_is_an_index_and_reading_all_keys_is_warned_of() {
 }
 
 #[test]
-fn what_is_misspelt_is_told_with_what_is_meant() {
-    let told = |sql: &str| match checked(sql) {
+fn misspelled_names_give_a_hint() {
+    let problem = |sql: &str| match checked(sql) {
         Ok(_) => "fine".to_owned(),
         Err(problems) => problems[0].to_string(),
     };
@@ -103,8 +103,8 @@ fn what_is_misspelt_is_told_with_what_is_meant() {
         format!("SELECT e._event, w._subscription FROM events e JOIN watch w ON w.symbol = e.symbol {rest}")
     };
     expect!["rules.sum.sql: no such table: trade.dya; did you mean `trade.day`?"]
-        .assert_eq(&told(&select(r#"JOIN "trade.dya" d"#)));
+        .assert_eq(&problem(&select(r#"JOIN "trade.dya" d"#)));
     expect!["rules.sum.sql: no such column: d._hihg; did you mean `_high`?"]
-        .assert_eq(&told(&select(r#"JOIN "trade.day" d ON d.symbol = e.symbol AND d._hihg > 1"#)));
-    assert!(told(r#"INSERT INTO "trade.day" (symbol) VALUES ('A')"#).contains("may not change anything"));
+        .assert_eq(&problem(&select(r#"JOIN "trade.day" d ON d.symbol = e.symbol AND d._hihg > 1"#)));
+    assert!(problem(r#"INSERT INTO "trade.day" (symbol) VALUES ('A')"#).contains("may not change anything"));
 }

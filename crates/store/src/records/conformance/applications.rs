@@ -1,4 +1,4 @@
-//! Applications and their versions, keys, and whether anything can be stored.
+//! Conformance: applications, their versions, API keys, and the probe.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn an_application_keeps_its_history() {
         assert_eq!(records.application(&quakes, Some(3)).await.expect("read"), None);
         assert_eq!(records.application(&name("none"), None).await.expect("read"), None);
 
-        records.put_subscriber(person("ann", &[]), Expect::Any, at(4)).await.expect("stored");
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(4)).await.expect("stored");
         records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
         let other = NewSubscription { application: stock.clone(), ..interest("ann", None) };
         records.put_subscription(other, at(4)).await.expect("stored");
@@ -40,11 +40,11 @@ fn an_application_keeps_its_history() {
 }
 
 #[test]
-fn a_large_application_goes_in_steps() {
+fn a_large_application_is_removed_in_steps() {
     check(async |records| {
         records.put_application(&name("quakes"), "q", "ann", at(1)).await.expect("stored");
-        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
-        let many = 2 * REMOVED_AT_ONCE + 1;
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(1)).await.expect("stored");
+        let many = 2 * REMOVED_SUBSCRIPTIONS_MAX + 1;
         records.put_subscriptions(vec![interest("ann", None); many], at(1)).await.expect("stored");
         assert_eq!(records.counts().subscriptions, many as u64);
         records.remove_application(&name("quakes"), at(2)).await.expect("removed");
@@ -54,7 +54,7 @@ fn a_large_application_goes_in_steps() {
 }
 
 #[test]
-fn api_keys_are_kept_as_hashes() {
+fn api_keys_are_stored_as_hashes() {
     check(async |records| {
         let key = |id: &str, seconds| ApiKey {
             id: id.to_owned(),
@@ -65,18 +65,19 @@ fn api_keys_are_kept_as_hashes() {
             created_at: at(seconds),
             expires_at: (seconds > 1).then(|| at(99)),
         };
-        let mut told = records.newest_key_change();
-        let mut is_told = || told.has_changed().expect("it is open") && *told.borrow_and_update() == newest(records);
+        let mut key_changes = records.newest_key_change();
+        let mut is_notified =
+            || key_changes.has_changed().expect("it is open") && *key_changes.borrow_and_update() == newest(records);
         records.put_api_key(key("b", 1)).await.expect("stored");
-        assert!(is_told());
+        assert!(is_notified());
         records.put_api_key(key("a", 2)).await.expect("stored");
         assert!(matches!(records.put_api_key(key("a", 3)).await, Err(StoreError::Taken(_))));
         assert_eq!(records.api_keys().await.expect("read"), [key("b", 1), key("a", 2)]);
-        assert!(is_told());
-        records.put_subscriber(person("ann", &[]), Expect::Any, at(3)).await.expect("stored");
-        assert!(!is_told());
+        assert!(is_notified());
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(3)).await.expect("stored");
+        assert!(!is_notified());
         records.remove_api_key("b").await.expect("removed");
-        assert!(is_told());
+        assert!(is_notified());
         assert!(is_missing(records.remove_api_key("b").await));
         assert_eq!(records.api_keys().await.expect("read"), [key("a", 2)]);
         assert_eq!(news(records, ChangeSequence(0)).await, ["API key"; 3]);

@@ -1,10 +1,10 @@
-//! Subscriptions with schedules.
+//! Conformance: subscriptions with schedules.
 
 use super::*;
 
-/// A subscription with a schedule.
+/// Subscription with a schedule.
 fn scheduled(subscriber: &str, key: &str, schedule: Option<&str>) -> NewSubscription {
-    let terms = Terms { schedule: schedule.map(Box::from), ..Terms::default() };
+    let terms = SubscriptionParams { schedule: schedule.map(Box::from), ..SubscriptionParams::default() };
     NewSubscription { terms, ..interest(subscriber, Some(key)) }
 }
 
@@ -31,7 +31,7 @@ fn subscriptions_with_the_same_due_times_are_together() {
         };
         let morning = at_time("2027-01-05T06:30:00Z");
         for (id, zone) in [("ann", Some("Europe/Vienna")), ("bob", None), ("eve", None)] {
-            records.put_subscriber(in_zone(id, zone), Expect::Any, at(1)).await.expect("stored");
+            records.put_subscriber(in_zone(id, zone), Precondition::Any, at(1)).await.expect("stored");
         }
         let lines = vec![
             scheduled("ann", "1", Some(FLOATING)),
@@ -65,7 +65,7 @@ fn subscriptions_with_the_same_due_times_are_together() {
         assert_eq!(of, Some((VIENNA.into(), morning)));
         assert_eq!(records.schedule_of(SubscriptionId(ids[3])).await.expect("read"), None);
 
-        // Whoever moves takes along what the last run has told: at 07:00 UTC it is 08:00 in Vienna.
+        // A moved subscription keeps its last run: 07:00 UTC is 08:00 in Vienna.
         let noon = at_time("2027-01-05T12:00:00Z");
         records.put_subscription(scheduled("bob", "1", Some(WEEKLY)), noon).await.expect("stored");
         assert_eq!(members(records, VIENNA).await, [(ids[0], since.clone())]);
@@ -74,29 +74,29 @@ fn subscriptions_with_the_same_due_times_are_together() {
             [(ids[1], "2027-01-05T07:00:00Z".to_owned()), (ids[4], since.clone())]
         );
         let before = newest(records);
-        records.put_subscriber(in_zone("ann", Some("Asia/Tokyo")), Expect::Any, noon).await.expect("stored");
+        records.put_subscriber(in_zone("ann", Some("Asia/Tokyo")), Precondition::Any, noon).await.expect("stored");
         assert_eq!(news(records, before).await, ["profile 1", "subscriber 1"], "it matters to her schedule");
         let tokyo = VIENNA.replace("Europe/Vienna", "Asia/Tokyo");
         let moved = records.scheduled_subscriptions(&application, &class, &tokyo, None, 9).await.expect("read");
         assert!(moved[0].joined > before);
         assert_eq!(members(records, &tokyo).await, [(ids[0], "2027-01-05T07:00:00Z".to_owned())]);
 
-        // Who is disabled is not due, and begins anew later.
+        // A disabled subscription is not due, and begins anew when enabled.
         let disabled =
             SubscriptionChange { terms: scheduled("x", "x", Some(FLOATING)).terms, ..change(None, false, "{}") };
         let enabled = SubscriptionChange { enabled: true, ..disabled.clone() };
         let third = SubscriptionId(ids[2]);
-        records.update_subscription(third, disabled, Expect::Any, noon).await.expect("stored");
+        records.update_subscription(third, disabled, Precondition::Any, noon).await.expect("stored");
         assert!(members(records, utc).await.is_empty());
         assert!(
             !records.forget_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"),
             "it may come back"
         );
         let evening = at_time("2027-01-05T20:00:00Z");
-        records.update_subscription(third, enabled, Expect::Any, evening).await.expect("stored");
+        records.update_subscription(third, enabled, Precondition::Any, evening).await.expect("stored");
         assert_eq!(members(records, utc).await, [(ids[2], evening.to_string())]);
 
-        records.remove_subscriber(&who("bob"), Expect::Any, evening).await.expect("removed");
+        records.remove_subscriber(&subscriber_id("bob"), Precondition::Any, evening).await.expect("removed");
         assert!(members(records, utc).await.is_empty());
         let newest = records.schedules(&name("quakes"), 0, 99).await.expect("read").pop().expect("some").number;
         assert!(records.forget_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"));
@@ -105,5 +105,46 @@ fn subscriptions_with_the_same_due_times_are_together() {
         assert_eq!(back.iter().map(|found| &*found.schedule).collect::<Vec<_>>(), [utc], "it is new again");
         records.put_subscription(scheduled("eve", "1", None), evening).await.expect("stored");
         assert!(members(records, utc).await.is_empty());
+    });
+}
+
+#[test]
+fn enabled_subscriptions_name_the_time_at_which_they_were_enabled() {
+    check(async |records| {
+        let of = async || {
+            let found = records.indexed_subscriptions(&name("quakes"), None, 99).await.expect("read");
+            found.into_iter().map(|found| (found.id.0, found.enabled_at)).collect::<Vec<_>>()
+        };
+        let ann = |enabled: bool| {
+            let profile = Profile { enabled, ..Profile::default() };
+            NewSubscriber { profile, ..person("ann", &["post=mail"]) }
+        };
+        records.put_subscriber(ann(true), Precondition::Any, at(1)).await.expect("stored");
+        let lines = vec![interest("ann", Some("1")), interest("ann", Some("2"))];
+        let written = records.put_subscriptions(lines, at(2)).await.expect("stored");
+        let ids: Vec<SubscriptionId> = written.into_iter().map(|written| written.expect("stored")).collect();
+        assert_eq!(of().await, [(ids[0].0, None), (ids[1].0, None)]);
+
+        // By an update, and by the end of a snooze.
+        let snoozed = SubscriptionParams { snoozed_until: Some(at(5)), ..SubscriptionParams::default() };
+        let snoozed = SubscriptionChange { terms: snoozed, ..change(None, true, "{}") };
+        records.update_subscription(ids[0], change(None, false, "{}"), Precondition::Any, at(3)).await.expect("stored");
+        records.update_subscription(ids[1], snoozed, Precondition::Any, at(3)).await.expect("stored");
+        assert!(of().await.is_empty());
+        records.update_subscription(ids[0], change(None, true, "{}"), Precondition::Any, at(4)).await.expect("stored");
+        assert_eq!(records.wake_subscriptions(at(6), 9).await.expect("woken"), 1);
+        assert_eq!(of().await, [(ids[0].0, Some(at(4))), (ids[1].0, Some(at(6)))]);
+        // A change of an enabled one does not begin anew.
+        records
+            .update_subscription(ids[0], change(None, true, r#"{"a":1}"#), Precondition::Any, at(7))
+            .await
+            .expect("stored");
+        assert_eq!(of().await, [(ids[0].0, Some(at(4))), (ids[1].0, Some(at(6)))]);
+
+        // With their subscriber.
+        records.put_subscriber(ann(false), Precondition::Any, at(8)).await.expect("stored");
+        assert!(of().await.is_empty());
+        records.put_subscriber(ann(true), Precondition::Any, at(9)).await.expect("stored");
+        assert_eq!(of().await, [(ids[0].0, Some(at(9))), (ids[1].0, Some(at(9)))]);
     });
 }

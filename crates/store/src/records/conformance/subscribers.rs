@@ -1,4 +1,4 @@
-//! Subscribers, their devices, and endpoints that fail.
+//! Conformance: subscribers, their devices, merges, and failing endpoints.
 
 use super::*;
 
@@ -7,49 +7,50 @@ fn a_subscriber_is_stored_as_expected() {
     check(async |records| {
         let put = async |expect, locale: &str, seconds| {
             let profile = Profile { locale: Some(locale.to_owned()), ..Profile::default() };
-            let new = NewSubscriber { id: who("ann"), profile, devices: None, preferences: None };
+            let new = NewSubscriber { id: subscriber_id("ann"), profile, devices: None, preferences: None };
             records.put_subscriber(new, expect, at(seconds)).await
         };
-        assert!(is_missing(put(Expect::Present, "de", 1).await));
-        assert!(is_missing(put(Expect::Revision(1), "de", 1).await));
-        let made = put(Expect::Absent, "de", 1).await.expect("made");
+        assert!(is_missing(put(Precondition::Present, "de", 1).await));
+        assert!(is_missing(put(Precondition::Revision(1), "de", 1).await));
+        let made = put(Precondition::Absent, "de", 1).await.expect("made");
         assert_eq!((made.number, made.revision, made.created_at), (SubscriberNumber(1), 1, at(1)));
-        assert!(matches!(put(Expect::Absent, "fr", 2).await, Err(StoreError::Taken(_))));
-        assert!(matches!(put(Expect::Revision(2), "fr", 2).await, Err(StoreError::Changed(_))));
-        let changed = put(Expect::Revision(1), "fr", 2).await.expect("changed");
+        assert!(matches!(put(Precondition::Absent, "fr", 2).await, Err(StoreError::Taken(_))));
+        assert!(matches!(put(Precondition::Revision(2), "fr", 2).await, Err(StoreError::Changed(_))));
+        let changed = put(Precondition::Revision(1), "fr", 2).await.expect("changed");
         assert_eq!((changed.revision, changed.created_at, changed.updated_at), (2, at(1), at(2)));
-        assert_eq!(put(Expect::Present, "fr", 3).await.expect("the same"), changed);
-        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(changed));
-        assert_eq!(records.subscriber(&who("bob")).await.expect("read"), None);
+        assert_eq!(put(Precondition::Present, "fr", 3).await.expect("the same"), changed);
+        assert_eq!(records.subscriber(&subscriber_id("ann")).await.expect("read"), Some(changed));
+        assert_eq!(records.subscriber(&subscriber_id("bob")).await.expect("read"), None);
 
-        assert!(is_missing(records.remove_subscriber(&who("bob"), Expect::Any, at(4)).await));
-        let stale = records.remove_subscriber(&who("ann"), Expect::Revision(1), at(4)).await;
+        assert!(is_missing(records.remove_subscriber(&subscriber_id("bob"), Precondition::Any, at(4)).await));
+        let stale = records.remove_subscriber(&subscriber_id("ann"), Precondition::Revision(1), at(4)).await;
         assert!(matches!(stale, Err(StoreError::Changed(_))));
-        records.remove_subscriber(&who("ann"), Expect::Revision(2), at(4)).await.expect("removed");
-        let again = put(Expect::Absent, "de", 5).await.expect("made again");
+        records.remove_subscriber(&subscriber_id("ann"), Precondition::Revision(2), at(4)).await.expect("removed");
+        let again = put(Precondition::Absent, "de", 5).await.expect("made again");
         assert_eq!((again.number, again.revision), (SubscriberNumber(2), 1), "numbers are never used twice");
     });
 }
 
 #[test]
-fn devices_come_and_go() {
+fn devices_are_added_and_removed() {
     check(async |records| {
-        records.put_subscriber(person("ann", &["work=mail"]), Expect::Any, at(1)).await.expect("stored");
-        assert!(is_missing(records.put_device(&who("bob"), &name("home"), mailbox("b@x"), at(2)).await));
-        let with_two = records.put_device(&who("ann"), &name("home"), mailbox("a@x"), at(2)).await.expect("stored");
+        records.put_subscriber(person("ann", &["work=mail"]), Precondition::Any, at(1)).await.expect("stored");
+        assert!(is_missing(records.put_device(&subscriber_id("bob"), &name("home"), mailbox("b@x"), at(2)).await));
+        let with_two =
+            records.put_device(&subscriber_id("ann"), &name("home"), mailbox("a@x"), at(2)).await.expect("stored");
         assert_eq!((with_two.devices.len(), with_two.revision, with_two.updated_at), (2, 2, at(2)));
         assert_eq!(records.counts(), RecordCounts { subscribers: 1, devices: 2, subscriptions: 0 });
-        assert!(is_missing(records.remove_device(&who("ann"), &name("none"), at(3)).await));
-        let with_one = records.remove_device(&who("ann"), &name("work"), at(3)).await.expect("removed");
+        assert!(is_missing(records.remove_device(&subscriber_id("ann"), &name("none"), at(3)).await));
+        let with_one = records.remove_device(&subscriber_id("ann"), &name("work"), at(3)).await.expect("removed");
         assert_eq!(with_one.devices, BTreeMap::from([(name("home"), mailbox("a@x"))]));
-        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(with_one));
+        assert_eq!(records.subscriber(&subscriber_id("ann")).await.expect("read"), Some(with_one));
 
         let keeps = NewSubscriber { devices: None, ..person("ann", &[]) };
-        let kept = records.put_subscriber(keeps, Expect::Any, at(4)).await.expect("stored");
+        let kept = records.put_subscriber(keeps, Precondition::Any, at(4)).await.expect("stored");
         assert_eq!(kept.devices.len(), 1);
-        let replaced = records.put_subscriber(person("ann", &["a=sms", "b=sms"]), Expect::Any, at(5)).await;
+        let replaced = records.put_subscriber(person("ann", &["a=sms", "b=sms"]), Precondition::Any, at(5)).await;
         assert_eq!(replaced.expect("stored").devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["a", "b"]);
-        records.remove_subscriber(&who("ann"), Expect::Any, at(6)).await.expect("removed");
+        records.remove_subscriber(&subscriber_id("ann"), Precondition::Any, at(6)).await.expect("removed");
         assert_eq!(records.counts(), RecordCounts::default());
     });
 }
@@ -61,19 +62,21 @@ fn preferences_stay_until_others_are_given() {
             serde_json::from_str(r#"{"quiet_hours":["22:00-07:00 mo-fr"],"notifications":{"*":{"enabled":false}}}"#)
                 .expect("preferences");
         let wants = NewSubscriber { preferences: Some(preferences.clone()), ..person("ann", &["work=mail"]) };
-        let stored = records.put_subscriber(wants.clone(), Expect::Any, at(1)).await.expect("stored");
+        let stored = records.put_subscriber(wants.clone(), Precondition::Any, at(1)).await.expect("stored");
         assert_eq!(stored.preferences, preferences);
-        let same = records.put_subscriber(person("ann", &["work=mail"]), Expect::Any, at(2)).await.expect("stored");
+        let same =
+            records.put_subscriber(person("ann", &["work=mail"]), Precondition::Any, at(2)).await.expect("stored");
         assert_eq!((same.revision, &same.preferences), (1, &preferences), "nothing changed");
-        let moved = records.put_device(&who("ann"), &name("home"), mailbox("a@x"), at(3)).await.expect("stored");
+        let moved =
+            records.put_device(&subscriber_id("ann"), &name("home"), mailbox("a@x"), at(3)).await.expect("stored");
         assert_eq!((moved.revision, &moved.preferences), (2, &preferences));
         let subscription = records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
         let found = records.recipients(&[subscription.id]).await.expect("read").pop().flatten().expect("there");
         assert_eq!((&found.preferences, found.devices.iter().count()), (&preferences, 2));
         let nothing = NewSubscriber { preferences: Some(Preferences::default()), ..person("ann", &["work=mail"]) };
-        let cleared = records.put_subscriber(nothing, Expect::Any, at(5)).await.expect("stored");
+        let cleared = records.put_subscriber(nothing, Precondition::Any, at(5)).await.expect("stored");
         assert!(cleared.preferences.is_empty());
-        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(cleared));
+        assert_eq!(records.subscriber(&subscriber_id("ann")).await.expect("read"), Some(cleared));
     });
 }
 
@@ -84,7 +87,7 @@ fn of_two_lines_for_one_subscriber_the_later_wins() {
         let numbers = records.put_subscribers(lines, at(1)).await.expect("stored");
         let numbers: Vec<u64> = numbers.into_iter().map(|written| written.expect("stored").0).collect();
         assert_eq!(numbers, [2, 1, 1], "numbers go by id, answers by line");
-        let ann = records.subscriber(&who("ann")).await.expect("read").expect("there");
+        let ann = records.subscriber(&subscriber_id("ann")).await.expect("read").expect("there");
         assert_eq!(ann.devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["b"]);
         assert_eq!(records.counts(), RecordCounts { subscribers: 2, devices: 1, subscriptions: 0 });
     });
@@ -105,7 +108,7 @@ fn subscribers_are_found() {
         let lines = vec![ann, person("anna", &["a=mail"]), person("bob", &[]), person("Émile", &["a=sms"])];
         records.put_subscribers(lines, at(1)).await.expect("stored");
         let list = async |filter: SubscriberFilter, after: Option<&str>, limit| {
-            let found = records.subscribers(&filter, after.map(who).as_ref(), limit).await.expect("read");
+            let found = records.subscribers(&filter, after.map(subscriber_id).as_ref(), limit).await.expect("read");
             found.into_iter().map(|found| found.id.to_string()).collect::<Vec<_>>()
         };
         let all = SubscriberFilter::default;
@@ -133,11 +136,11 @@ fn subscribers_are_found() {
 }
 
 #[test]
-fn failing_endpoints_are_remembered_until_they_are_well() {
+fn failing_endpoints_are_stored_until_removed() {
     check(async |records| {
         let endpoint = |address: &str, failures| FailingEndpoint {
             key: EndpointKey { application: name("quakes"), channel: name("hook"), address: address.to_owned() },
-            subscriber: Some(who("ann")),
+            subscriber: Some(subscriber_id("ann")),
             device: None,
             since: at(1),
             last: at(2),
@@ -147,14 +150,14 @@ fn failing_endpoints_are_remembered_until_they_are_well() {
             disabled_at: None,
         };
         let before = newest(records);
-        records.keep_endpoints(vec![endpoint("b", 1), endpoint("a", 1)]).await.expect("kept");
-        records.keep_endpoints(vec![endpoint("b", 2)]).await.expect("kept");
+        records.put_failing_endpoints(vec![endpoint("b", 1), endpoint("a", 1)]).await.expect("kept");
+        records.put_failing_endpoints(vec![endpoint("b", 2)]).await.expect("kept");
         let list =
             async |after: Option<&EndpointKey>, limit| records.failing_endpoints(after, limit).await.expect("read");
         assert_eq!(list(None, 9).await, [endpoint("a", 1), endpoint("b", 2)]);
         assert_eq!(list(None, 1).await, [endpoint("a", 1)]);
         assert_eq!(list(Some(&endpoint("a", 1).key), 9).await, [endpoint("b", 2)]);
-        records.forget_endpoints(vec![endpoint("a", 1).key, endpoint("c", 1).key]).await.expect("forgotten");
+        records.remove_failing_endpoints(vec![endpoint("a", 1).key, endpoint("c", 1).key]).await.expect("forgotten");
         assert_eq!(list(None, 9).await, [endpoint("b", 2)]);
         assert_eq!(newest(records), before);
     });
@@ -169,7 +172,7 @@ fn removing_a_subscriber_takes_its_subscriptions() {
         }
         assert_eq!(owned(records, 1).await, [1, 2, 4]);
         let before = newest(records);
-        records.remove_subscriber(&who("ann"), Expect::Any, at(2)).await.expect("removed");
+        records.remove_subscriber(&subscriber_id("ann"), Precondition::Any, at(2)).await.expect("removed");
         assert_eq!(news(records, before).await, ["s-1 to s-2", "s-4 to s-4", "profile 1", "subscriber 1"]);
         assert!(owned(records, 1).await.is_empty());
         let then = records.subscriptions_of(&[SubscriberNumber(2), SubscriberNumber(1)], before).await.expect("read");
@@ -181,7 +184,7 @@ fn removing_a_subscriber_takes_its_subscriptions() {
 }
 
 #[test]
-fn any_text_is_kept_as_it_is() {
+fn any_text_is_stored_unchanged() {
     let naughty = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/naughty-strings.json"));
     let mut texts: Vec<String> = serde_json::from_str(&naughty.expect("the strings")).expect("a list of strings");
     texts.extend(["a\0b".to_owned(), "\0".to_owned(), "\u{10ffff}\u{fffd}\u{feff}".to_owned()]);
@@ -237,7 +240,7 @@ fn any_text_is_kept_as_it_is() {
             assert_eq!(found.iter().map(|found| (found.id, found.revision)).collect::<Vec<_>>(), [(*id, 1)]);
             assert_eq!((&found[0].key, &found[0].values), (&expected.key, &expected.values));
         }
-        // Each version is a commit of its own, so a few dozen will do.
+        // Each version is a commit of its own, so a few dozen suffice.
         let texts: Vec<_> = texts.iter().rev().step_by(10).collect();
         for text in &texts {
             records.put_application(&name("naughty"), text, text, at(3)).await.expect("stored");
@@ -248,19 +251,19 @@ fn any_text_is_kept_as_it_is() {
     });
 }
 
-/// A subscriber id as near to a text as the rules for ids allow.
+/// Subscriber id as close to a text as the rules for ids allow.
 fn id_like(text: &str, n: usize) -> SubscriberId {
     let text: String = text.chars().filter(|c| !c.is_control() && *c != '/').take(200).collect();
-    who(&format!("{text}#{n}"))
+    subscriber_id(&format!("{text}#{n}"))
 }
 
 #[test]
-fn one_becomes_a_part_of_another() {
+fn a_subscriber_is_merged_into_another() {
     check(async |records| {
         let device =
             |address: &str| Device { channel: name("mail"), address: address.into(), state: DeviceState::Active };
         let anonymous = NewSubscriber {
-            id: who("anon"),
+            id: subscriber_id("anon"),
             profile: Profile {
                 locale: Some("de".into()),
                 attributes: BTreeMap::from([("city".into(), Value::from("Wien")), ("age".into(), Value::Integer(3))]),
@@ -270,7 +273,7 @@ fn one_becomes_a_part_of_another() {
             preferences: None,
         };
         let ann = NewSubscriber {
-            id: who("ann"),
+            id: subscriber_id("ann"),
             profile: Profile {
                 attributes: BTreeMap::from([("age".into(), Value::Integer(7))]),
                 time_zone: Some("Europe/Vienna".into()),
@@ -295,29 +298,34 @@ fn one_becomes_a_part_of_another() {
             on("anon", Some("other"), "work", five),
         ];
         records.put_subscriptions(new, at(2)).await.expect("stored");
-        let told = vec![told_of("device/anon/home", Cause::Complaint), told_of("device/anon/work", Cause::Manual)];
-        records.report_suppressions(told, &Policy::default(), at(2)).await.expect("reported");
+        let reports =
+            vec![report_of("device/anon/home", Cause::Complaint), report_of("device/anon/work", Cause::Manual)];
+        records.report_suppressions(reports, &Policy::default(), at(2)).await.expect("reported");
         let before = newest(records);
         let known = |subscriber: &str| SubscriptionFilter {
-            subscriber: Some(who(subscriber)),
+            subscriber: Some(subscriber_id(subscriber)),
             ..SubscriptionFilter::default()
         };
         let theirs: Vec<_> = records.subscriptions(&known("anon"), None, 9).await.expect("read");
 
-        let merge = records.merge_subscribers(&who("anon"), &who("ann"), at(3)).await.expect("done").expect("merged");
+        let merge = records
+            .merge_subscribers(&subscriber_id("anon"), &subscriber_id("ann"), at(3))
+            .await
+            .expect("done")
+            .expect("merged");
         let names = |pairs: &[(&str, &str)]| pairs.iter().map(|(old, new)| (name(old), name(new))).collect();
         assert_eq!(merge.report.devices, names(&[("home", "home_2")]));
         assert_eq!(merge.report.double_devices, names(&[("work", "home")]));
         assert_eq!(merge.report.attributes, ["city"]);
         assert_eq!((merge.report.subscriptions, merge.report.double_subscriptions), (2, 2));
-        let now = records.subscriber(&who("ann")).await.expect("read").expect("there");
+        let now = records.subscriber(&subscriber_id("ann")).await.expect("read").expect("there");
         assert_eq!(now.profile.attributes["age"], Value::Integer(7), "what the account says counts");
         assert_eq!(
             (now.profile.locale.as_deref(), now.profile.time_zone.as_deref()),
             (Some("de"), Some("Europe/Vienna"))
         );
         assert_eq!(now.devices[&name("home_2")], device("new@x"));
-        assert_eq!(records.subscriber(&who("anon")).await.expect("read"), None);
+        assert_eq!(records.subscriber(&subscriber_id("anon")).await.expect("read"), None);
         let counts = RecordCounts { subscribers: 1, devices: 2, subscriptions: 4 };
         assert_eq!(records.counts(), counts);
 
@@ -332,7 +340,7 @@ fn one_becomes_a_part_of_another() {
         assert!(of(Some("other"), "home").is_some(), "its device is another's now, under another name");
         assert_eq!(&*of(Some("k"), "home").expect("kept").values, four, "the account's stays");
         let recipient = records.recipients(&[was.id]).await.expect("read").pop().flatten().expect("somebody");
-        assert_eq!(recipient.person.id, who("ann"));
+        assert_eq!(recipient.person.id, subscriber_id("ann"));
 
         let target = |text: &str| text.parse::<Target>().expect("a target");
         for (device, there) in
@@ -341,50 +349,51 @@ fn one_becomes_a_part_of_another() {
             let found = records.suppression(&target(&format!("device/{device}"))).await.expect("read");
             assert_eq!(found.map(|found| found.cause), there, "{device}");
         }
-        let told = news(records, before).await;
-        assert!(told.iter().any(|line| line.ends_with("moved")), "{told:?}");
-        // As of before, it is all as it was.
+        let logged = news(records, before).await;
+        assert!(logged.iter().any(|line| line.ends_with("moved")), "{logged:?}");
+        // A snapshot before the merge is unchanged.
         let past = records.indexed_at(&name("quakes"), &[was.id..=was.id], before).await.expect("the past");
         assert_eq!(past[0].subscriber, was.subscriber_number);
         let present = records.indexed_at(&name("quakes"), &[was.id..=was.id], newest(records)).await.expect("now");
         assert_eq!(present[0].subscriber, now.number);
 
-        assert_eq!(records.merge_of(&who("anon")).await.expect("read"), Some(merge.clone()));
+        assert_eq!(records.merge_of(&subscriber_id("anon")).await.expect("read"), Some(merge.clone()));
         assert_eq!(records.unfinished_merges().await.expect("read"), std::slice::from_ref(&merge));
         records.finish_merge(merge.from_number).await.expect("finished");
         assert_eq!(records.unfinished_merges().await.expect("read"), []);
-        assert!(is_missing(records.merge_subscribers(&who("anon"), &who("ann"), at(4)).await));
-        assert!(is_missing(records.merge_subscribers(&who("ann"), &who("anon"), at(4)).await));
-        let itself = records.merge_subscribers(&who("ann"), &who("ann"), at(4)).await.expect("read");
-        assert_eq!(itself, Err(NotMerged::Itself));
+        assert!(is_missing(records.merge_subscribers(&subscriber_id("anon"), &subscriber_id("ann"), at(4)).await));
+        assert!(is_missing(records.merge_subscribers(&subscriber_id("ann"), &subscriber_id("anon"), at(4)).await));
+        let itself =
+            records.merge_subscribers(&subscriber_id("ann"), &subscriber_id("ann"), at(4)).await.expect("read");
+        assert_eq!(itself, Err(MergeRefusal::Itself));
     });
 }
 
 #[test]
-fn what_became_of_somebody_is_forgotten_after_a_year() {
+fn merge_records_are_deleted_after_a_year() {
     check(async |records| {
         let days = |days: u32| at(0) + days * std::time::Duration::from_secs(86_400);
         let merge = async |number: u64, day: u32| {
-            let anonymous = who(&format!("anon-{number}"));
+            let anonymous = subscriber_id(&format!("anon-{number}"));
             records
-                .put_subscriber(person(&format!("anon-{number}"), &[]), Expect::Absent, days(day))
+                .put_subscriber(person(&format!("anon-{number}"), &[]), Precondition::Absent, days(day))
                 .await
                 .expect("stored");
-            let done = records.merge_subscribers(&anonymous, &who("ann"), days(day)).await.expect("done");
+            let done = records.merge_subscribers(&anonymous, &subscriber_id("ann"), days(day)).await.expect("done");
             done.expect("merged").from_number
         };
         let known = async || {
             let mut known = Vec::new();
             for number in 0..14 {
-                let found = records.merge_of(&who(&format!("anon-{number}"))).await.expect("read");
+                let found = records.merge_of(&subscriber_id(&format!("anon-{number}"))).await.expect("read");
                 known.extend(found.map(|_| number));
             }
             known
         };
-        records.put_subscriber(person("ann", &[]), Expect::Absent, at(0)).await.expect("stored");
+        records.put_subscriber(person("ann", &[]), Precondition::Absent, at(0)).await.expect("stored");
         for number in 0..12 {
             let from = merge(number, u32::try_from(number).expect("few")).await;
-            // The feed of one of them still lies where it lay.
+            // The inbox feed of one of them has not been moved yet.
             if number != 3 {
                 records.finish_merge(from).await.expect("finished");
             }

@@ -1,12 +1,12 @@
-//! Subscriptions: keys, changes, pages.
+//! Conformance: subscriptions, their keys, changes and pages.
 
 use super::*;
 
 #[test]
 fn a_key_finds_its_subscription_again() {
     check(async |records| {
-        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
-        records.put_subscriber(person("bob", &[]), Expect::Any, at(1)).await.expect("stored");
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(1)).await.expect("stored");
+        records.put_subscriber(person("bob", &[]), Precondition::Any, at(1)).await.expect("stored");
         let first = records.put_subscription(interest("ann", Some("home")), at(2)).await.expect("stored");
         let changed = NewSubscription {
             enabled: false,
@@ -18,7 +18,7 @@ fn a_key_finds_its_subscription_again() {
         assert_eq!((second.id, second.revision), (first.id, 2));
         assert_eq!((second.created_at, second.updated_at), (at(2), at(3)));
         assert_eq!((second.enabled, &*second.values, second.device), (false, "{}", Some(name("work"))));
-        // Another subscriber, class or application makes another subscription, and so does no key.
+        // Another subscriber, class or application, or no key, makes another subscription.
         let other_class = NewSubscription { class: name("far"), ..interest("ann", Some("home")) };
         let other_application = NewSubscription { application: name("stock"), ..interest("ann", Some("home")) };
         let lines = vec![
@@ -36,16 +36,16 @@ fn a_key_finds_its_subscription_again() {
 }
 
 #[test]
-fn who_is_snoozed_wakes_when_it_is_time() {
+fn snoozed_subscriptions_wake_on_time() {
     check(async |records| {
-        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(1)).await.expect("stored");
         let snoozed = |until| {
-            let terms = Terms { snoozed_until: Some(at(until)), ..Terms::default() };
+            let terms = SubscriptionParams { snoozed_until: Some(at(until)), ..SubscriptionParams::default() };
             NewSubscription { terms, ..interest("ann", None) }
         };
         let made = records.put_subscription(snoozed(9), at(2)).await.expect("stored");
         assert_eq!((made.enabled, made.terms.snoozed_until), (false, Some(at(9))));
-        // A time that has passed means nothing, nor any time for one that is disabled.
+        // A time in the past is ignored, and so is any time for a disabled subscription.
         let past = records.put_subscription(snoozed(2), at(2)).await.expect("stored");
         let disabled = NewSubscription { enabled: false, ..snoozed(9) };
         let disabled = records.put_subscription(disabled, at(2)).await.expect("stored");
@@ -63,9 +63,9 @@ fn who_is_snoozed_wakes_when_it_is_time() {
 }
 
 #[test]
-fn one_bad_line_does_not_stop_the_others() {
+fn one_bad_item_does_not_stop_the_others() {
     check(async |records| {
-        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(1)).await.expect("stored");
         assert!(is_missing(records.put_subscription(interest("bob", None), at(1)).await));
         let before = newest(records);
         let again = NewSubscription { values: r#"{"magnitude":7}"#.into(), ..interest("ann", Some("k")) };
@@ -84,30 +84,30 @@ fn one_bad_line_does_not_stop_the_others() {
 #[test]
 fn a_subscription_is_changed_as_expected() {
     check(async |records| {
-        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(1)).await.expect("stored");
         let made = records.put_subscription(interest("ann", None), at(1)).await.expect("stored");
         let update = async |id, expect, values: &str| {
             records.update_subscription(id, change(Some(name("work")), false, values), expect, at(2)).await
         };
-        assert!(is_missing(update(SubscriptionId(9), Expect::Any, "{}").await));
-        assert!(matches!(update(made.id, Expect::Revision(2), "{}").await, Err(StoreError::Changed(_))));
-        let changed = update(made.id, Expect::Revision(1), "{}").await.expect("changed");
+        assert!(is_missing(update(SubscriptionId(9), Precondition::Any, "{}").await));
+        assert!(matches!(update(made.id, Precondition::Revision(2), "{}").await, Err(StoreError::Changed(_))));
+        let changed = update(made.id, Precondition::Revision(1), "{}").await.expect("changed");
         assert_eq!((changed.revision, changed.updated_at, changed.created_at), (2, at(2), at(1)));
         let before = newest(records);
-        assert_eq!(update(made.id, Expect::Any, "{}").await.expect("the same"), changed);
-        assert_eq!(newest(records), before, "the feed does not tell of what is there already");
+        assert_eq!(update(made.id, Precondition::Any, "{}").await.expect("the same"), changed);
+        assert_eq!(newest(records), before, "an unchanged value is not logged");
         assert_eq!(records.subscription(made.id).await.expect("read"), Some(changed));
-        let stale = records.remove_subscription(made.id, Expect::Revision(1), at(3)).await;
+        let stale = records.remove_subscription(made.id, Precondition::Revision(1), at(3)).await;
         assert!(matches!(stale, Err(StoreError::Changed(_))));
-        records.remove_subscription(made.id, Expect::Revision(2), at(3)).await.expect("removed");
-        assert!(is_missing(records.remove_subscription(made.id, Expect::Any, at(3)).await));
+        records.remove_subscription(made.id, Precondition::Revision(2), at(3)).await.expect("removed");
+        assert!(is_missing(records.remove_subscription(made.id, Precondition::Any, at(3)).await));
         let next = records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
         assert_eq!(next.id, SubscriptionId(2), "numbers are never used twice");
     });
 }
 
 #[test]
-fn pages_follow_each_other_under_writes() {
+fn pages_are_consistent_under_writes() {
     check(async |records| {
         let people = (0..10).map(|n| person(&format!("p{n}"), &[])).collect();
         records.put_subscribers(people, at(1)).await.expect("stored");
@@ -133,15 +133,15 @@ fn pages_follow_each_other_under_writes() {
         assert_eq!(pages(SubscriptionFilter { application: Some(name("none")), ..all() }).await, [0; 0]);
         assert_eq!(pages(SubscriptionFilter { class: Some(name("far")), ..all() }).await, [2, 5, 8]);
         assert_eq!(pages(SubscriptionFilter { enabled: Some(false), ..all() }).await, [5]);
-        assert_eq!(pages(SubscriptionFilter { subscriber: Some(who("p3")), ..all() }).await, [4]);
-        assert_eq!(pages(SubscriptionFilter { subscriber: Some(who("nobody")), ..all() }).await, [0; 0]);
+        assert_eq!(pages(SubscriptionFilter { subscriber: Some(subscriber_id("p3")), ..all() }).await, [4]);
+        assert_eq!(pages(SubscriptionFilter { subscriber: Some(subscriber_id("nobody")), ..all() }).await, [0; 0]);
         let key = SubscriptionFilter { key: Some("k".into()), class: Some(name("deep")), ..all() };
         assert_eq!(pages(key.clone()).await, [3, 6, 9]);
-        assert_eq!(pages(SubscriptionFilter { subscriber: Some(who("p0")), ..key }).await, [0; 0]);
+        assert_eq!(pages(SubscriptionFilter { subscriber: Some(subscriber_id("p0")), ..key }).await, [0; 0]);
 
         let first = records.subscriptions(&all(), None, 4).await.expect("a page");
-        records.remove_subscription(SubscriptionId(4), Expect::Any, at(2)).await.expect("removed");
-        records.remove_subscription(SubscriptionId(6), Expect::Any, at(2)).await.expect("removed");
+        records.remove_subscription(SubscriptionId(4), Precondition::Any, at(2)).await.expect("removed");
+        records.remove_subscription(SubscriptionId(6), Precondition::Any, at(2)).await.expect("removed");
         records.put_subscription(interest("p1", None), at(2)).await.expect("stored");
         let after = first.last().map(|last| last.id);
         let rest = records.subscriptions(&all(), after, 100).await.expect("a page");

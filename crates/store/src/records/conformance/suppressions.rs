@@ -1,4 +1,4 @@
-//! Suppressions.
+//! Conformance: suppressions.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn suppressions_are_kept_counted_and_lifted() {
         let before = newest(records);
         let report = async |target, cause, now| {
             let known =
-                records.report_suppressions(vec![told_of(target, cause)], &policy, now).await.expect("reported");
+                records.report_suppressions(vec![report_of(target, cause)], &policy, now).await.expect("reported");
             (known[0].in_force, known[0].cause)
         };
         assert_eq!(report(bob, Cause::SoftBounce, at(1)).await, (false, Cause::SoftBounce));
@@ -20,7 +20,7 @@ fn suppressions_are_kept_counted_and_lifted() {
         let place = newest(records);
         assert_eq!(records.newest_suppression(), place);
         assert_eq!(report(bob, Cause::HardBounce, at(4)).await, (true, Cause::Complaint));
-        assert_eq!(newest(records), place, "what says nothing new is not told");
+        assert_eq!(newest(records), place, "an unchanged suppression is not logged");
         assert_eq!(report(phone, Cause::HardBounce, at(4)).await, (true, Cause::HardBounce));
         let target = |text: &str| text.parse::<Target>().expect("a target");
         let found = records.suppression(&target(bob)).await.expect("read").expect("there");
@@ -43,8 +43,11 @@ fn suppressions_are_kept_counted_and_lifted() {
         assert_eq!(names(page), [bob]);
         assert_eq!(list(SuppressionFilter::all(at(9))).await, [bob, phone]);
         assert_eq!(list(SuppressionFilter { protocol: Some(name("smtp")), ..all.clone() }).await, [bob]);
-        assert_eq!(list(SuppressionFilter { subscriber: Some(who("ann")), ..all.clone() }).await, [phone]);
-        assert_eq!(list(SuppressionFilter { subscriber: Some(who("an")), ..all.clone() }).await, Vec::<String>::new());
+        assert_eq!(list(SuppressionFilter { subscriber: Some(subscriber_id("ann")), ..all.clone() }).await, [phone]);
+        assert_eq!(
+            list(SuppressionFilter { subscriber: Some(subscriber_id("an")), ..all.clone() }).await,
+            Vec::<String>::new()
+        );
         assert_eq!(list(SuppressionFilter { cause: Some(Cause::Complaint), ..all.clone() }).await, [bob]);
         assert_eq!(list(SuppressionFilter { in_force: Some(false), ..all.clone() }).await, Vec::<String>::new());
         assert_eq!(list(SuppressionFilter { contains: Some("EXAMPLE/h".to_owned()), ..all.clone() }).await, [hook]);
@@ -53,14 +56,14 @@ fn suppressions_are_kept_counted_and_lifted() {
         assert_eq!(records.prune_suppressions(at(9), 9).await.expect("pruned"), 1);
         records.remove_suppression(&target(bob)).await.expect("removed");
         assert!(is_missing(records.remove_suppression(&target(bob)).await));
-        records.put_subscriber(person("ann", &["phone=sms"]), Expect::Any, at(9)).await.expect("stored");
-        records.remove_subscriber(&who("ann"), Expect::Any, at(9)).await.expect("removed");
+        records.put_subscriber(person("ann", &["phone=sms"]), Precondition::Any, at(9)).await.expect("stored");
+        records.remove_subscriber(&subscriber_id("ann"), Precondition::Any, at(9)).await.expect("removed");
         assert_eq!(list(SuppressionFilter::all(at(0))).await, Vec::<String>::new());
         let feed = records.suppression_changes(before, 99).await.expect("the feed");
         let last = feed.last().map(|change| change.sequence);
         assert_eq!(Some(records.newest_suppression()), last);
         let of = |targets: &str| format!("suppressions of {targets}");
         let expected = [of(bob), of(bob), of(bob), of(phone), of(hook), of(hook), of(bob), of(phone)];
-        assert_eq!(told(feed), expected);
+        assert_eq!(describe_all(feed), expected);
     });
 }

@@ -1,4 +1,4 @@
-//! Devices that keep replicas: their tokens, the generations of their keys, and the sessions they had.
+//! Devices that have replicas: their tokens, the generations of their keys, and their sessions.
 
 use rusqlite::{Connection, Row};
 use tocsin_model::{
@@ -8,11 +8,11 @@ use tocsin_model::{
 
 use super::{
     super::records::{execute, query_all, query_one},
-    ledger::{Ledger, packed, unpacked},
+    row_transaction::{RowTransaction, packed, unpacked},
 };
 use crate::{
     collections::{
-        DEVICES_MAX, DeviceNumber, DeviceState, GENERATIONS_KEPT, KeyNumber, PastSession, ReplicaDevice, Tally,
+        DEVICES_MAX, DeviceNumber, DeviceState, GENERATIONS_KEPT, KeyNumber, PastSession, ReplicaDevice, SessionCounts,
     },
     error::StoreError,
 };
@@ -48,7 +48,7 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<ReplicaDevice>, StoreE
     query_all(connection, &format!("SELECT {DEVICE} FROM devices ORDER BY number"), (), read)
 }
 
-/// Forgets a device and what is known of it; what it wrote stays.
+/// Removes a device and its state; what it wrote stays.
 pub(super) fn remove(connection: &Connection, number: DeviceNumber) -> Result<(), StoreError> {
     for table in ["generations", "sessions", "batches"] {
         execute(connection, &format!("DELETE FROM {table} WHERE device = ?1"), (number,))?;
@@ -80,13 +80,13 @@ pub(super) fn state(connection: &Connection, number: DeviceNumber) -> Result<Dev
     Ok(DeviceState { generation, keys, uploaded })
 }
 
-/// The batches of edits of a device that are remembered, in the order in which they arrived, each with its last edit.
+/// The remembered edit batches of a device, in order of arrival, each with its last edit.
 pub(super) fn batches(connection: &Connection, number: DeviceNumber) -> Result<Vec<(String, u64)>, StoreError> {
     let sql = "SELECT batch, upto FROM batches WHERE device = ?1 ORDER BY place";
     query_all(connection, sql, (number,), |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-/// The keys of a generation, if it is still known.
+/// The keys of a generation, if they are still known.
 pub(super) fn keys_of(
     connection: &Connection,
     number: DeviceNumber,
@@ -96,16 +96,21 @@ pub(super) fn keys_of(
     query_one(connection, sql, (number, generation), |row| Ok(unpacked(row.get_ref(0)?.as_blob()?)))
 }
 
-/// Gives a device a new generation of keys, unless it is what it has. Gives its number.
+/// Stores a new generation of keys of a device, unless the keys are the same. Returns its number.
 ///
-/// The generation gets a stamp, so that a cursor of a generation that a restored server never had is recognised by its stamp.
-pub(super) fn put_keys(ledger: &mut Ledger<'_>, number: DeviceNumber, keys: &[KeyNumber]) -> Result<u32, StoreError> {
-    let connection = ledger.connection;
+/// The generation gets a stamp, so that a cursor with a generation that a restored server never had is recognized by
+/// its stamp.
+pub(super) fn put_keys(
+    transaction: &mut RowTransaction<'_>,
+    number: DeviceNumber,
+    keys: &[KeyNumber],
+) -> Result<u32, StoreError> {
+    let connection = transaction.connection;
     let state = state(connection, number)?;
     if state.generation > 0 && state.keys == keys {
         return Ok(state.generation);
     }
-    ledger.stamp();
+    transaction.stamp();
     let generation = state.generation + 1;
     execute(connection, "INSERT INTO generations VALUES (?1, ?2, ?3)", (number, generation, packed(keys)))?;
     let sql = "DELETE FROM generations WHERE device = ?1 AND generation <= ?2";
@@ -120,7 +125,7 @@ pub(super) fn put_session(connection: &Connection, session: &PastSession) -> Res
     execute(connection, sql, fields).map(drop)
 }
 
-/// The sessions of a device, or of all, newest first.
+/// The sessions of one or all devices, newest first.
 pub(super) fn sessions(
     connection: &Connection,
     device: Option<DeviceNumber>,
@@ -131,7 +136,7 @@ pub(super) fn sessions(
                WHERE (?1 IS NULL OR device = ?1) AND number < ?2 ORDER BY number DESC LIMIT ?3";
     let before = before.map_or(i64::MAX, u64::cast_signed);
     query_all(connection, sql, (device, before, limit), |row| {
-        let tally: Tally = serde_json::from_str(row.get_ref(5)?.as_str()?).unwrap_or_default();
+        let tally: SessionCounts = serde_json::from_str(row.get_ref(5)?.as_str()?).unwrap_or_default();
         let session = PastSession {
             device: row.get(1)?,
             began_at: Timestamp(row.get(2)?),
@@ -157,7 +162,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<ReplicaDevice> {
         subscriber: subscriber.parse().map_err(|error| super::super::records::conversion_failed(3, error))?,
         subscriber_number: SubscriberNumber(row.get(4)?),
         name: row.get(5)?,
-        // Without a list the device may use all collections, so a list that cannot be read is an error.
+        // Without a list the device may use all collections, so an unreadable list is an error.
         collections: collections
             .map(|text| serde_json::from_str(&text))
             .transpose()

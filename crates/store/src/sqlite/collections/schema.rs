@@ -1,9 +1,9 @@
-//! The tables of `sync.db`, as steps that only go forward.
+//! Tables of `sync.db`, as forward-only migrations.
 
-/// The steps. One that has been released is never changed; a new one is added.
+/// Migrations. A released one is never changed; new ones are appended.
 pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
     r#"
--- The last stamp, up to where it is not known any more what was removed, and how much there is: one row.
+-- The last stamp, the stamp up to which removals are no longer known, and counts: one row.
 CREATE TABLE books (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     sequence INTEGER NOT NULL,
@@ -17,7 +17,7 @@ CREATE TABLE collections (
     number INTEGER PRIMARY KEY,
     application TEXT NOT NULL,
     name TEXT NOT NULL,
-    partition TEXT NOT NULL,            -- by what its rows were shared last
+    partition TEXT NOT NULL,            -- the partitioning that was last applied
     UNIQUE (application, name)
 ) STRICT;
 CREATE TABLE keys (number INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
@@ -36,7 +36,7 @@ CREATE TABLE rows (
     UNIQUE (collection, id)
 ) STRICT;
 CREATE INDEX rows_that_are_gone ON rows (sequence) WHERE body IS NULL;
--- Rows that are shared through others.
+-- Rows whose keys depend on other rows.
 CREATE TABLE joins (
     collection INTEGER NOT NULL,        -- the other row
     id TEXT NOT NULL,
@@ -45,18 +45,18 @@ CREATE TABLE joins (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX joins_by_row ON joins (row);
 
--- The rows of a key in the order in which they changed. What is new for a device is a range of it for each of its keys.
+-- The rows of each key in order of change. The changes for a device are one range for each of its keys.
 CREATE TABLE present (
     key INTEGER NOT NULL,
-    sequence INTEGER NOT NULL,          -- that of the row
+    sequence INTEGER NOT NULL,          -- of the row
     row INTEGER NOT NULL,
-    first INTEGER NOT NULL,             -- since when whoever has the key may know the row
+    first INTEGER NOT NULL,             -- the stamp since which devices with the key may know the row
     PRIMARY KEY (key, sequence)
 ) STRICT, WITHOUT ROWID;
--- Those that were removed or given away.
+-- Rows that were removed, or removed from the key.
 CREATE TABLE absent (
     key INTEGER NOT NULL,
-    sequence INTEGER NOT NULL,          -- when
+    sequence INTEGER NOT NULL,          -- the stamp of the removal
     row INTEGER NOT NULL,
     first INTEGER NOT NULL,
     PRIMARY KEY (key, sequence)
@@ -114,36 +114,36 @@ CREATE INDEX sessions_by_device ON sessions (device, number);
 CREATE INDEX sessions_by_time ON sessions (ended_at);
 "#,
     r#"
--- Events that changes of rows raise, in the order of the changes.
+-- Events raised by changes of rows, in the order of the changes.
 CREATE TABLE raised (
     application TEXT NOT NULL,
-    stamp INTEGER NOT NULL,             -- that of the change
+    stamp INTEGER NOT NULL,             -- of the change
     class TEXT NOT NULL,
     event TEXT NOT NULL,                -- a JSON object
     PRIMARY KEY (application, stamp)
 ) STRICT, WITHOUT ROWID;
--- Up to where they were taken in.
+-- The stamp up to which events were accepted.
 CREATE TABLE raisers (application TEXT PRIMARY KEY, upto INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ALTER TABLE books ADD COLUMN raised INTEGER NOT NULL DEFAULT 0;
 "#,
     r#"
--- The periods of the server, one for each start. What a device knows is valid only as far as its period reached here: a server
--- that was restored from a backup has other periods behind that moment.
+-- The periods of the server, one for each start. The state of a device is valid only up to the end of its period here: a
+-- server that was restored from a backup has other periods after the backup.
 CREATE TABLE periods (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,            -- random
     began INTEGER NOT NULL              -- the last stamp before it
 ) STRICT;
--- Batches of edits of devices. Those of one author follow each other.
+-- Edit batches of devices. Batches of one author are in order.
 CREATE TABLE batches (
     device INTEGER NOT NULL,
     batch TEXT NOT NULL,
     place INTEGER NOT NULL,             -- the order in which the batches of a device arrived
     author INTEGER NOT NULL,
-    upto INTEGER NOT NULL,              -- the last edit that was taken in
+    upto INTEGER NOT NULL,              -- the last edit that was applied
     PRIMARY KEY (device, batch)
 ) STRICT, WITHOUT ROWID;
--- Copies of replicas beside the first of their device: each writes as an author of its own.
+-- Further copies of a device's replica: each is a separate author.
 CREATE TABLE authors (number INTEGER PRIMARY KEY AUTOINCREMENT, device INTEGER NOT NULL) STRICT;
 "#,
 ];

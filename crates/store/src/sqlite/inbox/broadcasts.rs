@@ -1,4 +1,4 @@
-//! Broadcasts: kept once, with a row for each who touched them.
+//! Broadcasts: stored once, with a row for each reader who changed their state.
 
 use rusqlite::Connection;
 use tocsin_model::{
@@ -7,14 +7,16 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{Books, body, items};
+use super::{InboxTransaction, body, items};
 use crate::{
     error::StoreError,
-    inbox::{BROADCASTS_MAX, Broadcast, BroadcastHead, NewBroadcast, REMOVED_KEPT, no_broadcast, too_many_broadcasts},
+    inbox::{
+        BROADCASTS_MAX, Broadcast, BroadcastHead, NewBroadcast, TOMBSTONES_KEPT, no_broadcast, too_many_broadcasts,
+    },
     sqlite::records::{execute, query_all, query_one},
 };
 
-/// What decides who sees which.
+/// The fields that determine the audience of each broadcast.
 pub(super) fn heads(connection: &Connection) -> Result<Vec<BroadcastHead>, StoreError> {
     let sql = "SELECT number, audience, expires_at, withdrawn_at FROM broadcasts WHERE gone = 0 ORDER BY number";
     let rows = query_all(connection, sql, (), |row| {
@@ -41,14 +43,15 @@ const COLUMNS: &str = "b.number, b.name, b.audience, c.body, b.created_at, b.exp
 
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> {
     let (title, audience): (String, Option<String>) = (row.get(1)?, row.get(2)?);
-    let said: String = row.get(3)?;
+    let body: String = row.get(3)?;
     let content: u64 = row.get(7)?;
     let (id, readers) = (BroadcastId(row.get(0)?), row.get(6)?);
     let (created_at, expires_at) = (Timestamp(row.get(4)?), Timestamp(row.get(5)?));
     let whole = || {
         let audience = audience.as_deref().map(name).transpose()?;
-        let said = serde_json::from_str(&said).map_err(|error| StoreError::Damaged(error.to_string()))?;
-        let broadcast = Broadcast { id, name: name(&title)?, audience, content: said, created_at, expires_at, readers };
+        let parsed = serde_json::from_str(&body).map_err(|error| StoreError::Damaged(error.to_string()))?;
+        let broadcast =
+            Broadcast { id, name: name(&title)?, audience, content: parsed, created_at, expires_at, readers };
         Ok(Row { broadcast, content })
     };
     Ok(whole())
@@ -60,10 +63,14 @@ fn find(connection: &Connection, application: &Name, title: &Name) -> Result<Opt
     query_one(connection, &sql, (application.as_str(), title.as_str()), read)?.transpose()
 }
 
-pub(super) fn put(books: &mut Books<'_>, new: NewBroadcast, now: Timestamp) -> Result<(Broadcast, bool), StoreError> {
+pub(super) fn put(
+    tx: &mut InboxTransaction<'_>,
+    new: NewBroadcast,
+    now: Timestamp,
+) -> Result<(Broadcast, bool), StoreError> {
     let application = new.content.application.clone();
     let (title, audience) = (new.name.as_str(), new.audience.as_ref().map(Name::as_str));
-    match find(books.connection, &application, &new.name)? {
+    match find(tx.connection, &application, &new.name)? {
         Some(Row { broadcast, content }) if broadcast.expires_at > now => {
             let is_same = broadcast.audience == new.audience
                 && broadcast.expires_at == new.expires_at
@@ -71,36 +78,36 @@ pub(super) fn put(books: &mut Books<'_>, new: NewBroadcast, now: Timestamp) -> R
             if is_same {
                 return Ok((broadcast, false));
             }
-            let said = items::keep(books, &new.content)?;
-            items::release(books, content)?;
-            let changed = books.next();
+            let new_content = items::add_content(tx, &new.content)?;
+            items::remove_reference(tx, content)?;
+            let changed = tx.next();
             let sql =
                 "UPDATE broadcasts SET audience = ?2, content = ?3, expires_at = ?4, changed = ?5 WHERE number = ?1";
-            execute(books.connection, sql, (broadcast.id.0, audience, said, new.expires_at.0, changed))?;
-            books.broadcasts_changed = true;
+            execute(tx.connection, sql, (broadcast.id.0, audience, new_content, new.expires_at.0, changed))?;
+            tx.broadcasts_changed = true;
             let NewBroadcast { audience, content, expires_at, .. } = new;
             return Ok((Broadcast { audience, content, expires_at, ..broadcast }, false));
         }
-        // It is over, and gives way.
+        // It has expired and is replaced.
         Some(Row { broadcast, .. }) => {
-            execute(books.connection, "UPDATE broadcasts SET gone = 1 WHERE number = ?1", [broadcast.id.0])?;
+            execute(tx.connection, "UPDATE broadcasts SET gone = 1 WHERE number = ?1", [broadcast.id.0])?;
         }
         None => {}
     }
     let sql = "SELECT count(*) FROM broadcasts WHERE gone = 0 AND withdrawn_at IS NULL AND expires_at > ?1";
-    let count: usize = query_one(books.connection, sql, [now.0], |row| row.get(0))?.unwrap_or(0);
+    let count: usize = query_one(tx.connection, sql, [now.0], |row| row.get(0))?.unwrap_or(0);
     if count >= BROADCASTS_MAX {
         return Err(too_many_broadcasts());
     }
-    let said = items::keep(books, &new.content)?;
-    let number = books.next();
+    let new_content = items::add_content(tx, &new.content)?;
+    let number = tx.next();
     execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO broadcasts (number, application, name, audience, content, created_at, expires_at, changed, readers, gone)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?1, 0, 0)",
-        (number, application.as_str(), title, audience, said, now.0, new.expires_at.0),
+        (number, application.as_str(), title, audience, new_content, now.0, new.expires_at.0),
     )?;
-    books.broadcasts_changed = true;
+    tx.broadcasts_changed = true;
     let NewBroadcast { name, audience, content, expires_at } = new;
     let id = BroadcastId(number);
     Ok((Broadcast { id, name, audience, content, created_at: now, expires_at, readers: 0 }, true))
@@ -116,37 +123,37 @@ pub(super) fn list(connection: &Connection, application: &Name, now: Timestamp) 
 }
 
 pub(super) fn withdraw(
-    books: &mut Books<'_>,
+    tx: &mut InboxTransaction<'_>,
     application: &Name,
     title: &Name,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let found = find(books.connection, application, title)?.filter(|row| row.broadcast.expires_at > now);
+    let found = find(tx.connection, application, title)?.filter(|row| row.broadcast.expires_at > now);
     let Row { broadcast, .. } = found.ok_or_else(|| no_broadcast(title))?;
-    let changed = books.next();
+    let changed = tx.next();
     let sql = "UPDATE broadcasts SET withdrawn_at = ?2, changed = ?3 WHERE number = ?1";
-    execute(books.connection, sql, (broadcast.id.0, now.0, changed))?;
-    // Those who were away for long are told to read anew, so that what is remembered here has a bound.
+    execute(tx.connection, sql, (broadcast.id.0, now.0, changed))?;
+    // Readers who were away for long must read everything again, so the number of records here is limited.
     let sql = "UPDATE broadcasts SET gone = 1 WHERE number IN (SELECT number FROM broadcasts
         WHERE gone = 0 AND withdrawn_at IS NOT NULL ORDER BY changed DESC LIMIT -1 OFFSET ?1) RETURNING changed";
-    let forgotten: Vec<u64> = query_all(books.connection, sql, [BROADCASTS_MAX], |row| row.get(0))?;
-    books.forgotten = forgotten.into_iter().fold(books.forgotten, u64::max);
-    books.broadcasts_changed = true;
+    let forgotten: Vec<u64> = query_all(tx.connection, sql, [BROADCASTS_MAX], |row| row.get(0))?;
+    tx.forgotten = forgotten.into_iter().fold(tx.forgotten, u64::max);
+    tx.broadcasts_changed = true;
     Ok(())
 }
 
-/// Notes what somebody did with a broadcast; without times it is deleted.
-pub(super) fn touch(
-    books: &mut Books<'_>,
+/// Records the state of a broadcast for a reader; without times it is deleted.
+pub(super) fn store_state(
+    tx: &mut InboxTransaction<'_>,
     subscriber: SubscriberNumber,
     id: BroadcastId,
     item: &Item,
     applied: Option<(Option<Timestamp>, Option<Timestamp>)>,
 ) -> Result<(), StoreError> {
     let (read_at, archived_at) = applied.unwrap_or((item.read_at, item.archived_at));
-    let changed = books.next();
+    let changed = tx.next();
     execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO touches (subscriber, broadcast, read_at, archived_at, deleted, changed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
             ON CONFLICT DO UPDATE SET read_at = ?3, archived_at = ?4, deleted = ?5, changed = ?6",
         (
@@ -161,31 +168,31 @@ pub(super) fn touch(
     let more = i64::from(read_at.is_some()) - i64::from(item.read_at.is_some());
     if more != 0 {
         let sql = "UPDATE broadcasts SET readers = readers + ?2 WHERE number = ?1";
-        execute(books.connection, sql, (id.0, more))?;
+        execute(tx.connection, sql, (id.0, more))?;
     }
     Ok(())
 }
 
-/// What one did with broadcasts, another did.
-pub(super) fn move_touches(
-    books: &mut Books<'_>,
+/// Merges the broadcast states of one subscriber into those of another.
+pub(super) fn move_states(
+    tx: &mut InboxTransaction<'_>,
     from: SubscriberNumber,
     into: SubscriberNumber,
 ) -> Result<(), StoreError> {
-    // Whoever is counted twice as a reader is one now.
+    // Where both are counted as readers, they are one reader now.
     execute(
-        books.connection,
+        tx.connection,
         "UPDATE broadcasts SET readers = readers - 1 WHERE number IN (SELECT f.broadcast FROM touches f
             JOIN touches i ON i.broadcast = f.broadcast AND i.subscriber = ?2 AND i.read_at IS NOT NULL
             WHERE f.subscriber = ?1 AND f.read_at IS NOT NULL)",
         (from.0, into.0),
     )?;
     let sql = "SELECT broadcast FROM touches WHERE subscriber = ?1 ORDER BY broadcast";
-    let touched: Vec<u64> = query_all(books.connection, sql, [from.0], |row| row.get(0))?;
+    let touched: Vec<u64> = query_all(tx.connection, sql, [from.0], |row| row.get(0))?;
     for broadcast in touched {
-        let changed = books.next();
+        let changed = tx.next();
         execute(
-            books.connection,
+            tx.connection,
             "INSERT INTO touches (subscriber, broadcast, read_at, archived_at, deleted, changed)
                 SELECT ?2, broadcast, read_at, archived_at, deleted, ?4 FROM touches
                 WHERE subscriber = ?1 AND broadcast = ?3
@@ -195,29 +202,29 @@ pub(super) fn move_touches(
             (from.0, into.0, broadcast, changed),
         )?;
     }
-    execute(books.connection, "DELETE FROM touches WHERE subscriber = ?1", [from.0]).map(drop)
+    execute(tx.connection, "DELETE FROM touches WHERE subscriber = ?1", [from.0]).map(drop)
 }
 
-/// Removes what is over, and what was withdrawn so long ago that nobody asks.
-pub(super) fn expire(books: &mut Books<'_>, now: Timestamp, limit: usize) -> Result<(u64, bool), StoreError> {
+/// Removes expired broadcasts, and records of old withdrawals.
+pub(super) fn expire(tx: &mut InboxTransaction<'_>, now: Timestamp, limit: usize) -> Result<(u64, bool), StoreError> {
     let sql = "UPDATE broadcasts SET gone = 1 WHERE gone = 0 AND expires_at <= ?1";
-    let over = execute(books.connection, sql, [now.0])?;
+    let over = execute(tx.connection, sql, [now.0])?;
     let sql = "UPDATE broadcasts SET gone = 1 WHERE gone = 0 AND withdrawn_at <= ?1 RETURNING changed";
-    let withdrawn: Vec<u64> = query_all(books.connection, sql, [(now - REMOVED_KEPT).0], |row| row.get(0))?;
-    books.broadcasts_changed |= over > 0 || !withdrawn.is_empty();
-    books.forgotten = withdrawn.into_iter().fold(books.forgotten, u64::max);
+    let withdrawn: Vec<u64> = query_all(tx.connection, sql, [(now - TOMBSTONES_KEPT).0], |row| row.get(0))?;
+    tx.broadcasts_changed |= over > 0 || !withdrawn.is_empty();
+    tx.forgotten = withdrawn.into_iter().fold(tx.forgotten, u64::max);
     let sql = "SELECT number, content FROM broadcasts WHERE gone = 1 ORDER BY number";
-    let gone = query_all(books.connection, sql, (), |row| Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?)))?;
+    let gone = query_all(tx.connection, sql, (), |row| Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?)))?;
     let (mut removed, mut room) = (0, limit);
     for (number, content) in gone {
         let sql = "DELETE FROM touches WHERE (subscriber, broadcast) IN
             (SELECT subscriber, broadcast FROM touches WHERE broadcast = ?1 LIMIT ?2)";
-        room -= execute(books.connection, sql, (number, room))?;
+        room -= execute(tx.connection, sql, (number, room))?;
         if room == 0 {
             return Ok((removed, true));
         }
-        execute(books.connection, "DELETE FROM broadcasts WHERE number = ?1", [number])?;
-        items::release(books, content)?;
+        execute(tx.connection, "DELETE FROM broadcasts WHERE number = ?1", [number])?;
+        items::remove_reference(tx, content)?;
         removed += 1;
     }
     Ok((removed, false))

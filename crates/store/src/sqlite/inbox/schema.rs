@@ -1,8 +1,8 @@
-//! The tables of `inbox.db`, as steps that only go forward.
+//! Tables of `inbox.db`, as forward-only migrations.
 
-/// The steps. One that has been released is never changed; a new one is added.
+/// Migrations. A released one is never changed; new ones are appended.
 pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[r#"
--- The end of the sequence, up to where it is not known any more what was removed, and how much there is: one row.
+-- The end of the sequence, the sequence up to which removals are no longer known, and counts: one row.
 CREATE TABLE books (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     sequence INTEGER NOT NULL,
@@ -12,20 +12,20 @@ CREATE TABLE books (
 ) STRICT;
 INSERT INTO books VALUES (1, 0, 0, 0, 0);
 
--- What items say, once for all that say the same of the same events.
+-- Contents of items; items with the same content of the same event batch share one row.
 CREATE TABLE contents (
     number INTEGER PRIMARY KEY,
     scope INTEGER,                      -- the event batch; null for a broadcast
-    hash BLOB,                          -- 16 bytes of SHA-256; in a scope they come about together, so the index grows at its end
+    hash BLOB,                          -- 16 bytes of SHA-256; contents of one scope are added together, so the index grows at its end
     application TEXT NOT NULL,
     class TEXT NOT NULL,
     channel TEXT,
     body TEXT NOT NULL,                 -- a JSON object
-    holders INTEGER NOT NULL            -- items and broadcasts that say it; without any it goes
+    holders INTEGER NOT NULL            -- items and broadcasts with this content; removed at 0
 ) STRICT;
 CREATE UNIQUE INDEX contents_by_hash ON contents (scope, hash);
 
--- Only what is there. A feed lies together, in the order in which it came.
+-- Existing items. The rows of a feed are stored together, in order of arrival.
 CREATE TABLE items (
     subscriber INTEGER NOT NULL,
     number INTEGER NOT NULL,
@@ -36,16 +36,16 @@ CREATE TABLE items (
     expires_at INTEGER NOT NULL,
     read_at INTEGER,
     archived_at INTEGER,
-    changed INTEGER NOT NULL,           -- the place of its last change; `number` if there was none
+    changed INTEGER NOT NULL,           -- the sequence of its last change; `number` if there was none
     PRIMARY KEY (subscriber, number)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX items_by_notification ON items (batch, ordinal);
 CREATE INDEX items_by_expiry ON items (expires_at);
 CREATE INDEX items_that_changed ON items (subscriber, changed) WHERE changed <> number;
--- How many items each feed has, if any.
+-- Number of items of each feed that is not empty.
 CREATE TABLE feeds (subscriber INTEGER PRIMARY KEY, items INTEGER NOT NULL) STRICT;
 
--- What was removed before its time: it does not come back, and readers who were away are told.
+-- Items removed before their expiry: they are not delivered again, and returning readers get the removal.
 CREATE TABLE removed (
     subscriber INTEGER NOT NULL,
     changed INTEGER NOT NULL,
@@ -67,12 +67,12 @@ CREATE TABLE broadcasts (
     created_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,
     changed INTEGER NOT NULL,
-    readers INTEGER NOT NULL,           -- how many have read it
+    readers INTEGER NOT NULL,           -- number of readers
     withdrawn_at INTEGER,
-    gone INTEGER NOT NULL               -- 1: nobody need be told any more; it waits for its removal
+    gone INTEGER NOT NULL               -- 1: no longer visible, to be removed
 ) STRICT;
 CREATE UNIQUE INDEX broadcasts_by_name ON broadcasts (application, name) WHERE withdrawn_at IS NULL AND gone = 0;
--- What somebody did with a broadcast. Whoever did nothing has no row.
+-- State of a broadcast for a subscriber; without changes there is no row.
 CREATE TABLE touches (
     subscriber INTEGER NOT NULL,
     broadcast INTEGER NOT NULL,

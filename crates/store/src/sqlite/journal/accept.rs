@@ -1,4 +1,4 @@
-//! A submission becomes an event batch, or is found to have become one before.
+//! Stores submissions as event batches: group commit, with idempotency keys.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use tocsin_model::{
 use tokio::sync::oneshot;
 
 use super::{
-    Shared,
+    JournalContext,
     activity::{self, StreamKey},
-    marks,
+    checkpoints,
+    counters::{CounterValues, Last},
     packing::{Body, pack_body},
-    tally::{Last, Tally},
 };
 use crate::{
     error::StoreError,
-    journal::{Accepted, Idempotency, Mark, NewEventBatch, activity::Ledger},
+    journal::{EventAcceptance, Idempotency, Mark, NewEventBatch, activity::MinuteSums},
     sqlite::writer::{AfterCommit, Database, WAITING_WRITES_MAX, store_error},
 };
 
-/// A submission as its row wants it.
+/// Submission, prepared as a table row.
 pub struct NewRow {
     application: i64,
     version: u32,
@@ -34,14 +34,18 @@ pub struct NewRow {
     sees: ChangeSequence,
     events: u32,
     body: Body,
-    /// Packed; empty if there are none.
+    /// Packed trace contexts; empty if there are none.
     traces: Vec<u8>,
     idempotency: Option<Idempotency>,
     marks: Vec<Mark>,
 }
 
-/// Stores a submission together with others that arrive at the same time.
-pub async fn accept(database: &Database, shared: &Shared, new: NewEventBatch) -> Result<Accepted, StoreError> {
+/// Stores a submission. Submissions that arrive during a commit share the next one.
+pub async fn accept(
+    database: &Database,
+    shared: &JournalContext,
+    new: NewEventBatch,
+) -> Result<EventAcceptance, StoreError> {
     let row = row(database, shared, new).await?;
     #[cfg(debug_assertions)]
     let row = match super::faults::answer_early(database, shared, row, store_as).await {
@@ -49,14 +53,14 @@ pub async fn accept(database: &Database, shared: &Shared, new: NewEventBatch) ->
         Err(row) => row,
     };
     let (answer, answered) = oneshot::channel();
-    if shared.gathering.join(row, answer)? {
-        store_gathered(database, shared);
+    if shared.submissions.join(row, answer)? {
+        store_queued(database, shared);
     }
     answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the writer has ended")))
 }
 
-/// Makes the row of a submission: what needs no file is done before the writer sees it.
-pub async fn row(database: &Database, shared: &Shared, new: NewEventBatch) -> Result<NewRow, StoreError> {
+/// Prepares the row of a submission outside of the writer thread: packing needs no database.
+pub async fn row(database: &Database, shared: &JournalContext, new: NewEventBatch) -> Result<NewRow, StoreError> {
     let [application, class, source] =
         shared.names.numbers(database, [&new.application, &new.class, &new.source]).await?;
     let events = new.events.count();
@@ -76,20 +80,20 @@ pub async fn row(database: &Database, shared: &Shared, new: NewEventBatch) -> Re
     })
 }
 
-/// Submissions that wait for the writer. Those that gather while a commit is on its way are stored by one job, which
-/// changes the counters once.
+/// Submissions waiting for the writer (group commit). Those that queue during a commit are stored by one job, which
+/// updates the counters once.
 #[derive(Default)]
-pub struct Gathering(Mutex<Vec<Waiting>>);
+pub struct SubmissionQueue(Mutex<Vec<QueuedSubmission>>);
 
-type Waiting = (NewRow, Answer);
-type Answer = oneshot::Sender<Result<Accepted, StoreError>>;
+type QueuedSubmission = (NewRow, Answer);
+type Answer = oneshot::Sender<Result<EventAcceptance, StoreError>>;
 
-impl Gathering {
-    /// Adds one; whether it is the first, for which nobody has asked the writer yet.
+impl SubmissionQueue {
+    /// Queues a submission. Returns whether it is the first, so the caller must submit the writer job.
     fn join(&self, row: NewRow, answer: Answer) -> Result<bool, StoreError> {
         let mut waiting = self.0.lock();
         if waiting.len() >= WAITING_WRITES_MAX {
-            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} submissions wait already")));
+            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} submissions are already waiting")));
         }
         waiting.push((row, answer));
         Ok(waiting.len() == 1)
@@ -100,22 +104,22 @@ impl Gathering {
     }
 }
 
-/// Asks the writer to store whatever has gathered when its turn comes.
-fn store_gathered(database: &Database, shared: &Shared) {
+/// Submits a writer job that stores all submissions queued by the time it runs.
+fn store_queued(database: &Database, shared: &JournalContext) {
     let taken: Arc<Mutex<(Vec<NewRow>, Vec<Answer>)>> = Arc::default();
     let job = {
         let (shared, taken) = (shared.clone(), taken.clone());
         move |connection: &Connection, after: &mut AfterCommit| {
             let mut taken = taken.lock();
-            // Otherwise it has run before, with these.
+            // On a retry of the job, the submissions of the first run are stored again.
             if taken.0.is_empty() {
-                *taken = shared.gathering.take();
+                *taken = shared.submissions.take();
             }
             store_all(connection, after, &shared, &taken.0)
         }
     };
-    let gathering = shared.gathering.clone();
-    database.write_again_then(job, move |stored| {
+    let submissions = shared.submissions.clone();
+    database.write_retryable_then(job, move |stored| {
         let mut waiting = std::mem::take(&mut taken.lock().1);
         match stored {
             Ok(accepted) => waiting.into_iter().zip(accepted).for_each(|(answer, accepted)| {
@@ -124,17 +128,17 @@ fn store_gathered(database: &Database, shared: &Shared) {
             }),
             Err(error) => {
                 if waiting.is_empty() {
-                    // The job did not even begin, so those who gathered for it still wait.
-                    waiting = gathering.take().1;
+                    // The job did not start, so its submissions are still queued.
+                    waiting = submissions.take().1;
                 }
-                refuse(waiting, &error);
+                fail_all(waiting, &error);
             }
         }
     });
 }
 
-/// Gives the same trouble to all.
-fn refuse(waiting: Vec<Answer>, error: &StoreError) {
+/// Returns the same error to all waiting callers.
+fn fail_all(waiting: Vec<Answer>, error: &StoreError) {
     for answer in waiting {
         let _ = answer.send(Err(match error {
             StoreError::Full(why) => StoreError::Full(why.clone()),
@@ -143,31 +147,31 @@ fn refuse(waiting: Vec<Answer>, error: &StoreError) {
     }
 }
 
-/// Stores what is new of these, in order.
+/// Stores the rows that are not duplicates, in order.
 pub fn store_all(
     connection: &Connection,
     after: &mut AfterCommit,
-    shared: &Shared,
+    shared: &JournalContext,
     rows: &[NewRow],
-) -> Result<Vec<Accepted>, StoreError> {
+) -> Result<Vec<EventAcceptance>, StoreError> {
     let mut new = Vec::with_capacity(rows.len());
     let mut accepted = Vec::with_capacity(rows.len());
-    let mut place = last_place(connection)?;
+    let mut sequence = last_sequence(connection)?;
     for row in rows {
         let before = match &row.idempotency {
-            Some(idempotency) => find_before(connection, idempotency, row.accepted_at)?,
+            Some(idempotency) => find_duplicate(connection, idempotency, row.accepted_at)?,
             None => None,
         };
-        if !matches!(before, Some(Accepted::KeyReused(_))) {
-            marks::store(connection, row.application, row.source, &row.marks)?;
+        if !matches!(before, Some(EventAcceptance::KeyReused(_))) {
+            checkpoints::store(connection, row.application, row.source, &row.marks)?;
         }
         accepted.push(match before {
             Some(before) => before,
             None => {
                 let id = Last::next(&shared.counters.last.event_batch);
-                insert(connection, row, id, &mut place)?;
+                insert(connection, row, id, &mut sequence)?;
                 new.push(row);
-                Accepted::New(EventBatchId(id))
+                EventAcceptance::New(EventBatchId(id))
             }
         });
     }
@@ -175,40 +179,45 @@ pub fn store_all(
     Ok(accepted)
 }
 
-/// Stores a submission under a number that it has already.
+/// Stores a submission under a number assigned before.
 #[cfg(debug_assertions)]
 fn store_as(
     connection: &Connection,
     after: &mut AfterCommit,
-    shared: &Shared,
+    shared: &JournalContext,
     row: NewRow,
     id: u64,
-) -> Result<Accepted, StoreError> {
-    insert(connection, &row, id, &mut last_place(connection)?)?;
+) -> Result<EventAcceptance, StoreError> {
+    insert(connection, &row, id, &mut last_sequence(connection)?)?;
     count(connection, after, shared, &[&row])?;
-    Ok(Accepted::New(EventBatchId(id)))
+    Ok(EventAcceptance::New(EventBatchId(id)))
 }
 
-/// Counts what was stored, and wakes the matcher once it is durable.
-fn count(connection: &Connection, after: &mut AfterCommit, shared: &Shared, new: &[&NewRow]) -> Result<(), StoreError> {
+/// Updates the counters, and wakes the matcher after the commit.
+fn count(
+    connection: &Connection,
+    after: &mut AfterCommit,
+    shared: &JournalContext,
+    new: &[&NewRow],
+) -> Result<(), StoreError> {
     let Some(oldest) = new.iter().map(|row| row.accepted_at).min() else {
         return Ok(());
     };
     let events = new.iter().map(|row| i64::from(row.events)).sum();
-    let difference = Tally {
+    let difference = CounterValues {
         event_batches: new.len() as i64,
         events,
         waiting_batches: new.len() as i64,
         waiting_events: events,
         waiting_bytes: new.iter().map(|row| row.body.bytes as i64).sum(),
-        ..Tally::default()
+        ..CounterValues::default()
     };
-    let mut ledger = Ledger::default();
+    let mut sums = MinuteSums::default();
     for row in new {
         let stream = StreamKey::events(row.application, row.class, row.source);
-        ledger.accepted(&stream, row.received_at, row.accepted_at, row.events, row.body.bytes as u64);
+        sums.add_accepted(&stream, row.received_at, row.accepted_at, row.events, row.body.bytes as u64);
     }
-    activity::write(connection, ledger)?;
+    activity::write(connection, sums)?;
     shared.counters.store(connection, difference)?;
     let shared = shared.clone();
     after.run(move || {
@@ -218,31 +227,31 @@ fn count(connection: &Connection, after: &mut AfterCommit, shared: &Shared, new:
     Ok(())
 }
 
-/// What the newest batch sees.
-fn last_place(connection: &Connection) -> Result<Option<ChangeSequence>, StoreError> {
+/// Snapshot sequence of the newest batch.
+fn last_sequence(connection: &Connection) -> Result<Option<ChangeSequence>, StoreError> {
     connection
         .prepare_cached("SELECT sees FROM places ORDER BY first DESC LIMIT 1")
         .and_then(|mut statement| statement.query_row((), |row| row.get(0)).optional())
-        .map(|place| place.map(ChangeSequence))
+        .map(|sequence| sequence.map(ChangeSequence))
         .map_err(store_error)
 }
 
-/// `place` is what the batch before sees, and becomes what this one sees.
+/// Inserts a row. `sequence` is the snapshot sequence of the batch before, and is updated.
 fn insert(
     connection: &Connection,
     row: &NewRow,
     id: u64,
-    place: &mut Option<ChangeSequence>,
+    sequence: &mut Option<ChangeSequence>,
 ) -> Result<(), StoreError> {
-    if place.is_none_or(|place| place < row.sees) {
+    if sequence.is_none_or(|sequence| sequence < row.sees) {
         connection
             .prepare_cached("INSERT INTO places (first, sees) VALUES (?1, ?2)")
             .and_then(|mut statement| statement.execute((id, row.sees.0)))
             .map_err(store_error)?;
-        *place = Some(row.sees);
+        *sequence = Some(row.sees);
     }
     if let Some(Idempotency { key, content, until }) = &row.idempotency {
-        // A key that is there is one that is over.
+        // An existing row with this key is expired.
         connection
             .prepare_cached("INSERT OR REPLACE INTO idempotency (key, content, batch, until) VALUES (?1, ?2, ?3, ?4)")
             .and_then(|mut statement| statement.execute((key, content, id, until.0)))
@@ -287,12 +296,12 @@ fn insert(
     Ok(())
 }
 
-/// What became of an earlier submission under the same key, if the key is still remembered.
-fn find_before(
+/// Earlier submission under the same key, if the key has not expired.
+fn find_duplicate(
     connection: &Connection,
     idempotency: &Idempotency,
     accepted_at: Timestamp,
-) -> Result<Option<Accepted>, StoreError> {
+) -> Result<Option<EventAcceptance>, StoreError> {
     let before: Option<(u64, [u8; 16])> = connection
         .prepare_cached("SELECT batch, content FROM idempotency WHERE key = ?1 AND until > ?2")
         .and_then(|mut statement| {
@@ -301,6 +310,10 @@ fn find_before(
         .map_err(store_error)?;
     Ok(before.map(|(batch, content)| {
         let batch = EventBatchId(batch);
-        if content == idempotency.content { Accepted::Duplicate(batch) } else { Accepted::KeyReused(batch) }
+        if content == idempotency.content {
+            EventAcceptance::Duplicate(batch)
+        } else {
+            EventAcceptance::KeyReused(batch)
+        }
     }))
 }

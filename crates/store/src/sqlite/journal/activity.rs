@@ -1,14 +1,14 @@
-//! What happened in each minute: small rows, written in the commit of what they sum up.
+//! Per-minute activity counters: small rows, written in the commit of what they count.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use tocsin_model::{id::Name, time::Timestamp};
 
-use super::{names::Names, reading::collect};
+use super::{names::Names, views::collect};
 use crate::{
     error::StoreError,
     journal::{
         ActivityRow, Stream, Window,
-        activity::{Activity, Ledger, Parts, minute_of},
+        activity::{Activity, MinuteSums, WindowSums, minute_of},
     },
     sqlite::writer::store_error,
 };
@@ -17,7 +17,7 @@ const EVENTS: i64 = 0;
 const NOTIFICATIONS: i64 = 1;
 const FIRINGS: i64 = 2;
 
-/// A stream, in numbers: its kind and its names.
+/// Stream as numbers: its kind and its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamKey([i64; 6]);
 
@@ -26,7 +26,7 @@ impl StreamKey {
         StreamKey([EVENTS, application, class, source, 0, 0])
     }
 
-    /// The names as a notification batch has them: application, rule, class, event class and channel.
+    /// Names in the order of a notification batch: application, rule, class, event class, channel.
     pub fn notifications([application, rule, class, event_class, channel]: [i64; 5]) -> StreamKey {
         StreamKey([NOTIFICATIONS, application, rule, class, event_class, channel])
     }
@@ -53,16 +53,16 @@ impl StreamKey {
     }
 }
 
-/// Adds what a commit sums up.
-pub fn write(connection: &Connection, ledger: Ledger<StreamKey>) -> Result<(), StoreError> {
-    for ((key, minute), mut activity) in ledger.into_entries() {
+/// Adds the sums of a commit.
+pub fn write(connection: &Connection, sums: MinuteSums<StreamKey>) -> Result<(), StoreError> {
+    for ((key, minute), mut activity) in sums.into_entries() {
         let stream = number_of(connection, key)?;
-        let known: Option<Vec<u8>> = connection
+        let stored: Option<Vec<u8>> = connection
             .prepare_cached("SELECT body FROM activity WHERE stream = ?1 AND minute = ?2")
             .and_then(|mut statement| statement.query_row((stream, minute.0), |row| row.get(0)).optional())
             .map_err(store_error)?;
-        if let Some(known) = known {
-            activity.add(&Activity::unpack(&known)?);
+        if let Some(stored) = stored {
+            activity.add(&Activity::unpack(&stored)?);
         }
         connection
             .prepare_cached("INSERT OR REPLACE INTO activity (stream, minute, body) VALUES (?1, ?2, ?3)")
@@ -103,7 +103,7 @@ fn read(row: &Row<'_>) -> Result<(StreamKey, Timestamp, Activity), StoreError> {
     Ok((key_of(row)?, Timestamp(row.get(6).map_err(store_error)?), Activity::unpack(body)?))
 }
 
-/// What happened in a window. One look into the index for each stream.
+/// Activity in a window. One index search per stream.
 pub fn window(
     connection: &Connection,
     names: &Names,
@@ -115,7 +115,7 @@ pub fn window(
         WHERE ?3 IS NULL OR s.application = ?3";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     let mut rows = statement.query((window.from.0, window.to.0, application)).map_err(store_error)?;
-    let mut parts = Parts::default();
+    let mut parts = WindowSums::default();
     while let Some(row) = rows.next().map_err(store_error)? {
         let (key, minute, activity) = read(row)?;
         parts.add(window, key.stream(names)?, minute, &activity);
@@ -123,7 +123,7 @@ pub fn window(
     Ok(parts.rows())
 }
 
-/// The newest minute of each stream.
+/// Newest minute of each stream.
 pub fn latest(
     connection: &Connection,
     names: &Names,
@@ -141,34 +141,38 @@ pub fn latest(
     Ok(found)
 }
 
-/// The applications and classes for which anything was ever counted, of events or of notifications, by name.
-pub fn lanes(connection: &Connection, names: &Names, of: Of) -> Result<Vec<(LaneName, Lane)>, StoreError> {
+/// Applications and classes with any events or notifications so far, by name.
+pub fn classes(
+    connection: &Connection,
+    names: &Names,
+    of: BatchKind,
+) -> Result<Vec<(ClassName, ClassKey)>, StoreError> {
     let sql = match of {
-        Of::Events => "SELECT DISTINCT application, b FROM streams WHERE kind = 0",
-        Of::Notifications => "SELECT DISTINCT application, c FROM streams WHERE kind = 1",
+        BatchKind::Events => "SELECT DISTINCT application, b FROM streams WHERE kind = 0",
+        BatchKind::Notifications => "SELECT DISTINCT application, c FROM streams WHERE kind = 1",
     };
-    let mut lanes = collect(connection, sql, (), |row| {
+    let mut classes = collect(connection, sql, (), |row| {
         let (application, class): (i64, i64) = row.try_into().map_err(store_error)?;
         Ok(((names.name(application)?, names.name(class)?), (application, class)))
     })?;
-    lanes.sort();
-    Ok(lanes)
+    classes.sort();
+    Ok(classes)
 }
 
-/// An application and a class.
-pub type LaneName = (Name, Name);
+/// Names of an application and a class.
+pub type ClassName = (Name, Name);
 
-/// The numbers that stand for them.
-pub type Lane = (i64, i64);
+/// Numbers of an application and a class.
+pub type ClassKey = (i64, i64);
 
-/// Of which batches.
+/// Kind of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum BatchKind {
     Events,
     Notifications,
 }
 
-/// Removes the oldest minutes before a time, but the newest of each stream. Gives how many.
+/// Deletes the oldest minutes before a time, except the newest minute of each stream. Returns their number.
 pub fn prune(connection: &Connection, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
     connection
         .prepare_cached(

@@ -1,4 +1,5 @@
-//! A broken journal, on purpose: shows that the crash tests bite. Not part of a release build.
+//! Fault injection: a journal that acknowledges before it stores. Shows that the crash tests detect this. Not in
+//! release builds.
 
 use std::sync::OnceLock;
 
@@ -6,14 +7,15 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::id::EventBatchId;
 
-use super::{Shared, tally::Last};
+use super::{JournalContext, counters::Last};
 use crate::{
     error::StoreError,
-    journal::Accepted,
+    journal::EventAcceptance,
     sqlite::writer::{AfterCommit, Database},
 };
 
-/// How many submissions are answered before the first of them is stored, from `TOCSIN_FAULT_EARLY_ANSWERS`; 0 is none.
+/// Number of submissions acknowledged before the first of them is stored, from `TOCSIN_FAULT_EARLY_ANSWERS`; 0
+/// disables it.
 fn early_answers() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
@@ -21,16 +23,17 @@ fn early_answers() -> usize {
     })
 }
 
-type Held = Box<dyn FnOnce(&Connection, &mut AfterCommit) -> Result<(), StoreError> + Send>;
+type DelayedStore = Box<dyn FnOnce(&Connection, &mut AfterCommit) -> Result<(), StoreError> + Send>;
 
-/// Answers at once, and stores only when enough submissions have been answered. Gives the row back if it is off.
+/// Acknowledges at once, and stores once enough submissions were acknowledged. Returns the row if the fault is
+/// disabled.
 pub async fn answer_early<Row: Send + 'static>(
     database: &Database,
-    shared: &Shared,
+    shared: &JournalContext,
     row: Row,
-    store: fn(&Connection, &mut AfterCommit, &Shared, Row, u64) -> Result<Accepted, StoreError>,
-) -> Result<Result<Accepted, StoreError>, Row> {
-    static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+    store: fn(&Connection, &mut AfterCommit, &JournalContext, Row, u64) -> Result<EventAcceptance, StoreError>,
+) -> Result<Result<EventAcceptance, StoreError>, Row> {
+    static HELD: Mutex<Vec<DelayedStore>> = Mutex::new(Vec::new());
     if early_answers() == 0 {
         return Err(row);
     }
@@ -44,5 +47,5 @@ pub async fn answer_early<Row: Send + 'static>(
     for job in ready {
         let _ = database.write(job).await;
     }
-    Ok(Ok(Accepted::New(EventBatchId(id))))
+    Ok(Ok(EventAcceptance::New(EventBatchId(id))))
 }

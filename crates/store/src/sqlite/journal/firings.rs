@@ -1,4 +1,4 @@
-//! Rules that did not fire for a batch, and those that are stopped. Rare, so names stand as text.
+//! Failed and skipped firings, and stopped rules. They are rare, so names are stored as text.
 
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use tocsin_model::{
@@ -6,14 +6,14 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::reading::collect;
+use super::views::collect;
 use crate::{
     error::StoreError,
-    journal::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop, Step},
+    journal::{Firing, FiringFilter, FiringStatus, NewFiring, RefiredBatch, RuleStop, Step},
     sqlite::writer::store_error,
 };
 
-/// Writes what a step says of firings.
+/// Writes the firings and stops of a step.
 pub fn record(connection: &Connection, step: &Step) -> Result<(), StoreError> {
     step.firings.iter().try_for_each(|new| add(connection, new))?;
     step.refired.iter().try_for_each(|refired| refire(connection, *refired))?;
@@ -43,14 +43,14 @@ fn add(connection: &Connection, new: &NewFiring) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn refire(connection: &Connection, Refired { id, batch }: Refired) -> Result<(), StoreError> {
+fn refire(connection: &Connection, RefiredBatch { id, batch }: RefiredBatch) -> Result<(), StoreError> {
     let sql = "UPDATE firings SET batches = batches - 1, first = ?2 + 1 WHERE id = ?1";
     execute(connection, sql, (id, batch.0))?;
     execute(connection, "DELETE FROM firings WHERE id = ?1 AND (last <= ?2 OR batches <= 0)", (id, batch.0))?;
     Ok(())
 }
 
-/// Stops a rule, if it is not stopped already.
+/// Stops a rule, unless it is stopped already.
 pub fn add_stop(connection: &Connection, stop: &RuleStop) -> Result<(), StoreError> {
     let RuleStop { application, rule, by, reason, since } = stop;
     let sql = "INSERT INTO rule_stops (application, rule, \"by\", reason, since) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -58,7 +58,7 @@ pub fn add_stop(connection: &Connection, stop: &RuleStop) -> Result<(), StoreErr
     execute(connection, sql, (application.as_str(), rule.as_str(), by, reason, since.0)).map(|_| ())
 }
 
-/// Lets a rule fire again. Gives whether it was stopped.
+/// Resumes a rule. Returns whether it was stopped.
 pub fn remove_stop(connection: &Connection, application: &Name, rule: &Name) -> Result<bool, StoreError> {
     let sql = "DELETE FROM rule_stops WHERE application = ?1 AND rule = ?2";
     Ok(execute(connection, sql, (application.as_str(), rule.as_str()))? > 0)
@@ -91,7 +91,7 @@ pub fn list(
     collect(connection, &sql, params_from_iter(params), read)
 }
 
-/// Strikes firings off the list. Gives how many batches they were.
+/// Dismisses firings. Returns the number of event batches.
 pub fn dismiss(connection: &Connection, filter: &FiringFilter) -> Result<u64, StoreError> {
     let (condition, params) = condition(filter);
     let sql = format!("SELECT coalesce(sum(batches), 0) FROM firings WHERE {condition}");

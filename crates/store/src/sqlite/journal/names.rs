@@ -1,4 +1,5 @@
-//! Names as small numbers. There are as many as definitions and sources have used, so all of them are kept in memory.
+//! Dictionary of names as small integers. All of it is kept in memory: it grows only with the names used in
+//! definitions and sources.
 
 use hashbrown::HashMap;
 use parking_lot::RwLock;
@@ -10,19 +11,19 @@ use crate::{
     sqlite::writer::{Database, store_error},
 };
 
-/// The names of a file.
-pub struct Names(RwLock<Known>);
+/// Names of a file.
+pub struct Names(RwLock<NameMaps>);
 
 #[derive(Default)]
-struct Known {
+struct NameMaps {
     numbers: HashMap<Name, i64>,
     names: HashMap<i64, Name>,
 }
 
 impl Names {
-    /// Reads all.
+    /// Loads all names.
     pub fn load(connection: &Connection) -> Result<Names, StoreError> {
-        let mut known = Known::default();
+        let mut known = NameMaps::default();
         let mut statement = connection.prepare("SELECT id, name FROM names").map_err(store_error)?;
         let mut rows = statement.query(()).map_err(store_error)?;
         while let Some(row) = rows.next().map_err(store_error)? {
@@ -33,13 +34,12 @@ impl Names {
         Ok(Names(RwLock::new(known)))
     }
 
-    /// The number of a name, if it was ever used.
+    /// Number of a name, if it was ever used.
     pub fn find(&self, name: &Name) -> Option<i64> {
         self.0.read().numbers.get(name).copied()
     }
 
-    /// The numbers of names. Those that are new are stored first, in a commit of their own: a number must never be
-    /// known here and not there.
+    /// Numbers of names. New ones are committed first: memory must never know a number that the file does not.
     pub async fn numbers<const N: usize>(
         self: &std::sync::Arc<Self>,
         database: &Database,
@@ -71,14 +71,14 @@ impl Names {
             .await
     }
 
-    /// The name behind a number.
+    /// Name of a number.
     pub fn name(&self, number: i64) -> Result<Name, StoreError> {
         let known = self.0.read();
         known.names.get(&number).cloned().ok_or_else(|| StoreError::Damaged(format!("the name with number {number}")))
     }
 }
 
-impl Known {
+impl NameMaps {
     fn insert(&mut self, number: i64, name: Name) {
         self.names.insert(number, name.clone());
         self.numbers.insert(name, number);

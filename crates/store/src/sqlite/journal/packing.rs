@@ -1,4 +1,4 @@
-//! Small forms of what the journal stores: bodies compressed where it pays, lists of ascending numbers as runs.
+//! Compact encodings: bodies compressed where it pays, ascending numbers as runs.
 
 use std::{borrow::Cow, cell::RefCell};
 
@@ -7,18 +7,18 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::error::StoreError;
 
-/// Shorter bodies are stored as they are.
+/// Shorter bodies are stored uncompressed.
 const COMPRESSED_BYTES_MIN: usize = 256;
-/// No body is larger; a damaged length cannot ask for more memory than this.
+/// Maximum size of a body. A damaged length cannot allocate more than this.
 const BODY_BYTES_MAX: usize = 1 << 30;
 
 thread_local! {
-    // A context costs more than most bodies, so each thread keeps its own.
+    // A compression context costs more than most bodies, so each thread reuses its own.
     static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// A body as it is stored, and its length before compression.
+/// Stored body with its uncompressed length.
 pub struct Body {
     pub bytes: usize,
     pub stored: Bytes,
@@ -38,14 +38,14 @@ pub fn pack_body(body: Bytes) -> Body {
         }
         compressor.as_mut()?.compress(&body).ok()
     });
-    // Whatever went wrong, the body itself is as good, only longer.
+    // If compression fails, the plain body is equally valid, only longer.
     match compressed {
         Some(compressed) if compressed.len() < bytes => Body { bytes, stored: compressed.into() },
         _ => Body { bytes, stored: body },
     }
 }
 
-/// Reads what `pack_body` made; `bytes` is the length before compression.
+/// Inverse of `pack_body`; `bytes` is the uncompressed length.
 pub fn unpack_body(stored: &[u8], bytes: i64) -> Result<Bytes, StoreError> {
     let damaged = || StoreError::Damaged("a compressed body".to_owned());
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= BODY_BYTES_MAX).ok_or_else(damaged)?;
@@ -61,7 +61,7 @@ pub fn unpack_body(stored: &[u8], bytes: i64) -> Result<Bytes, StoreError> {
     body.filter(|body| body.len() == bytes).map(Bytes::from).ok_or_else(damaged)
 }
 
-/// Packs ascending numbers, each once. A run of neighbours takes two numbers, however long it is.
+/// Packs ascending, distinct numbers. A run of consecutive numbers takes two varints.
 pub fn pack_numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut end = 0;
@@ -80,7 +80,7 @@ pub fn pack_numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     out
 }
 
-/// Reads what `pack_numbers` made.
+/// Inverse of `pack_numbers`.
 pub fn unpack_numbers(mut packed: &[u8]) -> Result<Vec<u64>, StoreError> {
     const NUMBERS_MAX: u64 = 1 << 32;
     let damaged = || StoreError::Damaged("a list of numbers".to_owned());
@@ -96,18 +96,18 @@ pub fn unpack_numbers(mut packed: &[u8]) -> Result<Vec<u64>, StoreError> {
     Ok(numbers)
 }
 
-/// Packs ordinals, ascending.
+/// Packs ascending ordinals.
 pub fn pack_ordinals(ordinals: &[u32]) -> Vec<u8> {
     pack_numbers(ordinals.iter().map(|ordinal| u64::from(*ordinal)))
 }
 
-/// Reads ordinals.
+/// Inverse of `pack_ordinals`.
 pub fn unpack_ordinals(packed: &[u8]) -> Result<Vec<u32>, StoreError> {
     let narrow = |number| u32::try_from(number).map_err(|_| StoreError::Damaged("a list of ordinals".to_owned()));
     unpack_numbers(packed)?.into_iter().map(narrow).collect()
 }
 
-/// Ascending numbers, whatever order they came in.
+/// Sorts and deduplicates ordinals if needed.
 pub fn ascending(ordinals: &[u32]) -> Cow<'_, [u32]> {
     if ordinals.is_sorted_by(|a, b| a < b) {
         return Cow::Borrowed(ordinals);
@@ -146,13 +146,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ordinals_come_back(ordinals in proptest::collection::btree_set(0u32..5_000, 0..300), last: bool) {
+        fn packed_ordinals_round_trip(ordinals in proptest::collection::btree_set(0u32..5_000, 0..300), last: bool) {
             let ordinals: Vec<u32> = ordinals.into_iter().chain(last.then_some(u32::MAX)).collect();
             prop_assert_eq!(unpack_ordinals(&pack_ordinals(&ordinals)).expect("whole"), ordinals);
         }
 
         #[test]
-        fn bodies_come_back(body: Vec<u8>, times in 1usize..200) {
+        fn packed_bodies_round_trip(body: Vec<u8>, times in 1usize..200) {
             let body = Bytes::from(body.repeat(times));
             let packed = pack_body(body.clone());
             prop_assert!(packed.stored.len() <= body.len());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_batch_is_a_few_bytes() {
+    fn ordinals_of_a_whole_batch_take_three_bytes() {
         let all: Vec<u32> = (0..2_500).collect();
         assert_eq!(pack_ordinals(&all).len(), 3);
     }

@@ -1,42 +1,42 @@
-//! What is over is removed, a little at a time, so that nobody waits for it.
+//! Retention. Expired rows are deleted in small commits, so that other writers wait only briefly.
 
 use rusqlite::Connection;
 use tocsin_model::time::Timestamp;
 
 use super::{
-    activity::{self, Lane, Of},
+    activity::{self, BatchKind, ClassKey},
     names::Names,
     packing::unpack_numbers,
-    reading::{CHUNK_BITS, collect},
+    views::{CHUNK_BITS, collect},
 };
 use crate::{error::StoreError, journal::Cutoffs, sqlite::writer::store_error};
 
-/// Batches of one commit.
+/// Maximum number of batches per commit.
 pub const BATCHES_MAX: usize = 64;
-/// Idempotency keys, quanta or sums of minutes of one commit.
+/// Maximum number of idempotency keys, quanta or minutes per commit.
 pub const KEYS_MAX: usize = 1_000;
 
-/// The applications and classes of which something is to remove, with the times before which it was closed.
-pub fn lanes(
+/// Applications and classes with expired batches, each with its cutoff.
+pub fn expired_classes(
     connection: &Connection,
     names: &Names,
-    of: Of,
+    of: BatchKind,
     cutoffs: &Cutoffs,
-) -> Result<Vec<(Lane, Timestamp)>, StoreError> {
+) -> Result<Vec<(ClassKey, Timestamp)>, StoreError> {
     let sql = match of {
-        Of::Notifications => {
+        BatchKind::Notifications => {
             "SELECT EXISTS (SELECT 1 FROM notification_states WHERE application = ?1 AND class = ?2 AND closed_at < ?3)"
         }
-        Of::Events => {
+        BatchKind::Events => {
             "SELECT EXISTS (SELECT 1 FROM event_matched WHERE application = ?1 AND class = ?2 AND closed_at < ?3)"
         }
     };
     let mut any = connection.prepare_cached(sql).map_err(store_error)?;
     let mut found = Vec::new();
-    for ((application, class), lane) in activity::lanes(connection, names, of)? {
+    for ((application, class), lane) in activity::classes(connection, names, of)? {
         let before = match of {
-            Of::Notifications => cutoffs.of_notifications(application, class),
-            Of::Events => cutoffs.of_events(application, class),
+            BatchKind::Notifications => cutoffs.of_notifications(application, class),
+            BatchKind::Events => cutoffs.of_events(application, class),
         };
         if any.query_row((lane.0, lane.1, before.0), |row| row.get(0)).map_err(store_error)? {
             found.push((lane, before));
@@ -45,20 +45,20 @@ pub fn lanes(
     Ok(found)
 }
 
-/// How many batches of a class are over, counted up to `most`.
+/// Number of expired batches of a class, counted up to `most`.
 pub fn count(
     connection: &Connection,
-    of: Of,
-    (application, class): Lane,
+    of: BatchKind,
+    (application, class): ClassKey,
     before: Timestamp,
     most: usize,
 ) -> Result<usize, StoreError> {
     let sql = match of {
-        Of::Notifications => {
+        BatchKind::Notifications => {
             "SELECT count(*) FROM (SELECT 1 FROM notification_states
              WHERE application = ?1 AND class = ?2 AND closed_at < ?3 LIMIT ?4)"
         }
-        Of::Events => {
+        BatchKind::Events => {
             "SELECT count(*) FROM (SELECT 1 FROM event_matched
              WHERE application = ?1 AND class = ?2 AND closed_at < ?3 LIMIT ?4)"
         }
@@ -67,10 +67,10 @@ pub fn count(
     statement.query_row((application, class, before.0, most), |row| row.get(0)).map_err(store_error)
 }
 
-/// Removes the notification batches of a class that were closed first, with all that hangs on them. Gives how many.
+/// Deletes the notification batches of a class that were closed first, with dependent rows. Returns their number.
 pub fn prune_notifications(
     connection: &Connection,
-    (application, class): Lane,
+    (application, class): ClassKey,
     before: Timestamp,
     limit: usize,
 ) -> Result<usize, StoreError> {
@@ -92,10 +92,10 @@ pub fn prune_notifications(
     Ok(closed.len())
 }
 
-/// Removes the event batches of a class that were closed first. Gives how many.
+/// Deletes the event batches of a class that were closed first. Returns their number.
 pub fn prune_events(
     connection: &Connection,
-    (application, class): Lane,
+    (application, class): ClassKey,
     before: Timestamp,
     limit: usize,
 ) -> Result<usize, StoreError> {
@@ -111,14 +111,14 @@ pub fn prune_events(
         execute(connection, "DELETE FROM event_traces WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM run_links WHERE run = ?1", [*id])?;
     }
-    // The last place stays: it is that of the batches to come.
+    // The last row stays: it applies to future batches.
     let sql = "DELETE FROM places
         WHERE first < (SELECT max(first) FROM places WHERE first <= (SELECT coalesce(min(id), ?1) FROM event_batches))";
     execute(connection, sql, [i64::MAX as u64])?;
     Ok(closed.len())
 }
 
-/// Removes idempotency keys that are over. Gives how many.
+/// Deletes expired idempotency keys. Returns their number.
 pub fn prune_keys(connection: &Connection, now: Timestamp) -> Result<usize, StoreError> {
     let sql =
         "DELETE FROM idempotency WHERE key IN (SELECT key FROM idempotency WHERE until <= ?1 ORDER BY until LIMIT ?2)";

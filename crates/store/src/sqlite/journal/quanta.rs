@@ -1,12 +1,12 @@
-//! Turns of the matcher.
+//! Quanta: runs of the matcher.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use tocsin_model::time::Timestamp;
 
-use super::reading::collect;
+use super::views::collect;
 use crate::{error::StoreError, journal::quanta::Quantum, sqlite::writer::store_error};
 
-/// Lists a quantum under the next number.
+/// Adds a quantum under the next number.
 pub fn add(connection: &Connection, quantum: &Quantum) -> Result<(), StoreError> {
     connection
         .prepare_cached("INSERT INTO quanta (started_at, ended_at, body) VALUES (?1, ?2, ?3)")
@@ -15,7 +15,7 @@ pub fn add(connection: &Connection, quantum: &Quantum) -> Result<(), StoreError>
         .map_err(store_error)
 }
 
-/// Those that ended in a time, newest first.
+/// Quanta that ended in a time range, newest first.
 pub fn list(
     connection: &Connection,
     from: Timestamp,
@@ -30,7 +30,7 @@ pub fn list(
     collect(connection, sql, (from.0, to.0, before, limit), read)
 }
 
-/// One of them.
+/// Quantum by number.
 pub fn find(connection: &Connection, id: u64) -> Result<Option<Quantum>, StoreError> {
     let Ok(id) = i64::try_from(id) else { return Ok(None) };
     let mut statement = connection
@@ -44,7 +44,7 @@ fn read(row: &Row<'_>) -> Result<Quantum, StoreError> {
     Ok(Quantum::unpack(id, Timestamp(started_at), Timestamp(ended_at), &body)?)
 }
 
-/// Removes those that ended before a time, the oldest first. Gives how many.
+/// Deletes quanta that ended before a time, oldest first. Returns their number.
 pub fn prune(connection: &Connection, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
     let sql = "DELETE FROM quanta WHERE id IN (SELECT id FROM quanta WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2)";
     connection.prepare_cached(sql).and_then(|mut found| found.execute((before.0, limit))).map_err(store_error)

@@ -1,18 +1,20 @@
-//! Requests to send again, and what they open again.
+//! Resend requests, and the notifications that they reopen.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use tocsin_model::{id::NotificationBatchId, time::Timestamp};
 
 use super::{
-    Shared,
+    JournalContext,
     packing::{pack_ordinals, unpack_numbers},
-    reading::collect,
-    step::Rows,
-    suspended,
+    step::RowWriter,
+    suspensions,
+    views::collect,
 };
 use crate::{
     error::StoreError,
-    journal::{NewResend, Reopened, Resend, Resent, StoredSuspension, SuspensionFilter, cut_out},
+    journal::{
+        NewResend, ReopenedNotifications, Resend, ResendProgress, StoredSuspension, SuspensionFilter, split_suspension,
+    },
     sqlite::writer::store_error,
 };
 
@@ -31,7 +33,7 @@ fn resend_of(row: &Row<'_>) -> rusqlite::Result<Resend> {
     })
 }
 
-/// Stores a request, unless its key is known. Gives what is stored, and whether it is new.
+/// Stores a request unless its key exists. Returns the stored request and whether it is new.
 pub fn begin(connection: &Connection, new: &NewResend) -> Result<(Resend, bool), StoreError> {
     let find = || {
         let sql = format!("SELECT {COLUMNS} FROM resends WHERE key = ?1");
@@ -49,7 +51,7 @@ pub fn begin(connection: &Connection, new: &NewResend) -> Result<(Resend, bool),
         )
         .and_then(|mut statement| statement.execute((&new.key, &new.request, &new.by, new.asked_at.0)))
         .map_err(store_error)?;
-    find()?.map(|stored| (stored, true)).ok_or_else(|| StoreError::Damaged("a request to send again".to_owned()))
+    find()?.map(|stored| (stored, true)).ok_or_else(|| StoreError::Damaged("a resend request".to_owned()))
 }
 
 /// Requests after a number, oldest first.
@@ -60,12 +62,12 @@ pub fn list(connection: &Connection, unfinished: bool, after: u64, limit: usize)
     collect(connection, &sql, (after, limit), |row| resend_of(row).map_err(store_error))
 }
 
-/// Takes a request as far as a step goes.
-pub fn advance(
+/// Records a step's progress of a request (compare-and-set).
+pub fn record_progress(
     connection: &Connection,
-    shared: &Shared,
-    rows: &mut Rows<'_>,
-    resent: &Resent,
+    shared: &JournalContext,
+    rows: &mut RowWriter<'_>,
+    resent: &ResendProgress,
 ) -> Result<(), StoreError> {
     let mut count = resent.reopens();
     for reopened in &resent.reopened {
@@ -74,10 +76,10 @@ pub fn advance(
     for (batch, ordinals) in &resent.resumed {
         let filter = SuspensionFilter { batch: Some(*batch), ..SuspensionFilter::default() };
         for StoredSuspension { id, mut suspension } in
-            suspended::list(connection, shared, &filter, (0, None), usize::MAX)?
+            suspensions::list(connection, shared, &filter, (0, None), usize::MAX)?
         {
             let whole = suspension.ordinals.len();
-            let meant = match cut_out(&mut suspension, ordinals) {
+            let selected = match split_suspension(&mut suspension, ordinals) {
                 None => continue,
                 Some(None) => {
                     rows.remove_suspension(id, whole)?;
@@ -89,10 +91,10 @@ pub fn advance(
                 }
             };
             let number = |name| shared.names.find(name).unwrap_or(0);
-            let lane = (number(&meant.application), number(&meant.channel));
-            let packed = pack_ordinals(&meant.ordinals);
-            rows.add_work(*batch, lane, 0, resent.now, meant.ordinals.len(), Some(&packed), &meant.course)?;
-            count += meant.ordinals.len() as u64;
+            let lane = (number(&selected.application), number(&selected.channel));
+            let packed = pack_ordinals(&selected.ordinals);
+            rows.add_work(*batch, lane, 0, resent.now, selected.ordinals.len(), Some(&packed), &selected.work_state)?;
+            count += selected.ordinals.len() as u64;
         }
     }
     let moved = connection
@@ -106,29 +108,29 @@ pub fn advance(
         })
         .map_err(store_error)?;
     match moved {
-        0 => Err(StoreError::Fenced(format!("the request {} to send again", resent.id))),
+        0 => Err(StoreError::Fenced(format!("the resend request {}", resent.id))),
         _ => Ok(()),
     }
 }
 
-/// Whether there are requests that were carried out before a time.
-pub fn is_any_over(connection: &Connection, before: Timestamp) -> Result<bool, StoreError> {
+/// Whether any request was completed before a time.
+pub fn is_any_expired(connection: &Connection, before: Timestamp) -> Result<bool, StoreError> {
     let sql = "SELECT EXISTS (SELECT 1 FROM resends WHERE done_at < ?1)";
     let found = connection.prepare_cached(sql).and_then(|mut found| found.query_row([before.0], |row| row.get(0)));
     found.map_err(store_error)
 }
 
-/// Forgets requests that were carried out before a time.
+/// Deletes requests completed before a time.
 pub fn prune(connection: &Connection, before: Timestamp) -> Result<(), StoreError> {
     let sql = "DELETE FROM resends WHERE done_at < ?1";
     connection.prepare_cached(sql).and_then(|mut statement| statement.execute([before.0])).map_err(store_error)?;
     Ok(())
 }
 
-impl Rows<'_> {
-    /// Opens closed notifications of a batch again, and with them what they tell of.
-    fn reopen(&mut self, reopened: &Reopened) -> Result<(), StoreError> {
-        let Reopened { batch, ordinals, failed } = reopened;
+impl RowWriter<'_> {
+    /// Reopens closed notifications of a batch, and the event batches they belong to.
+    fn reopen(&mut self, reopened: &ReopenedNotifications) -> Result<(), StoreError> {
+        let ReopenedNotifications { batch, ordinals, failed } = reopened;
         type State = (Option<i64>, Vec<u8>);
         let state: Option<State> =
             self.find("SELECT closed_at, events FROM notification_states WHERE id = ?1", [batch.0], |row| {

@@ -1,4 +1,4 @@
-//! How far schedules have come. Few rows, of long texts, so names stand as text too.
+//! Progress of rule schedules. There are few rows with long texts, so names are stored as text.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use tocsin_model::{
@@ -8,7 +8,7 @@ use tocsin_model::{
 
 use super::{
     names::Names,
-    reading::{self, NUMBER_MAX, collect},
+    views::{self, NUMBER_MAX, collect},
 };
 use crate::{
     error::StoreError,
@@ -16,7 +16,7 @@ use crate::{
     sqlite::writer::store_error,
 };
 
-/// Stores how far schedules have come; `due` is the event batch of their due time, where the next runs begin.
+/// Stores progress; `due` is the event batch of the due time, where the next runs begin.
 pub fn store(connection: &Connection, runs: &[ScheduleRun], due: Option<EventBatchId>) -> Result<(), StoreError> {
     let sql = "INSERT INTO schedule_runs (application, rule, schedule, due_at, after, skipped, skipped_at, seen)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
@@ -33,7 +33,7 @@ pub fn store(connection: &Connection, runs: &[ScheduleRun], due: Option<EventBat
     Ok(())
 }
 
-/// A page of them, by rule and schedule.
+/// Page of schedules, by rule and schedule.
 pub fn list(
     connection: &Connection,
     application: &Name,
@@ -47,7 +47,7 @@ pub fn list(
     collect(connection, sql, (application.as_str(), rule, schedule, limit), read)
 }
 
-/// One of them.
+/// Progress of one schedule.
 pub fn find(
     connection: &Connection,
     application: &Name,
@@ -58,14 +58,14 @@ pub fn find(
     Ok(collect(connection, sql, (application.as_str(), rule.as_str(), schedule), read)?.pop())
 }
 
-/// Forgets one.
+/// Deletes one schedule.
 pub fn forget(connection: &Connection, application: &Name, (rule, schedule): &ScheduleKey) -> Result<(), StoreError> {
     let sql = "DELETE FROM schedule_runs WHERE application = ?1 AND rule = ?2 AND schedule = ?3";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     statement.execute((application.as_str(), rule.as_str(), schedule)).map_err(store_error).map(|_| ())
 }
 
-/// Event batches of a class between two others, up to about so many bytes.
+/// Event batches of a class between two numbers, up to about `bytes` bytes.
 pub fn events_between(
     connection: &Connection,
     names: &Names,
@@ -90,7 +90,7 @@ pub fn events_between(
         }
         let id = EventBatchId(id);
         last = Some(id);
-        match reading::find_event_batch(connection, names, id) {
+        match views::find_event_batch(connection, names, id) {
             Ok(found) => page.batches.extend(found.map(|(batch, _)| batch)),
             Err(StoreError::Damaged(_)) => page.damaged.push(id),
             Err(error) => return Err(error),
@@ -99,15 +99,15 @@ pub fn events_between(
     Ok(page)
 }
 
-/// The last event batch before those that were accepted at a time or later. Halves the numbers, in whose order batches
-/// were accepted, so that it costs the same however many there are.
-pub fn place_at(connection: &Connection, time: Timestamp) -> Result<EventBatchId, StoreError> {
+/// Last event batch before those accepted at a time or later. Binary search by number, which is the order of
+/// acceptance.
+pub fn position_at(connection: &Connection, time: Timestamp) -> Result<EventBatchId, StoreError> {
     let sql = "SELECT id, accepted_at FROM event_batches WHERE id >= ?1 ORDER BY id LIMIT 1";
     let mut next = connection.prepare_cached(sql).map_err(store_error)?;
     let mut next_from = |id: u64| -> Result<Option<(u64, i64)>, StoreError> {
         next.query_row([id], |row| row.try_into()).optional().map_err(store_error)
     };
-    // All up to `early` were accepted before; those from `late` on were not, or there are none.
+    // Batches up to `early` were accepted before the time; those from `late` on were not, or do not exist.
     let last: Option<u64> =
         connection.query_row("SELECT max(id) FROM event_batches", (), |row| row.get(0)).map_err(store_error)?;
     let (mut early, mut late) = (0, last.unwrap_or(0) + 1);

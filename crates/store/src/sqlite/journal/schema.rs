@@ -1,19 +1,19 @@
-//! The tables of the flow. Whatever is large is written once and never rewritten: bodies have tables of their own, and
-//! what changes beside them is in small rows.
+//! Tables of the journal. Large bodies are written once into tables of their own and never rewritten; the state that
+//! changes is in small rows.
 //!
-//! Numbers of rows are given by the journal and never used twice, not even after a row was pruned. Times are
-//! microseconds since 1970. Bodies are compressed if they are shorter than their `bytes` column says.
+//! Row numbers are assigned by the journal and never reused, not even after a row was pruned. Times are microseconds
+//! since 1970. A body is compressed if it is shorter than its `bytes` column says.
 
 pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
     "
--- Grows with each opening; the high part of every fencing token.
+-- Increases with each opening; the high bits of every fencing token.
 CREATE TABLE epoch (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL) STRICT;
 INSERT INTO epoch VALUES (1, 0);
 
--- Applications, classes, rules, sources and channels, as small numbers.
+-- Dictionary: names of applications, classes, rules, sources and channels.
 CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
 
--- What there is and ever was, and the last numbers given; changed in the commit of what it counts.
+-- Backlog, totals and last assigned numbers; updated in the commit of what they count.
 CREATE TABLE tally (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     event_batches INTEGER NOT NULL DEFAULT 0,
@@ -53,7 +53,7 @@ CREATE TABLE event_batches (
     body BLOB NOT NULL
 ) STRICT;
 
--- An event batch is in exactly one of these three.
+-- Each event batch is in exactly one of these three tables.
 CREATE TABLE event_waiting (
     id INTEGER PRIMARY KEY,
     events INTEGER NOT NULL,
@@ -61,7 +61,7 @@ CREATE TABLE event_waiting (
     accepted_at INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE event_failed (id INTEGER PRIMARY KEY, application INTEGER NOT NULL, reason TEXT NOT NULL) STRICT;
--- `open` counts the notification batches that tell of it and are not closed.
+-- `open` counts its notification batches that are not closed.
 CREATE TABLE event_matched (
     id INTEGER PRIMARY KEY,
     matched_at INTEGER NOT NULL,
@@ -93,7 +93,7 @@ CREATE TABLE notification_batches (
     bytes INTEGER NOT NULL,
     body BLOB NOT NULL
 ) STRICT;
--- `open` counts the notifications without a closing attempt; `events` lists the event batches that they tell of.
+-- `open` counts the notifications without a closing attempt; `events` lists their event batches.
 CREATE TABLE notification_states (
     id INTEGER PRIMARY KEY,
     open INTEGER NOT NULL,
@@ -107,7 +107,7 @@ CREATE TABLE links (
     PRIMARY KEY (event_batch, notification_batch)
 ) STRICT, WITHOUT ROWID;
 
--- `open` counts those that are not dealt with, `done` lists those that are. Without `ordinals` it means all of a batch.
+-- `open` counts unfinished notifications, `done` lists finished ones. NULL `ordinals` means the whole batch.
 CREATE TABLE work (
     id INTEGER PRIMARY KEY,
     batch INTEGER NOT NULL,
@@ -123,7 +123,7 @@ CREATE TABLE work (
 CREATE INDEX work_due ON work (application, channel, due_at);
 CREATE INDEX work_of_batch ON work (batch);
 
--- The number is the batch's, shifted, and the chunk's place in it: one tree, in the order of both.
+-- The id is the batch number, shifted left, plus the position of the chunk in the batch.
 CREATE TABLE receipts (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
 
 CREATE TABLE suspensions (
@@ -140,7 +140,7 @@ CREATE TABLE suspensions (
 CREATE INDEX suspensions_of_batch ON suspensions (batch);
 ",
     "
--- Rules that did not fire for a batch, or for an unbroken run of batches that began with `run`.
+-- Failed or skipped firings of a rule for a batch, or for an unbroken run of batches that began with `run`.
 CREATE TABLE firings (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     application TEXT NOT NULL,
@@ -164,7 +164,7 @@ CREATE TABLE rule_stops (
 ) STRICT, WITHOUT ROWID;
 ",
     "
--- How far the schedules of rules have come: up to when they are dealt with, and after which event batch the next run
+-- Progress of rule schedules: the last due time processed, and the event batch after which the next run
 -- begins.
 CREATE TABLE schedule_runs (
     application TEXT NOT NULL,
@@ -178,16 +178,16 @@ CREATE TABLE schedule_runs (
 ) STRICT, WITHOUT ROWID;
 ",
     "
--- What event batches see of the records: from the batch `first` on, up to the change `sees`. A row only where it differs
--- from the batch before; batches before the first row have no place.
+-- Snapshot sequences: event batches from `first` on see the records up to the change `sees`. A row only where it differs
+-- from the batch before; batches before the first row have no sequence.
 CREATE TABLE places (first INTEGER PRIMARY KEY, sees INTEGER NOT NULL) STRICT;
 ",
     "
--- The last change of the records that the last run of a schedule saw.
+-- Change sequence of the records at the last run of a schedule.
 ALTER TABLE schedule_runs ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;
 ",
     "
--- What matching remembers, in pages that only matching can read. The number is 64 bits without a sign.
+-- Rule state, in pages that only the matcher can read. The number is an unsigned 64-bit integer.
 CREATE TABLE states (
     id INTEGER PRIMARY KEY,
     application TEXT NOT NULL,
@@ -198,12 +198,12 @@ CREATE TABLE states (
 CREATE UNIQUE INDEX states_of ON states (application, name, number);
 ",
     "
--- What rules read of chronicles for the events of a batch, in a form that only matching can read. Compressed like bodies.
+-- Chronicle values read for the events of a batch, in a form that only the matcher can read. Compressed like bodies.
 CREATE TABLE event_chronicles (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
 ",
     "
--- Where work stands: what goes first (0: urgent, 2: normal), for which window of a digest it waits or of which it is, how
--- many channels of its chain have failed and since when the present one has tried, and what an operator put in its place.
+-- Scheduling state of work: priority (0: urgent, 2: normal), end of the digest window, number of failed channels of the
+-- fallback chain, start of the present channel, and the content that an operator put in its place.
 ALTER TABLE work ADD COLUMN priority INTEGER NOT NULL DEFAULT 2;
 ALTER TABLE work ADD COLUMN window_end INTEGER;
 ALTER TABLE work ADD COLUMN fallback INTEGER NOT NULL DEFAULT 0;
@@ -218,7 +218,7 @@ ALTER TABLE suspensions ADD COLUMN fallback INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE suspensions ADD COLUMN edit TEXT;
 ",
     "
--- Requests to send again what had failed, and up to which batch they are carried out.
+-- Resend requests, and the batch up to which they are processed.
 CREATE TABLE resends (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT NOT NULL UNIQUE,
@@ -232,7 +232,7 @@ CREATE TABLE resends (
 ) STRICT;
 ",
     "
--- How far sources have come, in parts that only they can read.
+-- Checkpoints of sources, in parts that only the source can read.
 CREATE TABLE source_marks (
     application INTEGER NOT NULL,
     source INTEGER NOT NULL,
@@ -242,8 +242,8 @@ CREATE TABLE source_marks (
 ) STRICT, WITHOUT ROWID;
 ",
     "
--- What is summed up by itself, minute by minute. Kind 0: events (application, class, source); 1: notifications
--- (application, rule, class, event class, channel); 2: firings that did not happen (application, rule).
+-- Streams with per-minute activity counters. Kind 0: events (application, class, source); 1: notifications
+-- (application, rule, class, event class, channel); 2: failed and skipped firings (application, rule).
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY,
     kind INTEGER NOT NULL,
@@ -264,7 +264,7 @@ INSERT INTO streams (kind, application, b, c, d, e) SELECT DISTINCT 0, applicati
 INSERT INTO streams (kind, application, b, c, d, e)
     SELECT DISTINCT 1, application, rule, class, event_class, channel FROM notification_batches;
 
--- Turns of the matcher.
+-- Quanta: runs of the matcher.
 CREATE TABLE quanta (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     started_at INTEGER NOT NULL,
@@ -273,7 +273,7 @@ CREATE TABLE quanta (
 ) STRICT;
 CREATE INDEX quanta_ended ON quanta (ended_at);
 
--- How far a batch has come. Of attempts before this step of the schema nothing is counted.
+-- Delivery progress of a batch. Attempts before this migration are not counted.
 ALTER TABLE notification_states ADD COLUMN application INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE notification_states ADD COLUMN class INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE notification_states ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
@@ -285,7 +285,7 @@ UPDATE notification_states SET application = b.application, class = b.class
     FROM notification_batches b WHERE b.id = notification_states.id;
 CREATE INDEX notification_failed ON notification_states (id) WHERE failed > 0;
 
--- Each class is kept for a time of its own.
+-- Each class has a retention of its own.
 DROP INDEX notification_closed;
 CREATE INDEX notification_closed ON notification_states (application, class, closed_at) WHERE closed_at IS NOT NULL;
 ALTER TABLE event_waiting ADD COLUMN application INTEGER NOT NULL DEFAULT 0;
@@ -299,7 +299,7 @@ UPDATE event_matched SET application = b.application, class = b.class
 DROP INDEX event_closed;
 CREATE INDEX event_closed ON event_matched (application, class, closed_at) WHERE closed_at IS NOT NULL;
 
--- What an operator has switched off.
+-- Components that an operator paused or disabled.
 CREATE TABLE switches (
     component TEXT PRIMARY KEY,
     state TEXT NOT NULL,
@@ -309,11 +309,11 @@ CREATE TABLE switches (
 ) STRICT, WITHOUT ROWID;
 ",
     "
--- Where the events of a batch stand in traces, if any of them does.
+-- Trace contexts of the events of a batch, if any.
 CREATE TABLE event_traces (id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 ",
     "
--- Notification batches that the run of a due time made of other events, by the event batch of the due time. They go with it.
+-- Notification batches that a scheduled run made from other events, by the event batch of its due time; deleted with it.
 CREATE TABLE run_links (
     run INTEGER NOT NULL,
     notification_batch INTEGER NOT NULL,
@@ -321,7 +321,7 @@ CREATE TABLE run_links (
 ) STRICT, WITHOUT ROWID;
 ",
     "
--- Some applications and classes wait while others are matched.
+-- Finds waiting batches by class while other classes are paused.
 CREATE INDEX event_waiting_class ON event_waiting (application, class, id);
 ",
 ];

@@ -1,12 +1,12 @@
-//! What matching remembers: pages of bytes, each written whole.
+//! Pages of rule state: opaque bytes, each page replaced as a whole.
 
 use rusqlite::Connection;
 use tocsin_model::{id::Name, state::StatePage};
 
-use super::reading::collect;
+use super::views::collect;
 use crate::{error::StoreError, sqlite::writer::store_error};
 
-/// Writes pages in place of those that were there; an empty one removes its.
+/// Replaces pages; an empty page deletes the stored one.
 pub fn write(connection: &Connection, pages: &[(Name, StatePage)]) -> Result<(), StoreError> {
     let put = "INSERT INTO states (application, name, number, body) VALUES (?1, ?2, ?3, ?4)
         ON CONFLICT (application, name, number) DO UPDATE SET body = excluded.body";

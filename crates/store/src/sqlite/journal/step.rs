@@ -1,4 +1,4 @@
-//! The result of a step and the acknowledgement of its input become one commit.
+//! Commit of a step: its results and the acknowledgement of its input are one transaction.
 
 use std::sync::atomic::AtomicU64;
 
@@ -13,34 +13,33 @@ use tocsin_model::{
 };
 
 use super::{
-    Shared, accept,
+    JournalContext, accept,
     activity::{self, StreamKey},
+    counters::{CounterValues, Last, oldest_event},
     firings,
     names::Names,
     packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals, unpack_numbers, unpack_ordinals},
-    quanta,
-    reading::{CHUNK_BITS, NUMBER_MAX},
-    resends, states,
-    tally::{Last, Tally, oldest_event},
+    quanta, resends, states,
+    views::{CHUNK_BITS, NUMBER_MAX},
 };
 use crate::{
     error::StoreError,
     journal::{
-        Claim, Course, FiringStatus, NewEventBatch, Step, Suspension,
-        activity::{Advance, Ledger, Told},
-        course::priority_number,
+        Claim, FiringStatus, NewEventBatch, Step, Suspension, WorkState,
+        activity::{BatchProgress, MinuteSums, ProgressUpdate},
         quanta::Quantum,
+        work_state::priority_number,
     },
     sqlite::writer::{AfterCommit, Database, store_error},
 };
 
-/// A step as its rows want it: everything that needs no file is done before the writer sees it.
+/// Step prepared for its rows: everything that needs no database is done before the writer runs.
 pub struct PackedStep {
     step: Step,
     batches: Vec<PackedBatch>,
     receipts: Vec<PackedChunk>,
-    retries: Vec<Destined>,
-    suspensions: Vec<Destined>,
+    retries: Vec<ChannelOrdinals>,
+    suspensions: Vec<ChannelOrdinals>,
     continued: Vec<accept::NewRow>,
     chronicled: Vec<(EventBatchId, Body)>,
 }
@@ -53,23 +52,23 @@ struct PackedBatch {
 
 struct PackedChunk {
     batch: NotificationBatchId,
-    /// The channel that was tried, as a number.
+    /// Number of the channel used.
     channel: Option<i64>,
     body: Body,
 }
 
-/// The channel of something, and its ordinals.
-struct Destined {
+/// Packed ordinals with the numbers of their channel.
+struct ChannelOrdinals {
     application: i64,
     channel: i64,
     notifications: usize,
     ordinals: Vec<u8>,
 }
 
-/// Stores a step.
+/// Commits a step.
 pub async fn commit(
     database: &Database,
-    shared: &Shared,
+    shared: &JournalContext,
     mut step: Step,
 ) -> Result<Vec<NotificationBatchId>, StoreError> {
     let mut continued = Vec::with_capacity(step.continued.len());
@@ -84,14 +83,14 @@ pub async fn commit(
     }
     let mut retries = Vec::with_capacity(step.retries.len());
     for retry in &step.retries {
-        retries.push(destine(database, shared, &retry.application, &retry.channel, &retry.ordinals).await?);
+        retries.push(resolve_channel(database, shared, &retry.application, &retry.channel, &retry.ordinals).await?);
     }
     let mut suspensions = Vec::with_capacity(step.suspensions.len());
     for waits in &step.suspensions {
-        suspensions.push(destine(database, shared, &waits.application, &waits.channel, &waits.ordinals).await?);
+        suspensions.push(resolve_channel(database, shared, &waits.application, &waits.channel, &waits.ordinals).await?);
     }
     for firing in &step.firings {
-        // Known from then on, so that it can be summed up.
+        // Assigns numbers to the names, so that the firing can be counted.
         shared.names.numbers(database, [&firing.application, &firing.rule]).await?;
     }
     let known = shared.names.clone();
@@ -101,27 +100,27 @@ pub async fn commit(
     let mut packed = super::off_the_runtime(bytes, move || pack(step, &known, names, retries, suspensions)).await??;
     packed.continued = continued;
     let shared = shared.clone();
-    database.write_again(move |connection, after| store(connection, after, &shared, &packed)).await
+    database.write_retryable(move |connection, after| store(connection, after, &shared, &packed)).await
 }
 
-async fn destine(
+async fn resolve_channel(
     database: &Database,
-    shared: &Shared,
+    shared: &JournalContext,
     application: &Name,
     channel: &Name,
     ordinals: &[u32],
-) -> Result<Destined, StoreError> {
+) -> Result<ChannelOrdinals, StoreError> {
     let [application, channel] = shared.names.numbers(database, [application, channel]).await?;
     let ordinals = ascending(ordinals);
-    Ok(Destined { application, channel, notifications: ordinals.len(), ordinals: pack_ordinals(&ordinals) })
+    Ok(ChannelOrdinals { application, channel, notifications: ordinals.len(), ordinals: pack_ordinals(&ordinals) })
 }
 
 fn pack(
     mut step: Step,
     known: &Names,
     names: Vec<[i64; 5]>,
-    retries: Vec<Destined>,
-    suspensions: Vec<Destined>,
+    retries: Vec<ChannelOrdinals>,
+    suspensions: Vec<ChannelOrdinals>,
 ) -> Result<PackedStep, StoreError> {
     let mut batches = Vec::with_capacity(names.len());
     for (new, names) in step.batches.iter_mut().zip(names) {
@@ -146,12 +145,12 @@ fn pack_chunk(batch: NotificationBatchId, channel: Option<i64>, attempts: &[Atte
 fn store(
     connection: &Connection,
     after: &mut AfterCommit,
-    shared: &Shared,
+    shared: &JournalContext,
     packed: &PackedStep,
 ) -> Result<Vec<NotificationBatchId>, StoreError> {
     let PackedStep { step, batches, receipts, retries, suspensions, continued, chronicled } = packed;
     let committing = shared.claims.begin(step)?;
-    let mut rows = Rows::new(connection, shared, step.time(committing.claimed_at));
+    let mut rows = RowWriter::new(connection, shared, step.time(committing.claimed_at));
     let matching = !(step.matched.is_empty() && step.failed.is_empty());
     let brings_work = !(step.batches.is_empty() && step.retries.is_empty() && step.resent.is_none());
 
@@ -170,14 +169,14 @@ fn store(
         match &new.suspended {
             Some(reason) => {
                 let ordinals = pack_numbers(0..u64::from(new.count));
-                let all = Destined { application, channel, notifications: new.count as usize, ordinals };
-                let course = Course { priority: new.priority, ..Course::default() };
-                rows.add_suspension(id, &all, 0, reason, new.head.matched_at, &course)?;
+                let all = ChannelOrdinals { application, channel, notifications: new.count as usize, ordinals };
+                let work_state = WorkState { priority: new.priority, ..WorkState::default() };
+                rows.add_suspension(id, &all, 0, reason, new.head.matched_at, &work_state)?;
             }
             None => {
-                let course = Course { priority: new.priority, ..Course::default() };
+                let work_state = WorkState { priority: new.priority, ..WorkState::default() };
                 let due_at = new.head.matched_at;
-                rows.add_work(id, (application, channel), 0, due_at, new.count as usize, None, &course)?;
+                rows.add_work(id, (application, channel), 0, due_at, new.count as usize, None, &work_state)?;
             }
         }
     }
@@ -199,66 +198,80 @@ fn store(
         rows.finish(*claim)?;
     }
     if let Some(resent) = &step.resent {
-        resends::advance(connection, shared, &mut rows, resent)?;
+        resends::record_progress(connection, shared, &mut rows, resent)?;
     }
     for (packed, chunk) in receipts.iter().zip(&step.receipts) {
         rows.record(packed, &chunk.attempts)?;
     }
-    for (retry, destined) in step.retries.iter().zip(retries) {
-        let lane = (destined.application, destined.channel);
-        let ordinals = Some(&destined.ordinals[..]);
+    for (retry, channel_ordinals) in step.retries.iter().zip(retries) {
+        let lane = (channel_ordinals.application, channel_ordinals.channel);
+        let ordinals = Some(&channel_ordinals.ordinals[..]);
         rows.add_work(
             retry.batch,
             lane,
             retry.attempts,
             retry.due_at,
-            destined.notifications,
+            channel_ordinals.notifications,
             ordinals,
-            &retry.course,
+            &retry.work_state,
         )?;
     }
-    for (waits, destined) in step.suspensions.iter().zip(suspensions) {
-        rows.add_suspension(waits.batch, destined, waits.attempts, &waits.reason, waits.since, &waits.course)?;
+    for (waits, channel_ordinals) in step.suspensions.iter().zip(suspensions) {
+        rows.add_suspension(
+            waits.batch,
+            channel_ordinals,
+            waits.attempts,
+            &waits.reason,
+            waits.since,
+            &waits.work_state,
+        )?;
     }
 
-    rows.note_matching(step, ids.first().copied())?;
+    rows.record_matching(step, ids.first().copied())?;
     firings::record(connection, step)?;
     states::write(connection, &step.states)?;
 
     let oldest = if matching { Some(oldest_event(connection)?) } else { None };
-    rows.keep(after, oldest, brings_work)?;
+    rows.store_counts(after, oldest, brings_work)?;
     accept::store_all(connection, after, shared, continued)?;
     after.run(move || committing.finish());
     Ok(ids)
 }
 
-/// Writes the rows of one job and counts what it writes.
-pub struct Rows<'a> {
+/// Writes the rows of one transaction and counts them.
+pub struct RowWriter<'a> {
     connection: &'a Connection,
-    shared: &'a Shared,
+    shared: &'a JournalContext,
     time: Timestamp,
-    tally: Tally,
-    ledger: Ledger<StreamKey>,
-    /// Whether numbers were given, which must be in the file even if the counts are as before.
+    tally: CounterValues,
+    sums: MinuteSums<StreamKey>,
+    /// Whether numbers were assigned: the last numbers must be stored even if the counts did not change.
     numbered: bool,
 }
 
-impl<'a> Rows<'a> {
-    /// What is marked is marked with this time.
-    pub fn new(connection: &'a Connection, shared: &'a Shared, time: Timestamp) -> Self {
-        Rows { connection, shared, time, tally: Tally::default(), ledger: Ledger::default(), numbered: false }
+impl<'a> RowWriter<'a> {
+    /// `time` marks everything as matched or closed.
+    pub fn new(connection: &'a Connection, shared: &'a JournalContext, time: Timestamp) -> Self {
+        RowWriter {
+            connection,
+            shared,
+            time,
+            tally: CounterValues::default(),
+            sums: MinuteSums::default(),
+            numbered: false,
+        }
     }
 
-    /// Stores the counts; the copy in memory follows after the commit, and then whoever waits for work wakes up.
-    pub fn keep(
+    /// Stores the counts. After the commit, the counters in memory are updated and waiting workers wake.
+    pub fn store_counts(
         self,
         after: &mut AfterCommit,
         oldest_event: Option<Option<Timestamp>>,
         brings_work: bool,
     ) -> Result<(), StoreError> {
         let (shared, tally) = (self.shared.clone(), self.tally);
-        activity::write(self.connection, self.ledger)?;
-        if self.numbered || tally != Tally::default() {
+        activity::write(self.connection, self.sums)?;
+        if self.numbered || tally != CounterValues::default() {
             shared.counters.store(self.connection, tally)?;
         }
         after.run(move || {
@@ -333,7 +346,7 @@ impl<'a> Rows<'a> {
                 class,
             ),
         )?;
-        self.ledger.made(&StreamKey::notifications(packed.names), head, count);
+        self.sums.add_notifications(&StreamKey::notifications(packed.names), head, count);
         for event in &packed.events {
             self.execute("INSERT INTO links (event_batch, notification_batch) VALUES (?1, ?2)", (event.0, id))?;
             if count > 0 && !matched_now.contains(event) {
@@ -345,7 +358,7 @@ impl<'a> Rows<'a> {
         Ok(NotificationBatchId(id))
     }
 
-    /// Adds a work item; without ordinals it means all of the batch.
+    /// Adds a work item; without ordinals it covers the whole batch.
     #[expect(clippy::too_many_arguments, reason = "they are the columns of a row")]
     pub fn add_work(
         &mut self,
@@ -355,7 +368,7 @@ impl<'a> Rows<'a> {
         due_at: Timestamp,
         notifications: usize,
         ordinals: Option<&[u8]>,
-        course: &Course,
+        work_state: &WorkState,
     ) -> Result<(), StoreError> {
         let id = self.number(&self.shared.counters.last.work);
         self.execute(
@@ -371,11 +384,11 @@ impl<'a> Rows<'a> {
                 due_at.0,
                 notifications,
                 ordinals,
-                priority_number(course.priority),
-                course.window.map(|at| at.0),
-                course.fallback,
-                course.since.map(|at| at.0),
-                course.edit.as_deref(),
+                priority_number(work_state.priority),
+                work_state.window.map(|at| at.0),
+                work_state.fallback,
+                work_state.since.map(|at| at.0),
+                work_state.edit.as_deref(),
             ),
         )?;
         self.tally.work_items += 1;
@@ -386,11 +399,11 @@ impl<'a> Rows<'a> {
     fn add_suspension(
         &mut self,
         batch: NotificationBatchId,
-        destined: &Destined,
+        channel_ordinals: &ChannelOrdinals,
         attempts: u32,
         reason: &str,
         since: Timestamp,
-        course: &Course,
+        work_state: &WorkState,
     ) -> Result<u64, StoreError> {
         let id = self.number(&self.shared.counters.last.suspension);
         self.execute(
@@ -401,30 +414,31 @@ impl<'a> Rows<'a> {
             (
                 id,
                 batch.0,
-                destined.application,
-                destined.channel,
+                channel_ordinals.application,
+                channel_ordinals.channel,
                 attempts,
                 since.0,
-                destined.notifications,
-                &destined.ordinals,
+                channel_ordinals.notifications,
+                &channel_ordinals.ordinals,
                 reason,
-                priority_number(course.priority),
-                course.window.map(|at| at.0),
-                course.fallback,
-                course.edit.as_deref(),
+                priority_number(work_state.priority),
+                work_state.window.map(|at| at.0),
+                work_state.fallback,
+                work_state.edit.as_deref(),
             ),
         )?;
-        self.tally.suspended_notifications += destined.notifications as i64;
+        self.tally.suspended_notifications += channel_ordinals.notifications as i64;
         Ok(id)
     }
 
-    /// Adds a suspension beside others. Gives its number.
+    /// Adds a new suspension. Returns its number.
     pub fn suspend(&mut self, lane: (i64, i64), suspension: &Suspension) -> Result<u64, StoreError> {
         let (application, channel) = lane;
         let ordinals = pack_ordinals(&suspension.ordinals);
-        let destined = Destined { application, channel, notifications: suspension.ordinals.len(), ordinals };
-        let Suspension { batch, attempts, reason, since, course, .. } = suspension;
-        self.add_suspension(*batch, &destined, *attempts, reason, *since, course)
+        let channel_ordinals =
+            ChannelOrdinals { application, channel, notifications: suspension.ordinals.len(), ordinals };
+        let Suspension { batch, attempts, reason, since, work_state, .. } = suspension;
+        self.add_suspension(*batch, &channel_ordinals, *attempts, reason, *since, work_state)
     }
 
     /// Removes a suspension.
@@ -434,7 +448,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Leaves some notifications in a suspension that had more.
+    /// Keeps only the notifications `left` in a suspension.
     pub fn shrink_suspension(&mut self, id: u64, left: &[u32], before: usize) -> Result<(), StoreError> {
         let sql = "UPDATE suspensions SET ordinals = ?2, notifications = ?3 WHERE id = ?1";
         self.execute(sql, (id, pack_ordinals(left), left.len()))?;
@@ -442,7 +456,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Marks a run of batches with neighbouring numbers, at the cost of a few statements however long it is.
+    /// Marks a run of consecutive batches as matched, with a fixed number of statements.
     fn mark_matched(&mut self, run: &[Claim<EventBatchId>]) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         let range = (first.id.0, last.id.0);
@@ -454,7 +468,7 @@ impl<'a> Rows<'a> {
                 |row| row.try_into(),
             )?
             .unwrap_or_default();
-        // A step before this one in the same commit may have finished some.
+        // An earlier step of the same group commit may have finished some.
         if batches < run.len() {
             return Err(StoreError::Fenced(first.id.to_string()));
         }
@@ -465,11 +479,11 @@ impl<'a> Rows<'a> {
         )?;
         self.execute("DELETE FROM event_waiting WHERE id BETWEEN ?1 AND ?2", range)?;
         self.execute(
-            "UPDATE event_matched SET open = told.batches, closed_at = NULL
+            "UPDATE event_matched SET open = linked.batches, closed_at = NULL
              FROM (SELECT event_batch, count(*) AS batches
                    FROM links JOIN notification_states ON notification_states.id = notification_batch
-                   WHERE event_batch BETWEEN ?1 AND ?2 AND closed_at IS NULL GROUP BY event_batch) told
-             WHERE event_matched.id = told.event_batch",
+                   WHERE event_batch BETWEEN ?1 AND ?2 AND closed_at IS NULL GROUP BY event_batch) linked
+             WHERE event_matched.id = linked.event_batch",
             range,
         )?;
         self.tally.waiting_batches -= run.len() as i64;
@@ -495,7 +509,7 @@ impl<'a> Rows<'a> {
     }
 
     fn stop_waiting(&mut self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
-        // A step before this one in the same commit may have finished it.
+        // An earlier step of the same group commit may have finished it.
         let (events, bytes): (i64, i64) = self
             .find("DELETE FROM event_waiting WHERE id = ?1 RETURNING events, bytes", [claim.id.0], |row| {
                 row.try_into()
@@ -507,10 +521,34 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Sends the failed batches of an application to be matched again, up to a limit.
+    /// Closes an event batch that waits or failed without matching it.
+    pub fn close_unmatched(&mut self, id: EventBatchId) -> Result<(), StoreError> {
+        let waiting: Option<(i64, i64)> =
+            self.find("DELETE FROM event_waiting WHERE id = ?1 RETURNING events, bytes", [id.0], |row| row.try_into())?;
+        match waiting {
+            Some((events, bytes)) => {
+                self.tally.waiting_batches -= 1;
+                self.tally.waiting_events -= events;
+                self.tally.waiting_bytes -= bytes;
+            }
+            None => self.tally.failed_batches -= self.execute("DELETE FROM event_failed WHERE id = ?1", [id.0])? as i64,
+        }
+        // A scheduled run may have made notifications of its events.
+        let open = "SELECT count(*) FROM links JOIN notification_states ON notification_states.id = notification_batch
+            WHERE event_batch = ?1 AND closed_at IS NULL";
+        let open: i64 = self.find(open, [id.0], |row| row.get(0))?.unwrap_or(0);
+        self.execute(
+            "INSERT INTO event_matched (id, matched_at, open, closed_at, application, class)
+             SELECT id, ?2, ?3, ?4, application, class FROM event_batches WHERE id = ?1",
+            (id.0, self.time.0, open, (open == 0).then_some(self.time.0)),
+        )
+        .map(|_| ())
+    }
+
+    /// Returns up to `limit` failed batches of an application to matching.
     pub fn rematch(&mut self, application: i64, limit: usize) -> Result<usize, StoreError> {
         let sql = "SELECT id FROM event_failed WHERE application = ?1 ORDER BY id LIMIT ?2";
-        let ids = super::reading::collect(self.connection, sql, (application, limit), |row| {
+        let ids = super::views::collect(self.connection, sql, (application, limit), |row| {
             row.get::<_, u64>(0).map_err(store_error)
         })?;
         for id in &ids {
@@ -532,7 +570,7 @@ impl<'a> Rows<'a> {
         Ok(ids.len())
     }
 
-    /// Notes which notifications of an item this step has dealt with, so that they are not handed out again.
+    /// Records the notifications of an item that this step completed, so that they are not claimed again.
     fn mark_progress(&mut self, claim: Claim<WorkItemId>, step: &Step) -> Result<(), StoreError> {
         type Item = (u64, u32, u32, i64, Option<Vec<u8>>, Option<Vec<u8>>);
         let item: Option<Item> = self.find(
@@ -540,7 +578,7 @@ impl<'a> Rows<'a> {
             [claim.id.0],
             |row| row.try_into(),
         )?;
-        // A step before this one in the same commit may have finished it.
+        // An earlier step of the same group commit may have finished it.
         let Some((batch, attempts, notifications, open, ordinals, done)) = item else {
             return Err(StoreError::Fenced(claim.id.to_string()));
         };
@@ -549,7 +587,7 @@ impl<'a> Rows<'a> {
             Some(ordinals) => ordinals.binary_search(ordinal).is_ok(),
             None => *ordinal < notifications,
         };
-        let tried = step
+        let attempts_total = step
             .receipts
             .iter()
             .filter(|chunk| chunk.batch.0 == batch)
@@ -558,7 +596,7 @@ impl<'a> Rows<'a> {
             .map(|attempt| attempt.ordinal)
             .filter(is_of_item);
         let before = done.map(|packed| unpack_ordinals(&packed)).transpose()?.unwrap_or_default();
-        let mut done: Vec<u32> = before.iter().copied().chain(tried).collect();
+        let mut done: Vec<u32> = before.iter().copied().chain(attempts_total).collect();
         done.sort_unstable();
         done.dedup();
         let more = (done.len() - before.len()) as i64;
@@ -572,7 +610,8 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    fn finish(&mut self, claim: Claim<WorkItemId>) -> Result<(), StoreError> {
+    /// Removes a work item.
+    pub fn finish(&mut self, claim: Claim<WorkItemId>) -> Result<(), StoreError> {
         let open: i64 = self
             .find("DELETE FROM work WHERE id = ?1 RETURNING open", [claim.id.0], |row| row.get(0))?
             .ok_or_else(|| StoreError::Fenced(claim.id.to_string()))?;
@@ -592,7 +631,7 @@ impl<'a> Rows<'a> {
     }
 
     fn record(&mut self, chunk: &PackedChunk, attempts: &[Attempt]) -> Result<(), StoreError> {
-        let Some(advance) = Advance::of(attempts) else { return Ok(()) };
+        let Some(advance) = ProgressUpdate::of(attempts) else { return Ok(()) };
         if chunk.batch.0 > NUMBER_MAX {
             return Err(StoreError::Missing(chunk.batch.to_string()));
         }
@@ -607,9 +646,13 @@ impl<'a> Rows<'a> {
         self.advance(chunk, &advance, attempts)
     }
 
-    /// Some notifications of a batch have come further; with the last of them the batch is closed, and perhaps what it tells
-    /// of.
-    fn advance(&mut self, chunk: &PackedChunk, advance: &Advance, attempts: &[Attempt]) -> Result<(), StoreError> {
+    /// Updates the progress of a batch; its last notification closes the batch, and possibly its event batches.
+    fn advance(
+        &mut self,
+        chunk: &PackedChunk,
+        advance: &ProgressUpdate,
+        attempts: &[Attempt],
+    ) -> Result<(), StoreError> {
         type State = (i64, Option<i64>, u64, i64, i64);
         let state: Option<State> = self.find(
             "UPDATE notification_states
@@ -629,7 +672,7 @@ impl<'a> Rows<'a> {
             ),
             |row| row.try_into(),
         )?;
-        let Some((open, closed_at, tried, first_sent_at, last_answered_at)) = state else { return Ok(()) };
+        let Some((open, closed_at, attempts_total, first_sent_at, last_answered_at)) = state else { return Ok(()) };
         let closes = open == 0 && closed_at.is_none() && advance.closing > 0;
         if closes {
             self.close(chunk.batch)?;
@@ -647,13 +690,13 @@ impl<'a> Rows<'a> {
         let Some((names, matched_at, accepted_at)) = head else { return Ok(()) };
         let [application, rule, class, event_class, channel] = names;
         let by = StreamKey::notifications([application, rule, class, event_class, chunk.channel.unwrap_or(channel)]);
-        let told = Told {
+        let progress = BatchProgress {
             matched_at: Timestamp(matched_at),
             accepted_at: Timestamp(accepted_at),
-            is_first: tried == advance.attempts,
+            is_first: attempts_total == advance.attempts,
             closed: closes.then_some((Timestamp(first_sent_at), Timestamp(last_answered_at))),
         };
-        self.ledger.tried(&by, &StreamKey::notifications(names), &told, attempts);
+        self.sums.add_attempts(&by, &StreamKey::notifications(names), &progress, attempts);
         Ok(())
     }
 
@@ -672,18 +715,18 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Sums up what was matched, and lists the quantum.
-    fn note_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) -> Result<(), StoreError> {
+    /// Counts matched batches and firings, and stores the quantum.
+    fn record_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) -> Result<(), StoreError> {
         let number = |name: &Name| self.shared.names.find(name).unwrap_or(0);
         for firing in &step.firings {
             let stream = StreamKey::firings(number(&firing.application), number(&firing.rule));
-            self.ledger.missed(&stream, firing.status == FiringStatus::Failed, firing.at);
+            self.sums.add_missed_firing(&stream, firing.status == FiringStatus::Failed, firing.at);
         }
         let Some(quantum) = &step.quantum else { return Ok(()) };
         for taken in &quantum.batches {
             let stream = StreamKey::events(number(&taken.application), number(&taken.class), number(&taken.source));
             let has_failed = step.failed.iter().any(|(claim, _)| claim.id == taken.id);
-            self.ledger.taken_up(&stream, quantum, taken.accepted_at, has_failed);
+            self.sums.add_matched(&stream, quantum, taken.accepted_at, has_failed);
         }
         match Quantum::of(0, step, first_batch) {
             Some(quantum) => quanta::add(self.connection, &quantum),

@@ -1,16 +1,16 @@
-//! What an operator has switched off. Rare, so it stands as text.
+//! Paused and disabled components. They are rare, so names are stored as text.
 
 use rusqlite::{Connection, Row};
 use tocsin_model::time::Timestamp;
 
-use super::reading::collect;
+use super::views::collect;
 use crate::{
     error::StoreError,
     journal::{Component, Switch, SwitchState},
     sqlite::writer::store_error,
 };
 
-/// Switches something off, or otherwise.
+/// Sets the switch of a component.
 pub fn set(connection: &Connection, switch: &Switch) -> Result<(), StoreError> {
     let Switch { component, state, by, reason, since } = switch;
     connection
@@ -22,7 +22,7 @@ pub fn set(connection: &Connection, switch: &Switch) -> Result<(), StoreError> {
         .map_err(store_error)
 }
 
-/// Switches something on. Gives whether it was off.
+/// Removes a switch. Returns whether there was one.
 pub fn remove(connection: &Connection, component: &Component) -> Result<bool, StoreError> {
     connection
         .prepare_cached("DELETE FROM switches WHERE component = ?1")
@@ -31,7 +31,7 @@ pub fn remove(connection: &Connection, component: &Component) -> Result<bool, St
         .map_err(store_error)
 }
 
-/// All of them, by their text.
+/// All switches, by the text of their component.
 pub fn list(connection: &Connection) -> Result<Vec<Switch>, StoreError> {
     let sql = "SELECT component, state, \"by\", reason, since FROM switches ORDER BY component";
     collect(connection, sql, (), read)

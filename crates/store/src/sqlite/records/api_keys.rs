@@ -1,14 +1,14 @@
-//! API keys, as hashes.
+//! API keys, stored as hashes.
 
 use rusqlite::Connection;
 use tocsin_model::time::Timestamp;
 
-use super::{execute, feed::Books, json, json_at, query_all};
+use super::{execute, json, json_at, query_all, transaction::RecordsTransaction};
 use crate::{error::StoreError, records::ApiKey};
 
-pub(super) fn put(books: &mut Books<'_>, key: &ApiKey) -> Result<(), StoreError> {
+pub(super) fn put(tx: &mut RecordsTransaction<'_>, key: &ApiKey) -> Result<(), StoreError> {
     let added = execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO api_keys (id, hash, description, scopes, created_at, expires_at, resources)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
         (
@@ -24,7 +24,7 @@ pub(super) fn put(books: &mut Books<'_>, key: &ApiKey) -> Result<(), StoreError>
     if added == 0 {
         return Err(StoreError::Taken(format!("API key `{}`", key.id)));
     }
-    books.api_keys_changed()
+    tx.api_keys_changed()
 }
 
 pub(super) fn all(connection: &Connection) -> Result<Vec<ApiKey>, StoreError> {
@@ -46,9 +46,9 @@ pub(super) fn all(connection: &Connection) -> Result<Vec<ApiKey>, StoreError> {
     )
 }
 
-pub(super) fn remove(books: &mut Books<'_>, id: &str) -> Result<(), StoreError> {
-    if execute(books.connection, "DELETE FROM api_keys WHERE id = ?1", [id])? == 0 {
+pub(super) fn remove(tx: &mut RecordsTransaction<'_>, id: &str) -> Result<(), StoreError> {
+    if execute(tx.connection, "DELETE FROM api_keys WHERE id = ?1", [id])? == 0 {
         return Err(StoreError::Missing(format!("API key `{id}`")));
     }
-    books.api_keys_changed()
+    tx.api_keys_changed()
 }

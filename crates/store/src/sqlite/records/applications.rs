@@ -1,12 +1,12 @@
-//! Applications: their definitions, version by version.
+//! Application definitions, by version.
 
 use rusqlite::{Connection, Row};
 use tocsin_model::{id::Name, time::Timestamp};
 
-use super::{execute, feed::Books, name_at, query_all, query_one, subscriptions};
+use super::{execute, name_at, query_all, query_one, subscriptions, transaction::RecordsTransaction};
 use crate::{
     error::StoreError,
-    records::{ApplicationVersion, REMOVED_AT_ONCE, no_application},
+    records::{ApplicationVersion, REMOVED_SUBSCRIPTIONS_MAX, no_application},
 };
 
 const COLUMNS: &str = "v.name, v.version, v.text, v.author, v.applied_at";
@@ -22,25 +22,25 @@ fn version_of(row: &Row<'_>) -> rusqlite::Result<ApplicationVersion> {
 }
 
 pub(super) fn put(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     name: &Name,
     text: &str,
     author: &str,
     now: Timestamp,
 ) -> Result<u32, StoreError> {
     let sql = "SELECT coalesce(max(version), 0) + 1 FROM application_versions WHERE name = ?1";
-    let version: u32 = query_one(books.connection, sql, [name.as_str()], |row| row.get(0))?.unwrap_or(1);
+    let version: u32 = query_one(tx.connection, sql, [name.as_str()], |row| row.get(0))?.unwrap_or(1);
     execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO application_versions (name, version, text, author, applied_at) VALUES (?1, ?2, ?3, ?4, ?5)",
         (name.as_str(), version, text, author, now.0),
     )?;
     execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO applications (name, version) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET version = ?2",
         (name.as_str(), version),
     )?;
-    books.application_changed(name)?;
+    tx.application_changed(name)?;
     Ok(version)
 }
 
@@ -67,20 +67,20 @@ pub(super) fn history(connection: &Connection, name: &Name) -> Result<Vec<Applic
     query_all(connection, &sql, [name.as_str()], version_of)
 }
 
-/// One step of a removal. Gives whether it was the last.
-pub(super) fn remove_step(books: &mut Books<'_>, name: &Name) -> Result<bool, StoreError> {
+/// Removes up to one transaction's worth of an application. Returns whether it is complete.
+pub(super) fn remove_step(tx: &mut RecordsTransaction<'_>, name: &Name) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM applications WHERE name = ?1";
-    query_one(books.connection, sql, [name.as_str()], |_| Ok(()))?.ok_or_else(|| no_application(name))?;
-    let removed = subscriptions::remove_some_of_application(books, name, REMOVED_AT_ONCE)?;
-    if removed == REMOVED_AT_ONCE {
+    query_one(tx.connection, sql, [name.as_str()], |_| Ok(()))?.ok_or_else(|| no_application(name))?;
+    let removed = subscriptions::remove_some_of_application(tx, name, REMOVED_SUBSCRIPTIONS_MAX)?;
+    if removed == REMOVED_SUBSCRIPTIONS_MAX {
         return Ok(false);
     }
-    execute(books.connection, "DELETE FROM applications WHERE name = ?1", [name.as_str()])?;
-    books.application_changed(name)?;
+    execute(tx.connection, "DELETE FROM applications WHERE name = ?1", [name.as_str()])?;
+    tx.application_changed(name)?;
     Ok(true)
 }
 
-/// The classes of an application that have had subscriptions, or all of a name, or one.
+/// Classes that have had subscriptions, by application and class name; `None` matches all.
 pub(super) fn classes(
     connection: &Connection,
     application: Option<&Name>,
@@ -95,7 +95,7 @@ pub(super) fn classes(
     )
 }
 
-/// The number of a class, which gets one now if it has none.
+/// Number of a class, assigned on first use.
 pub(super) fn class_number(connection: &Connection, application: &Name, class: &Name) -> Result<i64, StoreError> {
     let names = (application.as_str(), class.as_str());
     let sql = "SELECT number FROM classes WHERE application = ?1 AND name = ?2";

@@ -1,4 +1,4 @@
-//! Endpoints that have only failed of late.
+//! Failing endpoints.
 
 use rusqlite::{Connection, Row};
 use tocsin_model::{id::SubscriberId, time::Timestamp};
@@ -6,10 +6,10 @@ use tocsin_model::{id::SubscriberId, time::Timestamp};
 use super::{conversion_failed, execute, name_at, number_at, query_all, signed};
 use crate::{
     error::StoreError,
-    records::{EndpointKey, FailingEndpoint, United},
+    records::{EndpointKey, FailingEndpoint, MergedSubscriber},
 };
 
-pub(super) fn keep(connection: &Connection, endpoints: &[FailingEndpoint]) -> Result<(), StoreError> {
+pub(super) fn put(connection: &Connection, endpoints: &[FailingEndpoint]) -> Result<(), StoreError> {
     for endpoint in endpoints {
         execute(
             connection,
@@ -34,20 +34,20 @@ pub(super) fn keep(connection: &Connection, endpoints: &[FailingEndpoint]) -> Re
     Ok(())
 }
 
-/// What fails at a device of one subscriber fails at the one that another has in its place.
-pub(super) fn move_over(
+/// Renames failing endpoints of a merged subscriber's devices to those of the account.
+pub(super) fn move_to_account(
     connection: &Connection,
     (from, into): (&SubscriberId, &SubscriberId),
-    united: &United,
+    merged: &MergedSubscriber,
 ) -> Result<(), StoreError> {
-    for (old, new) in united.moved.iter().chain(&united.doubles) {
+    for (old, new) in merged.moved.iter().chain(&merged.doubles) {
         let sql = "UPDATE failing_endpoints SET subscriber = ?3, device = ?4 WHERE subscriber = ?1 AND device = ?2";
         execute(connection, sql, (from.as_str(), old.as_str(), into.as_str(), new.as_str()))?;
     }
     Ok(())
 }
 
-pub(super) fn forget(connection: &Connection, endpoints: &[EndpointKey]) -> Result<(), StoreError> {
+pub(super) fn remove(connection: &Connection, endpoints: &[EndpointKey]) -> Result<(), StoreError> {
     for EndpointKey { application, channel, address } in endpoints {
         let sql = "DELETE FROM failing_endpoints WHERE application = ?1 AND channel = ?2 AND address = ?3";
         execute(connection, sql, (application.as_str(), channel.as_str(), address))?;

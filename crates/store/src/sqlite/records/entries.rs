@@ -1,4 +1,4 @@
-//! The directory on SQLite: objects, where subscribers stand, and the keys by which entries are found.
+//! Directory entries on SQLite: objects, placements of subscribers, and index keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,17 +16,17 @@ use tocsin_model::{
 };
 
 use super::{
-    SqliteRecords, execute, feed::Books, json, json_at, number_at, prepared, query_all, query_one, signed, store_error,
-    subscribers,
+    SqliteRecords, execute, json, json_at, number_at, prepared, query_all, query_one, signed, store_error, subscribers,
+    transaction::RecordsTransaction,
 };
 use crate::{
     entries::{
-        Arrival, Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber,
-        EntryWatcher, LoginNames, LookJob, Node, Now, Object, Placement, ROW_ATTRIBUTES, Retouch, Room, RowChange,
-        StoredObject, Tree, Turn,
+        DiskCheck, ENTRY_CHANGES_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNode, EntryNumber, EntryReadJob,
+        EntryReader, EntryState, EntryWatcher, EntryWriteJob, EntryWriter, IndexDiff, LoginNames, Object, Placement,
+        PreparedAdd, PreparedModify, ROW_ATTRIBUTES, RowChange, StoredObject,
     },
     error::StoreError,
-    records::{Expect, NewSubscriber},
+    records::{NewSubscriber, Precondition},
 };
 
 #[async_trait]
@@ -35,31 +35,31 @@ impl Entries for SqliteRecords {
         let _ = self.published.watcher.set(watcher);
     }
 
-    async fn look(&self, job: LookJob) -> Result<(), StoreError> {
+    async fn read(&self, job: EntryReadJob) -> Result<(), StoreError> {
         self.database.read(move |connection| job(connection)).await
     }
 
-    async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError> {
-        let job = move |books: &mut Books<'_>| job(&mut Writer(books));
+    async fn change(&self, room: DiskCheck, job: EntryWriteJob) -> Result<(), StoreError> {
+        let job = move |tx: &mut RecordsTransaction<'_>| job(&mut Writer(tx));
         match room {
-            Room::Needed => self.take_in(job).await,
-            Room::NotNeeded => SqliteRecords::change(self, job).await,
+            DiskCheck::Required => self.change_if_space(job).await,
+            DiskCheck::Skipped => SqliteRecords::change(self, job).await,
         }
     }
 
-    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError> {
-        self.write_prepared(prepared::Change::of_retouch(retouch)).await
+    async fn modify_prepared(&self, retouch: PreparedModify) -> Result<bool, StoreError> {
+        self.write_prepared(prepared::PreparedChange::of_modify(retouch)).await
     }
 
-    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError> {
-        self.write_prepared(prepared::Change::of_arrival(arrival)).await
+    async fn add_prepared(&self, arrival: PreparedAdd) -> Result<bool, StoreError> {
+        self.write_prepared(prepared::PreparedChange::of_add(arrival)).await
     }
 }
 
-/// Changes that the feed forgets at a time.
-const TRIMMED_AT_ONCE: u64 = 1_024;
+/// Number of logged changes removed per trim.
+const TRIMMED_CHANGES: u64 = 1_024;
 
-struct Writer<'a, 'b>(&'a mut Books<'b>);
+struct Writer<'a, 'b>(&'a mut RecordsTransaction<'b>);
 
 const OBJECT: &str = "SELECT number, parent, rdn, rdn_key, attributes, created_at, updated_at, revision FROM entries";
 
@@ -86,7 +86,7 @@ fn subscriber_sql(condition: &str) -> String {
     )
 }
 
-/// Everything but the devices.
+/// Subscriber without its devices, and its placement.
 fn placed_of(row: &Row<'_>) -> rusqlite::Result<(Subscriber, Option<Placement>)> {
     let placement = match row.get::<_, Option<i64>>(10)? {
         Some(parent) => Some(Placement {
@@ -103,18 +103,18 @@ fn placed_of(row: &Row<'_>) -> rusqlite::Result<(Subscriber, Option<Placement>)>
 fn with_devices(
     connection: &Connection,
     found: Option<(Subscriber, Option<Placement>)>,
-) -> Result<Option<Node>, StoreError> {
+) -> Result<Option<EntryNode>, StoreError> {
     let Some((mut subscriber, placement)) = found else { return Ok(None) };
     subscriber.devices = subscribers::devices(connection, subscriber.number.0)?;
-    Ok(Some(Node::Subscriber(Box::new(subscriber), placement)))
+    Ok(Some(EntryNode::Subscriber(Box::new(subscriber), placement)))
 }
 
-fn node(connection: &Connection, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+fn node(connection: &Connection, number: EntryNumber) -> Result<Option<EntryNode>, StoreError> {
     with_rows(connection, head(connection, number)?)
 }
 
-/// An entry; an object without the values that are rows.
-fn head(connection: &Connection, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+/// Entry without the row values of an object.
+fn head(connection: &Connection, number: EntryNumber) -> Result<Option<EntryNode>, StoreError> {
     match number.subscriber() {
         Some(number) => {
             let sql = subscriber_sql("s.number = ?1");
@@ -122,14 +122,14 @@ fn head(connection: &Connection, number: EntryNumber) -> Result<Option<Node>, St
         }
         None => {
             let sql = format!("{OBJECT} WHERE number = ?1");
-            Ok(query_one(connection, &sql, [number.0], object_of)?.map(Node::Object))
+            Ok(query_one(connection, &sql, [number.0], object_of)?.map(EntryNode::Object))
         }
     }
 }
 
-/// An entry with the values that are rows.
-fn with_rows(connection: &Connection, found: Option<Node>) -> Result<Option<Node>, StoreError> {
-    let Some(Node::Object(mut stored)) = found else { return Ok(found) };
+/// Adds the row values of an object.
+fn with_rows(connection: &Connection, found: Option<EntryNode>) -> Result<Option<EntryNode>, StoreError> {
+    let Some(EntryNode::Object(mut stored)) = found else { return Ok(found) };
     let sql = "SELECT name, value FROM entry_values WHERE entry = ?1 ORDER BY name, value";
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, Value::Text(row.get::<_, Arc<str>>(1)?)));
     let mut rows = BTreeMap::<String, Vec<Value>>::new();
@@ -140,11 +140,11 @@ fn with_rows(connection: &Connection, found: Option<Node>) -> Result<Option<Node
         let value = if values.len() == 1 { values.remove(0) } else { Value::List(values.into()) };
         stored.object.attributes.insert(name, value);
     }
-    Ok(Some(Node::Object(stored)))
+    Ok(Some(EntryNode::Object(stored)))
 }
 
-/// Attributes without the values that are rows, and these.
-fn parted(attributes: &BTreeMap<String, Value>) -> (BTreeMap<&str, &Value>, BTreeSet<(&str, &str)>) {
+/// Splits attributes into plain ones and row values.
+fn split_rows(attributes: &BTreeMap<String, Value>) -> (BTreeMap<&str, &Value>, BTreeSet<(&str, &str)>) {
     let (mut rest, mut rows) = (BTreeMap::new(), BTreeSet::new());
     for (name, value) in attributes {
         let items = match value {
@@ -172,15 +172,19 @@ fn remove_row(connection: &Connection, entry: EntryNumber, name: &str, value: &s
     execute(connection, sql, (entry.0, name, value)).map(|_| ())
 }
 
-fn child(connection: &Connection, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+fn child(connection: &Connection, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<EntryNode>, StoreError> {
     with_rows(connection, child_head(connection, parent, rdn_key)?)
 }
 
-fn child_head(connection: &Connection, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+fn child_head(
+    connection: &Connection,
+    parent: Option<EntryNumber>,
+    rdn_key: &str,
+) -> Result<Option<EntryNode>, StoreError> {
     let above = parent.map_or(0, |parent| parent.0);
     let sql = format!("{OBJECT} WHERE parent = ?1 AND rdn_key = ?2");
     if let Some(object) = query_one(connection, &sql, (above, rdn_key), object_of)? {
-        return Ok(Some(Node::Object(object)));
+        return Ok(Some(EntryNode::Object(object)));
     }
     let sql = subscriber_sql("s.parent = ?1 AND s.rdn_key = ?2");
     with_devices(connection, query_one(connection, &sql, (above, rdn_key), placed_of)?)
@@ -192,9 +196,9 @@ fn page(
     unplaced: bool,
     after: Option<EntryNumber>,
     limit: usize,
-) -> Result<Vec<Node>, StoreError> {
+) -> Result<Vec<EntryNode>, StoreError> {
     if let Some(parent) = parent {
-        // By their numbers, from an index of what stands there.
+        // By number, from the index of children.
         let numbers = children(connection, parent, unplaced, after, limit)?;
         let nodes = numbers.into_iter().map(|number| node(connection, number));
         return Ok(nodes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
@@ -204,7 +208,7 @@ fn page(
     if after >= 0 {
         let sql = format!("{OBJECT} WHERE number > ?1 ORDER BY number LIMIT ?2");
         for found in query_all(connection, &sql, (after, signed(limit as u64)), object_of)? {
-            page.extend(with_rows(connection, Some(Node::Object(found)))?);
+            page.extend(with_rows(connection, Some(EntryNode::Object(found)))?);
         }
     }
     if page.len() == limit {
@@ -287,24 +291,24 @@ fn found(
     Ok(Some(numbers))
 }
 
-impl Branches for Connection {
-    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+impl EntryReader for Connection {
+    fn node(&self, number: EntryNumber) -> Result<Option<EntryNode>, StoreError> {
         node(self, number)
     }
 
-    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError> {
+    fn subscriber(&self, id: &SubscriberId) -> Result<Option<EntryNode>, StoreError> {
         with_devices(self, query_one(self, &subscriber_sql("s.id = ?1"), [id.as_str()], placed_of)?)
     }
 
-    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<EntryNode>, StoreError> {
         child(self, parent, rdn_key)
     }
 
-    fn head(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+    fn head(&self, number: EntryNumber) -> Result<Option<EntryNode>, StoreError> {
         head(self, number)
     }
 
-    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+    fn child_head(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<EntryNode>, StoreError> {
         child_head(self, parent, rdn_key)
     }
 
@@ -354,7 +358,7 @@ impl Branches for Connection {
         unplaced: bool,
         after: Option<EntryNumber>,
         limit: usize,
-    ) -> Result<Vec<Node>, StoreError> {
+    ) -> Result<Vec<EntryNode>, StoreError> {
         page(self, parent, unplaced, after, limit)
     }
 
@@ -407,8 +411,8 @@ impl Branches for Connection {
     }
 }
 
-impl Tree for Writer<'_, '_> {
-    fn branches(&self) -> &dyn Branches {
+impl EntryWriter for Writer<'_, '_> {
+    fn reader(&self) -> &dyn EntryReader {
         self.0.connection
     }
 
@@ -416,7 +420,7 @@ impl Tree for Writer<'_, '_> {
         check_login(self.0, None, LoginNames::Attributes { before: None, now: &new.attributes })?;
         let connection = self.0.connection;
         let above = new.parent.map_or(0, |parent| parent.0);
-        let (rest, rows) = parted(&new.attributes);
+        let (rest, rows) = split_rows(&new.attributes);
         execute(
             connection,
             "INSERT INTO entries (parent, rdn, rdn_key, attributes, created_at, updated_at, revision)
@@ -428,14 +432,14 @@ impl Tree for Writer<'_, '_> {
             put_row(connection, number, name, value)?;
         }
         let made = StoredObject { number, object: new, created_at: now, updated_at: now, revision: 1 };
-        told(self.0, None, Some(Node::Object(made)))?;
+        change(self.0, None, Some(EntryNode::Object(made)))?;
         Ok(number)
     }
 
     fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError> {
         let names = LoginNames::Attributes { before: Some(&old.object.attributes), now: &new.attributes };
         check_login(self.0, Some(old.number), names)?;
-        let ((_, before), (rest, rows)) = (parted(&old.object.attributes), parted(&new.attributes));
+        let ((_, before), (rest, rows)) = (split_rows(&old.object.attributes), split_rows(&new.attributes));
         for (name, value) in before.difference(&rows) {
             remove_row(self.0.connection, old.number, name, value)?;
         }
@@ -457,7 +461,7 @@ impl Tree for Writer<'_, '_> {
             ),
         )?;
         let changed = StoredObject { object: new, updated_at: now, revision: old.revision + 1, ..old.clone() };
-        told(self.0, Some(&Node::Object(old.clone())), Some(Node::Object(changed)))
+        change(self.0, Some(&EntryNode::Object(old.clone())), Some(EntryNode::Object(changed)))
     }
 
     fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError> {
@@ -472,10 +476,10 @@ impl Tree for Writer<'_, '_> {
         let sql = "UPDATE entries SET updated_at = ?2, revision = ?3 WHERE number = ?1";
         execute(connection, sql, (old.number.0, now.0, signed(old.revision + 1)))?;
         let keys = [&gone[..], made].concat();
-        let change = EntryChange { number: old.number, keys, renamed: false, now: Now::Unread };
+        let change = EntryChange { number: old.number, keys, renamed: false, now: EntryState::Unread };
         match self.0.watcher.is_some() {
-            true => turned(self.0, gone, made, change),
-            false => outdated(self.0),
+            true => index_diff(self.0, gone, made, change),
+            false => invalidate_indexes(self.0),
         }
     }
 
@@ -483,7 +487,7 @@ impl Tree for Writer<'_, '_> {
         &mut self,
         new: NewSubscriber,
         placement: Option<Placement>,
-        expect: Expect,
+        expect: Precondition,
         now: Timestamp,
     ) -> Result<EntryNumber, StoreError> {
         Ok(subscribers::put_placed(self.0, new, placement, expect, now)?.number.into())
@@ -491,7 +495,7 @@ impl Tree for Writer<'_, '_> {
 
     fn change_subscriber(
         &mut self,
-        old: &Node,
+        old: &EntryNode,
         new: NewSubscriber,
         placement: Option<Placement>,
         now: Timestamp,
@@ -502,12 +506,12 @@ impl Tree for Writer<'_, '_> {
     fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
         let Some(found) = self.0.connection.node(number)? else { return Ok(()) };
         match &found {
-            Node::Subscriber(subscriber, _) => subscribers::remove(self.0, &subscriber.id, Expect::Present),
-            Node::Object(_) => {
+            EntryNode::Subscriber(subscriber, _) => subscribers::remove(self.0, &subscriber.id, Precondition::Present),
+            EntryNode::Object(_) => {
                 execute(self.0.connection, "DELETE FROM entries WHERE number = ?1", [number.0])?;
                 execute(self.0.connection, "DELETE FROM entry_values WHERE entry = ?1", [number.0])?;
                 self.put_credential(number, None)?;
-                told(self.0, Some(&found), None)
+                change(self.0, Some(&found), None)
             }
         }
     }
@@ -517,7 +521,7 @@ impl Tree for Writer<'_, '_> {
     }
 
     fn cut_entry_feed(&mut self) -> Result<(), StoreError> {
-        cut_feed(self.0.connection)
+        start_new_log(self.0.connection)
     }
 
     fn put_definition(&mut self, identifier: &str, text: Option<&str>) -> Result<(), StoreError> {
@@ -541,7 +545,7 @@ impl Tree for Writer<'_, '_> {
                 put_key(self.0.connection, &key, node.number())?;
             }
         }
-        Ok(page.last().filter(|_| page.len() == limit).map(Node::number))
+        Ok(page.last().filter(|_| page.len() == limit).map(EntryNode::number))
     }
 
     fn set_indexes(&mut self, indexes: &[String]) -> Result<(), StoreError> {
@@ -550,7 +554,7 @@ impl Tree for Writer<'_, '_> {
         let gone = "NOT IN (SELECT value FROM json_each(?1))";
         execute(connection, &format!("DELETE FROM entry_indexes WHERE name {gone}"), [&names])?;
         if indexes.is_empty() {
-            // Without a condition SQLite drops the pages instead of the rows.
+            // Without a condition, SQLite drops whole pages instead of rows.
             connection.execute_batch("DELETE FROM entry_keys").map_err(store_error)?;
         } else {
             execute(connection, &format!("DELETE FROM entry_keys WHERE name {gone}"), [&names])?;
@@ -562,26 +566,26 @@ impl Tree for Writer<'_, '_> {
     }
 }
 
-/// How the holder of a credential is stored: new subscribers come last.
+/// Key of a credential's owner. Negated, so that new subscribers are appended at the end.
 pub(super) fn holder(number: EntryNumber) -> i64 {
     -number.0
 }
 
-/// Stores a credential, or forgets it.
+/// Stores or removes a credential.
 pub(super) fn put_credential(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     number: EntryNumber,
     credential: Option<&str>,
 ) -> Result<(), StoreError> {
-    books.credentials_touched.push(number);
+    tx.credentials_touched.push(number);
     let stored = match credential {
         Some(credential) => execute(
-            books.connection,
+            tx.connection,
             "INSERT INTO credentials (holder, credential) VALUES (?1, ?2)
                 ON CONFLICT DO UPDATE SET credential = excluded.credential",
             (holder(number), credential),
         ),
-        None => execute(books.connection, "DELETE FROM credentials WHERE holder = ?1", [holder(number)]),
+        None => execute(tx.connection, "DELETE FROM credentials WHERE holder = ?1", [holder(number)]),
     };
     stored.map(|_| ())
 }
@@ -591,64 +595,65 @@ fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Resul
     execute(connection, sql, (&*key.index, &*key.key, entry.0)).map(|_| ())
 }
 
-/// Brings the keys of an entry up to date, and remembers what to tell.
-fn told(books: &mut Books<'_>, old: Option<&Node>, now: Option<Node>) -> Result<(), StoreError> {
-    let Some(watcher) = books.watcher.clone() else { return outdated(books) };
-    let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old, now) else { return Ok(()) };
-    let followed =
-        old.filter(|_| told.renamed || matches!(told.now, Now::Gone)).map(|old| (old, told.now.node().cloned()));
-    turned(books, &gone, &made, told)?;
-    match followed {
-        Some((old, now)) => watcher.follow(&mut Writer(books), old, now.as_ref()),
+/// Updates the index keys of an entry, and records the change for the watcher.
+fn change(tx: &mut RecordsTransaction<'_>, old: Option<&EntryNode>, now: Option<EntryNode>) -> Result<(), StoreError> {
+    let Some(watcher) = tx.watcher.clone() else { return invalidate_indexes(tx) };
+    let Some(IndexDiff { gone, made, change }) = IndexDiff::of(&*watcher, old, now) else { return Ok(()) };
+    let append_change_log = old
+        .filter(|_| change.renamed || matches!(change.now, EntryState::Gone))
+        .map(|old| (old, change.now.node().cloned()));
+    index_diff(tx, &gone, &made, change)?;
+    match append_change_log {
+        Some((old, now)) => watcher.update_references(&mut Writer(tx), old, now.as_ref()),
         None => Ok(()),
     }
 }
 
-/// Refuses a login name that another entry has.
+/// Returns an error if another entry has one of the login names.
 pub(super) fn check_login(
-    books: &Books<'_>,
+    tx: &RecordsTransaction<'_>,
     entry: Option<EntryNumber>,
     names: LoginNames<'_>,
 ) -> Result<(), StoreError> {
-    let Some(watcher) = &books.watcher else { return Ok(()) };
-    match watcher.taken_login(books.connection, entry, names)? {
+    let Some(watcher) = &tx.watcher else { return Ok(()) };
+    match watcher.find_login_conflict(tx.connection, entry, names)? {
         Some(name) => Err(StoreError::Taken(format!("another entry with the login name `{name}`"))),
         None => Ok(()),
     }
 }
 
-/// Whether a change that was worked out beforehand may make a login name that another entry has.
-pub(super) fn may_be_taken(
-    books: &Books<'_>,
+/// Whether a prepared change may add a login name that another entry has.
+pub(super) fn may_conflict(
+    tx: &RecordsTransaction<'_>,
     entry: Option<EntryNumber>,
     made: &[EntryKey],
 ) -> Result<bool, StoreError> {
-    match &books.watcher {
-        Some(watcher) => watcher.may_be_taken(books.connection, entry, made),
+    match &tx.watcher {
+        Some(watcher) => watcher.may_conflict(tx.connection, entry, made),
         None => Ok(false),
     }
 }
 
-/// Writes down what became of the keys of an entry, and remembers what to tell.
-pub(super) fn turned(
-    books: &mut Books<'_>,
+/// Writes the difference of an entry's index keys, and records the change for the watcher.
+pub(super) fn index_diff(
+    tx: &mut RecordsTransaction<'_>,
     gone: &[EntryKey],
     made: &[EntryKey],
-    told: EntryChange,
+    change: EntryChange,
 ) -> Result<(), StoreError> {
     for key in gone {
         let sql = "DELETE FROM entry_keys WHERE name = ?1 AND key = ?2 AND entry = ?3";
-        execute(books.connection, sql, (&*key.index, &*key.key, told.number.0))?;
+        execute(tx.connection, sql, (&*key.index, &*key.key, change.number.0))?;
     }
     for key in made {
-        put_key(books.connection, key, told.number)?;
+        put_key(tx.connection, key, change.number)?;
     }
-    books.entry_changes.push(told);
+    tx.entry_changes.push(change);
     Ok(())
 }
 
-/// Adds to what followers are told, all of a commit by one statement. Old changes are removed a few at a time.
-pub(super) fn followed(connection: &Connection, changes: &[EntryChange]) -> Result<(), StoreError> {
+/// Appends a commit's changes to the entry change log by one statement. Old changes are trimmed in steps.
+pub(super) fn append_change_log(connection: &Connection, changes: &[EntryChange]) -> Result<(), StoreError> {
     if changes.is_empty() {
         return Ok(());
     }
@@ -657,35 +662,35 @@ pub(super) fn followed(connection: &Connection, changes: &[EntryChange]) -> Resu
     execute(connection, sql, [json(&numbers)])?;
     let place = connection.last_insert_rowid().unsigned_abs();
     let before = place.saturating_sub(numbers.len() as u64);
-    if place / TRIMMED_AT_ONCE > before / TRIMMED_AT_ONCE && place > ENTRY_FEED_KEPT {
-        execute(connection, "DELETE FROM entry_changes WHERE place <= ?1", [signed(place - ENTRY_FEED_KEPT)])?;
+    if place / TRIMMED_CHANGES > before / TRIMMED_CHANGES && place > ENTRY_CHANGES_KEPT {
+        execute(connection, "DELETE FROM entry_changes WHERE place <= ?1", [signed(place - ENTRY_CHANGES_KEPT)])?;
     }
     Ok(())
 }
 
-/// One place is left out, so that nobody who was told of the last change goes on.
-fn cut_feed(connection: &Connection) -> Result<(), StoreError> {
+/// Skips a sequence, so that no reader can continue from the last change.
+fn start_new_log(connection: &Connection) -> Result<(), StoreError> {
     let sql = "INSERT INTO entry_changes (place, entry) SELECT coalesce(max(place), 0) + 2, 0 FROM entry_changes";
     execute(connection, sql, ())?;
     execute(connection, "DELETE FROM entry_changes WHERE place < ?1", [connection.last_insert_rowid()]).map(|_| ())
 }
 
-/// Without a watcher nobody knows the keys, so the indexes do not hold all entries any more.
-fn outdated(books: &mut Books<'_>) -> Result<(), StoreError> {
-    if std::mem::take(&mut books.indexed) {
-        execute(books.connection, "DELETE FROM entry_indexes", ())?;
-        cut_feed(books.connection)?;
+/// Without a watcher the keys are unknown, so the indexes are no longer complete.
+fn invalidate_indexes(tx: &mut RecordsTransaction<'_>) -> Result<(), StoreError> {
+    if std::mem::take(&mut tx.indexed) {
+        execute(tx.connection, "DELETE FROM entry_indexes", ())?;
+        start_new_log(tx.connection)?;
     }
     Ok(())
 }
 
-/// Whether there are indexes that hold all entries.
+/// Whether any index is complete.
 pub(super) fn is_indexed(connection: &Connection) -> Result<bool, StoreError> {
     Ok(query_one(connection, "SELECT 1 FROM entry_indexes LIMIT 1", (), |_| Ok(()))?.is_some())
 }
 
-/// Writes where a subscriber stands.
-pub(super) fn place(
+/// Stores the placement of a subscriber.
+pub(super) fn set_placement(
     connection: &Connection,
     number: SubscriberNumber,
     placement: &Placement,
@@ -695,67 +700,74 @@ pub(super) fn place(
     execute(connection, sql, (signed(number.0), parent.0, rdn, rdn_key, classes)).map(|_| ())
 }
 
-/// Where a subscriber was placed, if anybody wants to know.
-pub(super) fn placement_of(books: &Books<'_>, number: SubscriberNumber) -> Result<Option<Placement>, StoreError> {
-    if books.watcher.is_none() {
+/// Placement of a subscriber; `None` without a watcher.
+pub(super) fn placement_of(
+    tx: &RecordsTransaction<'_>,
+    number: SubscriberNumber,
+) -> Result<Option<Placement>, StoreError> {
+    if tx.watcher.is_none() {
         return Ok(None);
     }
     let sql = "SELECT parent, rdn, rdn_key, classes FROM subscribers WHERE number = ?1 AND parent IS NOT NULL";
-    query_one(books.connection, sql, [signed(number.0)], |row| {
+    query_one(tx.connection, sql, [signed(number.0)], |row| {
         Ok(Placement { parent: EntryNumber(row.get(0)?), rdn: row.get(1)?, rdn_key: row.get(2)?, classes: row.get(3)? })
     })
 }
 
-/// Whether a subscriber has a place in the directory, or gets one.
+/// Whether a subscriber has a placement or gets one.
 pub(super) fn is_placed(
-    books: &Books<'_>,
+    tx: &RecordsTransaction<'_>,
     number: SubscriberNumber,
     new: Option<&Placement>,
 ) -> Result<bool, StoreError> {
-    if books.watcher.is_none() || new.is_some() {
+    if tx.watcher.is_none() || new.is_some() {
         return Ok(new.is_some());
     }
     let sql = "SELECT 1 FROM subscribers WHERE number = ?1 AND parent IS NOT NULL";
-    Ok(query_one(books.connection, sql, [signed(number.0)], |_| Ok(()))?.is_some())
+    Ok(query_one(tx.connection, sql, [signed(number.0)], |_| Ok(()))?.is_some())
 }
 
-/// A subscriber was made.
-pub(super) fn made(books: &mut Books<'_>, made: &Subscriber, placement: Option<Placement>) -> Result<(), StoreError> {
-    let now = books.watcher.is_some().then(|| Node::Subscriber(Box::new(made.clone()), placement));
-    told(books, None, now)
+/// A subscriber was added.
+pub(super) fn made(
+    tx: &mut RecordsTransaction<'_>,
+    made: &Subscriber,
+    placement: Option<Placement>,
+) -> Result<(), StoreError> {
+    let now = tx.watcher.is_some().then(|| EntryNode::Subscriber(Box::new(made.clone()), placement));
+    change(tx, None, now)
 }
 
-/// A subscriber that stood there was changed, and perhaps placed anew.
+/// A subscriber was changed, and possibly moved.
 pub(super) fn replaced(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     (old, stood): (Subscriber, Option<Placement>),
     new: &Subscriber,
     placement: Option<Placement>,
 ) -> Result<(), StoreError> {
-    if books.watcher.is_none() {
-        return outdated(books);
+    if tx.watcher.is_none() {
+        return invalidate_indexes(tx);
     }
-    changed(books, &Node::Subscriber(Box::new(old), stood), new.clone(), placement)
+    changed(tx, &EntryNode::Subscriber(Box::new(old), stood), new.clone(), placement)
 }
 
-/// The same of a subscriber's entry.
+/// The same, with the former entry at hand.
 pub(super) fn changed(
-    books: &mut Books<'_>,
-    before: &Node,
+    tx: &mut RecordsTransaction<'_>,
+    before: &EntryNode,
     new: Subscriber,
     placement: Option<Placement>,
 ) -> Result<(), StoreError> {
-    let Node::Subscriber(_, stood) = before else { return Ok(()) };
-    let now = Node::Subscriber(Box::new(new), placement.or_else(|| stood.clone()));
-    told(books, Some(before), Some(now))
+    let EntryNode::Subscriber(_, stood) = before else { return Ok(()) };
+    let now = EntryNode::Subscriber(Box::new(new), placement.or_else(|| stood.clone()));
+    change(tx, Some(before), Some(now))
 }
 
 /// A subscriber is about to be removed.
-pub(super) fn removed(books: &mut Books<'_>, old: &Subscriber) -> Result<(), StoreError> {
-    put_credential(books, old.number.into(), None)?;
-    if books.watcher.is_none() {
-        return outdated(books);
+pub(super) fn removed(tx: &mut RecordsTransaction<'_>, old: &Subscriber) -> Result<(), StoreError> {
+    put_credential(tx, old.number.into(), None)?;
+    if tx.watcher.is_none() {
+        return invalidate_indexes(tx);
     }
-    let before = Node::Subscriber(Box::new(old.clone()), placement_of(books, old.number)?);
-    told(books, Some(&before), None)
+    let before = EntryNode::Subscriber(Box::new(old.clone()), placement_of(tx, old.number)?);
+    change(tx, Some(&before), None)
 }

@@ -1,4 +1,4 @@
-//! Two subscribers become one.
+//! Merges of two subscribers.
 
 use rusqlite::{Connection, Row};
 use tocsin_model::{
@@ -7,62 +7,62 @@ use tocsin_model::{
 };
 
 use super::{
-    endpoints, entries, execute, feed::Books, json, json_at, number_at, query_all, query_one, signed, subscribers,
-    subscriptions, suppressions,
+    endpoints, entries, execute, json, json_at, number_at, query_all, query_one, signed, subscribers, subscriptions,
+    suppressions, transaction::RecordsTransaction,
 };
 use crate::{
     error::StoreError,
-    records::{Expect, MERGES_FORGOTTEN_AT_ONCE, MERGES_KEPT, Merge, NotMerged, United, no_subscriber},
+    records::{EXPIRED_MERGES_MAX, MERGES_KEPT, Merge, MergeRefusal, MergedSubscriber, Precondition, no_subscriber},
 };
 
 pub(super) fn merge(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     from: &SubscriberId,
     into: &SubscriberId,
     now: Timestamp,
-) -> Result<Result<Merge, NotMerged>, StoreError> {
-    let source = subscribers::find(books.connection, from)?.ok_or_else(|| no_subscriber(from))?;
-    let account = subscribers::find(books.connection, into)?.ok_or_else(|| no_subscriber(into))?;
+) -> Result<Result<Merge, MergeRefusal>, StoreError> {
+    let source = subscribers::find(tx.connection, from)?.ok_or_else(|| no_subscriber(from))?;
+    let account = subscribers::find(tx.connection, into)?.ok_or_else(|| no_subscriber(into))?;
     let (from_number, into_number) = (source.number, account.number);
     if from_number == into_number {
-        return Ok(Err(NotMerged::Itself));
+        return Ok(Err(MergeRefusal::Itself));
     }
     let sql = "SELECT 1 FROM credentials WHERE holder = ?1";
-    if query_one(books.connection, sql, [entries::holder(from_number.into())], |_| Ok(()))?.is_some() {
-        return Ok(Err(NotMerged::HasPassword));
+    if query_one(tx.connection, sql, [entries::holder(from_number.into())], |_| Ok(()))?.is_some() {
+        return Ok(Err(MergeRefusal::HasPassword));
     }
     let parent = |number: SubscriberNumber| {
         let sql = "SELECT parent FROM subscribers WHERE number = ?1";
-        query_one(books.connection, sql, [signed(number.0)], |row| row.get::<_, Option<i64>>(0)).map(Option::flatten)
+        query_one(tx.connection, sql, [signed(number.0)], |row| row.get::<_, Option<i64>>(0)).map(Option::flatten)
     };
-    let stands = parent(from_number)?;
-    if stands.is_some() && stands != parent(into_number)? {
-        return Ok(Err(NotMerged::OtherContainer));
+    let container = parent(from_number)?;
+    if container.is_some() && container != parent(into_number)? {
+        return Ok(Err(MergeRefusal::OtherContainer));
     }
-    let united = United::of(&source, &account);
-    books.touched.push(into_number.0);
-    let (profile, devices) = (united.profile.clone(), united.devices.clone());
-    let preferences = united.preferences.clone();
-    subscribers::replace(books, account, profile, devices, preferences, None, now)?;
-    let (moved, doubles) = subscriptions::move_over(books, from_number.0, into_number.0, &united, now)?;
-    suppressions::move_over(books, (from, into), &united)?;
-    endpoints::move_over(books.connection, (from, into), &united)?;
-    subscribers::remove(books, from, Expect::Present)?;
-    let report = united.report(from.clone(), into.clone(), moved, doubles);
+    let merged = MergedSubscriber::of(&source, &account);
+    tx.touched.push(into_number.0);
+    let (profile, devices) = (merged.profile.clone(), merged.devices.clone());
+    let preferences = merged.preferences.clone();
+    subscribers::replace(tx, account, profile, devices, preferences, None, now)?;
+    let (moved, doubles) = subscriptions::move_to_account(tx, from_number.0, into_number.0, &merged, now)?;
+    suppressions::move_to_account(tx, (from, into), &merged)?;
+    endpoints::move_to_account(tx.connection, (from, into), &merged)?;
+    subscribers::remove(tx, from, Precondition::Present)?;
+    let report = merged.report(from.clone(), into.clone(), moved, doubles);
     execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO merges (from_number, into_number, from_id, report, at, finished) VALUES (?1, ?2, ?3, ?4, ?5, 0)",
         (signed(from_number.0), signed(into_number.0), from.as_str(), json(&report), now.0),
     )?;
-    forget(books.connection, now)?;
+    prune(tx.connection, now)?;
     Ok(Ok(Merge { from_number, into_number, at: now, report }))
 }
 
-/// Forgets a few of those that nobody asks about any more; never one whose feed may still lie where it lay.
-fn forget(connection: &Connection, now: Timestamp) -> Result<(), StoreError> {
+/// Deletes a few expired merges, except those whose inbox feed may not have been moved.
+fn prune(connection: &Connection, now: Timestamp) -> Result<(), StoreError> {
     let sql = "DELETE FROM merges WHERE from_number IN
         (SELECT from_number FROM merges WHERE finished = 1 AND at < ?1 ORDER BY at, from_number LIMIT ?2)";
-    execute(connection, sql, ((now - MERGES_KEPT).0, signed(MERGES_FORGOTTEN_AT_ONCE as u64))).map(|_| ())
+    execute(connection, sql, ((now - MERGES_KEPT).0, signed(EXPIRED_MERGES_MAX as u64))).map(|_| ())
 }
 
 fn merge_of(row: &Row<'_>) -> rusqlite::Result<Merge> {
@@ -74,7 +74,7 @@ fn merge_of(row: &Row<'_>) -> rusqlite::Result<Merge> {
     })
 }
 
-/// The last of this id.
+/// Last merge of this id.
 pub(super) fn last(connection: &Connection, from: &SubscriberId) -> Result<Option<Merge>, StoreError> {
     let sql = "SELECT from_number, into_number, at, report FROM merges WHERE from_id = ?1
         ORDER BY from_number DESC LIMIT 1";

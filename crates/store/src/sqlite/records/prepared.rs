@@ -1,5 +1,5 @@
-//! Changes that were worked out beforehand. All that wait are written by one job of the writer, between one opening of the books
-//! and one closing: what is left for each of them is to look whether it still fits, and its own rows.
+//! Group commit of prepared changes (optimistic concurrency): one writer job applies all that are queued in a single
+//! transaction. It only checks whether each is still valid and writes its rows.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,12 +9,11 @@ use tocsin_model::id::SubscriberNumber;
 use tokio::sync::oneshot;
 
 use super::{
-    AfterCommit, Published, SqliteRecords, entries, execute,
-    feed::{Books, Telling},
-    json, query_one, segments, signed, subscribers,
+    AfterCommit, PublishedState, SqliteRecords, entries, execute, json, query_one, segments, signed, subscribers,
+    transaction::{LoggedProfile, RecordsTransaction},
 };
 use crate::{
-    entries::{Arrival, EntryChange, Now, Retouch},
+    entries::{EntryChange, EntryState, PreparedAdd, PreparedModify},
     error::StoreError,
     records::{ProfileImage, ProfileStep},
     sqlite::writer::WAITING_WRITES_MAX,
@@ -22,118 +21,120 @@ use crate::{
 
 type Answer = oneshot::Sender<Result<bool, StoreError>>;
 
-/// A change with all that is written of it.
-pub(super) enum Change {
-    /// With the attributes, and what the feed is told of it where it is not told all that there was, as JSON.
-    Retouch(Box<Retouch>, Option<String>, String),
+/// Prepared change with its rows encoded.
+pub(super) enum PreparedChange {
+    /// With the attributes and the before-image for the change log, as JSON.
+    PreparedModify(Box<PreparedModify>, Option<String>, String),
     /// With the attributes and preferences, as JSON.
-    Arrival(Box<Arrival>, Option<String>, Option<String>),
+    PreparedAdd(Box<PreparedAdd>, Option<String>, Option<String>),
 }
 
-impl Change {
-    pub(super) fn of_retouch(retouch: Retouch) -> Change {
+impl PreparedChange {
+    pub(super) fn of_modify(retouch: PreparedModify) -> PreparedChange {
         let step = json(&ProfileStep::to_attributes(retouch.enabled, &retouch.before));
-        let attributes = (&*retouch.attributes != "{}").then(|| subscribers::with_room(retouch.attributes.to_string()));
-        Change::Retouch(Box::new(retouch), attributes, step)
+        let attributes = (&*retouch.attributes != "{}").then(|| subscribers::padded(retouch.attributes.to_string()));
+        PreparedChange::PreparedModify(Box::new(retouch), attributes, step)
     }
 
-    pub(super) fn of_arrival(arrival: Arrival) -> Change {
+    pub(super) fn of_add(arrival: PreparedAdd) -> PreparedChange {
         let attributes = subscribers::attributes_json(&arrival.new.profile);
         let preferences = arrival.new.preferences.as_ref().and_then(subscribers::preferences_json);
-        Change::Arrival(Box::new(arrival), attributes, preferences)
+        PreparedChange::PreparedAdd(Box::new(arrival), attributes, preferences)
     }
 
-    /// Gives whether it fitted. What does not is found before anything is written.
-    fn write(&self, books: &mut Books<'_>) -> Result<bool, StoreError> {
+    /// Applies the change. Returns `false`, before anything is written, if it is no longer valid.
+    fn write(&self, tx: &mut RecordsTransaction<'_>) -> Result<bool, StoreError> {
         let built = match self {
-            Change::Retouch(retouch, ..) => &retouch.built,
-            Change::Arrival(arrival, ..) => &arrival.built,
+            PreparedChange::PreparedModify(retouch, ..) => &retouch.built,
+            PreparedChange::PreparedAdd(arrival, ..) => &arrival.built,
         };
-        if !books.watcher.as_ref().is_some_and(|watcher| watcher.holds(built)) {
+        if !tx.watcher.as_ref().is_some_and(|watcher| watcher.is_still_valid(built)) {
             return Ok(false);
         }
         match self {
-            Change::Retouch(retouch, attributes, step) => write_retouch(books, retouch, attributes.as_deref(), step),
-            Change::Arrival(arrival, attributes, preferences) => {
-                write_arrival(books, arrival, attributes.as_deref(), preferences.as_deref())
+            PreparedChange::PreparedModify(retouch, attributes, step) => {
+                write_modify(tx, retouch, attributes.as_deref(), step)
+            }
+            PreparedChange::PreparedAdd(arrival, attributes, preferences) => {
+                write_add(tx, arrival, attributes.as_deref(), preferences.as_deref())
             }
         }
     }
 }
 
-/// Changes for which the writer was called and has not come yet.
+/// Queue of prepared changes for a writer job that has been submitted but has not started.
 #[derive(Default)]
-pub(super) struct Waiting(Mutex<Vec<(Change, Answer)>>);
+pub(super) struct PreparedQueue(Mutex<Vec<(PreparedChange, Answer)>>);
 
-impl Waiting {
-    /// Gives whether the writer has to be called.
-    fn put(&self, change: Change, answer: Answer) -> Result<bool, StoreError> {
+impl PreparedQueue {
+    /// Queues a change. Returns whether a writer job must be submitted.
+    fn put(&self, change: PreparedChange, answer: Answer) -> Result<bool, StoreError> {
         let mut waiting = self.0.lock();
         if waiting.len() >= WAITING_WRITES_MAX {
-            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes wait already")));
+            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes are already waiting")));
         }
         waiting.push((change, answer));
         Ok(waiting.len() == 1)
     }
 
-    fn take(&self) -> (Vec<Change>, Vec<Answer>) {
+    fn take(&self) -> (Vec<PreparedChange>, Vec<Answer>) {
         std::mem::take(&mut *self.0.lock()).into_iter().unzip()
     }
 }
 
-/// A call of the writer, and who waits for what comes of it.
-struct Call {
-    published: Arc<Published>,
+/// Writer job of a group commit, and the callers waiting for it.
+struct GroupCommit {
+    published: Arc<PublishedState>,
     stage: Mutex<Stage>,
 }
 
 enum Stage {
-    /// The writer has not come.
-    Called,
-    /// What was there when it came: the same if it comes again, after what it did was undone.
-    Came(Vec<Change>, Vec<Answer>),
+    /// The writer has not started the job.
+    Submitted,
+    /// Changes taken by the first run; a retry after a rollback applies the same ones.
+    Started(Vec<PreparedChange>, Vec<Answer>),
     Answered,
 }
 
-impl Call {
-    fn write(&self, books: &mut Books<'_>) -> Result<Vec<bool>, StoreError> {
+impl GroupCommit {
+    fn write(&self, tx: &mut RecordsTransaction<'_>) -> Result<Vec<bool>, StoreError> {
         let mut stage = self.stage.lock();
-        if let Stage::Called = &*stage {
+        if let Stage::Submitted = &*stage {
             let (changes, answers) = self.published.waiting.take();
-            *stage = Stage::Came(changes, answers);
+            *stage = Stage::Started(changes, answers);
         }
-        let Stage::Came(changes, _) = &*stage else { return Ok(Vec::new()) };
-        changes.iter().map(|change| change.write(books)).collect()
+        let Stage::Started(changes, _) = &*stage else { return Ok(Vec::new()) };
+        changes.iter().map(|change| change.write(tx)).collect()
     }
 
     fn answer(&self, result: Result<Vec<bool>, StoreError>) {
         let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Answered);
         let answers = match stage {
-            Stage::Called => self.published.waiting.take().1,
-            Stage::Came(_, answers) => answers,
+            Stage::Submitted => self.published.waiting.take().1,
+            Stage::Started(_, answers) => answers,
             Stage::Answered => return,
         };
-        // Who stopped waiting has its change nevertheless.
+        // A caller that stopped waiting has its change applied nevertheless.
         match result {
             Ok(written) => answers.into_iter().zip(written).for_each(|(answer, is_written)| {
                 let _ = answer.send(Ok(is_written));
             }),
             Err(error) => answers.into_iter().for_each(|answer| {
-                let _ = answer.send(Err(the_same(&error)));
+                let _ = answer.send(Err(copy_error(&error)));
             }),
         }
     }
 }
 
-impl Drop for Call {
+impl Drop for GroupCommit {
     fn drop(&mut self) {
-        // A writer that ended runs nothing that waits, and the next caller would believe that it was called.
+        // A writer that ended drops queued jobs; without this, the next caller would believe that a job is submitted.
         self.answer(Err(StoreError::unavailable("the writer has ended")));
     }
 }
 
-/// An error for each of those who shared it.
-fn the_same(error: &StoreError) -> StoreError {
+/// Copy of an error for each caller that shared it.
+fn copy_error(error: &StoreError) -> StoreError {
     match error {
         StoreError::Full(why) => StoreError::Full(why.clone()),
         StoreError::Damaged(why) => StoreError::Damaged(why.clone()),
@@ -142,76 +143,77 @@ fn the_same(error: &StoreError) -> StoreError {
 }
 
 impl SqliteRecords {
-    /// Writes with the next commit what was worked out beforehand.
-    pub(super) async fn write_prepared(&self, change: Change) -> Result<bool, StoreError> {
+    /// Queues a prepared change for the next commit.
+    pub(super) async fn write_prepared(&self, change: PreparedChange) -> Result<bool, StoreError> {
         self.free_space.check()?;
         let (answer, answered) = oneshot::channel();
         if self.published.waiting.put(change, answer)? {
-            self.call_writer();
+            self.submit_job();
         }
         answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the writer has ended")))
     }
 
-    fn call_writer(&self) {
-        let call = Arc::new(Call { published: self.published.clone(), stage: Mutex::new(Stage::Called) });
+    fn submit_job(&self) {
+        let call = Arc::new(GroupCommit { published: self.published.clone(), stage: Mutex::new(Stage::Submitted) });
         let job = {
-            let (call, published, feed_kept) = (call.clone(), self.published.clone(), self.feed_kept);
+            let (call, published, changes_kept) = (call.clone(), self.published.clone(), self.changes_kept);
             move |connection: &Connection, after: &mut AfterCommit| {
-                published.between_books(feed_kept, connection, after, |books| call.write(books))
+                published.with_transaction(changes_kept, connection, after, |tx| call.write(tx))
             }
         };
-        self.database.write_again_then(job, move |result| call.answer(result));
+        self.database.write_retryable_then(job, move |result| call.answer(result));
     }
 }
 
-fn write_retouch(
-    books: &mut Books<'_>,
-    retouch: &Retouch,
+fn write_modify(
+    tx: &mut RecordsTransaction<'_>,
+    retouch: &PreparedModify,
     attributes: Option<&str>,
     step: &str,
 ) -> Result<bool, StoreError> {
-    let Retouch { number, revision, gone, made, now, built, .. } = retouch;
-    if entries::may_be_taken(books, Some((*number).into()), made)? {
+    let PreparedModify { number, revision, gone, made, now, built, .. } = retouch;
+    if entries::may_conflict(tx, Some((*number).into()), made)? {
         return Ok(false);
     }
-    let whole = match books.tells_whole() {
-        true => match image(books.connection, *number) {
-            Ok(image) => image.map(|image| json(&image)),
-            // Whoever then changes it in the usual way is told what is wrong with it.
+    let whole = match tx.logs_full_image() {
+        true => match before_image(tx.connection, *number) {
+            Ok(before_image) => before_image.map(|before_image| json(&before_image)),
+            // The ordinary modify then reports the damage.
             Err(StoreError::Damaged(_)) => return Ok(false),
             Err(error) => return Err(error),
         },
         false => None,
     };
-    let telling = whole.as_deref().map_or(Telling::Step(step), Telling::Whole);
-    let Some(told) = books.profile_told_of(*number, *revision, telling)? else { return Ok(false) };
+    let logged = whole.as_deref().map_or(LoggedProfile::UndoStep(step), LoggedProfile::Full);
+    let Some(sequence) = tx.log_profile_at_revision(*number, *revision, logged)? else { return Ok(false) };
     let place = [number.0, *revision].map(signed);
     let sql = "UPDATE subscribers SET attributes = ?3, updated_at = ?4, revision = ?2 + 1, told = ?5 WHERE number = ?1";
-    execute(books.connection, sql, (place[0], place[1], attributes, now.0, signed(told)))?;
-    books.touched.push(number.0);
+    execute(tx.connection, sql, (place[0], place[1], attributes, now.0, signed(sequence)))?;
+    tx.touched.push(number.0);
     let keys = [&gone[..], made].concat();
-    let told = EntryChange { number: (*number).into(), keys, renamed: false, now: Now::Built(built.clone()) };
-    entries::turned(books, gone, made, told)?;
+    let change =
+        EntryChange { number: (*number).into(), keys, renamed: false, now: EntryState::Prepared(built.clone()) };
+    entries::index_diff(tx, gone, made, change)?;
     Ok(true)
 }
 
-fn write_arrival(
-    books: &mut Books<'_>,
-    arrival: &Arrival,
+fn write_add(
+    tx: &mut RecordsTransaction<'_>,
+    arrival: &PreparedAdd,
     attributes: Option<&str>,
     preferences: Option<&str>,
 ) -> Result<bool, StoreError> {
-    let Arrival { new, placement, credential, keys, now, built } = arrival;
-    if entries::may_be_taken(books, None, keys)? {
+    let PreparedAdd { new, placement, credential, keys, now, built } = arrival;
+    if entries::may_conflict(tx, None, keys)? {
         return Ok(false);
     }
     let parent = placement.parent.0;
     let sql = "SELECT 1 FROM entries WHERE number = ?1
         AND NOT EXISTS (SELECT 1 FROM entries WHERE parent = ?1 AND rdn_key = ?2)";
-    if query_one(books.connection, sql, (parent, &*placement.rdn_key), |_| Ok(()))?.is_none() {
+    if query_one(tx.connection, sql, (parent, &*placement.rdn_key), |_| Ok(()))?.is_none() {
         return Ok(false);
     }
-    let number = SubscriberNumber(books.subscriber + 1);
+    let number = SubscriberNumber(tx.subscriber + 1);
     let profile = &new.profile;
     let sql =
         "INSERT INTO subscribers (number, id, enabled, locale, time_zone, attributes, created_at, updated_at, revision,
@@ -231,25 +233,29 @@ fn write_arrival(
         &*placement.rdn_key,
         &*placement.classes,
     );
-    if execute(books.connection, sql, row)? == 0 {
+    if execute(tx.connection, sql, row)? == 0 {
         return Ok(false);
     }
-    books.subscriber = number.0;
-    books.counts.subscribers += 1;
+    tx.subscriber = number.0;
+    tx.counts.subscribers += 1;
     let devices: BTreeMap<_, _> = new.devices.iter().flatten().map(|(name, device)| (name, device)).collect();
     for (name, device) in devices {
-        subscribers::put_row(books, number, name, device)?;
+        subscribers::put_row(tx, number, name, device)?;
     }
     if credential.is_some() {
-        entries::put_credential(books, number.into(), credential.as_deref())?;
+        entries::put_credential(tx, number.into(), credential.as_deref())?;
     }
-    let told =
-        EntryChange { number: number.into(), keys: keys.clone(), renamed: false, now: Now::Built(built.clone()) };
-    entries::turned(books, &[], keys, told)?;
+    let change = EntryChange {
+        number: number.into(),
+        keys: keys.clone(),
+        renamed: false,
+        now: EntryState::Prepared(built.clone()),
+    };
+    entries::index_diff(tx, &[], keys, change)?;
     Ok(true)
 }
 
-/// All that there is of a subscriber.
-fn image(connection: &Connection, number: SubscriberNumber) -> Result<Option<ProfileImage>, StoreError> {
-    Ok(segments::present(connection, number.0)?.map(|(image, _)| image))
+/// Full before-image of a subscriber.
+fn before_image(connection: &Connection, number: SubscriberNumber) -> Result<Option<ProfileImage>, StoreError> {
+    Ok(segments::present(connection, number.0)?.map(|(before_image, _)| before_image))
 }

@@ -1,5 +1,5 @@
-//! Whom notifications go to. Their subscriptions are read in the order of the numbers, neighbours by one scan; their
-//! subscribers are mostly at hand.
+//! Recipients of notifications. Subscriptions are read by number, neighbors by one scan; subscribers come mostly from
+//! the recipient cache.
 
 use std::sync::Arc;
 
@@ -10,13 +10,15 @@ use tocsin_model::{
     subscriber::Device,
 };
 
-use super::{applications, at_hand::AtHand, name_at, number_at, parsed_at, signed, store_error, subscribers};
+use super::{
+    applications, name_at, number_at, parsed_at, recipient_cache::RecipientCache, signed, store_error, subscribers,
+};
 use crate::{
     error::StoreError,
-    records::{Interest, Person, Recipient},
+    records::{Recipient, RecipientSubscriber, RecipientSubscription},
 };
 
-/// Numbers that are no further apart are read by one scan: passing over a row costs less than looking one up.
+/// Numbers with gaps up to this are read by one scan: skipping a row costs less than a lookup.
 const GAP_MAX: u64 = 4;
 
 const SUBSCRIPTIONS: &str = "SELECT id, class, subscriber, device, enabled, parameters FROM subscriptions \
@@ -26,55 +28,56 @@ const SUBSCRIBERS: &str = "SELECT number, id, enabled, locale, time_zone, attrib
 const DEVICES: &str = "SELECT subscriber, name, channel, address, state FROM devices \
                        WHERE subscriber BETWEEN ?1 AND ?2 ORDER BY subscriber, name";
 
-/// The recipients of these subscriptions, in their order. They are at hand from then on.
+/// Recipients of subscriptions, in the order asked. They are cached.
 pub(super) fn find(
     connection: &Connection,
-    at_hand: &AtHand,
+    recipient_cache: &RecipientCache,
     subscriptions: &[SubscriptionId],
 ) -> Result<Vec<Option<Recipient>>, StoreError> {
-    // Before anything is read: what changes from now on is not kept.
-    let epoch = at_hand.epoch();
+    // Taken before the first read: rows changed after this are not cached.
+    let generation = recipient_cache.generation();
     let classes = applications::classes(connection, None, None)?;
     let classes: Classes = classes.into_iter().map(|(number, _, class)| (number, class)).collect();
     let mut names = Names::default();
-    let mut places: Vec<(u64, usize)> = subscriptions.iter().enumerate().map(|(place, id)| (id.0, place)).collect();
-    places.sort_unstable();
-    let mut wanted: Vec<u64> = places.iter().map(|(id, _)| *id).collect();
+    let mut positions: Vec<(u64, usize)> =
+        subscriptions.iter().enumerate().map(|(position, id)| (id.0, position)).collect();
+    positions.sort_unstable();
+    let mut wanted: Vec<u64> = positions.iter().map(|(id, _)| *id).collect();
     wanted.dedup();
-    let mut found: Vec<(u64, Arc<Interest>)> = Vec::with_capacity(wanted.len());
+    let mut found: Vec<(u64, Arc<RecipientSubscription>)> = Vec::with_capacity(wanted.len());
     scan(connection, SUBSCRIPTIONS, &wanted, |row, id| {
-        found.push((id, Arc::new(interest_of(row, &classes, &mut names)?)));
+        found.push((id, Arc::new(subscription_of(row, &classes, &mut names)?)));
         Ok(())
     })?;
 
-    let mut known = at_hand.people(found.iter().map(|(_, interest)| interest.subscriber));
+    let mut known = recipient_cache.subscribers(found.iter().map(|(_, interest)| interest.subscriber));
     let without = found.iter().zip(&known).filter(|(_, known)| known.is_none());
     let mut unknown: Vec<u64> = without.map(|((_, interest), _)| interest.subscriber.0).collect();
     if !unknown.is_empty() {
         unknown.sort_unstable();
         unknown.dedup();
-        let read = read_people(connection, &unknown, &mut names)?;
+        let read = read_subscribers(connection, &unknown, &mut names)?;
         for ((_, interest), person) in found.iter().zip(&mut known).filter(|(_, person)| person.is_none()) {
             *person = read.get(&interest.subscriber.0).cloned();
         }
     }
 
     let mut recipients = vec![None; subscriptions.len()];
-    let mut places = places.into_iter().peekable();
+    let mut positions = positions.into_iter().peekable();
     for ((id, interest), person) in found.into_iter().zip(known) {
         let Some(person) = person else { continue };
         let recipient = Recipient { subscription: SubscriptionId(id), interest, person };
-        while places.next_if(|(wanted, _)| *wanted < id).is_some() {}
-        while let Some((_, place)) = places.next_if(|(wanted, _)| *wanted == id) {
-            recipients[place] = Some(recipient.clone());
+        while positions.next_if(|(wanted, _)| *wanted < id).is_some() {}
+        while let Some((_, position)) = positions.next_if(|(wanted, _)| *wanted == id) {
+            recipients[position] = Some(recipient.clone());
         }
     }
-    at_hand.keep(epoch, recipients.iter().flatten());
+    recipient_cache.insert(generation, recipients.iter().flatten());
     Ok(recipients)
 }
 
-/// Hands the rows of a statement over whose first column is one of these ascending numbers. The statement gives those
-/// between two numbers, in their order.
+/// Calls `take` with the rows whose first column is one of these ascending numbers. The statement returns the rows
+/// between two numbers, in order.
 fn scan(
     connection: &Connection,
     sql: &str,
@@ -99,10 +102,10 @@ fn scan(
 
 type Classes = HashMap<i64, Name>;
 
-fn interest_of(row: &Row<'_>, classes: &Classes, names: &mut Names) -> rusqlite::Result<Interest> {
+fn subscription_of(row: &Row<'_>, classes: &Classes, names: &mut Names) -> rusqlite::Result<RecipientSubscription> {
     let class: i64 = row.get(1)?;
     let class = classes.get(&class).cloned().ok_or(rusqlite::Error::IntegralValueOutOfRange(1, class))?;
-    Ok(Interest {
+    Ok(RecipientSubscription {
         class,
         subscriber: SubscriberNumber(number_at(row, 2)?),
         device: match row.get_ref(3)? {
@@ -114,33 +117,33 @@ fn interest_of(row: &Row<'_>, classes: &Classes, names: &mut Names) -> rusqlite:
     })
 }
 
-fn read_people(
+fn read_subscribers(
     connection: &Connection,
     numbers: &[u64],
     names: &mut Names,
-) -> Result<HashMap<u64, Arc<Person>>, StoreError> {
+) -> Result<HashMap<u64, Arc<RecipientSubscriber>>, StoreError> {
     let mut devices: HashMap<u64, Vec<(Name, Device)>> = HashMap::with_capacity(numbers.len());
     scan(connection, DEVICES, numbers, |row, subscriber| {
         let device = Device { channel: names.at(row, 2)?, address: row.get(3)?, state: subscribers::state_at(row, 4)? };
         devices.entry(subscriber).or_default().push((names.at(row, 1)?, device));
         Ok(())
     })?;
-    let mut people = HashMap::with_capacity(numbers.len());
+    let mut subscribers = HashMap::with_capacity(numbers.len());
     scan(connection, SUBSCRIBERS, numbers, |row, number| {
-        let person = Person {
+        let person = RecipientSubscriber {
             id: parsed_at(row, 1)?,
             number: SubscriberNumber(number),
             profile: subscribers::profile_at(row, 2)?,
             preferences: subscribers::preferences_at(row, 6)?,
             devices: devices.remove(&number).unwrap_or_default().into_iter().collect(),
         };
-        people.insert(number, Arc::new(person));
+        subscribers.insert(number, Arc::new(person));
         Ok(())
     })?;
-    Ok(people)
+    Ok(subscribers)
 }
 
-/// One `Name` for each text, instead of one for each row.
+/// One `Name` per text instead of one per row.
 #[derive(Default)]
 struct Names(HashMap<Box<str>, Name>);
 

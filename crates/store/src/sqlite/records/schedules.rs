@@ -1,5 +1,5 @@
-//! Who follows which schedule: the index by which due subscriptions are found. A subscription's schedule may leave its
-//! zone open; here it stands with the zone of its subscriber, so that those with the same due times are together.
+//! Index of due subscriptions: the effective schedule of each. A schedule may leave the time zone open; here it is
+//! stored with the subscriber's zone, so that subscriptions with the same due times are together.
 
 use rusqlite::Connection;
 use tocsin_model::{
@@ -9,41 +9,41 @@ use tocsin_model::{
 
 use super::{
     applications, execute,
-    feed::Books,
-    matching::{COLUMNS, Reaches, stored_of},
+    matching::{COLUMNS, ReachReader, stored_of},
     name_at, number_at, query_all, query_one, signed, store_error,
+    transaction::RecordsTransaction,
 };
 use crate::{
     error::StoreError,
     records::{FollowedSchedule, ScheduledSubscription, due_schedule, since_change},
 };
 
-/// What decides when a subscription is due.
-pub(super) struct Follower<'a> {
+/// Subscription with the properties that decide its due times.
+pub(super) struct ScheduledRow<'a> {
     pub(super) subscription: u64,
     pub(super) class: i64,
     pub(super) subscriber: u64,
     pub(super) schedule: Option<&'a str>,
 }
 
-/// Makes a subscription follow its schedule, or none any more; the feed must tell of a change after it. One that was let go on (`resumed`) and one that followed
-/// none begins now; another schedule begins where the last run of the one before ended.
-pub(super) fn follow(
-    books: &Books<'_>,
-    follower: &Follower<'_>,
+/// Updates the schedule of a subscription; the caller must log a change afterwards. A resumed subscription, or one
+/// without a schedule before, begins now; one with another schedule begins where the last run of the former one
+/// ended.
+pub(super) fn update(
+    tx: &RecordsTransaction<'_>,
+    row: &ScheduledRow<'_>,
     resumed: bool,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let zone = "SELECT time_zone FROM subscribers WHERE number = ?1";
-    let zone: Option<String> =
-        query_one(books.connection, zone, [signed(follower.subscriber)], |row| row.get(0))?.flatten();
-    let Some(text) = follower.schedule.and_then(|text| due_schedule(text, zone.as_deref())) else {
-        return leave(books, follower.subscription);
+    let zone: Option<String> = query_one(tx.connection, zone, [signed(row.subscriber)], |row| row.get(0))?.flatten();
+    let Some(text) = row.schedule.and_then(|text| due_schedule(text, zone.as_deref())) else {
+        return leave(tx, row.subscription);
     };
     let before: Option<(String, i64)> = query_one(
-        books.connection,
+        tx.connection,
         "SELECT text, since FROM scheduled JOIN schedules ON number = schedule WHERE subscription = ?1",
-        [signed(follower.subscription)],
+        [signed(row.subscription)],
         |row| row.try_into(),
     )?;
     let since = match before {
@@ -51,48 +51,48 @@ pub(super) fn follow(
         Some((before, since)) if !resumed => since_change(&before, Timestamp(since), now),
         _ => now,
     };
-    let schedule = number(books, follower.class, &text, now)?;
+    let schedule = number(tx, row.class, &text, now)?;
     execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO scheduled (subscription, schedule, since, joined) VALUES (?1, ?2, ?3, ?4)
             ON CONFLICT DO UPDATE SET schedule = ?2, since = ?3, joined = ?4",
-        (signed(follower.subscription), schedule, since.0, signed(books.change + 1)),
+        (signed(row.subscription), schedule, since.0, signed(tx.change + 1)),
     )
     .map(|_| ())
 }
 
-/// A subscription follows no schedule any more.
-pub(super) fn leave(books: &Books<'_>, subscription: u64) -> Result<(), StoreError> {
-    execute(books.connection, "DELETE FROM scheduled WHERE subscription = ?1", [signed(subscription)]).map(|_| ())
+/// Removes a subscription from its schedule.
+pub(super) fn leave(tx: &RecordsTransaction<'_>, subscription: u64) -> Result<(), StoreError> {
+    execute(tx.connection, "DELETE FROM scheduled WHERE subscription = ?1", [signed(subscription)]).map(|_| ())
 }
 
-/// The subscriptions of a subscriber follow their schedules in another zone. Gives whether there are any.
-pub(super) fn change_zone(books: &Books<'_>, subscriber: u64, now: Timestamp) -> Result<bool, StoreError> {
+/// Recomputes the schedules of a subscriber's subscriptions after a change of its time zone. Returns whether it has
+/// any.
+pub(super) fn change_zone(tx: &RecordsTransaction<'_>, subscriber: u64, now: Timestamp) -> Result<bool, StoreError> {
     let sql =
         "SELECT id, class, schedule FROM subscriptions WHERE subscriber = ?1 AND schedule IS NOT NULL ORDER BY id";
-    let followers: Vec<(u64, i64, String)> = query_all(books.connection, sql, [signed(subscriber)], |row| {
-        Ok((number_at(row, 0)?, row.get(1)?, row.get(2)?))
-    })?;
-    for (subscription, class, schedule) in &followers {
+    let rows: Vec<(u64, i64, String)> =
+        query_all(tx.connection, sql, [signed(subscriber)], |row| Ok((number_at(row, 0)?, row.get(1)?, row.get(2)?)))?;
+    for (subscription, class, schedule) in &rows {
         let (subscription, class) = (*subscription, *class);
-        let follower = Follower { subscription, class, subscriber, schedule: Some(schedule) };
-        follow(books, &follower, false, now)?;
+        let row = ScheduledRow { subscription, class, subscriber, schedule: Some(schedule) };
+        update(tx, &row, false, now)?;
     }
-    Ok(!followers.is_empty())
+    Ok(!rows.is_empty())
 }
 
-/// The number of a schedule of a class, which is made if there is none.
-fn number(books: &Books<'_>, class: i64, text: &str, now: Timestamp) -> Result<i64, StoreError> {
+/// Number of a schedule of a class, assigned on first use.
+fn number(tx: &RecordsTransaction<'_>, class: i64, text: &str, now: Timestamp) -> Result<i64, StoreError> {
     let sql = "SELECT number FROM schedules WHERE class = ?1 AND text = ?2";
-    if let Some(number) = query_one(books.connection, sql, (class, text), |row| row.get(0))? {
+    if let Some(number) = query_one(tx.connection, sql, (class, text), |row| row.get(0))? {
         return Ok(number);
     }
     let sql = "INSERT INTO schedules (class, text, made_at) VALUES (?1, ?2, ?3)";
-    execute(books.connection, sql, (class, text, now.0))?;
-    Ok(books.connection.last_insert_rowid())
+    execute(tx.connection, sql, (class, text, now.0))?;
+    Ok(tx.connection.last_insert_rowid())
 }
 
-/// The schedules of an application after a number.
+/// Schedules of an application after a number.
 pub(super) fn list(
     connection: &Connection,
     application: &Name,
@@ -111,20 +111,25 @@ pub(super) fn list(
     })
 }
 
-/// Forgets a schedule that nobody follows.
-pub(super) fn forget(books: &Books<'_>, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
-    let Some((class, ..)) = applications::classes(books.connection, Some(application), Some(class))?.pop() else {
+/// Removes a schedule without subscriptions.
+pub(super) fn remove(
+    tx: &RecordsTransaction<'_>,
+    application: &Name,
+    class: &Name,
+    schedule: &str,
+) -> Result<bool, StoreError> {
+    let Some((class, ..)) = applications::classes(tx.connection, Some(application), Some(class))?.pop() else {
         return Ok(true);
     };
     let sql = "SELECT number FROM schedules WHERE class = ?1 AND text = ?2";
-    let found: Option<i64> = query_one(books.connection, sql, (class, schedule), |row| row.get(0))?;
+    let found: Option<i64> = query_one(tx.connection, sql, (class, schedule), |row| row.get(0))?;
     let Some(number) = found else { return Ok(true) };
     let sql = "DELETE FROM schedules
         WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM scheduled WHERE schedule = ?1)";
-    Ok(execute(books.connection, sql, [number])? > 0)
+    Ok(execute(tx.connection, sql, [number])? > 0)
 }
 
-/// The enabled subscriptions that follow a schedule, in the order of their numbers.
+/// Enabled subscriptions of a schedule, by number.
 pub(super) fn members(
     connection: &Connection,
     application: &Name,
@@ -136,7 +141,7 @@ pub(super) fn members(
     let Some((number, ..)) = applications::classes(connection, Some(application), Some(class))?.pop() else {
         return Ok(Vec::new());
     };
-    // CROSS JOIN keeps the order of the join, and with it that of the numbers.
+    // CROSS JOIN fixes the join order, and with it the order by number.
     let sql = format!(
         "SELECT {COLUMNS}, since, joined FROM
             (SELECT subscription, since, joined FROM scheduled
@@ -148,21 +153,21 @@ pub(super) fn members(
     let after = after.map_or(0, |after| signed(after.0));
     let mut rows = statement.query((number, schedule, after)).map_err(store_error)?;
     let names = [(number, class.clone())].into();
-    let mut reaches = Reaches::new(connection, None)?;
+    let mut reaches = ReachReader::new(connection, None)?;
     let mut page = Vec::new();
     while page.len() < limit
         && let Some(row) = rows.next().map_err(store_error)?
     {
         let stored = stored_of(row).map_err(store_error)?;
-        let since = Timestamp(row.get(9).map_err(store_error)?);
-        let joined = ChangeSequence(number_at(row, 10).map_err(store_error)?);
+        let since = Timestamp(row.get(10).map_err(store_error)?);
+        let joined = ChangeSequence(number_at(row, 11).map_err(store_error)?);
         let found = stored.indexed(&names, &mut reaches)?;
         page.extend(found.map(|subscription| ScheduledSubscription { subscription, since, joined }));
     }
     Ok(page)
 }
 
-/// The schedule that a subscription follows, with its zone, and since when.
+/// Schedule of a subscription, with its time zone, and when it joined.
 pub(super) fn of(
     connection: &Connection,
     subscription: SubscriptionId,

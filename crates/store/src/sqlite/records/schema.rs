@@ -1,16 +1,16 @@
-//! The tables of `records.db`, as steps that only go forward.
+//! Tables of `records.db`, as forward-only migrations.
 
-/// The steps. One that has been released is never changed; a new one is added.
+/// Migrations. A released one is never changed; new ones are appended.
 pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
     r#"
--- Numbers that were given out, and how many there are: one row, changed by every commit that changes either.
+-- Id counters and row counts: one row, updated by every commit that changes them.
 CREATE TABLE books (
     one INTEGER PRIMARY KEY CHECK (one = 1),
-    subscriber INTEGER NOT NULL,        -- the last number given; numbers are never used twice
+    subscriber INTEGER NOT NULL,        -- last number assigned; numbers are never reused
     subscription INTEGER NOT NULL,
     change INTEGER NOT NULL,
-    trimmed INTEGER NOT NULL,           -- changes up to this one are not kept any more
-    subscribers INTEGER NOT NULL,       -- how many there are
+    trimmed INTEGER NOT NULL,           -- changes up to this one were removed
+    subscribers INTEGER NOT NULL,       -- number of rows
     devices INTEGER NOT NULL,
     subscriptions INTEGER NOT NULL
 ) STRICT;
@@ -45,13 +45,13 @@ CREATE TABLE devices (
     name TEXT NOT NULL,
     channel TEXT NOT NULL,
     address TEXT NOT NULL,
-    address_hash INTEGER NOT NULL,      -- an index of 64-bit numbers is smaller and quicker than one of addresses
+    address_hash INTEGER NOT NULL,      -- an index of 64-bit hashes is smaller and faster than one of addresses
     state INTEGER NOT NULL,             -- 0 active, 1 disabled, 2 bounced
     PRIMARY KEY (subscriber, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX devices_by_address ON devices (address_hash);
 
--- A class has a small number, so that millions of subscriptions do not repeat its name.
+-- Dictionary of classes, so that millions of subscriptions do not repeat a name.
 CREATE TABLE classes (
     number INTEGER PRIMARY KEY,
     application TEXT NOT NULL,
@@ -71,9 +71,9 @@ CREATE TABLE subscriptions (
     updated_at INTEGER NOT NULL,
     revision INTEGER NOT NULL
 ) STRICT;
--- Finds those of a subscriber, and keeps keys unique; null keys are all different.
+-- Finds subscriptions by subscriber, and keeps keys unique; null keys are all different.
 CREATE UNIQUE INDEX subscriptions_by_subscriber ON subscriptions (subscriber, class, key);
--- Finds those of a class in the order of their numbers. New ones are appended to it, which is cheap.
+-- Finds subscriptions by class in order of number. New ones are appended, which is cheap.
 CREATE INDEX subscriptions_by_class ON subscriptions (class);
 
 CREATE TABLE changes (
@@ -84,12 +84,12 @@ CREATE TABLE changes (
     last INTEGER,                       -- the last subscription
     before TEXT                         -- of a subscriber: the channels of its active devices by name, null if disabled
 ) STRICT;
--- Subscriptions as they were before a change or removal, so that the state as of an earlier change can be told.
+-- Before-images of changed or removed subscriptions, to reconstruct the state at an earlier sequence.
 CREATE TABLE before_images (
     sequence INTEGER NOT NULL,
     subscription INTEGER NOT NULL,
     class INTEGER NOT NULL,
-    matched INTEGER NOT NULL,           -- whether it and its subscriber were enabled
+    matched INTEGER NOT NULL,           -- whether the subscription and its subscriber were enabled
     parameters TEXT NOT NULL,
     channel TEXT,
     PRIMARY KEY (sequence, subscription)
@@ -105,14 +105,14 @@ CREATE TABLE api_keys (
 ) STRICT, WITHOUT ROWID;
 "#,
     r#"
--- What a subscription asks for beside its parameters: a filter as `dialect:text`, a schedule as text of RFC 5545.
+-- Optional filter of a subscription as `dialect:text`, and schedule as RFC 5545 text.
 ALTER TABLE subscriptions ADD COLUMN filter TEXT;
 ALTER TABLE subscriptions ADD COLUMN schedule TEXT;
 ALTER TABLE before_images ADD COLUMN filter TEXT;
 ALTER TABLE before_images ADD COLUMN schedule TEXT;
 "#,
     r#"
--- Saved filters over subscribers. A change of one is of kind 5 in the feed, with its filter as it was as `before`.
+-- Saved filters over subscribers. Logged as kind 5, with the former filter in `before`.
 CREATE TABLE segments (
     name TEXT PRIMARY KEY,
     description TEXT,
@@ -123,8 +123,8 @@ CREATE TABLE segments (
 ) STRICT, WITHOUT ROWID;
 "#,
     r#"
--- Images from which the whole state as of an earlier change can be told. Those before this step could not tell all, so the
--- feed begins anew. In `changes` there is one more kind: 4 subscriptions that were made, `first` to `last`.
+-- Before-images with the whole row. Those before this migration were incomplete, so the
+-- change log starts anew. New kind in `changes`: 4 subscriptions created, `first` to `last`.
 DROP TABLE before_images;
 CREATE TABLE before_images (
     sequence INTEGER NOT NULL,
@@ -147,9 +147,9 @@ CREATE INDEX changes_of_subscribers ON changes (first) WHERE kind = 1;
 CREATE INDEX changes_that_made ON changes (sequence) WHERE kind = 4;
 "#,
     r#"
--- The schedules of a class, each with its zone, and who follows which: the index by which due subscriptions are found.
+-- Schedules of a class, each with its time zone, and the subscriptions of each: the index of due subscriptions.
 CREATE TABLE schedules (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- rises, so that a follower finds what is new
+    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- increases, so that readers find new schedules
     class INTEGER NOT NULL,
     text TEXT NOT NULL,
     made_at INTEGER NOT NULL,
@@ -158,35 +158,35 @@ CREATE TABLE schedules (
 CREATE TABLE scheduled (
     subscription INTEGER PRIMARY KEY,
     schedule INTEGER NOT NULL,
-    since INTEGER NOT NULL,             -- events accepted before are not its
-    joined INTEGER NOT NULL             -- the change by which it came to this schedule
+    since INTEGER NOT NULL,             -- it receives no events accepted before
+    joined INTEGER NOT NULL             -- change by which it joined this schedule
 ) STRICT;
 CREATE INDEX scheduled_by_schedule ON scheduled (schedule);
 "#,
     r#"
--- While there are segments, changes of what they ask of a subscriber are told: kind 6, with the subscriber as it was.
+-- Profile changes are logged while there are segments: kind 6, with the former profile.
 CREATE INDEX changes_of_segments ON changes (name) WHERE kind = 5;
 CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
 "#,
     r#"
--- The keys that sign links and return addresses are made from it.
+-- Secret from which the keys that sign links and return addresses are derived.
 ALTER TABLE installation ADD COLUMN secret BLOB CHECK (length(secret) = 32);
 "#,
     r#"
--- What a subscriber wants to be told, and when not: a JSON object; null if nothing is said.
+-- Notification preferences: a JSON object; null if there are none.
 ALTER TABLE subscribers ADD COLUMN preferences TEXT;
 "#,
     r#"
--- What is known against addresses and devices. A change is of kind 7 in the feed, with the targets as JSON in `before`.
+-- Suppressions of addresses and devices. Logged as kind 7, with the targets as JSON in `before`.
 CREATE TABLE suppressions (
     target TEXT PRIMARY KEY,            -- `address/<protocol>/<address>` or `device/<subscriber>/<device>`
-    address TEXT,                       -- of a device: it holds only for this address
+    address TEXT,                       -- for a device: the only address it applies to
     cause TEXT NOT NULL,
     in_force INTEGER NOT NULL,
     origin TEXT NOT NULL,
     detail TEXT NOT NULL,
     notification TEXT,
-    bounces TEXT NOT NULL,              -- the soft bounces that count, as JSON
+    bounces TEXT NOT NULL,              -- soft bounces counted, as JSON
     since INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     expires_at INTEGER
@@ -195,7 +195,7 @@ CREATE INDEX suppressions_that_end ON suppressions (expires_at) WHERE expires_at
 CREATE INDEX changes_of_suppressions ON changes (sequence) WHERE kind = 7;
 "#,
     r#"
--- Endpoints that have only failed of late; no part of the change feed.
+-- Endpoints whose recent deliveries all failed; not part of the change log.
 CREATE TABLE failing_endpoints (
     application TEXT NOT NULL,
     channel TEXT NOT NULL,
@@ -212,16 +212,16 @@ CREATE TABLE failing_endpoints (
 ) STRICT, WITHOUT ROWID;
 "#,
     r#"
--- The directory. A subscriber that was placed in its tree says where; the others stand together.
-ALTER TABLE subscribers ADD COLUMN parent INTEGER;      -- the number of an entry: an object, or a subscriber below zero
+-- The directory. Placement of a subscriber in the tree; null: in the default container.
+ALTER TABLE subscribers ADD COLUMN parent INTEGER;      -- number of an entry: positive for objects, negative for subscribers
 ALTER TABLE subscribers ADD COLUMN rdn TEXT;
-ALTER TABLE subscribers ADD COLUMN rdn_key TEXT;        -- in normal form
+ALTER TABLE subscribers ADD COLUMN rdn_key TEXT;        -- normalized
 ALTER TABLE subscribers ADD COLUMN classes TEXT;
 CREATE UNIQUE INDEX subscribers_by_place ON subscribers (parent, rdn_key) WHERE parent IS NOT NULL;
--- Entries that are no subscribers.
+-- Entries that are not subscribers.
 CREATE TABLE entries (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
-    parent INTEGER NOT NULL,            -- 0 above the first
+    parent INTEGER NOT NULL,            -- 0 for the root
     rdn TEXT NOT NULL,
     rdn_key TEXT NOT NULL,
     attributes TEXT NOT NULL,           -- a JSON object
@@ -236,7 +236,7 @@ CREATE TABLE entry_keys (
     entry INTEGER NOT NULL,
     PRIMARY KEY (name, key, entry)
 ) STRICT, WITHOUT ROWID;
--- The indexes that hold all entries.
+-- Complete indexes.
 CREATE TABLE entry_indexes (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
 CREATE TABLE credentials (entry INTEGER PRIMARY KEY, credential TEXT NOT NULL) STRICT;
 CREATE TABLE definitions (
@@ -246,17 +246,17 @@ CREATE TABLE definitions (
 ) STRICT;
 "#,
     r#"
--- Of one that is disabled: when it is enabled by itself.
+-- End of a snooze: the subscription is then enabled automatically.
 ALTER TABLE subscriptions ADD COLUMN snoozed_until INTEGER;
 CREATE INDEX subscriptions_that_wake ON subscriptions (snoozed_until) WHERE snoozed_until IS NOT NULL;
 "#,
     r#"
--- How many subscriptions a class has, counted as they change, so that nobody has to look through them.
+-- Number of subscriptions of each class, maintained by triggers, so that no scan is needed.
 CREATE TABLE subscription_counts (
     class INTEGER PRIMARY KEY,
     enabled INTEGER NOT NULL,
     disabled INTEGER NOT NULL,
-    added INTEGER NOT NULL,             -- ever, those that were there at this step of the schema included
+    added INTEGER NOT NULL,             -- in total, including those present at this migration
     last_added_at INTEGER NOT NULL
 ) STRICT;
 INSERT INTO subscription_counts
@@ -277,36 +277,36 @@ CREATE TRIGGER subscription_switched AFTER UPDATE OF enabled ON subscriptions WH
 END;
 "#,
     r#"
--- The secret of the installation, sealed; then `secret` is null.
+-- Sealed secret of the installation; `secret` is then null.
 ALTER TABLE installation ADD COLUMN sealed_secret TEXT;
 "#,
     r#"
--- What changed of the directory, for those who follow it. The number 0 stands where the feed was cut.
+-- Change log of directory entries. Entry 0 marks the start of a new log.
 CREATE TABLE entry_changes (place INTEGER PRIMARY KEY, entry INTEGER NOT NULL) STRICT;
 "#,
     r#"
--- Subscribers that became parts of others. In `changes` there is one more kind: 8 subscriptions that went over.
+-- Merges of subscribers. New kind in `changes`: 8 subscriptions moved.
 CREATE TABLE merges (
     from_number INTEGER PRIMARY KEY,
     into_number INTEGER NOT NULL,
     from_id TEXT NOT NULL,
     report TEXT NOT NULL,               -- a JSON object
     at INTEGER NOT NULL,
-    finished INTEGER NOT NULL           -- 0: its feed may still lie where it lay
+    finished INTEGER NOT NULL           -- 0: the inbox feed may not have been moved yet
 ) STRICT;
 CREATE INDEX merges_by_id ON merges (from_id);
 CREATE INDEX merges_unfinished ON merges (from_number) WHERE finished = 0;
 "#,
     r#"
--- Most changes of kind 6 tell from here on what the change took away, and one of sixteen all that there was. No table changes.
+-- From here on, most changes of kind 6 hold the changed parts only, and one of sixteen the whole profile. No table changes.
 "#,
     r#"
--- Merges are forgotten after a while, the oldest first.
+-- Merges are deleted after a year, oldest first.
 CREATE INDEX merges_by_time ON merges (at) WHERE finished = 1;
 "#,
     r#"
--- What tells of a profile names in `last` what told of it before, and the subscriber names the newest. So only what tells all that
--- there was needs an index; it is of kind 9 from here on.
+-- A profile change links to the previous one by `last`, and the subscriber to the newest by `told`. So only full
+-- before-images need an index; they are of kind 9 from here on.
 ALTER TABLE subscribers ADD COLUMN told INTEGER;
 UPDATE changes SET last = (
         SELECT max(earlier.sequence) FROM changes earlier
@@ -319,17 +319,17 @@ UPDATE changes SET kind = 9 WHERE kind = 6 AND json_extract(before, '$.id') IS N
 CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 9;
 "#,
     r#"
--- A new subscriber comes behind all others here, too, which fills pages and leaves those before alone.
+-- Ordered so that new subscribers are appended, which fills pages one by one.
 ALTER TABLE credentials RENAME TO credentials_by_entry;
 CREATE TABLE credentials (
-    holder INTEGER PRIMARY KEY,         -- a subscriber, or another entry below zero
+    holder INTEGER PRIMARY KEY,         -- the negated entry number
     credential TEXT NOT NULL
 ) STRICT;
 INSERT INTO credentials SELECT -entry, credential FROM credentials_by_entry ORDER BY entry DESC;
 DROP TABLE credentials_by_entry;
 "#,
     r#"
--- Values of objects that come and go one by one, such as the members of a group: a group of many is not written as a whole.
+-- Row values of objects, such as the members of a group: a change of one member does not rewrite the group.
 CREATE TABLE entry_values (
     entry INTEGER NOT NULL,
     name TEXT NOT NULL,                 -- the attribute
@@ -344,18 +344,23 @@ INSERT INTO entry_values
     ON CONFLICT DO NOTHING;
 UPDATE entries SET attributes = json_remove(attributes, '$.member', '$.roleOccupant', '$.uniqueMember')
     WHERE number IN (SELECT entry FROM entry_values);
--- What stands directly below an entry, in the order of its making: a search below a small container looks only there.
+-- Children of an entry in order of creation: a search below a small container reads only those.
 CREATE INDEX subscribers_by_parent ON subscribers (parent, number);
 CREATE INDEX entries_by_parent ON entries (parent, number);
 "#,
     r#"
--- The resources that a key is limited to, as a list of JSON; an empty one: it is unlimited.
+-- Resources that a key is limited to, as a JSON list; empty: unlimited.
 ALTER TABLE api_keys ADD COLUMN resources TEXT NOT NULL DEFAULT '[]';
 "#,
     r#"
--- What the API can look for and few rows meet. A row that is enabled, or has no key, is in none of them.
+-- Partial indexes for selective filters of the API. Enabled rows and rows without a key are in none of them.
 CREATE INDEX subscriptions_by_key ON subscriptions (key) WHERE key IS NOT NULL;
 CREATE INDEX subscriptions_disabled ON subscriptions (class) WHERE enabled = 0;
 CREATE INDEX subscribers_disabled ON subscribers (id) WHERE enabled = 0;
+"#,
+    r#"
+-- Latest time at which a disabled row was enabled; null: never. Scheduled rules skip events that were accepted before.
+ALTER TABLE subscriptions ADD COLUMN enabled_at INTEGER;
+ALTER TABLE subscribers ADD COLUMN enabled_at INTEGER;
 "#,
 ];

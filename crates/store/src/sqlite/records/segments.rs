@@ -1,4 +1,4 @@
-//! Segments, and the subscribers that meet a filter.
+//! Segments, and the subscribers that satisfy a filter.
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +23,13 @@ use tocsin_model::{
 
 use super::{
     conversion_failed, execute,
-    feed::{self, Books, Past},
-    matching::Reaches,
+    matching::ReachReader,
     name_at, number_at, parsed_at, query_all, query_one, signed, store_error, subscribers,
+    transaction::{self, RecordsTransaction, Snapshot},
 };
 use crate::{
     error::StoreError,
-    records::{Expect, NewSegment, ProfileImage, Survey, SurveyBounds, no_segment, read_filter},
+    records::{NewSegment, Precondition, ProfileImage, Survey, SurveyBounds, no_segment, read_filter},
 };
 
 const COLUMNS: &str = "name, description, filter, created_at, updated_at, revision";
@@ -56,12 +56,12 @@ pub(super) fn list(connection: &Connection, after: Option<&Name>, limit: usize) 
 }
 
 pub(super) fn put(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     new: NewSegment,
-    expect: Expect,
+    expect: Precondition,
     now: Timestamp,
 ) -> Result<Segment, StoreError> {
-    let old = find(books.connection, &new.name)?;
+    let old = find(tx.connection, &new.name)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{}`", new.name))?;
     let before = old.as_ref().map(|old| old.filter.clone());
     let stored = match old {
@@ -70,7 +70,7 @@ pub(super) fn put(
         None => new.first(now),
     };
     execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO segments (name, description, filter, created_at, updated_at, revision)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
             ON CONFLICT (name) DO UPDATE SET description = ?2, filter = ?3, updated_at = ?5, revision = ?6",
@@ -83,53 +83,57 @@ pub(super) fn put(
             signed(stored.revision),
         ),
     )?;
-    books.segment_changed(&stored.name, before.as_deref())?;
+    tx.segment_changed(&stored.name, before.as_deref())?;
     Ok(stored)
 }
 
-pub(super) fn remove(books: &mut Books<'_>, name: &Name, expect: Expect) -> Result<(), StoreError> {
-    let old = find(books.connection, name)?;
+pub(super) fn remove(tx: &mut RecordsTransaction<'_>, name: &Name, expect: Precondition) -> Result<(), StoreError> {
+    let old = find(tx.connection, name)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{name}`"))?;
     let old = old.ok_or_else(|| no_segment(name))?;
-    execute(books.connection, "DELETE FROM segments WHERE name = ?1", [name.as_str()])?;
-    books.segment_changed(name, Some(&old.filter))
+    execute(tx.connection, "DELETE FROM segments WHERE name = ?1", [name.as_str()])?;
+    tx.segment_changed(name, Some(&old.filter))
 }
 
-/// To which segments subscribers belonged at a place of the feed.
+/// Memberships of subscribers in segments at a sequence of the change log.
 pub(super) fn memberships(
     connection: &Connection,
     segments: &[Name],
     subscribers: &[SubscriberNumber],
     at: ChangeSequence,
 ) -> Result<Vec<u64>, StoreError> {
-    let past = feed::past(connection, at)?;
+    let snapshot = transaction::snapshot_at(connection, at)?;
     let mut filters = Vec::with_capacity(segments.len());
     for segment in segments {
-        let before = past.as_ref().map(|past| feed::filter_before(connection, segment, past)).transpose()?.flatten();
+        let before = snapshot
+            .as_ref()
+            .map(|snapshot| transaction::filter_before(connection, segment, snapshot))
+            .transpose()?
+            .flatten();
         let text = match before {
             Some(before) => before,
             None => find(connection, segment)?.map(|found| found.filter.into()),
         };
         filters.push(text.and_then(|text| read_filter(segment, &text)));
     }
-    let mut reaches = Reaches::new(connection, past.as_ref())?;
+    let mut reaches = ReachReader::new(connection, snapshot.as_ref())?;
     each(subscribers, |number| {
         let reach = reaches.of(number.0)?.map(|reach| reach.iter().map(|(_, channel)| channel).collect());
-        Ok(image(connection, number.0, past.as_ref())?.map_or(0, |image| image.memberships(&filters, reach)))
+        Ok(image(connection, number.0, snapshot.as_ref())?.map_or(0, |image| image.memberships(&filters, reach)))
     })
 }
 
-/// Subscribers as they were at a place of the feed.
+/// Profiles of subscribers at a sequence of the change log.
 pub(super) fn profiles(
     connection: &Connection,
     subscribers: &[SubscriberNumber],
     at: ChangeSequence,
 ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
-    let past = feed::past(connection, at)?;
-    each(subscribers, |number| Ok(image(connection, number.0, past.as_ref())?.map(Arc::new)))
+    let snapshot = transaction::snapshot_at(connection, at)?;
+    each(subscribers, |number| Ok(image(connection, number.0, snapshot.as_ref())?.map(Arc::new)))
 }
 
-/// Looks up each subscriber once where it comes several times in a row, as those of subscriptions do.
+/// Looks up each subscriber once if it repeats in a row, as those of subscriptions do.
 fn each<T: Clone>(
     subscribers: &[SubscriberNumber],
     mut look_up: impl FnMut(SubscriberNumber) -> Result<T, StoreError>,
@@ -145,14 +149,18 @@ fn each<T: Clone>(
     Ok(found)
 }
 
-fn image(connection: &Connection, subscriber: u64, past: Option<&Past>) -> Result<Option<ProfileImage>, StoreError> {
-    match past {
-        Some(past) => feed::profile_at(connection, subscriber, past, || present(connection, subscriber)),
+fn image(
+    connection: &Connection,
+    subscriber: u64,
+    snapshot: Option<&Snapshot>,
+) -> Result<Option<ProfileImage>, StoreError> {
+    match snapshot {
+        Some(snapshot) => transaction::profile_at(connection, subscriber, snapshot, || present(connection, subscriber)),
         None => Ok(present(connection, subscriber)?.map(|(image, _)| image)),
     }
 }
 
-/// A subscriber as it is, and the newest change that tells of its profile.
+/// Present profile of a subscriber, and the newest logged change of it.
 pub(super) fn present(
     connection: &Connection,
     subscriber: u64,
@@ -168,8 +176,8 @@ pub(super) fn present(
     })
 }
 
-/// Holds subscribers against a filter, by the index of ids: from where the filter can be met to where it cannot be any
-/// more. Of their attributes only those are read that the filter asks for.
+/// Tests subscribers against a filter, within the range of ids that can satisfy it. Only attributes used by the
+/// filter are parsed.
 pub(super) fn survey(
     connection: &Connection,
     filter: &LdapFilter,
@@ -220,20 +228,20 @@ fn active_channels(connection: &Connection, subscriber: u64) -> Result<Vec<Name>
     query_all(connection, sql, [signed(subscriber)], |row| name_at(row, 0))
 }
 
-/// A profile with those attributes that a filter asks for.
+/// Profile with the attributes that a filter uses.
 fn profile_at(row: &Row<'_>, filter: &LdapFilter) -> rusqlite::Result<Profile> {
     let attributes = match row.get_ref(5)?.as_str_or_null()? {
         None => BTreeMap::new(),
         Some(json) => serde_json::Deserializer::from_str(json)
-            .deserialize_map(Wanted(filter))
+            .deserialize_map(SelectedAttributes(filter))
             .map_err(|error| conversion_failed(5, error))?,
     };
     Ok(Profile { enabled: row.get(2)?, locale: row.get(3)?, time_zone: row.get(4)?, attributes })
 }
 
-struct Wanted<'a>(&'a LdapFilter);
+struct SelectedAttributes<'a>(&'a LdapFilter);
 
-impl<'de> Visitor<'de> for Wanted<'_> {
+impl<'de> Visitor<'de> for SelectedAttributes<'_> {
     type Value = BTreeMap<String, Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

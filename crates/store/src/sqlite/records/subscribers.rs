@@ -12,19 +12,19 @@ use tocsin_model::{
 };
 
 use super::{
-    entries, execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules,
-    signed, store_error, subscriptions, suppressions,
+    entries, execute, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules, signed,
+    store_error, subscriptions, suppressions, transaction::RecordsTransaction,
 };
 use crate::{
-    entries::{LoginNames, Node, Placement},
+    bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
+    entries::{EntryNode, LoginNames, Placement},
     error::StoreError,
-    look::{LOOKS_MAX, Looked},
-    records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
+    records::{NewSubscriber, Precondition, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
 
 pub(super) const COLUMNS: &str = "s.number, s.id, s.enabled, s.locale, s.time_zone, s.attributes, s.created_at, s.updated_at, s.revision, s.preferences";
 
-/// Everything but the devices.
+/// Reads everything but the devices.
 pub(super) fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
     Ok(Subscriber {
         number: SubscriberNumber(number_at(row, 0)?),
@@ -38,7 +38,7 @@ pub(super) fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
     })
 }
 
-/// A profile from four columns: enabled, locale, time zone, attributes.
+/// Reads a profile from four columns: enabled, locale, time zone, attributes.
 pub(super) fn profile_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Profile> {
     Ok(Profile {
         enabled: row.get(first)?,
@@ -51,7 +51,7 @@ pub(super) fn profile_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Profil
     })
 }
 
-/// What a subscriber wants; a null says nothing.
+/// Reads the preferences; null means none.
 pub(super) fn preferences_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Preferences> {
     match row.get_ref(at)? {
         rusqlite::types::ValueRef::Null => Ok(Preferences::default()),
@@ -64,12 +64,12 @@ pub(super) fn preferences_json(preferences: &Preferences) -> Option<String> {
 }
 
 pub(super) fn attributes_json(profile: &Profile) -> Option<String> {
-    (!profile.attributes.is_empty()).then(|| with_room(json(&profile.attributes)))
+    (!profile.attributes.is_empty()).then(|| padded(json(&profile.attributes)))
 }
 
-/// JSON with spaces behind it, four in a hundred on average: room for what grows a little. A row that keeps its size is written
-/// over in its place, while one that grows on a full page parts that page, and most pages are full after an import.
-pub(super) fn with_room(mut json: String) -> String {
+/// JSON padded with spaces, four percent on average, so that it can grow in position. A row that keeps its size is
+/// overwritten; one that grows on a full page splits the page, and most pages are full after an import.
+pub(super) fn padded(mut json: String) -> String {
     let step = (json.len().next_power_of_two() / 16).max(1);
     json.extend(std::iter::repeat_n(' ', json.len().next_multiple_of(step) - json.len()));
     json
@@ -89,7 +89,7 @@ fn address_hash(address: &str) -> i64 {
     spelling_hash(&mailbox::comparable(address))
 }
 
-/// FNV-1a. It only has to spread; a found device's address is compared.
+/// FNV-1a. It only has to distribute well; addresses of matching rows are compared.
 fn spelling_hash(address: &str) -> i64 {
     let hash = address
         .bytes()
@@ -97,15 +97,15 @@ fn spelling_hash(address: &str) -> i64 {
     hash.cast_signed()
 }
 
-/// The devices of a subscriber.
+/// Devices of a subscriber.
 pub(super) fn devices(connection: &Connection, subscriber: u64) -> Result<BTreeMap<Name, Device>, StoreError> {
     Ok(query_all(connection, DEVICES, [signed(subscriber)], device_at)?.into_iter().collect())
 }
 
-/// The devices of the subscriber with the number `?1`.
+/// Devices of the subscriber with the number `?1`.
 const DEVICES: &str = "SELECT name, channel, address, state FROM devices WHERE subscriber = ?1";
 
-/// A row of [`DEVICES`].
+/// Reads a row of [`DEVICES`].
 fn device_at(row: &Row<'_>) -> rusqlite::Result<(Name, Device)> {
     Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state: state_at(row, 3)? }))
 }
@@ -127,29 +127,29 @@ pub(super) fn find(connection: &Connection, id: &SubscriberId) -> Result<Option<
     Ok(Some(found))
 }
 
-/// The number of a subscriber.
+/// Number of a subscriber.
 pub(super) fn number(connection: &Connection, id: &SubscriberId) -> Result<Option<u64>, StoreError> {
     query_one(connection, "SELECT number FROM subscribers WHERE id = ?1", [id.as_str()], |row| number_at(row, 0))
 }
 
 pub(super) fn put(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     new: NewSubscriber,
-    expect: Expect,
+    expect: Precondition,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    put_placed(books, new, None, expect, now)
+    put_placed(tx, new, None, expect, now)
 }
 
-/// The same, and where it stands in the directory if that is new.
+/// The same, with a new placement in the directory, if any.
 pub(super) fn put_placed(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     new: NewSubscriber,
     placement: Option<Placement>,
-    expect: Expect,
+    expect: Precondition,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    let old = find(books.connection, &new.id)?;
+    let old = find(tx.connection, &new.id)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
     let devices = new.devices.map(BTreeMap::from_iter);
     let Some(old) = old else {
@@ -157,11 +157,11 @@ pub(super) fn put_placed(
             None => LoginNames::Id(&new.id),
             Some(_) => LoginNames::Attributes { before: None, now: &new.profile.attributes },
         };
-        entries::check_login(books, None, names)?;
-        books.subscriber += 1;
-        books.counts.subscribers += 1;
+        entries::check_login(tx, None, names)?;
+        tx.subscriber += 1;
+        tx.counts.subscribers += 1;
         let made = Subscriber {
-            number: SubscriberNumber(books.subscriber),
+            number: SubscriberNumber(tx.subscriber),
             id: new.id,
             profile: new.profile,
             devices: devices.unwrap_or_default(),
@@ -171,7 +171,7 @@ pub(super) fn put_placed(
             revision: 1,
         };
         execute(
-            books.connection,
+            tx.connection,
             "INSERT INTO subscribers (number, id, enabled, locale, time_zone, attributes, created_at, updated_at, revision,
                     preferences)
                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 1, ?8)",
@@ -187,50 +187,50 @@ pub(super) fn put_placed(
             ),
         )?;
         for (name, device) in &made.devices {
-            put_row(books, made.number, name, device)?;
+            put_row(tx, made.number, name, device)?;
         }
         if let Some(placement) = &placement {
-            entries::place(books.connection, made.number, placement)?;
+            entries::set_placement(tx.connection, made.number, placement)?;
         }
-        entries::made(books, &made, placement)?;
+        entries::made(tx, &made, placement)?;
         return Ok(made);
     };
     let devices = devices.unwrap_or_else(|| old.devices.clone());
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    replace(books, old, new.profile, devices, preferences, placement, now)
+    replace(tx, old, new.profile, devices, preferences, placement, now)
 }
 
 /// Replaces a subscriber that was just read.
 pub(super) fn change_placed(
-    books: &mut Books<'_>,
-    node: &Node,
+    tx: &mut RecordsTransaction<'_>,
+    node: &EntryNode,
     new: NewSubscriber,
     placement: Option<Placement>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let Node::Subscriber(old, _) = node else { return Ok(()) };
+    let EntryNode::Subscriber(old, _) = node else { return Ok(()) };
     let devices = new.devices.map_or_else(|| old.devices.clone(), BTreeMap::from_iter);
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    let Some(new) = rewrite(books, old, new.profile, devices, preferences, placement.as_ref(), now)? else {
+    let Some(new) = rewrite(tx, old, new.profile, devices, preferences, placement.as_ref(), now)? else {
         return Ok(());
     };
-    entries::changed(books, node, new, placement)
+    entries::changed(tx, node, new, placement)
 }
 
-/// Stores many, in the order of their ids, which is the order of the index.
+/// Stores many subscribers in the order of their ids, which is the order of the index.
 pub(super) fn put_many(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     new: Vec<NewSubscriber>,
     now: Timestamp,
 ) -> Result<Vec<Written<SubscriberNumber>>, StoreError> {
     let mut numbers: Vec<_> = new.iter().map(|_| Ok(SubscriberNumber(0))).collect();
     let mut new: Vec<_> = new.into_iter().enumerate().collect();
-    // Must stay a stable sort: of two lines for one subscriber the later one wins.
+    // Must stay a stable sort: of two items for one subscriber, the later one wins.
     new.sort_by(|(_, one), (_, other)| one.id.cmp(&other.id));
-    for (place, new) in new {
-        numbers[place] = match put(books, new, Expect::Any, now) {
+    for (position, new) in new {
+        numbers[position] = match put(tx, new, Precondition::Any, now) {
             Ok(put) => Ok(put.number),
-            // Found before anything of it is written, so the others are not held up.
+            // Detected before anything is written, so the other items proceed.
             Err(StoreError::Taken(what)) => Err(StoreError::Taken(what)),
             Err(error) => return Err(error),
         };
@@ -238,9 +238,9 @@ pub(super) fn put_many(
     Ok(numbers)
 }
 
-/// Writes what differs. Nothing differs: nothing is written.
+/// Writes a change, if there is any.
 pub(super) fn replace(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     old: Subscriber,
     profile: Profile,
     devices: BTreeMap<Name, Device>,
@@ -248,17 +248,17 @@ pub(super) fn replace(
     placement: Option<Placement>,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    let stood = entries::placement_of(books, old.number)?;
-    let Some(new) = rewrite(books, &old, profile, devices, preferences, placement.as_ref(), now)? else {
+    let placement_before = entries::placement_of(tx, old.number)?;
+    let Some(new) = rewrite(tx, &old, profile, devices, preferences, placement.as_ref(), now)? else {
         return Ok(old);
     };
-    entries::replaced(books, (old, stood), &new, placement)?;
+    entries::replaced(tx, (old, placement_before), &new, placement)?;
     Ok(new)
 }
 
-/// The same, without telling the directory; `None`: nothing differs.
+/// The same, without a notification of the directory; `None` if nothing changed.
 fn rewrite(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     old: &Subscriber,
     profile: Profile,
     devices: BTreeMap<Name, Device>,
@@ -270,32 +270,32 @@ fn rewrite(
     if old.profile == profile && same_devices && old.preferences == preferences && placement.is_none() {
         return Ok(None);
     }
-    // Without a place its login name is its id, which stays.
-    if old.profile.attributes != profile.attributes && entries::is_placed(books, old.number, placement)? {
+    // Without a placement, the login name is the id, which stays.
+    if old.profile.attributes != profile.attributes && entries::is_placed(tx, old.number, placement)? {
         let names = LoginNames::Attributes { before: Some(&old.profile.attributes), now: &profile.attributes };
-        entries::check_login(books, Some(old.number.into()), names)?;
+        entries::check_login(tx, Some(old.number.into()), names)?;
     }
-    books.touched.push(old.number.0);
+    tx.touched.push(old.number.0);
     let before = reach(&old.profile, &old.devices);
     let same_reach = same_devices && old.profile.enabled == profile.enabled;
     let reach_changed = !same_reach && before != reach(&profile, &devices);
     let zone_changed = old.profile.time_zone != profile.time_zone;
     for name in old.devices.keys().filter(|name| !devices.contains_key(*name)) {
         let sql = "DELETE FROM devices WHERE subscriber = ?1 AND name = ?2";
-        execute(books.connection, sql, (signed(old.number.0), name.as_str()))?;
-        books.counts.devices -= 1;
+        execute(tx.connection, sql, (signed(old.number.0), name.as_str()))?;
+        tx.counts.devices -= 1;
     }
     for (name, device) in &devices {
         match old.devices.get(name) {
             Some(same) if same == device => {}
-            Some(_) => update_row(books, old.number, name, device)?,
-            None => put_row(books, old.number, name, device)?,
+            Some(_) => update_row(tx, old.number, name, device)?,
+            None => put_row(tx, old.number, name, device)?,
         }
     }
-    // Whether it is enabled is a matter of its reach.
-    let told = match old.profile.says_the_same(&profile) {
+    // The enabled flag is part of the reach.
+    let logged = match old.profile.says_the_same(&profile) {
         true => None,
-        false => Some(signed(books.profile_changed(old, Some(&profile))?)),
+        false => Some(signed(tx.profile_changed(old, Some(&profile))?)),
     };
     let new = Subscriber {
         number: old.number,
@@ -308,9 +308,9 @@ fn rewrite(
         revision: old.revision + 1,
     };
     execute(
-        books.connection,
+        tx.connection,
         "UPDATE subscribers SET enabled = ?2, locale = ?3, time_zone = ?4, attributes = ?5, updated_at = ?6, revision = ?7,
-                preferences = ?8, told = coalesce(?9, told)
+                preferences = ?8, told = coalesce(?9, told), enabled_at = coalesce(?10, enabled_at)
             WHERE number = ?1",
         (
             signed(new.number.0),
@@ -321,43 +321,44 @@ fn rewrite(
             now.0,
             signed(new.revision),
             preferences_json(&new.preferences),
-            told,
+            logged,
+            (new.profile.enabled && !old.profile.enabled).then_some(now.0),
         ),
     )?;
-    let rescheduled = zone_changed && schedules::change_zone(books, new.number.0, now)?;
+    let rescheduled = zone_changed && schedules::change_zone(tx, new.number.0, now)?;
     if reach_changed || rescheduled {
-        books.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
+        tx.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
     }
     if let Some(placement) = placement {
-        entries::place(books.connection, new.number, placement)?;
+        entries::set_placement(tx.connection, new.number, placement)?;
     }
     Ok(Some(new))
 }
 
 pub(super) fn put_row(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     subscriber: SubscriberNumber,
     name: &Name,
     device: &Device,
 ) -> Result<(), StoreError> {
     let sql =
         "INSERT INTO devices (subscriber, name, channel, address, address_hash, state) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    books.counts.devices += 1;
-    write_row(books, sql, subscriber, name, device)
+    tx.counts.devices += 1;
+    write_row(tx, sql, subscriber, name, device)
 }
 
 fn update_row(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     subscriber: SubscriberNumber,
     name: &Name,
     device: &Device,
 ) -> Result<(), StoreError> {
     let sql = "UPDATE devices SET channel = ?3, address = ?4, address_hash = ?5, state = ?6 WHERE subscriber = ?1 AND name = ?2";
-    write_row(books, sql, subscriber, name, device)
+    write_row(tx, sql, subscriber, name, device)
 }
 
 fn write_row(
-    books: &Books<'_>,
+    tx: &RecordsTransaction<'_>,
     sql: &str,
     subscriber: SubscriberNumber,
     name: &Name,
@@ -371,79 +372,83 @@ fn write_row(
         address_hash(&device.address),
         state_number(device.state),
     );
-    execute(books.connection, sql, row).map(|_| ())
+    execute(tx.connection, sql, row).map(|_| ())
 }
 
 pub(super) fn put_device(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     id: &SubscriberId,
     name: Name,
     device: Device,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    let old = find(books.connection, id)?.ok_or_else(|| no_subscriber(id))?;
+    let old = find(tx.connection, id)?.ok_or_else(|| no_subscriber(id))?;
     let mut devices = old.devices.clone();
     devices.insert(name, device);
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, old, profile, devices, preferences, None, now)
+    replace(tx, old, profile, devices, preferences, None, now)
 }
 
 pub(super) fn remove_device(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     id: &SubscriberId,
     name: &Name,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    let old = find(books.connection, id)?.ok_or_else(|| no_subscriber(id))?;
+    let old = find(tx.connection, id)?.ok_or_else(|| no_subscriber(id))?;
     let mut devices = old.devices.clone();
     devices.remove(name).ok_or_else(|| no_device(id, name))?;
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, old, profile, devices, preferences, None, now)
+    replace(tx, old, profile, devices, preferences, None, now)
 }
 
-pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {
-    let old = find(books.connection, id)?;
+pub(super) fn remove(
+    tx: &mut RecordsTransaction<'_>,
+    id: &SubscriberId,
+    expect: Precondition,
+) -> Result<(), StoreError> {
+    let old = find(tx.connection, id)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{id}`"))?;
     let old = old.ok_or_else(|| no_subscriber(id))?;
     let number = signed(old.number.0);
-    books.touched.push(old.number.0);
-    entries::removed(books, &old)?;
-    subscriptions::remove_all_of_subscriber(books, old.number.0)?;
-    suppressions::remove_all_of_subscriber(books, id)?;
-    execute(books.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;
-    books.profile_changed(&old, None)?;
-    execute(books.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
-    books.counts.devices -= old.devices.len() as u64;
-    books.counts.subscribers -= 1;
+    tx.touched.push(old.number.0);
+    entries::removed(tx, &old)?;
+    subscriptions::remove_all_of_subscriber(tx, old.number.0)?;
+    suppressions::remove_all_of_subscriber(tx, id)?;
+    execute(tx.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;
+    tx.profile_changed(&old, None)?;
+    execute(tx.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
+    tx.counts.devices -= old.devices.len() as u64;
+    tx.counts.subscribers -= 1;
     let before = reach(&old.profile, &old.devices).map(|before| json(&before));
-    books.subscriber_changed(old.number.0, before.as_deref())
+    tx.subscriber_changed(old.number.0, before.as_deref())
 }
 
-/// A page of subscribers. The index of addresses, of those that are disabled or of ids leads; what is left of the filter is
+/// Page of subscribers. Uses the index by address, or else of disabled ones, or else by id; the rest of the filter is
 /// tested row by row.
 pub(super) fn list(
     connection: &Connection,
     filter: &SubscriberFilter,
     after: Option<&SubscriberId>,
     limit: usize,
-) -> Result<Looked<Subscriber, SubscriberId>, StoreError> {
+) -> Result<ScanPage<Subscriber, SubscriberId>, StoreError> {
     let mut statement = connection.prepare_cached(&listing(filter)).map_err(store_error)?;
     let prefix = filter.id_prefix.as_deref().unwrap_or_default();
     let mut values =
         vec![Value::Text(after.map_or_else(String::new, ToString::to_string)), Value::Text(prefix.to_owned())];
     if let Some(address) = &filter.address {
-        // Versions before hashed an address as it is spelled.
+        // Earlier versions hashed the address as spelled.
         values.extend([address_hash(address), spelling_hash(address)].map(Value::Integer));
     }
     let mut rows = statement.query(params_from_iter(values)).map_err(store_error)?;
-    let (mut page, mut looks, mut reached) = (Vec::new(), 0, None);
+    let (mut page, mut scanned, mut reached) = (Vec::new(), 0, None);
     while page.len() <= limit
         && let Some(row) = rows.next().map_err(store_error)?
     {
-        if looks == LOOKS_MAX {
-            return Ok(Looked::cut(page, limit, reached, |found: &Subscriber| found.id.clone()));
+        if scanned == SCANNED_ROWS_MAX {
+            return Ok(ScanPage::cut(page, limit, reached, |found: &Subscriber| found.id.clone()));
         }
-        looks += 1;
+        scanned += 1;
         let mut found = subscriber_of(row).map_err(store_error)?;
         if !found.id.as_str().starts_with(prefix) {
             break;
@@ -464,12 +469,12 @@ pub(super) fn list(
         }
         page.push(found);
     }
-    Ok(Looked::cut(page, limit, None, |found: &Subscriber| found.id.clone()))
+    Ok(ScanPage::cut(page, limit, None, |found: &Subscriber| found.id.clone()))
 }
 
-/// The rows among which a page is looked for, in the order of their ids: those after `?1` and from `?2` on.
+/// Query for the candidate rows by id: after `?1`, from `?2` on.
 pub(super) fn listing(filter: &SubscriberFilter) -> String {
-    // CROSS JOIN keeps the order of the join: the few devices with the address come first.
+    // CROSS JOIN fixes the join order: the few devices with the address come first.
     let source = match filter.address {
         Some(_) => {
             "(SELECT DISTINCT subscriber FROM devices WHERE address_hash IN (?3, ?4)) d
@@ -477,7 +482,7 @@ pub(super) fn listing(filter: &SubscriberFilter) -> String {
         }
         None => "subscribers s",
     };
-    // Most are enabled, so that no index is worth its cost for them.
+    // Most subscribers are enabled, so an index of those would not pay.
     let disabled = if filter.enabled == Some(false) { "AND s.enabled = 0" } else { "" };
     format!("SELECT {COLUMNS} FROM {source} WHERE s.id > ?1 AND s.id >= ?2 {disabled} ORDER BY s.id")
 }

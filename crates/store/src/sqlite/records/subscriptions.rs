@@ -1,4 +1,4 @@
-//! Subscriptions. What changes or removes one leaves its before-image in the feed.
+//! Subscriptions. Changes and removals leave a before-image in the change log.
 
 use std::collections::HashMap;
 
@@ -9,23 +9,22 @@ use rusqlite::{
 use tocsin_model::{
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
-    subscription::{Subscription, Terms},
+    subscription::{Subscription, SubscriptionParams},
     time::Timestamp,
 };
 
 use super::{
-    applications, execute,
-    feed::{self, BeforeImage, Books},
-    name_at, number_at, parsed_at, query_all, query_one,
-    schedules::{self, Follower},
+    applications, execute, name_at, number_at, parsed_at, query_all, query_one,
+    schedules::{self, ScheduledRow},
     signed, subscribers,
+    transaction::{self, BeforeImage, RecordsTransaction},
 };
 use crate::{
+    bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
-    look::{LOOKS_MAX, Looked},
     records::{
-        Expect, NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, United, Written,
-        no_subscriber, no_subscription, runs, snooze,
+        MergedSubscriber, NewSubscription, Precondition, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        Written, no_subscriber, no_subscription, runs, snooze,
     },
 };
 
@@ -52,19 +51,19 @@ fn subscription_of(row: &Row<'_>) -> rusqlite::Result<Subscription> {
     })
 }
 
-/// Two columns: the filter and the schedule.
-pub(super) fn terms_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Terms> {
+/// Reads two columns: filter and schedule.
+pub(super) fn terms_at(row: &Row<'_>, first: usize) -> rusqlite::Result<SubscriptionParams> {
     let filter = match row.get_ref(first)? {
         ValueRef::Null => None,
         _ => Some(parsed_at(row, first)?),
     };
-    Ok(Terms { filter, schedule: row.get(first + 1)?, snoozed_until: None })
+    Ok(SubscriptionParams { filter, schedule: row.get(first + 1)?, snoozed_until: None })
 }
 
-/// Three columns: the same, and until when it is snoozed.
-pub(super) fn whole_terms_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Terms> {
+/// Reads three columns: filter, schedule and end of the snooze.
+pub(super) fn whole_terms_at(row: &Row<'_>, first: usize) -> rusqlite::Result<SubscriptionParams> {
     let snoozed_until = row.get::<_, Option<i64>>(first + 2)?.map(Timestamp);
-    Ok(Terms { snoozed_until, ..terms_at(row, first)? })
+    Ok(SubscriptionParams { snoozed_until, ..terms_at(row, first)? })
 }
 
 pub(super) fn optional_name_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Name>> {
@@ -79,8 +78,8 @@ pub(super) fn find(connection: &Connection, id: SubscriptionId) -> Result<Option
     query_one(connection, &sql, [signed(id.0)], subscription_of)
 }
 
-/// What of a row decides about its change: enough to compare and to leave an image.
-struct Found {
+/// Row before a change: enough to compare, and to write a before-image.
+struct SubscriptionRow {
     id: u64,
     class: i64,
     subscriber: u64,
@@ -88,15 +87,15 @@ struct Found {
     enabled: bool,
     parameters: Box<str>,
     revision: u64,
-    terms: Terms,
+    terms: SubscriptionParams,
     created_at: Timestamp,
 }
 
 const FOUND_COLUMNS: &str =
     "id, class, subscriber, device, enabled, parameters, revision, filter, schedule, snoozed_until, created_at";
 
-fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
-    Ok(Found {
+fn found_of(row: &Row<'_>) -> rusqlite::Result<SubscriptionRow> {
+    Ok(SubscriptionRow {
         id: number_at(row, 0)?,
         class: row.get(1)?,
         subscriber: number_at(row, 2)?,
@@ -109,7 +108,7 @@ fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
     })
 }
 
-impl Found {
+impl SubscriptionRow {
     fn image(self) -> BeforeImage {
         BeforeImage {
             subscription: self.id,
@@ -124,83 +123,83 @@ impl Found {
     }
 }
 
-/// Stores many. Those of one subscriber are stored side by side, because that is the order of the index; new ones get
-/// their numbers in that order, all without gaps, so the feed tells of them at once.
+/// Stores many subscriptions, ordered by subscriber, which is the order of the index. New ones get consecutive
+/// numbers in that order, so they are logged as one change.
 pub(super) fn put_many(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     new: &[NewSubscription],
     now: Timestamp,
 ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
-    let mut order = subscribers_of(books.connection, new)?;
-    // Must stay a stable sort: of two lines with one key the later one wins.
+    let mut order = subscribers_of(tx.connection, new)?;
+    // Must stay a stable sort: of two items with one key, the later one wins.
     order.sort_by_key(|(_, subscriber)| *subscriber);
     let mut classes = HashMap::new();
     let mut images: Vec<BeforeImage> = Vec::new();
     let mut written: Vec<Written<SubscriptionId>> =
         new.iter().map(|line| Err(no_subscriber(&line.subscriber))).collect();
-    let first_new = books.subscription + 1;
-    for (place, subscriber) in order {
+    let first_new = tx.subscription + 1;
+    for (position, subscriber) in order {
         let Some(subscriber) = subscriber else { continue };
-        let line = &new[place];
+        let line = &new[position];
         let class = match classes.get(&(&line.application, &line.class)) {
             Some(class) => *class,
             None => {
-                let class = applications::class_number(books.connection, &line.application, &line.class)?;
+                let class = applications::class_number(tx.connection, &line.application, &line.class)?;
                 classes.insert((&line.application, &line.class), class);
                 class
             }
         };
-        let id = match insert(books, line, class, subscriber, now)? {
+        let id = match insert(tx, line, class, subscriber, now)? {
             Some(id) => id,
             None => {
-                let found = find_by_key(books.connection, subscriber, class, line.key.as_deref())?;
+                let found = find_by_key(tx.connection, subscriber, class, line.key.as_deref())?;
                 let id = found.id;
-                images.extend(change(books, found, &line.change(), now)?);
+                images.extend(change(tx, found, &line.change(), now)?);
                 id
             }
         };
-        written[place] = Ok(SubscriptionId(id));
+        written[position] = Ok(SubscriptionId(id));
     }
-    if books.subscription >= first_new {
-        books.subscriptions_made(first_new, books.subscription)?;
+    if tx.subscription >= first_new {
+        tx.subscriptions_made(first_new, tx.subscription)?;
     }
-    // Must stay a stable sort: of one that was replaced twice, the first image is the one from before.
+    // Must stay a stable sort: if one is replaced twice, the first image is the original.
     images.sort_by_key(|image| image.subscription);
     images.dedup_by_key(|image| image.subscription);
-    tell_changed(books, &images)?;
+    log_changes(tx, &images)?;
     Ok(written)
 }
 
-/// The number of each line's subscriber, if there is one.
+/// Number of each item's subscriber, if it exists.
 fn subscribers_of(connection: &Connection, new: &[NewSubscription]) -> Result<Vec<(usize, Option<u64>)>, StoreError> {
-    let mut numbers: Vec<(usize, Option<u64>)> = (0..new.len()).map(|place| (place, None)).collect();
+    let mut numbers: Vec<(usize, Option<u64>)> = (0..new.len()).map(|position| (position, None)).collect();
     numbers.sort_by(|(one, _), (other, _)| new[*one].subscriber.cmp(&new[*other].subscriber));
     let mut last = None;
-    for (place, number) in &mut numbers {
-        let id = &new[*place].subscriber;
+    for (position, number) in &mut numbers {
+        let id = &new[*position].subscriber;
         *number = match last {
             Some((known, number)) if known == id => number,
             _ => subscribers::number(connection, id)?,
         };
         last = Some((id, *number));
     }
-    numbers.sort_by_key(|(place, _)| *place);
+    numbers.sort_by_key(|(position, _)| *position);
     Ok(numbers)
 }
 
-/// Stores a new row, unless there is one with its key.
+/// Inserts a row, unless one with its key exists.
 fn insert(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     new: &NewSubscription,
     class: i64,
     subscriber: u64,
     now: Timestamp,
 ) -> Result<Option<u64>, StoreError> {
-    let id = books.subscription + 1;
+    let id = tx.subscription + 1;
     let (mut enabled, mut terms) = (new.enabled, new.terms.clone());
     snooze(&mut enabled, &mut terms, now);
     let added = execute(
-        books.connection,
+        tx.connection,
         "INSERT INTO subscriptions
             (id, class, subscriber, key, device, enabled, parameters, filter, schedule, created_at, updated_at, revision,
              snoozed_until)
@@ -222,25 +221,30 @@ fn insert(
     if added == 0 {
         return Ok(None);
     }
-    books.subscription = id;
-    books.counts.subscriptions += 1;
+    tx.subscription = id;
+    tx.counts.subscriptions += 1;
     if let Some(schedule) = new.terms.schedule.as_deref() {
-        let follower = Follower { subscription: id, class, subscriber, schedule: Some(schedule) };
-        schedules::follow(books, &follower, false, now)?;
+        let scheduled = ScheduledRow { subscription: id, class, subscriber, schedule: Some(schedule) };
+        schedules::update(tx, &scheduled, false, now)?;
     }
     Ok(Some(id))
 }
 
-fn find_by_key(connection: &Connection, subscriber: u64, class: i64, key: Option<&str>) -> Result<Found, StoreError> {
+fn find_by_key(
+    connection: &Connection,
+    subscriber: u64,
+    class: i64,
+    key: Option<&str>,
+) -> Result<SubscriptionRow, StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE subscriber = ?1 AND class = ?2 AND key = ?3");
     query_one(connection, &sql, (signed(subscriber), class, key), found_of)?
         .ok_or_else(|| StoreError::Damaged("an index of subscriptions names a row that is not there".to_owned()))
 }
 
-/// Writes what differs; gives the image from before if anything does.
+/// Writes a change; returns the before-image if anything changed.
 fn change(
-    books: &Books<'_>,
-    old: Found,
+    tx: &RecordsTransaction<'_>,
+    old: SubscriptionRow,
     new: &SubscriptionChange,
     now: Timestamp,
 ) -> Result<Option<BeforeImage>, StoreError> {
@@ -249,10 +253,11 @@ fn change(
     if (&old.device, old.enabled, &old.parameters, &old.terms) == (&new.device, enabled, &new.values, &terms) {
         return Ok(None);
     }
+    let resumed = enabled && !old.enabled;
     execute(
-        books.connection,
+        tx.connection,
         "UPDATE subscriptions SET device = ?2, enabled = ?3, parameters = ?4, updated_at = ?5, revision = ?6,
-            filter = ?7, schedule = ?8, snoozed_until = ?9 WHERE id = ?1",
+            filter = ?7, schedule = ?8, snoozed_until = ?9, enabled_at = coalesce(?10, enabled_at) WHERE id = ?1",
         (
             signed(old.id),
             new.device.as_ref().map(Name::as_str),
@@ -263,45 +268,45 @@ fn change(
             terms.filter.as_ref().map(Filter::to_string),
             terms.schedule.as_deref(),
             terms.snoozed_until.map(|until| until.0),
+            resumed.then_some(now.0),
         ),
     )?;
-    let resumed = enabled && !old.enabled;
     if old.terms.schedule != terms.schedule || (resumed && terms.schedule.is_some()) {
-        let Found { id, class, subscriber, .. } = old;
-        let follower = Follower { subscription: id, class, subscriber, schedule: terms.schedule.as_deref() };
-        schedules::follow(books, &follower, resumed, now)?;
+        let SubscriptionRow { id, class, subscriber, .. } = old;
+        let scheduled = ScheduledRow { subscription: id, class, subscriber, schedule: terms.schedule.as_deref() };
+        schedules::update(tx, &scheduled, resumed, now)?;
     }
     Ok(Some(old.image()))
 }
 
-/// Tells the feed of changed or removed ones, ascending, a run at a time.
-fn tell_changed(books: &mut Books<'_>, images: &[BeforeImage]) -> Result<(), StoreError> {
-    runs(images, |image| image.subscription).try_for_each(|run| books.subscriptions_changed(run))
+/// Logs changed or removed subscriptions, ascending, by run.
+fn log_changes(tx: &mut RecordsTransaction<'_>, images: &[BeforeImage]) -> Result<(), StoreError> {
+    runs(images, |image| image.subscription).try_for_each(|run| tx.subscriptions_changed(run))
 }
 
 pub(super) fn update(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     id: SubscriptionId,
     new: &SubscriptionChange,
-    expect: Expect,
+    expect: Precondition,
     now: Timestamp,
 ) -> Result<Subscription, StoreError> {
-    let old = find_expected(books.connection, id, expect)?;
-    let image = change(books, old, new, now)?;
-    tell_changed(books, image.as_slice())?;
-    find(books.connection, id)?.ok_or_else(|| no_subscription(id))
+    let old = find_expected(tx.connection, id, expect)?;
+    let image = change(tx, old, new, now)?;
+    log_changes(tx, image.as_slice())?;
+    find(tx.connection, id)?.ok_or_else(|| no_subscription(id))
 }
 
-/// Whether one is snoozed no longer than to this time.
+/// Whether the snooze of any subscription has ended.
 pub(super) fn is_any_to_wake(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM subscriptions WHERE snoozed_until <= ?1 LIMIT 1";
     Ok(query_one(connection, sql, [now.0], |_| Ok(()))?.is_some())
 }
 
-/// Enables some that were snoozed until now.
-pub(super) fn wake(books: &mut Books<'_>, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+/// Enables subscriptions whose snooze has ended.
+pub(super) fn wake(tx: &mut RecordsTransaction<'_>, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE snoozed_until <= ?1 ORDER BY id LIMIT ?2");
-    let found = query_all(books.connection, &sql, (now.0, signed(limit as u64)), found_of)?;
+    let found = query_all(tx.connection, &sql, (now.0, signed(limit as u64)), found_of)?;
     let count = found.len();
     let mut images = Vec::with_capacity(count);
     for old in found {
@@ -311,58 +316,66 @@ pub(super) fn wake(books: &mut Books<'_>, now: Timestamp, limit: usize) -> Resul
             values: old.parameters.clone(),
             terms: old.terms.clone(),
         };
-        images.extend(change(books, old, &new, now)?);
+        images.extend(change(tx, old, &new, now)?);
     }
-    tell_changed(books, &images)?;
+    log_changes(tx, &images)?;
     Ok(count)
 }
 
-pub(super) fn remove(books: &mut Books<'_>, id: SubscriptionId, expect: Expect) -> Result<(), StoreError> {
-    let old = find_expected(books.connection, id, expect)?;
-    remove_rows(books, vec![old])
+pub(super) fn remove(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    expect: Precondition,
+) -> Result<(), StoreError> {
+    let old = find_expected(tx.connection, id, expect)?;
+    remove_rows(tx, vec![old])
 }
 
-fn find_expected(connection: &Connection, id: SubscriptionId, expect: Expect) -> Result<Found, StoreError> {
+fn find_expected(
+    connection: &Connection,
+    id: SubscriptionId,
+    expect: Precondition,
+) -> Result<SubscriptionRow, StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE id = ?1");
     let found = query_one(connection, &sql, [signed(id.0)], found_of)?;
     expect.check(found.as_ref().map(|found| found.revision), || format!("subscription `{id}`"))?;
     found.ok_or_else(|| no_subscription(id))
 }
 
-/// Removes rows that are given in the order of their numbers.
-fn remove_rows(books: &mut Books<'_>, rows: Vec<Found>) -> Result<(), StoreError> {
+/// Removes rows, given in order of their numbers.
+fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>) -> Result<(), StoreError> {
     let mut images = Vec::with_capacity(rows.len());
     for row in rows {
-        execute(books.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
-        books.counts.subscriptions -= 1;
+        execute(tx.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
+        tx.counts.subscriptions -= 1;
         if row.terms.schedule.is_some() {
-            schedules::leave(books, row.id)?;
+            schedules::leave(tx, row.id)?;
         }
         images.push(row.image());
     }
-    tell_changed(books, &images)
+    log_changes(tx, &images)
 }
 
-pub(super) fn remove_all_of_subscriber(books: &mut Books<'_>, subscriber: u64) -> Result<(), StoreError> {
+pub(super) fn remove_all_of_subscriber(tx: &mut RecordsTransaction<'_>, subscriber: u64) -> Result<(), StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE subscriber = ?1 ORDER BY id");
-    let rows = query_all(books.connection, &sql, [signed(subscriber)], found_of)?;
-    remove_rows(books, rows)
+    let rows = query_all(tx.connection, &sql, [signed(subscriber)], found_of)?;
+    remove_rows(tx, rows)
 }
 
-/// Gives the subscriptions of one subscriber to another. What the other has already, by its key or by all that it says, is
-/// removed. Gives how many went over and how many were removed.
-pub(super) fn move_over(
-    books: &mut Books<'_>,
+/// Moves the subscriptions of one subscriber to another. One that the other has already, by key or by equal contents,
+/// is removed. Returns the numbers moved and removed.
+pub(super) fn move_to_account(
+    tx: &mut RecordsTransaction<'_>,
     from: u64,
     into: u64,
-    united: &United,
+    merged: &MergedSubscriber,
     now: Timestamp,
 ) -> Result<(u64, u64), StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS}, key FROM subscriptions WHERE subscriber = ?1 ORDER BY id");
     let keyed = |row: &Row<'_>| Ok((found_of(row)?, row.get::<_, Option<String>>(11)?));
-    let own = query_all(books.connection, &sql, [signed(into)], keyed)?;
-    let device = |old: &Found| old.device.as_ref().map(|name| united.device(name).unwrap_or(name).clone());
-    let is_known = |old: &Found, key: &Option<String>| {
+    let own = query_all(tx.connection, &sql, [signed(into)], keyed)?;
+    let device = |old: &SubscriptionRow| old.device.as_ref().map(|name| merged.device(name).unwrap_or(name).clone());
+    let is_known = |old: &SubscriptionRow, key: &Option<String>| {
         own.iter().any(|(known, other)| {
             known.class == old.class
                 && match key {
@@ -376,63 +389,77 @@ pub(super) fn move_over(
         })
     };
     let (mut moved, mut doubles) = (Vec::new(), Vec::new());
-    for (old, key) in query_all(books.connection, &sql, [signed(from)], keyed)? {
+    for (old, key) in query_all(tx.connection, &sql, [signed(from)], keyed)? {
         if is_known(&old, &key) { doubles.push(old) } else { moved.push(old) }
     }
     let counts = (moved.len() as u64, doubles.len() as u64);
-    remove_rows(books, doubles)?;
+    remove_rows(tx, doubles)?;
+    // The move enables those of a disabled subscriber.
+    let sql = "SELECT enabled, enabled_at FROM subscribers WHERE number = ?1";
+    let enabled_at = query_one(tx.connection, sql, [signed(from)], |row| {
+        Ok(if row.get(0)? { row.get::<_, Option<i64>>(1)? } else { Some(now.0) })
+    })?;
+    let enabled_at = enabled_at.flatten();
     let mut images = Vec::with_capacity(moved.len());
     for old in moved {
         execute(
-            books.connection,
-            "UPDATE subscriptions SET subscriber = ?2, device = ?3, updated_at = ?4, revision = ?5 WHERE id = ?1",
-            (signed(old.id), signed(into), device(&old).as_ref().map(Name::as_str), now.0, signed(old.revision + 1)),
+            tx.connection,
+            "UPDATE subscriptions SET subscriber = ?2, device = ?3, updated_at = ?4, revision = ?5,
+                enabled_at = CASE WHEN enabled_at > ?6 THEN enabled_at ELSE coalesce(?6, enabled_at) END WHERE id = ?1",
+            (
+                signed(old.id),
+                signed(into),
+                device(&old).as_ref().map(Name::as_str),
+                now.0,
+                signed(old.revision + 1),
+                enabled_at,
+            ),
         )?;
         if let Some(schedule) = old.terms.schedule.as_deref() {
-            let follower =
-                Follower { subscription: old.id, class: old.class, subscriber: into, schedule: Some(schedule) };
-            schedules::follow(books, &follower, false, now)?;
+            let scheduled =
+                ScheduledRow { subscription: old.id, class: old.class, subscriber: into, schedule: Some(schedule) };
+            schedules::update(tx, &scheduled, false, now)?;
         }
         images.push(old.image());
     }
     for run in runs(&images, |image| image.subscription) {
-        books.subscriptions_moved(run[0].subscription, run[run.len() - 1].subscription)?;
+        tx.subscriptions_moved(run[0].subscription, run[run.len() - 1].subscription)?;
     }
-    tell_changed(books, &images)?;
+    log_changes(tx, &images)?;
     Ok(counts)
 }
 
-/// Removes up to `limit` of an application, class by class. Gives how many it removed.
+/// Removes up to `limit` subscriptions of an application, class by class. Returns their number.
 pub(super) fn remove_some_of_application(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     application: &Name,
     limit: usize,
 ) -> Result<usize, StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE class = ?1 ORDER BY id LIMIT ?2");
     let mut removed = 0;
-    for (class, ..) in applications::classes(books.connection, Some(application), None)? {
-        let rows = query_all(books.connection, &sql, (class, signed((limit - removed) as u64)), found_of)?;
+    for (class, ..) in applications::classes(tx.connection, Some(application), None)? {
+        let rows = query_all(tx.connection, &sql, (class, signed((limit - removed) as u64)), found_of)?;
         removed += rows.len();
-        remove_rows(books, rows)?;
+        remove_rows(tx, rows)?;
     }
     Ok(removed)
 }
 
-/// All that some subscribers have, or had at a place of the feed or later.
+/// All subscriptions that some subscribers have had at a sequence of the change log or later.
 pub(super) fn all_of_subscribers(
     connection: &Connection,
     subscribers: &[SubscriberNumber],
     at: ChangeSequence,
 ) -> Result<Vec<SubscriptionId>, StoreError> {
-    let past = feed::past(connection, at)?;
+    let snapshot = transaction::snapshot_at(connection, at)?;
     let id = |row: &Row<'_>| number_at(row, 0).map(SubscriptionId);
     let mut all = Vec::new();
     for SubscriberNumber(number) in subscribers {
         let sql = "SELECT id FROM subscriptions WHERE subscriber = ?1";
         all.extend(query_all(connection, sql, [signed(*number)], id)?);
-        if let Some(past) = &past {
+        if let Some(snapshot) = &snapshot {
             let sql = "SELECT subscription FROM before_images WHERE subscriber = ?1 AND sequence > ?2";
-            all.extend(query_all(connection, sql, [signed(*number), signed(past.at)], id)?);
+            all.extend(query_all(connection, sql, [signed(*number), signed(snapshot.at)], id)?);
         }
     }
     all.sort_unstable();
@@ -440,10 +467,10 @@ pub(super) fn all_of_subscribers(
     Ok(all)
 }
 
-/// The rows of some classes in the order of their numbers: a merge of one index scan for each class.
+/// Rows of some classes by number: a merge of one index scan per class.
 ///
-/// Each class's scan is already in order, so SQLite merges them row by row and sorts nothing. `?1` is the number after
-/// which it begins.
+/// Each scan is already in order, so SQLite merges them row by row without sorting. `?1` is the number after which it
+/// begins.
 pub(super) fn merged_by_class(classes: &[i64], columns: &str, condition: &str) -> String {
     let scan = |class: &i64| {
         format!("SELECT {columns} FROM subscriptions WHERE class = {class} AND id > ?1 AND ({condition})")
@@ -451,21 +478,22 @@ pub(super) fn merged_by_class(classes: &[i64], columns: &str, condition: &str) -
     classes.iter().map(scan).collect::<Vec<_>>().join(" UNION ALL ") + " ORDER BY id"
 }
 
-/// Most classes whose scans are merged; SQLite allows 500 parts. Beyond it all subscriptions are scanned.
+/// Maximum number of classes whose scans are merged; SQLite allows 500 terms. With more, all subscriptions are
+/// scanned.
 pub(super) const MERGED_CLASSES_MAX: usize = 100;
 
-/// A page of subscriptions. The index by subscriber leads, else that of keys, else that by class, else the numbers.
+/// Page of subscriptions. Uses the index by subscriber, or else by key, or else by class, or else the primary key.
 pub(super) fn list(
     connection: &Connection,
     filter: &SubscriptionFilter,
     after: Option<SubscriptionId>,
     limit: usize,
-) -> Result<Looked<Subscription, SubscriptionId>, StoreError> {
-    let nothing = Looked { items: Vec::new(), next: None };
+) -> Result<ScanPage<Subscription, SubscriptionId>, StoreError> {
+    let nothing = ScanPage { items: Vec::new(), next: None };
     let classes = if filter.application.is_some() || filter.class.is_some() {
         applications::classes(connection, filter.application.as_ref(), filter.class.as_ref())?
     } else if filter.enabled == Some(false) {
-        // Each is in an index of its class.
+        // Each disabled one is in the index of its class.
         applications::classes(connection, None, None)?
     } else {
         Vec::new()
@@ -488,10 +516,10 @@ pub(super) fn list(
         let key = filter.key.clone().filter(|_| listing.binds_key).map(Value::Text);
         std::iter::once(after.clone()).chain(key).chain(more.map(Value::Integer)).collect::<Vec<_>>()
     };
-    let (candidates, place) = (&listing.candidates, values(None).len() + 1);
-    // CROSS JOIN keeps the order of the join, and with it that of the numbers.
+    let (candidates, position) = (&listing.candidates, values(None).len() + 1);
+    // CROSS JOIN fixes the join order, and with it the order by number.
     let sql = format!(
-        "SELECT {COLUMNS} FROM (SELECT id FROM ({candidates} LIMIT {LOOKS_MAX}) WHERE {} LIMIT ?{place}) found
+        "SELECT {COLUMNS} FROM (SELECT id FROM ({candidates} LIMIT {SCANNED_ROWS_MAX}) WHERE {} LIMIT ?{position}) found
             CROSS JOIN {SOURCE} WHERE s.id = found.id ORDER BY found.id",
         listing.rest
     );
@@ -499,28 +527,28 @@ pub(super) fn list(
     let found: Vec<Subscription> = query_all(connection, &sql, params_from_iter(values(Some(most))), subscription_of)?;
     let mut reached = None;
     if found.len() <= limit {
-        let sql = format!("SELECT count(*), max(id) FROM ({candidates} LIMIT {LOOKS_MAX})");
-        let looked = query_one(connection, &sql, params_from_iter(values(None)), |row| {
+        let sql = format!("SELECT count(*), max(id) FROM ({candidates} LIMIT {SCANNED_ROWS_MAX})");
+        let scan = query_one(connection, &sql, params_from_iter(values(None)), |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?))
         })?;
-        reached = looked.filter(|(looks, _)| *looks == LOOKS_MAX as i64).and_then(|(_, last)| last);
+        reached = scan.filter(|(scanned, _)| *scanned == SCANNED_ROWS_MAX as i64).and_then(|(_, last)| last);
     }
     let reached = reached.map(|last| SubscriptionId(last.cast_unsigned()));
-    Ok(Looked::cut(found, limit, reached, |found: &Subscription| found.id))
+    Ok(ScanPage::cut(found, limit, reached, |found: &Subscription| found.id))
 }
 
-/// The query for a page of subscriptions.
+/// Query for a page of subscriptions.
 pub(super) struct Listing {
-    /// The rows to look at in the order of their numbers, those after `?1`.
+    /// Candidate rows by number, after `?1`.
     pub candidates: String,
-    /// The part of the filter that is tested row by row.
+    /// Remaining filter, tested row by row.
     rest: String,
     /// Whether `?2` is the key.
     binds_key: bool,
 }
 
 impl Listing {
-    /// `classes` are those of the filter; where it asks for disabled ones of any class, all.
+    /// `classes` are those of the filter; for disabled ones of any class, all classes.
     pub fn of(filter: &SubscriptionFilter, subscriber: Option<u64>, is_of_class: bool, classes: &[i64]) -> Listing {
         let columns = "id, class, enabled";
         let mut leads = Vec::new();
@@ -537,7 +565,7 @@ impl Listing {
             rest.push(format!("enabled = {}", i64::from(enabled)));
         }
         let candidates = if !leads.is_empty() {
-            // Of a subscriber the index knows the class and the key.
+            // The index by subscriber also has the class and the key.
             match (is_of_class, subscriber) {
                 (true, Some(_)) => leads.push(of_classes),
                 (true, None) => rest.push(of_classes),
@@ -546,7 +574,7 @@ impl Listing {
             let leads = leads.join(" AND ");
             format!("SELECT {columns} FROM subscriptions WHERE {leads} AND id > ?1 ORDER BY id")
         } else if !classes.is_empty() && classes.len() <= MERGED_CLASSES_MAX {
-            // Most are enabled, so that no index is worth its cost for them.
+            // Most subscriptions are enabled, so an index of those would not pay.
             let condition = if filter.enabled == Some(false) { "enabled = 0" } else { "1" };
             merged_by_class(classes, columns, condition)
         } else {
@@ -558,7 +586,7 @@ impl Listing {
     }
 }
 
-/// How many subscriptions each class has.
+/// Number of subscriptions of each class.
 pub(super) fn counts(connection: &Connection) -> Result<Vec<SubscriptionCounts>, StoreError> {
     let sql = "SELECT c.application, c.name, n.enabled, n.disabled, n.added, n.last_added_at
         FROM subscription_counts n JOIN classes c ON c.number = n.class ORDER BY c.application, c.name";

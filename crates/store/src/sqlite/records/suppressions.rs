@@ -1,4 +1,4 @@
-//! What is known against addresses and devices.
+//! Suppressions of addresses and devices.
 
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use tocsin_model::{
@@ -7,11 +7,13 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{conversion_failed, execute, feed::Books, json, json_at, parsed_at, query_all, query_one, signed};
+use super::{
+    conversion_failed, execute, json, json_at, parsed_at, query_all, query_one, signed, transaction::RecordsTransaction,
+};
 use crate::{
+    bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
-    look::{LOOKS_MAX, Looked},
-    records::{SuppressionFilter, United, no_suppression},
+    records::{MergedSubscriber, SuppressionFilter, no_suppression},
 };
 
 const COLUMNS: &str =
@@ -36,7 +38,7 @@ fn suppression_of(row: &Row<'_>) -> rusqlite::Result<Suppression> {
     })
 }
 
-/// The suppression of a target, also in the form in which versions before stored it.
+/// Suppression of a target, also in the form used by earlier versions.
 pub(super) fn find_in_any_form(connection: &Connection, target: &Target) -> Result<Option<Suppression>, StoreError> {
     match find(connection, &target.to_string())? {
         Some(found) => Ok(Some(found)),
@@ -44,18 +46,18 @@ pub(super) fn find_in_any_form(connection: &Connection, target: &Target) -> Resu
     }
 }
 
-/// Brings a suppression that a version before stored into the form of now. One that is there in this form already wins.
-fn adopt(books: &mut Books<'_>, target: &Target) -> Result<(), StoreError> {
+/// Converts a suppression stored by an earlier version to the present form. An existing one in the present form wins.
+fn convert_former(tx: &mut RecordsTransaction<'_>, target: &Target) -> Result<(), StoreError> {
     let Some(former) = target.former().map(|former| former.to_string()) else { return Ok(()) };
-    if find(books.connection, &former)?.is_none() {
+    if find(tx.connection, &former)?.is_none() {
         return Ok(());
     }
     let target = target.to_string();
-    match find(books.connection, &target)? {
-        Some(_) => execute(books.connection, "DELETE FROM suppressions WHERE target = ?1", [&former])?,
-        None => execute(books.connection, "UPDATE suppressions SET target = ?1 WHERE target = ?2", (&target, &former))?,
+    match find(tx.connection, &target)? {
+        Some(_) => execute(tx.connection, "DELETE FROM suppressions WHERE target = ?1", [&former])?,
+        None => execute(tx.connection, "UPDATE suppressions SET target = ?1 WHERE target = ?2", (&target, &former))?,
     };
-    books.suppressions_changed(&[target])
+    tx.suppressions_changed(&[target])
 }
 
 fn find(connection: &Connection, target: &str) -> Result<Option<Suppression>, StoreError> {
@@ -63,22 +65,22 @@ fn find(connection: &Connection, target: &str) -> Result<Option<Suppression>, St
     query_one(connection, &sql, [target], suppression_of)
 }
 
-/// A page. The key leads; what is left of the filter is tested row by row.
+/// Page of suppressions in key order; the rest of the filter is tested row by row.
 pub(super) fn list(
     connection: &Connection,
     filter: &SuppressionFilter,
     after: Option<&str>,
     limit: usize,
-) -> Result<Looked<Suppression, Target>, StoreError> {
-    let Some(prefix) = filter.prefix() else { return Ok(Looked { items: Vec::new(), next: None }) };
+) -> Result<ScanPage<Suppression, Target>, StoreError> {
+    let Some(prefix) = filter.prefix() else { return Ok(ScanPage { items: Vec::new(), next: None }) };
     let mut values = vec![Value::Text(after.unwrap_or_default().to_owned()), Value::Text(prefix.clone())];
     let mut candidates = "SELECT * FROM suppressions WHERE target > ?1 AND target >= ?2".to_owned();
-    // A target that begins with the prefix sorts before the prefix with its last `/` turned into the next character.
+    // A target with this prefix sorts before the prefix with its last `/` replaced by the next character.
     if let Some(rest) = prefix.strip_suffix('/') {
         values.push(Value::Text(format!("{rest}0")));
         candidates.push_str(" AND target < ?3");
     }
-    candidates.push_str(&format!(" ORDER BY target LIMIT {LOOKS_MAX}"));
+    candidates.push_str(&format!(" ORDER BY target LIMIT {SCANNED_ROWS_MAX}"));
     let of_candidates = values.len();
     values.push(Value::Integer(filter.now.0));
     let mut sql =
@@ -101,29 +103,29 @@ pub(super) fn list(
     let mut reached = None;
     if found.len() <= limit {
         let sql = format!("SELECT count(*), max(target) FROM ({candidates})");
-        let looked = query_one(connection, &sql, params_from_iter(&values[..of_candidates]), |row| {
+        let scan = query_one(connection, &sql, params_from_iter(&values[..of_candidates]), |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, Option<String>>(1)?))
         })?;
-        let last = looked.filter(|(looks, _)| *looks == LOOKS_MAX as i64).and_then(|(_, last)| last);
+        let last = scan.filter(|(scanned, _)| *scanned == SCANNED_ROWS_MAX as i64).and_then(|(_, last)| last);
         let damaged = |_| StoreError::Damaged("the target of a suppression".to_owned());
         reached = last.map(|last| last.parse::<Target>().map_err(damaged)).transpose()?;
     }
-    Ok(Looked::cut(found, limit, reached, |found: &Suppression| found.target.clone()))
+    Ok(ScanPage::cut(found, limit, reached, |found: &Suppression| found.target.clone()))
 }
 
-pub(super) fn put_many(books: &mut Books<'_>, new: &[Suppression]) -> Result<(), StoreError> {
+pub(super) fn put_many(tx: &mut RecordsTransaction<'_>, new: &[Suppression]) -> Result<(), StoreError> {
     let mut changed = Vec::new();
     for suppression in new {
-        adopt(books, &suppression.target)?;
-        if write(books, suppression)? {
+        convert_former(tx, &suppression.target)?;
+        if write(tx, suppression)? {
             changed.push(suppression.target.to_string());
         }
     }
-    books.suppressions_changed(&changed)
+    tx.suppressions_changed(&changed)
 }
 
 pub(super) fn report(
-    books: &mut Books<'_>,
+    tx: &mut RecordsTransaction<'_>,
     reports: Vec<Report>,
     policy: &Policy,
     now: Timestamp,
@@ -131,26 +133,26 @@ pub(super) fn report(
     let mut known = Vec::with_capacity(reports.len());
     let mut changed = Vec::new();
     for report in reports {
-        adopt(books, &report.target)?;
+        convert_former(tx, &report.target)?;
         let target = report.target.to_string();
-        let after = policy.take(find(books.connection, &target)?, report, now);
-        if write(books, &after)? {
+        let after = policy.take(find(tx.connection, &target)?, report, now);
+        if write(tx, &after)? {
             changed.push(target);
         }
         known.push(after);
     }
-    books.suppressions_changed(&changed)?;
+    tx.suppressions_changed(&changed)?;
     Ok(known)
 }
 
-/// Gives whether it says anything new.
-fn write(books: &Books<'_>, suppression: &Suppression) -> Result<bool, StoreError> {
+/// Stores a suppression. Returns whether it changed.
+fn write(tx: &RecordsTransaction<'_>, suppression: &Suppression) -> Result<bool, StoreError> {
     let target = suppression.target.to_string();
-    if find(books.connection, &target)?.as_ref() == Some(suppression) {
+    if find(tx.connection, &target)?.as_ref() == Some(suppression) {
         return Ok(false);
     }
     execute(
-        books.connection,
+        tx.connection,
         "INSERT OR REPLACE INTO suppressions (target, address, cause, in_force, origin, detail, notification, bounces,
                 since, updated_at, expires_at)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
@@ -171,60 +173,60 @@ fn write(books: &Books<'_>, suppression: &Suppression) -> Result<bool, StoreErro
     Ok(true)
 }
 
-pub(super) fn remove(books: &mut Books<'_>, target: &Target) -> Result<(), StoreError> {
-    adopt(books, target)?;
+pub(super) fn remove(tx: &mut RecordsTransaction<'_>, target: &Target) -> Result<(), StoreError> {
+    convert_former(tx, target)?;
     let text = target.to_string();
-    match execute(books.connection, "DELETE FROM suppressions WHERE target = ?1", [&text])? {
+    match execute(tx.connection, "DELETE FROM suppressions WHERE target = ?1", [&text])? {
         0 => Err(no_suppression(target)),
-        _ => books.suppressions_changed(&[text]),
+        _ => tx.suppressions_changed(&[text]),
     }
 }
 
-pub(super) fn is_any_over(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
+pub(super) fn is_any_expired(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "SELECT EXISTS (SELECT 1 FROM suppressions WHERE expires_at <= ?1)";
     Ok(query_one(connection, sql, [now.0], |row| row.get(0))?.unwrap_or(false))
 }
 
-pub(super) fn prune(books: &mut Books<'_>, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+pub(super) fn prune(tx: &mut RecordsTransaction<'_>, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
     let sql = "SELECT target FROM suppressions WHERE expires_at <= ?1 ORDER BY target LIMIT ?2";
-    remove_found(books, query_all(books.connection, sql, (now.0, signed(limit as u64)), |row| row.get(0))?)
+    remove_found(tx, query_all(tx.connection, sql, (now.0, signed(limit as u64)), |row| row.get(0))?)
 }
 
-/// What is known against devices of one subscriber is known against those that another has in their place, unless something
-/// is known against these already.
-pub(super) fn move_over(
-    books: &mut Books<'_>,
+/// Copies suppressions of a merged subscriber's devices to those of the account, unless these have some in force
+/// already.
+pub(super) fn move_to_account(
+    tx: &mut RecordsTransaction<'_>,
     (from, into): (&SubscriberId, &SubscriberId),
-    united: &United,
+    merged: &MergedSubscriber,
 ) -> Result<(), StoreError> {
     let mut moved = Vec::new();
-    for (old, new) in united.moved.iter().chain(&united.doubles) {
+    for (old, new) in merged.moved.iter().chain(&merged.doubles) {
         let device = |subscriber: &SubscriberId, device: &Name| Target::Device {
             subscriber: subscriber.clone(),
             device: device.clone(),
         };
         let target = device(into, new);
-        let found = find(books.connection, &device(from, old).to_string())?;
+        let found = find(tx.connection, &device(from, old).to_string())?;
         if let Some(known) = found.filter(|known| known.in_force)
-            && find(books.connection, &target.to_string())?.is_none_or(|there| !there.in_force)
+            && find(tx.connection, &target.to_string())?.is_none_or(|there| !there.in_force)
         {
             moved.push(Suppression { target, ..known });
         }
     }
-    put_many(books, &moved)
+    put_many(tx, &moved)
 }
 
-/// Those of its devices.
-pub(super) fn remove_all_of_subscriber(books: &mut Books<'_>, id: &SubscriberId) -> Result<(), StoreError> {
+/// Removes the suppressions of a subscriber's devices.
+pub(super) fn remove_all_of_subscriber(tx: &mut RecordsTransaction<'_>, id: &SubscriberId) -> Result<(), StoreError> {
     let sql = "SELECT target FROM suppressions WHERE target > ?1 AND target < ?2 ORDER BY target";
     let range = (format!("device/{id}/"), format!("device/{id}0"));
-    remove_found(books, query_all(books.connection, sql, range, |row| row.get(0))?).map(drop)
+    remove_found(tx, query_all(tx.connection, sql, range, |row| row.get(0))?).map(drop)
 }
 
-fn remove_found(books: &mut Books<'_>, targets: Vec<String>) -> Result<usize, StoreError> {
+fn remove_found(tx: &mut RecordsTransaction<'_>, targets: Vec<String>) -> Result<usize, StoreError> {
     for target in &targets {
-        execute(books.connection, "DELETE FROM suppressions WHERE target = ?1", [target])?;
+        execute(tx.connection, "DELETE FROM suppressions WHERE target = ?1", [target])?;
     }
-    books.suppressions_changed(&targets)?;
+    tx.suppressions_changed(&targets)?;
     Ok(targets.len())
 }

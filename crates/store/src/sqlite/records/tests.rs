@@ -1,23 +1,27 @@
-//! What only a file can do: last, fill up, and tell of the past. The rest is in the conformance suite.
+//! Tests of the SQLite records that need a file: durability, full disks, old schema versions, snapshots. Everything
+//! else is in the conformance suite.
 
 use std::collections::BTreeMap;
 
 use tocsin_model::{
     subscriber::{DeviceState, Profile},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     value::Value,
 };
 
 use super::*;
 use crate::{
-    entries::{Branches, Entries, EntryNumber, Node, Retouch},
-    look::LOOKS_MAX,
+    bounded_scan::SCANNED_ROWS_MAX,
+    entries::{Entries, EntryNode, EntryNumber, EntryReader, PreparedModify},
 };
 
 const NOW: Timestamp = Timestamp(1);
 
-/// Undoes the last steps of the schema: rows of entries, resources of keys, and indexes for lists. A new step is added here.
-const LATER_STEPS_UNDONE: &str = "DROP INDEX subscriptions_by_key;
+/// Undoes the last migrations: row values of entries, resources of keys, and indexes for lists. Extend it with each
+/// new migration.
+const LATER_STEPS_UNDONE: &str = "ALTER TABLE subscriptions DROP COLUMN enabled_at;
+    ALTER TABLE subscribers DROP COLUMN enabled_at;
+    DROP INDEX subscriptions_by_key;
     DROP INDEX subscriptions_disabled;
     DROP INDEX subscribers_disabled;
     ALTER TABLE api_keys DROP COLUMN resources;
@@ -56,20 +60,20 @@ fn interest(values: &str) -> NewSubscription {
         device: None,
         enabled: true,
         values: values.into(),
-        terms: Terms::default(),
+        terms: SubscriptionParams::default(),
     }
 }
 
 #[test]
-fn everything_lasts() {
+fn everything_survives_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
     let (installation, secret) = (records.installation().to_owned(), *records.secret());
     let (subscriber, subscription) = block_on(async {
-        let subscriber = records.put_subscriber(ann(), Expect::Absent, NOW).await.expect("stored");
+        let subscriber = records.put_subscriber(ann(), Precondition::Absent, NOW).await.expect("stored");
         let gone = records.put_subscription(interest("{}"), NOW).await.expect("stored");
         let kept = records.put_subscription(interest("{}"), NOW).await.expect("stored");
-        records.remove_subscription(gone.id, Expect::Any, NOW).await.expect("removed");
+        records.remove_subscription(gone.id, Precondition::Any, NOW).await.expect("removed");
         records.put_application(&name("quakes"), "q", "ann", NOW).await.expect("stored");
         (subscriber, kept)
     });
@@ -83,7 +87,7 @@ fn everything_lasts() {
     block_on(async {
         assert_eq!(records.subscriber(&ann().id).await.expect("read"), Some(subscriber));
         assert_eq!(records.subscription(subscription.id).await.expect("read"), Some(subscription));
-        records.remove_subscription(SubscriptionId(2), Expect::Any, NOW).await.expect("removed");
+        records.remove_subscription(SubscriptionId(2), Precondition::Any, NOW).await.expect("removed");
         let next = records.put_subscription(interest("{}"), NOW).await.expect("stored");
         assert_eq!(next.id, SubscriptionId(3), "numbers are never used twice");
         assert_eq!(records.changes(ChangeSequence(0), 9).await.expect("read").len(), 6);
@@ -91,17 +95,17 @@ fn everything_lasts() {
 }
 
 #[test]
-fn a_full_disk_stores_nothing_by_halves() {
+fn a_full_disk_stores_no_partial_write() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
     let bound_pages = |pages: i64| {
-        records.database.write_one(move |connection, _| {
+        records.database.write_statement(move |connection, _| {
             connection.query_row(&format!("PRAGMA max_page_count = {pages}"), (), |_| Ok(())).map_err(store_error)
         })
     };
     let lines = || vec![interest(&format!(r#"{{"text":"{}"}}"#, "x".repeat(500))); 100];
     block_on(async {
-        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
+        records.put_subscriber(ann(), Precondition::Any, NOW).await.expect("stored");
         bound_pages(100).await.expect("bounded");
         let full = loop {
             if let Err(error) = records.put_subscriptions(lines(), NOW).await {
@@ -118,7 +122,7 @@ fn a_full_disk_stores_nothing_by_halves() {
             records.changes(ChangeSequence(0), usize::MAX).await.expect("read").last().expect("one").sequence,
             newest
         );
-        records.remove_subscription(SubscriptionId(1), Expect::Any, NOW).await.expect("removing needs no room");
+        records.remove_subscription(SubscriptionId(1), Precondition::Any, NOW).await.expect("removing needs no room");
         bound_pages(10_000).await.expect("there is room again");
         records.put_subscriptions(lines(), NOW).await.expect("stored");
         assert_eq!(records.counts().subscriptions, counts.subscriptions + 99);
@@ -137,7 +141,7 @@ fn a_full_disk_stores_nothing_by_halves() {
 fn below_the_reserve_only_intake_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = open(folder.path());
-    block_on(made.put_subscriber(ann(), Expect::Any, NOW)).expect("stored");
+    block_on(made.put_subscriber(ann(), Precondition::Any, NOW)).expect("stored");
     drop(made);
     let options = RecordsOptions { reserve_bytes: u64::MAX, ..RecordsOptions::default() };
     let records = SqliteRecords::open(folder.path(), &options).expect("opens");
@@ -146,19 +150,19 @@ fn below_the_reserve_only_intake_is_refused() {
         assert!(matches!(refused, Err(StoreError::Full(_))));
         assert!(matches!(records.put_subscribers(vec![ann()], NOW).await, Err(StoreError::Full(_))));
         records.put_application(&name("quakes"), "q", "ann", NOW).await.expect("stored");
-        records.remove_subscriber(&ann().id, Expect::Any, NOW).await.expect("removed");
+        records.remove_subscriber(&ann().id, Precondition::Any, NOW).await.expect("removed");
     });
 }
 
-/// Whoever takes everything as it is.
-struct Anyone;
+/// Watcher that accepts every prepared change.
+struct AcceptingWatcher;
 
-impl EntryWatcher for Anyone {
-    fn keys(&self, _: &crate::entries::Node) -> Vec<crate::entries::EntryKey> {
+impl EntryWatcher for AcceptingWatcher {
+    fn keys(&self, _: &crate::entries::EntryNode) -> Vec<crate::entries::EntryKey> {
         Vec::new()
     }
 
-    fn holds(&self, _: &crate::entries::Built) -> bool {
+    fn is_still_valid(&self, _: &crate::entries::PreparedEntry) -> bool {
         true
     }
 
@@ -167,9 +171,9 @@ impl EntryWatcher for Anyone {
     fn credentials_changed(&self, _: &[crate::entries::EntryNumber]) {}
 }
 
-/// Ann says so many bytes.
-fn retouch(revision: u64, bytes: usize) -> Retouch {
-    Retouch {
+/// Prepared change of Ann's attributes to this many bytes.
+fn modification(revision: u64, bytes: usize) -> PreparedModify {
+    PreparedModify {
         number: SubscriberNumber(1),
         revision,
         enabled: true,
@@ -183,39 +187,51 @@ fn retouch(revision: u64, bytes: usize) -> Retouch {
 }
 
 #[test]
-fn whoever_waits_for_a_writer_that_ends_is_told() {
+fn waiting_callers_get_an_error_when_the_writer_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
-    Entries::watch(&records, Arc::new(Anyone));
+    Entries::watch(&records, Arc::new(AcceptingWatcher));
     block_on(async {
-        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
+        records.put_subscriber(ann(), Precondition::Any, NOW).await.expect("stored");
         let (let_go, held) = crossbeam_channel::bounded::<()>(0);
         let hold = move |_: &Connection, _: &mut AfterCommit| {
             let _ = held.recv();
             Ok(())
         };
-        records.database.write_again_then(hold, drop);
-        let breaks = records.database.write_one(|_, _| {
+        records.database.write_retryable_then(hold, drop);
+        let breaks = records.database.write_statement(|_, _| {
             let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
             Err::<(), _>(store_error(rusqlite::Error::SqliteFailure(cause, None)))
         });
-        let (broken, one, other, ()) =
-            tokio::join!(breaks, records.retouch(retouch(1, 1)), records.retouch(retouch(1, 2)), async {
+        let (broken, one, other, ()) = tokio::join!(
+            breaks,
+            records.modify_prepared(modification(1, 1)),
+            records.modify_prepared(modification(1, 2)),
+            async {
                 let_go.send(()).expect("held");
-            });
+            }
+        );
         assert!(matches!(broken, Err(StoreError::Unavailable(_))), "{broken:?}");
-        for answer in [one, other, records.retouch(retouch(1, 3)).await, records.retouch(retouch(1, 4)).await] {
+        for answer in [
+            one,
+            other,
+            records.modify_prepared(modification(1, 3)).await,
+            records.modify_prepared(modification(1, 4)).await,
+        ] {
             assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
         }
     });
     drop(records);
     let records = open(folder.path());
-    Entries::watch(&records, Arc::new(Anyone));
-    assert!(block_on(records.retouch(retouch(1, 5))).expect("the store answers"), "nothing was stored before");
+    Entries::watch(&records, Arc::new(AcceptingWatcher));
+    assert!(
+        block_on(records.modify_prepared(modification(1, 5))).expect("the store answers"),
+        "nothing was stored before"
+    );
 }
 
-/// What Ann said at each place of the feed.
-fn told(records: &SqliteRecords) -> Vec<Option<String>> {
+/// Attributes of Ann at each sequence of the change log.
+fn attributes_by_sequence(records: &SqliteRecords) -> Vec<Option<String>> {
     let newest = records.newest_change().borrow().0;
     let at = |place| {
         let found = block_on(records.profiles(&[SubscriberNumber(1)], ChangeSequence(place))).expect("read");
@@ -225,46 +241,49 @@ fn told(records: &SqliteRecords) -> Vec<Option<String>> {
 }
 
 #[test]
-fn the_past_of_a_profile_is_found_by_steps() {
+fn past_profiles_are_reconstructed_from_undo_steps() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
-    Entries::watch(&records, Arc::new(Anyone));
+    Entries::watch(&records, Arc::new(AcceptingWatcher));
     let mut expected = Vec::new();
     block_on(async {
-        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
+        records.put_subscriber(ann(), Precondition::Any, NOW).await.expect("stored");
         let said = |bytes: usize| BTreeMap::from([("says".to_owned(), Value::from("x".repeat(bytes).as_str()))]);
         let profile = Profile { attributes: said(1), ..Profile::default() };
-        records.put_subscriber(NewSubscriber { profile, ..ann() }, Expect::Any, NOW).await.expect("stored");
+        records.put_subscriber(NewSubscriber { profile, ..ann() }, Precondition::Any, NOW).await.expect("stored");
         expected.push(Some("{}".to_owned()));
-        // By one way and by the other; some of these are told with all that there was.
+        // By ordinary and by prepared changes; some are logged with the full before-image.
         for bytes in 1..100_usize {
             expected.push(Some(json(&said(bytes))));
             let next = bytes + 1;
             if next.is_multiple_of(3) {
                 let profile = Profile { attributes: said(next), ..Profile::default() };
-                records.put_subscriber(NewSubscriber { profile, ..ann() }, Expect::Any, NOW).await.expect("stored");
+                records
+                    .put_subscriber(NewSubscriber { profile, ..ann() }, Precondition::Any, NOW)
+                    .await
+                    .expect("stored");
             } else {
                 let before = [("says".to_owned(), Some(said(bytes)["says"].clone()))].into();
-                let retouch = Retouch { before, ..retouch(bytes as u64 + 1, next) };
-                assert!(records.retouch(retouch).await.expect("stored"));
+                let modification = PreparedModify { before, ..modification(bytes as u64 + 1, next) };
+                assert!(records.modify_prepared(modification).await.expect("stored"));
             }
         }
         expected.push(Some(json(&said(100))));
-        records.remove_subscriber(&ann().id, Expect::Any, NOW).await.expect("removed");
+        records.remove_subscriber(&ann().id, Precondition::Any, NOW).await.expect("removed");
     });
-    // The removal has two places: of her profile, and of where she is reached.
+    // The removal takes two sequences: profile and reach.
     expected.extend([None, None]);
-    assert_eq!(told(&records), expected);
-    // The same of a file that was written before the steps named each other.
+    assert_eq!(attributes_by_sequence(&records), expected);
+    // The same with a file written before logged changes were linked.
     let sql = "DROP INDEX changes_of_profiles; ALTER TABLE subscribers DROP COLUMN told;
         UPDATE changes SET kind = 6, last = NULL WHERE kind IN (6, 9);
         CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
         DROP TABLE credentials; CREATE TABLE credentials (entry INTEGER PRIMARY KEY, credential TEXT NOT NULL) STRICT;";
     undo(records, "ADD COLUMN told", sql);
-    assert_eq!(told(&open(folder.path())), expected);
+    assert_eq!(attributes_by_sequence(&open(folder.path())), expected);
 }
 
-/// Puts the file back to what it was before the step of migration with these words, and closes it.
+/// Reverts the file to the schema before the migration with this text, and closes it.
 fn undo(records: SqliteRecords, step: &str, sql: &'static str) {
     let step = MIGRATIONS.iter().position(|text| text.contains(step)).expect("a step");
     let undo = records.database.write(move |connection, _| {
@@ -276,7 +295,7 @@ fn undo(records: SqliteRecords, step: &str, sql: &'static str) {
 }
 
 #[test]
-fn credentials_of_before_are_found_by_their_holders() {
+fn credentials_survive_the_change_of_their_key() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
     let sql =
@@ -292,36 +311,38 @@ fn credentials_of_before_are_found_by_their_holders() {
 }
 
 #[test]
-fn attributes_have_room_to_grow_in_their_place() {
+fn attributes_are_padded_to_grow_in_place() {
     for (bytes, stored) in
         [(2, 2), (16, 16), (17, 18), (716, 768), (768, 768), (769, 832), (1_024, 1_024), (1_025, 1_152)]
     {
-        assert_eq!(subscribers::with_room("x".repeat(bytes)).len(), stored);
+        assert_eq!(subscribers::padded("x".repeat(bytes)).len(), stored);
     }
 }
 
 #[test]
-fn what_was_worked_out_beforehand_waits_for_room() {
+fn prepared_changes_wait_for_disk_space() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
-    Entries::watch(&records, Arc::new(Anyone));
+    Entries::watch(&records, Arc::new(AcceptingWatcher));
     let bound_pages = |pages: i64| {
-        records.database.write_one(move |connection, _| {
+        records.database.write_statement(move |connection, _| {
             connection.query_row(&format!("PRAGMA max_page_count = {pages}"), (), |_| Ok(())).map_err(store_error)
         })
     };
     block_on(async {
-        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
+        records.put_subscriber(ann(), Precondition::Any, NOW).await.expect("stored");
         bound_pages(120).await.expect("bounded");
         let mut revision = 1;
         let full = loop {
-            // What shares a job with one that finds no room finds none either; both wait until the writer is let go.
+            // A change that shares a job with one that fails on a full disk fails too; both wait until the writer is
+            // released.
             let (go, held) = std::sync::mpsc::channel::<()>();
-            let hold = records.database.write_one(move |_, _| {
+            let hold = records.database.write_statement(move |_, _| {
                 let _ = held.recv();
                 Ok(())
             });
-            let both = (records.retouch(retouch(revision, 9_000)), records.retouch(retouch(0, 1)));
+            let both =
+                (records.modify_prepared(modification(revision, 9_000)), records.modify_prepared(modification(0, 1)));
             let (held, one, late, ()) = tokio::join!(hold, both.0, both.1, async move { drop(go) });
             held.expect("let go");
             match (one, late) {
@@ -335,11 +356,11 @@ fn what_was_worked_out_beforehand_waits_for_room() {
         let found = records.subscriber(&ann().id).await.expect("read").expect("there");
         assert_eq!(found.revision, revision);
         bound_pages(10_000).await.expect("there is room again");
-        assert!(records.retouch(retouch(revision, 9_000)).await.expect("stored"));
+        assert!(records.modify_prepared(modification(revision, 9_000)).await.expect("stored"));
     });
 }
 
-/// A group of so many members below nothing.
+/// Group with this many members, at the root.
 fn group(members: usize) -> crate::entries::Object {
     let members = (0..members).map(|number| Value::from(&*format!("uid=u{number},ou=people,o=site"))).collect();
     let attributes = BTreeMap::from([("cn".to_owned(), Value::from("g")), ("member".to_owned(), Value::List(members))]);
@@ -348,7 +369,7 @@ fn group(members: usize) -> crate::entries::Object {
 
 fn rows_written(records: &SqliteRecords) -> i64 {
     let (answer, answered) = std::sync::mpsc::channel();
-    block_on(records.database.write_one(move |connection, _| {
+    block_on(records.database.write_statement(move |connection, _| {
         let count = connection.query_row("SELECT total_changes()", (), |row| row.get(0)).map_err(store_error)?;
         let _ = answer.send(count);
         Ok(())
@@ -358,17 +379,17 @@ fn rows_written(records: &SqliteRecords) -> i64 {
 }
 
 #[test]
-fn b26_a_member_of_a_large_group_is_a_few_rows() {
+fn b26_changing_a_member_of_a_large_group_writes_few_rows() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
-    Entries::watch(&records, Arc::new(Anyone));
-    let change = |job: crate::entries::ChangeJob| {
-        block_on(Entries::change(&records, crate::entries::Room::Needed, job)).expect("changed");
+    Entries::watch(&records, Arc::new(AcceptingWatcher));
+    let change = |job: crate::entries::EntryWriteJob| {
+        block_on(Entries::change(&records, crate::entries::DiskCheck::Required, job)).expect("changed");
     };
     change(Box::new(|tree| tree.put_object(group(20_000), NOW).map(|_| ())));
     let before = rows_written(&records);
     change(Box::new(|tree| {
-        let Some(Node::Object(head)) = tree.branches().child_head(None, "cn=g")? else { panic!("it is gone") };
+        let Some(EntryNode::Object(head)) = tree.reader().child_head(None, "cn=g")? else { panic!("it is gone") };
         assert_eq!(head.object.attributes.len(), 1, "its members are not read");
         let change = crate::entries::RowChange {
             name: "member".into(),
@@ -380,9 +401,9 @@ fn b26_a_member_of_a_large_group_is_a_few_rows() {
     }));
     let written = rows_written(&records) - before;
     assert!(written <= 8, "{written} rows were written");
-    // The whole object with one member less writes no more.
+    // Replacing the whole object with one member less writes as few rows.
     change(Box::new(|tree| {
-        let Some(Node::Object(whole)) = tree.branches().child(None, "cn=g")? else { panic!("it is gone") };
+        let Some(EntryNode::Object(whole)) = tree.reader().child(None, "cn=g")? else { panic!("it is gone") };
         let mut new = whole.object.clone();
         let Some(Value::List(members)) = new.attributes.get("member") else { panic!("{new:?}") };
         let rest = members.iter().skip(1).cloned().collect();
@@ -391,8 +412,8 @@ fn b26_a_member_of_a_large_group_is_a_few_rows() {
     }));
     let written = rows_written(&records) - before;
     assert!(written <= 16, "{written} rows were written");
-    block_on(records.look(Box::new(|branches| {
-        let Some(Node::Object(whole)) = branches.child(None, "cn=g")? else { panic!("it is gone") };
+    block_on(records.read(Box::new(|branches| {
+        let Some(EntryNode::Object(whole)) = branches.child(None, "cn=g")? else { panic!("it is gone") };
         let Some(Value::List(members)) = whole.object.attributes.get("member") else { panic!("no members") };
         assert_eq!((members.len(), whole.revision), (19_999, 3));
         Ok(())
@@ -404,7 +425,7 @@ fn b26_a_member_of_a_large_group_is_a_few_rows() {
 fn b26_groups_of_an_old_folder_keep_their_members() {
     let folder = tempfile::tempdir().expect("a folder");
     drop(open(folder.path()));
-    // As the step before wrote them: the values stood in the JSON of the entry.
+    // As written by the previous schema version: values in the JSON of the entry.
     let path = folder.path().join("records.db");
     let connection = Connection::open(&path).expect("opens");
     let old = r#"
@@ -415,17 +436,17 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     connection.execute_batch(LATER_STEPS_UNDONE).and_then(|()| connection.execute_batch(old)).expect("as it was");
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0)).expect("read");
     assert_eq!(version, super::schema::MIGRATIONS.len() as i64);
-    connection.pragma_update(None, "user_version", version - 3).expect("set");
+    connection.pragma_update(None, "user_version", version - 4).expect("set");
     drop(connection);
     let records = open(folder.path());
-    block_on(records.look(Box::new(|branches| {
-        let Some(Node::Object(group)) = branches.child(None, "cn=g")? else { panic!("it is gone") };
+    block_on(records.read(Box::new(|branches| {
+        let Some(EntryNode::Object(group)) = branches.child(None, "cn=g")? else { panic!("it is gone") };
         let list = |values: &[&str]| Value::List(values.iter().map(|value| Value::from(*value)).collect());
         let expected =
             [("cn", Value::from("g")), ("member", list(&["cn=a", "cn=b"])), ("uniqueMember", Value::from("cn=c"))];
         let expected: BTreeMap<_, _> = expected.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         assert_eq!(group.object.attributes, expected);
-        let Some(Node::Object(other)) = branches.child(None, "cn=h")? else { panic!("it is gone") };
+        let Some(EntryNode::Object(other)) = branches.child(None, "cn=h")? else { panic!("it is gone") };
         assert_eq!(other.object.attributes["cn"], list(&["h", "i"]));
         assert_eq!(branches.row_values(group.number, "member", 1)?.len(), 1);
         Ok(())
@@ -433,7 +454,7 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     .expect("looked");
 }
 
-/// The plan of a query, step by step.
+/// Query plan as text.
 fn plan(connection: &Connection, sql: &str, values: &[&str]) -> String {
     let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("it is SQL");
     let steps = statement.query_map(rusqlite::params_from_iter(values), |row| row.get::<_, String>(3)).expect("a plan");
@@ -441,7 +462,7 @@ fn plan(connection: &Connection, sql: &str, values: &[&str]) -> String {
 }
 
 #[test]
-fn b34_filters_that_few_rows_meet_have_an_index() {
+fn b34_selective_filters_use_an_index() {
     let folder = tempfile::tempdir().expect("a folder");
     drop(open(folder.path()));
     let connection = Connection::open(folder.path().join("records.db")).expect("opens");
@@ -465,7 +486,7 @@ fn b34_filters_that_few_rows_meet_have_an_index() {
     let disabled = SubscriptionFilter { enabled: Some(false), ..all.clone() };
     let enabled = SubscriptionFilter { enabled: Some(true), ..all.clone() };
     let (some, many): (&[i64], Vec<i64>) = (&[1, 2], (1..=200).collect());
-    /// A filter, the number of its subscriber, whether it names a class, the numbers of its classes, and a part of the plan.
+    /// Filter, subscriber number, whether it names a class, class numbers, and a part of the expected plan.
     type Case<'c> = (&'c SubscriptionFilter, Option<u64>, bool, &'c [i64], &'static str);
     let subscriptions: [Case<'_>; 11] = [
         (&all, None, false, &[], "INTEGER PRIMARY KEY"),
@@ -490,14 +511,14 @@ fn b34_filters_that_few_rows_meet_have_an_index() {
 }
 
 #[test]
-fn b34_a_page_looks_at_a_bounded_number_of_rows() {
-    const ROWS: usize = LOOKS_MAX + 500;
+fn b34_a_page_reads_a_bounded_number_of_rows() {
+    const ROWS: usize = SCANNED_ROWS_MAX + 500;
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
     let id = |at: usize| format!("s{at:06}").parse::<SubscriberId>().expect("an id");
     block_on(async {
         records.put_application(&name("quakes"), "text", "ann", NOW).await.expect("stored");
-        // The last of all is the one that meets what is rare.
+        // Only the last row matches the selective filters.
         let last = ROWS - 1;
         let person = |at: usize| {
             let mut profile = Profile { enabled: at != last, ..Profile::default() };
@@ -522,32 +543,32 @@ fn b34_a_page_looks_at_a_bounded_number_of_rows() {
             SubscriberFilter { attribute: Some(("city".into(), "Wien".into())), ..all.clone() },
         ];
         for filter in scanned {
-            let first = records.look_for_subscribers(&filter, None, 9).await.expect("looked");
-            assert_eq!((first.items.len(), first.next.as_ref()), (0, Some(&id(LOOKS_MAX - 1))), "{filter:?}");
-            let second = records.look_for_subscribers(&filter, first.next.as_ref(), 9).await.expect("looked");
+            let first = records.scan_subscribers(&filter, None, 9).await.expect("looked");
+            assert_eq!((first.items.len(), first.next.as_ref()), (0, Some(&id(SCANNED_ROWS_MAX - 1))), "{filter:?}");
+            let second = records.scan_subscribers(&filter, first.next.as_ref(), 9).await.expect("looked");
             assert_eq!((second.items.len(), second.next), (1, None), "{filter:?}");
             assert_eq!(records.subscribers(&filter, None, 9).await.expect("all"), second.items);
         }
         let indexed = SubscriberFilter { enabled: Some(false), ..all.clone() };
-        let found = records.look_for_subscribers(&indexed, None, 9).await.expect("looked");
+        let found = records.scan_subscribers(&indexed, None, 9).await.expect("looked");
         assert_eq!((found.items.len(), found.next), (1, None));
-        let page = records.look_for_subscribers(&all, None, 9).await.expect("looked");
+        let page = records.scan_subscribers(&all, None, 9).await.expect("looked");
         assert_eq!((page.items.len(), page.next), (9, Some(id(8))));
         assert_eq!(records.subscribers(&all, None, usize::MAX).await.expect("all").len(), ROWS);
 
         let all = SubscriptionFilter { application: Some(name("quakes")), ..SubscriptionFilter::default() };
         let enabled = SubscriptionFilter { enabled: Some(true), ..all.clone() };
-        let first = records.look_for_subscriptions(&enabled, None, 9).await.expect("looked");
-        assert_eq!((first.items.len(), first.next), (0, Some(SubscriptionId(LOOKS_MAX as u64))));
-        let second = records.look_for_subscriptions(&enabled, first.next, 9).await.expect("looked");
+        let first = records.scan_subscriptions(&enabled, None, 9).await.expect("looked");
+        assert_eq!((first.items.len(), first.next), (0, Some(SubscriptionId(SCANNED_ROWS_MAX as u64))));
+        let second = records.scan_subscriptions(&enabled, first.next, 9).await.expect("looked");
         assert_eq!((second.items.len(), second.next), (1, None));
         let key = SubscriptionFilter { key: Some("rare".into()), ..SubscriptionFilter::default() };
         for filter in [key.clone(), SubscriptionFilter { enabled: Some(true), ..key.clone() }] {
-            let found = records.look_for_subscriptions(&filter, None, 9).await.expect("looked");
+            let found = records.scan_subscriptions(&filter, None, 9).await.expect("looked");
             assert_eq!((found.items.len(), found.next), (1, None), "{filter:?}");
         }
         let other = SubscriptionFilter { enabled: Some(false), ..key };
-        assert_eq!(records.look_for_subscriptions(&other, None, 9).await.expect("looked").items, []);
+        assert_eq!(records.scan_subscriptions(&other, None, 9).await.expect("looked").items, []);
         let disabled = SubscriptionFilter { enabled: Some(false), ..SubscriptionFilter::default() };
         assert_eq!(records.subscriptions(&disabled, None, usize::MAX).await.expect("all").len(), ROWS - 1);
         assert_eq!(records.subscriptions(&all, None, usize::MAX).await.expect("all").len(), ROWS);

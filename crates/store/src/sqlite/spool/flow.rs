@@ -1,22 +1,22 @@
-//! What slows messages down: rates that operators have set, how much is due, and when it was so.
+//! Flow control: rate limits set by operators, counts of due legs, and the log of throttling.
 
 use rusqlite::{Connection, Row};
 use tocsin_model::{application::Rate, exchange::FlowSide, id::Name, time::Timestamp};
 
-use super::{AfterCommit, SqliteSpool, reading::parsed};
+use super::{AfterCommit, SqliteSpool, views::parsed};
 use crate::{
     error::StoreError,
     spool::{SetRate, ThrottleChange},
     sqlite::records::{execute, query_all, query_one},
 };
 
-/// Changes that are kept, the newest.
+/// Maximum number of throttle changes kept, the newest.
 const CHANGES_MAX: i64 = 10_000;
 
 const CHANGE: &str = "at, exchange, side, port, reason, begins, detail";
 
 impl SqliteSpool {
-    /// Whether there is room for new messages.
+    /// Checks whether there is disk space for new messages.
     ///
     /// # Errors
     /// `Full` if there is not.
@@ -24,10 +24,10 @@ impl SqliteSpool {
         self.free_space.check()
     }
 
-    /// How many legs of a send port are due, those under way among them; counts no further than `most`.
+    /// Number of due legs of a send port, including those being sent, counted up to `most`.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn count_due(&self, exchange: &Name, port: &Name, now: Timestamp, most: u64) -> Result<u64, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
         let sql = "SELECT count(*) FROM (SELECT 1 FROM legs WHERE exchange = ?1 AND port = ?2 AND state = 0 AND due_at <= ?3 \
@@ -42,7 +42,7 @@ impl SqliteSpool {
         Ok(counts.await?.into_iter().flatten().sum::<u64>().min(most))
     }
 
-    /// Sets a rate for restarts as well; `None`: there is none.
+    /// Stores a rate limit, which also applies after a restart; `None` removes it.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -66,10 +66,10 @@ impl SqliteSpool {
         self.first().write(job).await
     }
 
-    /// The rates that are set.
+    /// Rate limits set by operators.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn rates(&self) -> Result<Vec<SetRate>, StoreError> {
         let sql = "SELECT exchange, side, port, rate FROM rates ORDER BY exchange, side, port";
         let read = |row: &Row<'_>| {
@@ -78,7 +78,7 @@ impl SqliteSpool {
         self.first().read(move |connection| query_all(connection, sql, (), read)).await
     }
 
-    /// Stores what began or ended. The oldest go when there are too many.
+    /// Appends starts and ends of throttling to the log. Beyond the limit, the oldest are deleted.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -86,17 +86,17 @@ impl SqliteSpool {
         self.first().write(move |connection, _| changes.iter().try_for_each(|change| insert(connection, change))).await
     }
 
-    /// What began and ended of an exchange, newest first.
+    /// Starts and ends of throttling of an exchange, newest first.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn throttles(&self, exchange: &Name, limit: usize) -> Result<Vec<ThrottleChange>, StoreError> {
         let exchange = exchange.clone();
         let sql = format!("SELECT {CHANGE} FROM throttles WHERE exchange = ?1 ORDER BY id DESC LIMIT ?2");
         self.first().read(move |connection| query_all(connection, &sql, (exchange.as_str(), limit), read)).await
     }
 
-    /// Ends what began before the process did: whatever still holds begins anew.
+    /// Ends all throttling that began before the process started; a condition that still holds begins again.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -107,7 +107,7 @@ impl SqliteSpool {
                  side, port, reason)"
             );
             for begun in query_all(connection, &sql, (), read)? {
-                let detail = "the server started anew".to_owned();
+                let detail = "the server was restarted".to_owned();
                 insert(connection, &ThrottleChange { at: now, begins: false, detail, ..begun })?;
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Messages come: a row, a body, and a leg for each send port.
+//! Stores new messages: a row, a body, and a leg for each send port.
 
 use rusqlite::Connection;
 use tocsin_model::{
@@ -8,42 +8,45 @@ use tocsin_model::{
 };
 
 use super::{
-    gathering,
-    history::{NewEntry, note},
+    aggregation,
+    history::{NewEntry, add},
     outcomes,
 };
 use crate::{
     error::StoreError,
-    spool::{Accepted, Ending, HistoryAct, IdempotencyKey, LegOutcome, LegState, NewLeg, NewMessage, TakenMessage},
+    spool::{
+        Ending, HistoryAction, IdempotencyKey, LegOutcome, LegState, MessageAcceptance, NewLeg, NewMessage,
+        ReceivedMessage,
+    },
     sqlite::records::{execute, query_one},
 };
 
-/// What a message with this key is, if one came before.
-pub(super) fn find_known(connection: &Connection, new: &NewMessage) -> Result<Option<Accepted>, StoreError> {
+/// Existing message with the key of a new one, if any.
+pub(super) fn find_known(connection: &Connection, new: &NewMessage) -> Result<Option<MessageAcceptance>, StoreError> {
     match &new.key {
         Some(key) => find_key(connection, (&new.exchange, &new.port), &new.sender, key),
         None => Ok(None),
     }
 }
 
-/// Each sender has keys of its own. What was stored before senders were kept is known to all.
+/// Keys are unique per sender. Messages stored before senders were recorded match any sender.
 pub(super) fn find_key(
     connection: &Connection,
     (exchange, port): (&Name, &Name),
     sender: &str,
     key: &IdempotencyKey,
-) -> Result<Option<Accepted>, StoreError> {
+) -> Result<Option<MessageAcceptance>, StoreError> {
     let sql = "SELECT id, digest FROM messages WHERE exchange = ?1 AND port = ?2 AND key = ?3 AND sender IN (?4, '') \
                ORDER BY sender DESC LIMIT 1";
     let read = |row: &rusqlite::Row<'_>| Ok((MessageId(row.get(0)?), row.get::<_, Vec<u8>>(1)?));
     let found = query_one(connection, sql, (exchange.as_str(), port.as_str(), &key.key, sender), read)?;
     Ok(found.map(|(id, digest)| match digest == key.digest {
-        true => Accepted::Known(id),
-        false => Accepted::Reused(id),
+        true => MessageAcceptance::Known(id),
+        false => MessageAcceptance::Reused(id),
     }))
 }
 
-/// Stores a message, and with it the end of what waited for it. Gives how many more messages are open than before.
+/// Stores a message, and settles the leg that awaits it. Returns the change of the open count.
 pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<i64, StoreError> {
     match (new.answers, new.settles) {
         (Some(id), Some(leg)) => {
@@ -54,7 +57,7 @@ pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<i64, S
     }
 }
 
-/// Stores a message, which may have ended as it comes. Gives 1 if it is open: something of it is to be done.
+/// Stores a message, possibly already ended. Returns 1 if it is open.
 pub(super) fn insert_alone(
     connection: &Connection,
     new: &NewMessage,
@@ -66,13 +69,13 @@ pub(super) fn insert_alone(
     Ok(i64::from(ending.is_none()))
 }
 
-/// Stores a message with what it became, or lets it wait for others. Gives how many are open; and when it becomes one with
-/// others, if it does.
+/// Stores a received message with its parts, or adds it to a group. Returns the change of the open count, and the due
+/// time of the group.
 pub(super) fn insert_taken(
     connection: &Connection,
-    taken: &TakenMessage,
+    taken: &ReceivedMessage,
 ) -> Result<(i64, Option<Timestamp>), StoreError> {
-    let TakenMessage { whole, parts, gather } = taken;
+    let ReceivedMessage { whole, parts, gather } = taken;
     match (parts, gather) {
         (Some(parts), _) => {
             insert_as(connection, whole, Some(Ending::Split))?;
@@ -81,37 +84,37 @@ pub(super) fn insert_taken(
         (None, None) => Ok((insert(connection, whole)?, None)),
         (None, Some(gather)) => {
             insert_as(connection, whole, None)?;
-            Ok((1, Some(gathering::join(connection, whole.id, gather, whole.accepted_at)?)))
+            Ok((1, Some(aggregation::join(connection, whole.id, gather, whole.accepted_at)?)))
         }
     }
 }
 
-/// Stores the messages that another became. Gives how many are open.
+/// Stores the parts of a split message. Returns the change of the open count.
 pub(super) fn insert_parts(connection: &Connection, parts: &[NewMessage]) -> Result<i64, StoreError> {
     parts.iter().try_fold(0, |open, part| Ok(open + insert(connection, part)?))
 }
 
-/// Stores a message that may have ended as it comes: then it goes nowhere.
+/// Stores a message; one that has already ended gets no legs.
 pub(super) fn insert_as(connection: &Connection, new: &NewMessage, ending: Option<Ending>) -> Result<(), StoreError> {
     let legs = if ending.is_some() { &[][..] } else { &new.legs };
-    let end = ending.map(|ending| End { ending, at: new.accepted_at, reply: None });
+    let end = ending.map(|ending| EndedState { ending, at: new.accepted_at, reply: None });
     insert_bare(connection, new, legs.len(), end)?;
     insert_legs(connection, new.id, new.exchange.as_str(), legs, new.accepted_at.0)
 }
 
-/// How a message ended before it was stored.
-pub(super) struct End {
+/// Ending of a message that ends before it is stored.
+pub(super) struct EndedState {
     pub ending: Ending,
     pub at: Timestamp,
     pub reply: Option<MessageId>,
 }
 
-/// Stores a message without its legs, of which so many are open.
+/// Stores a message without its legs; `open` of them are open.
 pub(super) fn insert_bare(
     connection: &Connection,
     new: &NewMessage,
     open: usize,
-    end: Option<End>,
+    end: Option<EndedState>,
 ) -> Result<(), StoreError> {
     let head = serde_json::to_string(&new.head).expect("a head is always JSON");
     let suspended = new.suspended.as_deref().filter(|_| end.is_none());
@@ -123,7 +126,7 @@ pub(super) fn insert_bare(
         new.id.0,
         new.exchange.as_str(),
         new.port.as_str(),
-        place(&MessageKind::ALL, new.kind),
+        ordinal_of(&MessageKind::ALL, new.kind),
         new.answers.map(|id| id.0),
         end.as_ref().and_then(|end| end.reply).map(|id| id.0),
         new.key.as_ref().map(|key| &key.key),
@@ -135,14 +138,14 @@ pub(super) fn insert_bare(
         open as u64,
         suspended,
         end.as_ref().map(|end| end.at.0),
-        end.as_ref().map(|end| place(&Ending::ALL, end.ending)),
+        end.as_ref().map(|end| ordinal_of(&Ending::ALL, end.ending)),
         kept,
         new.part_of.map(|id| id.0),
         &*new.sender,
     ];
     execute(connection, sql, row)?;
     if let Some(reason) = suspended {
-        note(connection, new.id, &NewEntry::new(new.accepted_at, HistoryAct::Suspended, reason))?;
+        add(connection, new.id, &NewEntry::new(new.accepted_at, HistoryAction::Suspended, reason))?;
     }
     execute(connection, "INSERT INTO bodies VALUES (?1, ?2)", (new.id.0, &*new.body)).map(drop)
 }
@@ -157,7 +160,7 @@ pub(super) fn insert_legs(
     insert_legs_from(connection, 0, id, exchange, legs, due_at)
 }
 
-/// The same behind others that the message has: `first` is the number of the first of them.
+/// The same after existing legs: `first` is the number of the first new leg.
 pub(super) fn insert_legs_from(
     connection: &Connection,
     first: u32,
@@ -169,7 +172,7 @@ pub(super) fn insert_legs_from(
     (first..).zip(legs).try_for_each(|(number, leg)| insert_leg(connection, (id, number), exchange, leg, due_at, None))
 }
 
-/// Stores a leg that waits, or one that is done already as the outcome says.
+/// Stores a leg: waiting, or done with the given outcome.
 pub(super) fn insert_leg(
     connection: &Connection,
     (id, number): (MessageId, u32),
@@ -189,7 +192,7 @@ pub(super) fn insert_leg(
         exchange,
         leg.port.as_str(),
         leg.replies,
-        place(&LegState::ALL, state),
+        ordinal_of(&LegState::ALL, state),
         done.map_or(0, |outcome| outcome.attempts),
         done.is_some_and(|outcome| outcome.on_backup),
         due_at,
@@ -203,8 +206,8 @@ pub(super) fn insert_leg(
     execute(connection, sql, row).map(drop)
 }
 
-/// The number that stands for a word in a column.
-pub(super) fn place<T: PartialEq>(all: &[T], one: T) -> u32 {
+/// Position of a value in its list, as stored in a column.
+pub(super) fn ordinal_of<T: PartialEq>(all: &[T], one: T) -> u32 {
     let at = all.iter().position(|known| *known == one).expect("every word is among all");
     u32::try_from(at).expect("there are few words")
 }

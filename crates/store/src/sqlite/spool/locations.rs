@@ -1,4 +1,4 @@
-//! Messages that locations took, in one commit with how far these have come.
+//! Messages received by locations, stored in one commit with the locations' checkpoints.
 
 use bytes::Bytes;
 use rusqlite::{Connection, Row};
@@ -7,21 +7,21 @@ use tocsin_model::{mark::Mark, time::Timestamp};
 use super::{AfterCommit, SqliteSpool, intake::insert_taken};
 use crate::{
     error::StoreError,
-    spool::{LocationKey, TakenMessage},
+    spool::{LocationKey, ReceivedMessage},
     sqlite::records::{execute, query_all},
 };
 
 impl SqliteSpool {
-    /// Stores messages that a location took with its marks, all in one commit: they are of the partition that
-    /// [`Beside::Port`](crate::spool::Beside::Port) gives. Gives when the first of those that were
-    /// gathered become one.
+    /// Stores messages received by a location with its checkpoints, in one commit. All are of the partition for
+    /// [`PartitionAffinity::Port`](crate::spool::PartitionAffinity::Port). Returns the earliest due time of the
+    /// groups that they joined.
     ///
     /// # Errors
-    /// Nothing was stored; `Full` where there is no room and there are messages.
+    /// Nothing was stored; `Full` if the disk is full and there are messages.
     pub async fn accept_taken(
         &self,
         location: LocationKey,
-        messages: Vec<TakenMessage>,
+        messages: Vec<ReceivedMessage>,
         marks: Vec<Mark>,
     ) -> Result<Option<Timestamp>, StoreError> {
         if !messages.is_empty() {
@@ -37,22 +37,22 @@ impl SqliteSpool {
                 change += opened;
                 due_at = due_at.into_iter().chain(joined).min();
             }
-            remember(connection, &location, &marks)?;
+            store_checkpoints(connection, &location, &marks)?;
             open.change_after(after, &location.exchange, change);
             Ok(due_at)
         };
-        home.write_again(job).await
+        home.write_retryable(job).await
     }
 
-    /// How far a location has come.
+    /// Checkpoints of a location.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not respond.
     pub async fn location_marks(&self, location: LocationKey) -> Result<Vec<Mark>, StoreError> {
         let sql =
             "SELECT part, value FROM location_marks WHERE exchange = ?1 AND port = ?2 AND location = ?3 ORDER BY part";
         let read = |row: &Row<'_>| Ok(Mark::set(row.get::<_, String>(0)?, Bytes::from(row.get::<_, Vec<u8>>(1)?)));
-        let Some(home) = self.spread.home(&location.exchange, &location.port) else { return Ok(Vec::new()) };
+        let Some(home) = self.assignment.home(&location.exchange, &location.port) else { return Ok(Vec::new()) };
         self.at(home).read(move |connection| query_all(connection, sql, place(&location), read)).await
     }
 }
@@ -61,8 +61,8 @@ fn place(location: &LocationKey) -> (&str, &str, &str) {
     (location.exchange.as_str(), location.port.as_str(), location.location.as_str())
 }
 
-/// Stores what a location remembers from now on.
-fn remember(connection: &Connection, location: &LocationKey, marks: &[Mark]) -> Result<(), StoreError> {
+/// Stores checkpoints of a location; one without a value is deleted.
+fn store_checkpoints(connection: &Connection, location: &LocationKey, marks: &[Mark]) -> Result<(), StoreError> {
     let (exchange, port, name) = place(location);
     for mark in marks {
         match &mark.value {

@@ -1,8 +1,8 @@
-//! The partitions of the spool: files of the same shape, each with its own writer and fsyncs. No commit touches two.
+//! Partitions of the spool: files of the same schema, each with its own writer and fsyncs. No commit concerns two.
 //!
-//! The first is `spool.db`, with all that is known beside messages: definitions, states, rates, and how messages are spread.
-//! Their number is changed by opening the spool with another. What is there stays where it is; a partition goes when
-//! nothing is in it any more.
+//! The first is `spool.db`, which also holds everything besides messages: definitions, states, rates, and the
+//! assignment of messages to partitions. The number changes when the spool is opened with another one. Existing
+//! messages stay; a partition is removed once it is empty.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,19 +15,20 @@ use rusqlite::{Connection, Row};
 use tocsin_model::id::Name;
 
 use super::{
-    MIGRATIONS, Open, SpoolOptions, reading, sealed,
-    spread::{Beginning, PARTITIONS_MAX, Spread},
+    MIGRATIONS, OpenCounts, SpoolOptions, encryption,
+    partition_assignment::{AssignmentState, PARTITIONS_MAX, PartitionAssignment},
+    views,
 };
 use crate::{
     error::StoreError,
     spool::PartitionNumber,
     sqlite::{
         records::{execute, query_all, query_one},
-        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options, empty_log},
+        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options, truncate_wal},
     },
 };
 
-/// The files of partitions by their number.
+/// File names of partitions by number.
 pub const FILES: [&str; PARTITIONS_MAX as usize] = [
     "spool.db",
     "spool-1.db",
@@ -46,24 +47,23 @@ pub const FILES: [&str; PARTITIONS_MAX as usize] = [
     "spool-14.db",
     "spool-15.db",
 ];
-/// Their numbers as labels.
+/// Metric labels of partitions by number.
 const LABELS: [&str; PARTITIONS_MAX as usize] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];
 
-/// Memory of the writers' caches, of all partitions together. After a commit that has spread rows over other pages SQLite looks
-/// through the whole of it.
+/// Page cache of all writers together. After a commit that moved rows between pages, SQLite scans the whole cache.
 const WRITER_CACHES_KIB: u32 = 16 << 10;
-/// The same of each reader, of all partitions together.
+/// Page cache of the readers, per reader and for all partitions together.
 const READER_CACHES_KIB: u32 = 16 << 10;
 
-/// One file.
+/// One partition file.
 pub(super) struct Partition {
     database: Database,
-    /// What is open in it.
-    pub open: Arc<Open>,
+    /// Number of open messages per exchange.
+    pub open: Arc<OpenCounts>,
     path: PathBuf,
     label: &'static str,
-    /// How long writes take.
+    /// Histogram of write durations.
     seconds: OnceLock<metrics::Histogram>,
 }
 
@@ -72,7 +72,7 @@ impl Partition {
         let path = folder.join(FILES[usize::from(number)]);
         let count = u32::from(options.partitions.max(1));
         let options = Options {
-            // A commit of one message touches six pages, whatever is on them.
+            // A commit of one message touches six pages, regardless of their content.
             page_bytes: 4_096,
             log_bytes_max: 64 << 20,
             log_step_bytes: LOG_STEP_BYTES,
@@ -103,25 +103,25 @@ impl Partition {
         written
     }
 
-    /// As [`Database::write_again`].
-    pub async fn write_again<T: Send + 'static>(
+    /// As [`Database::write_retryable`].
+    pub async fn write_retryable<T: Send + 'static>(
         &self,
         job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let begun = Instant::now();
-        let written = self.database.write_again(job).await;
+        let written = self.database.write_retryable(job).await;
         self.seconds().record(begun.elapsed());
         written
     }
 
-    /// As [`Database::write_again_then`].
-    pub fn write_again_then<T: Send + 'static>(
+    /// As [`Database::write_retryable_then`].
+    pub fn write_retryable_then<T: Send + 'static>(
         &self,
         job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) {
         let (begun, seconds) = (Instant::now(), self.seconds().clone());
-        self.database.write_again_then(job, move |written| {
+        self.database.write_retryable_then(job, move |written| {
             seconds.record(begun.elapsed());
             answer(written);
         });
@@ -129,7 +129,7 @@ impl Partition {
 
     fn seconds(&self) -> &metrics::Histogram {
         let label = self.label;
-        self.seconds.get_or_init(|| metrics::histogram!("exchange_store_seconds", "partition" => label))
+        self.seconds.get_or_init(|| metrics::histogram!("tocsin_exchange_store_duration_seconds", "partition" => label))
     }
 
     /// As [`Database::read`].
@@ -145,61 +145,61 @@ impl Partition {
         self.database.probe().await
     }
 
-    /// Its number, as metrics have it.
+    /// Metric label.
     pub fn label(&self) -> &'static str {
         self.label
     }
 
-    /// Bytes of its file and its log.
+    /// Size of its file and WAL in bytes.
     pub fn bytes(&self) -> u64 {
         let length = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
-        length(&self.path) + length(&beside(&self.path, "-wal"))
+        length(&self.path) + length(&with_suffix(&self.path, "-wal"))
     }
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
 }
 
-/// How messages are spread, as the first file says it.
+/// Layout of the partitions, as stored in the first file.
 #[derive(Clone, Copy)]
 struct Layout {
     partitions: u8,
     dense: u64,
-    /// The highest id of partitions that are gone.
+    /// Highest message id of removed partitions.
     last: u64,
 }
 
-/// Opens all partitions of a folder, after their number was changed if it is another. Blocks.
-pub(super) fn open(folder: &Path, options: &SpoolOptions) -> Result<(Vec<Partition>, Spread), StoreError> {
-    let wanted = options.partitions;
-    if !(1..=PARTITIONS_MAX).contains(&wanted) {
-        return Err(StoreError::unavailable(format!("a spool has 1 to {PARTITIONS_MAX} partitions, not {wanted}")));
+/// Opens all partitions of a folder, after a change of their number if requested. Blocks.
+pub(super) fn open(folder: &Path, options: &SpoolOptions) -> Result<(Vec<Partition>, PartitionAssignment), StoreError> {
+    let target = options.partitions;
+    if !(1..=PARTITIONS_MAX).contains(&target) {
+        return Err(StoreError::unavailable(format!("a spool has 1 to {PARTITIONS_MAX} partitions, not {target}")));
     }
     let first = Partition::open(folder, 0, options)?;
     let keys = options.keys.clone();
     let (layout, homes) = first.database.write_blocking(move |connection, _| {
-        sealed::definitions(connection, &keys)?;
+        encryption::definitions(connection, &keys)?;
         Ok((read_layout(connection)?, read_homes(connection)?))
     })?;
     if options.keys.seals() {
-        empty_log(&first.path)?;
+        truncate_wal(&first.path)?;
     }
     let known = layout.map_or(1, |layout| layout.partitions);
-    let there = |number: &u8| folder.join(FILES[usize::from(*number)]).exists();
-    if let Some(gone) = (1..known).find(|number| !there(number)) {
+    let exists = |number: &u8| folder.join(FILES[usize::from(*number)]).exists();
+    if let Some(gone) = (1..known).find(|number| !exists(number)) {
         return Err(StoreError::Damaged(format!(
-            "{} is not there, which has a part of the messages: restore the data folder from a backup",
+            "{} is missing; it holds a part of the messages: restore the data folder from a backup",
             folder.join(FILES[usize::from(gone)]).display()
         )));
     }
-    let left = (wanted..PARTITIONS_MAX).filter(|number| *number > 0 && there(number));
-    let left = left.map(|number| Left::open(folder, number, options)).collect::<Result<Vec<_>, _>>()?;
-    check_empty(&left, wanted)?;
+    let left = (target..PARTITIONS_MAX).filter(|number| *number > 0 && exists(number));
+    let left = left.map(|number| RemovedPartition::open(folder, number, options)).collect::<Result<Vec<_>, _>>()?;
+    check_empty(&left, target)?;
     let mut partitions = vec![first];
-    for number in 1..wanted {
+    for number in 1..target {
         partitions.push(Partition::open(folder, number, options)?);
     }
     let mut last = layout.map_or(0, |layout| layout.last);
@@ -207,14 +207,22 @@ pub(super) fn open(folder: &Path, options: &SpoolOptions) -> Result<(Vec<Partiti
     for partition in &partitions {
         let (ever, least, open) = partition.database.write_blocking(|connection, _| {
             let least = query_one(connection, "SELECT min(id) FROM messages", (), |row| row.get::<_, Option<u64>>(0))?;
-            Ok((reading::last_id(connection)?, least.flatten(), reading::open(connection)?))
+            Ok((views::last_id(connection)?, least.flatten(), views::open(connection)?))
         })?;
         last = last.max(ever);
         oldest = oldest.into_iter().chain(least).min();
         *partition.open.0.lock() = open.into_iter().collect();
     }
     last = left.iter().map(|left| left.last).fold(last, u64::max);
-    let change = Change { known, wanted, layout, last, oldest, homes, left: left.iter().map(Left::legacy).collect() };
+    let change = LayoutChange {
+        known,
+        target,
+        layout,
+        last,
+        oldest,
+        homes,
+        left: left.iter().map(RemovedPartition::checkpoints).collect(),
+    };
     let (dense, before, homes, exchanges) =
         partitions[0].database.write_blocking(move |connection, _| change.store(connection))?;
     for left in left {
@@ -222,9 +230,9 @@ pub(super) fn open(folder: &Path, options: &SpoolOptions) -> Result<(Vec<Partiti
     }
     for partition in &partitions {
         let exchanges = exchanges.clone();
-        partition.database.write_blocking(move |connection, _| forget_marks(connection, &exchanges))?;
+        partition.database.write_blocking(move |connection, _| remove_stale_checkpoints(connection, &exchanges))?;
     }
-    Ok((partitions, Spread::new(Beginning { count: wanted, dense, last, before, homes })))
+    Ok((partitions, PartitionAssignment::new(AssignmentState { count: target, dense, last, before, homes })))
 }
 
 fn read_layout(connection: &Connection) -> Result<Option<Layout>, StoreError> {
@@ -233,12 +241,12 @@ fn read_layout(connection: &Connection) -> Result<Option<Layout>, StoreError> {
 }
 
 fn read_homes(connection: &Connection) -> Result<BTreeMap<(Name, Name), PartitionNumber>, StoreError> {
-    let read = |row: &Row<'_>| Ok(((reading::parsed(row, 0)?, reading::parsed(row, 1)?), PartitionNumber(row.get(2)?)));
+    let read = |row: &Row<'_>| Ok(((views::parsed(row, 0)?, views::parsed(row, 1)?), PartitionNumber(row.get(2)?)));
     Ok(query_all(connection, "SELECT exchange, port, partition FROM homes", (), read)?.into_iter().collect())
 }
 
-/// Locations whose exchange was removed when the process ended forget how far they have come.
-fn forget_marks(connection: &Connection, exchanges: &BTreeSet<String>) -> Result<(), StoreError> {
+/// Removes location checkpoints of exchanges that were removed when the process ended.
+fn remove_stale_checkpoints(connection: &Connection, exchanges: &BTreeSet<String>) -> Result<(), StoreError> {
     let sql = "SELECT DISTINCT exchange FROM location_marks";
     for exchange in query_all(connection, sql, (), |row| row.get::<_, String>(0))? {
         if !exchanges.contains(&exchange) {
@@ -248,22 +256,22 @@ fn forget_marks(connection: &Connection, exchanges: &BTreeSet<String>) -> Result
     Ok(())
 }
 
-/// How far a location has come: exchange, port, location, part and value.
-type Mark = (String, String, String, String, Vec<u8>);
+/// Checkpoint of a location: exchange, port, location, part and value.
+type LocationCheckpoint = (String, String, String, String, Vec<u8>);
 
-/// A partition that there is to be no more.
-struct Left {
+/// Partition to remove.
+struct RemovedPartition {
     number: u8,
     database: Database,
     path: PathBuf,
     messages: u64,
     open: u64,
     last: u64,
-    marks: Vec<Mark>,
+    marks: Vec<LocationCheckpoint>,
 }
 
-impl Left {
-    fn open(folder: &Path, number: u8, options: &SpoolOptions) -> Result<Left, StoreError> {
+impl RemovedPartition {
+    fn open(folder: &Path, number: u8, options: &SpoolOptions) -> Result<RemovedPartition, StoreError> {
         let Partition { database, path, .. } = Partition::open(folder, number, options)?;
         let (messages, open, last, marks) = database.write_blocking(|connection, _| {
             let messages = query_one(connection, "SELECT count(*) FROM messages", (), |row| row.get(0))?;
@@ -272,19 +280,20 @@ impl Left {
             let marks = "SELECT exchange, port, location, part, value FROM location_marks";
             let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
             let marks = query_all(connection, marks, (), read)?;
-            Ok((messages.unwrap_or(0), open.unwrap_or(0), reading::last_id(connection)?, marks))
+            Ok((messages.unwrap_or(0), open.unwrap_or(0), views::last_id(connection)?, marks))
         })?;
-        Ok(Left { number, database, path, messages, open, last, marks })
+        Ok(RemovedPartition { number, database, path, messages, open, last, marks })
     }
 
-    fn legacy(&self) -> (PartitionNumber, Vec<Mark>) {
+    fn checkpoints(&self) -> (PartitionNumber, Vec<LocationCheckpoint>) {
         (PartitionNumber(self.number), self.marks.clone())
     }
 
     fn remove(self) -> Result<(), StoreError> {
-        let Left { database, path, .. } = self;
+        let RemovedPartition { database, path, .. } = self;
         drop(database);
-        for path in [path.clone(), beside(&path, "-wal"), beside(&path, "-shm")] {
+        for path in [path.clone(), with_suffix(&path, "-wal"), with_suffix(&path, "-shm"), with_suffix(&path, ".lock")]
+        {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(StoreError::unavailable(format!("cannot remove {}: {error}", path.display())));
@@ -296,10 +305,10 @@ impl Left {
     }
 }
 
-fn check_empty(left: &[Left], wanted: u8) -> Result<(), StoreError> {
+fn check_empty(left: &[RemovedPartition], target: u8) -> Result<(), StoreError> {
     let Some(full) = left.iter().rev().find(|left| left.messages > 0) else { return Ok(()) };
     Err(StoreError::unavailable(format!(
-        "the spool cannot have {wanted} partitions yet: {} has {} messages, {} of them open; start with {} partitions or more, \
+        "the spool cannot have {target} partitions yet: {} has {} messages, {} of them open; start with {} partitions or more, \
          let what is open finish or end it, and wait until the `retention` of the exchanges is over",
         full.path.display(),
         full.messages,
@@ -308,41 +317,40 @@ fn check_empty(left: &[Left], wanted: u8) -> Result<(), StoreError> {
     )))
 }
 
-/// What the first file is to say from now on.
-struct Change {
+/// Change of the layout to store in the first file.
+struct LayoutChange {
     known: u8,
-    wanted: u8,
+    target: u8,
     layout: Option<Layout>,
-    /// The highest id that any message ever had.
+    /// Highest message id ever assigned.
     last: u64,
-    /// The lowest that any has.
+    /// Lowest existing message id.
     oldest: Option<u64>,
     homes: BTreeMap<(Name, Name), PartitionNumber>,
-    left: Vec<(PartitionNumber, Vec<Mark>)>,
+    left: Vec<(PartitionNumber, Vec<LocationCheckpoint>)>,
 }
 
-/// What of it is needed to spread messages: the last dense id, former numbers of partitions, homes; and which exchanges
-/// there are.
-type Changed = (Option<u64>, Vec<u8>, BTreeMap<(Name, Name), PartitionNumber>, BTreeSet<String>);
+/// Result of a layout change: last dense id, former partition counts, home partitions, and names of the exchanges.
+type AppliedLayout = (Option<u64>, Vec<u8>, BTreeMap<(Name, Name), PartitionNumber>, BTreeSet<String>);
 
-impl Change {
-    fn store(mut self, connection: &Connection) -> Result<Changed, StoreError> {
+impl LayoutChange {
+    fn store(mut self, connection: &Connection) -> Result<AppliedLayout, StoreError> {
         for (number, marks) in std::mem::take(&mut self.left) {
-            self.move_in(connection, number, &marks)?;
+            self.take_over(connection, number, &marks)?;
         }
         let dense = match self.layout {
-            None if self.wanted == 1 => None,
+            None if self.target == 1 => None,
             None => Some(self.last),
             Some(layout) => Some(layout.dense),
         };
         if let Some(dense) = dense {
             let sql = "INSERT INTO layout VALUES (1, ?1, ?2, ?3) ON CONFLICT DO UPDATE SET partitions = ?1, last = ?3";
-            execute(connection, sql, (self.wanted, dense, self.last))?;
+            execute(connection, sql, (self.target, dense, self.last))?;
         }
-        if self.known != self.wanted {
+        if self.known != self.target {
             execute(connection, "INSERT OR REPLACE INTO layouts_before VALUES (?1, ?2)", (self.known, self.last))?;
         }
-        // Nothing is left from then.
+        // No messages of that layout are left.
         let oldest = self.oldest.unwrap_or(i64::MAX.cast_unsigned());
         execute(connection, "DELETE FROM layouts_before WHERE last < ?1", [oldest])?;
         let before = query_all(connection, "SELECT partitions FROM layouts_before", (), |row| row.get(0))?;
@@ -350,9 +358,14 @@ impl Change {
         Ok((dense, before, self.homes, exchanges.into_iter().collect()))
     }
 
-    /// Takes over from a partition that goes how far its locations have come.
-    fn move_in(&mut self, connection: &Connection, number: PartitionNumber, marks: &[Mark]) -> Result<(), StoreError> {
-        // Those of other homes were left behind when they moved here before.
+    /// Takes over the location checkpoints of a partition that is removed.
+    fn take_over(
+        &mut self,
+        connection: &Connection,
+        number: PartitionNumber,
+        marks: &[LocationCheckpoint],
+    ) -> Result<(), StoreError> {
+        // Checkpoints of other homes were left behind when they moved here earlier.
         let homes: HashMap<(String, String), PartitionNumber> = self
             .homes
             .iter()

@@ -1,6 +1,6 @@
-//! The tables of `spool.db`, as steps that only go forward.
+//! Tables of `spool.db`, as forward-only migrations.
 
-/// The steps. One that has been released is never changed; a new one is added.
+/// Migrations. A released one is never changed; new ones are appended.
 pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
     r#"
 CREATE TABLE exchanges (
@@ -12,7 +12,7 @@ CREATE TABLE exchanges (
     PRIMARY KEY (name, version)
 ) STRICT, WITHOUT ROWID;
 
--- Send ports whose state an operator has set.
+-- Send ports whose state was set by an operator.
 CREATE TABLE ports (
     exchange TEXT NOT NULL,
     port TEXT NOT NULL,
@@ -20,12 +20,12 @@ CREATE TABLE ports (
     PRIMARY KEY (exchange, port)
 ) STRICT, WITHOUT ROWID;
 
--- AUTOINCREMENT: an id that has left is never another message's, whatever retention removes.
+-- AUTOINCREMENT: the id of a removed message is not used again.
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     exchange TEXT NOT NULL,
     port TEXT NOT NULL,
-    kind INTEGER NOT NULL,              -- the place among MessageKind::ALL
+    kind INTEGER NOT NULL,              -- the position in MessageKind::ALL
     answers INTEGER,
     reply INTEGER,
     key TEXT,
@@ -37,7 +37,7 @@ CREATE TABLE messages (
     open INTEGER NOT NULL,              -- legs that are waiting or suspended
     suspended TEXT,
     ended_at INTEGER,
-    ending INTEGER,                     -- the place among Ending::ALL
+    ending INTEGER,                     -- the position in Ending::ALL
     kept INTEGER NOT NULL               -- microseconds after it ended
 ) STRICT;
 CREATE UNIQUE INDEX messages_by_key ON messages (exchange, port, key) WHERE key IS NOT NULL;
@@ -45,7 +45,7 @@ CREATE INDEX messages_that_expire ON messages (expires_at) WHERE expires_at IS N
 CREATE INDEX messages_that_go ON messages (ended_at + kept) WHERE ended_at IS NOT NULL;
 CREATE INDEX messages_suspended ON messages (id) WHERE suspended IS NOT NULL;
 
--- Once for each message, and never changed, so that what changes stays small.
+-- One row for each message, never changed, so that the rows that change stay small.
 CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 
 CREATE TABLE legs (
@@ -54,7 +54,7 @@ CREATE TABLE legs (
     exchange TEXT NOT NULL,
     port TEXT NOT NULL,
     replies INTEGER NOT NULL,
-    state INTEGER NOT NULL,             -- the place among LegState::ALL
+    state INTEGER NOT NULL,             -- the position in LegState::ALL
     attempts INTEGER NOT NULL,
     on_backup INTEGER NOT NULL,
     due_at INTEGER NOT NULL,
@@ -70,7 +70,7 @@ ALTER TABLE messages ADD COLUMN part_of INTEGER;
 CREATE INDEX messages_of_parts ON messages (part_of) WHERE part_of IS NOT NULL;
 "#,
     r#"
--- Of ports that send in order: the key. Of ports with priorities: when it came, less what it is ahead.
+-- For ports that send in order: the key. For ports with priorities: the acceptance time minus the head start.
 ALTER TABLE legs ADD COLUMN lane TEXT;
 ALTER TABLE legs ADD COLUMN rank INTEGER;
 CREATE INDEX legs_in_lanes ON legs (exchange, port, message, number, state, due_at, lane)
@@ -78,7 +78,7 @@ CREATE INDEX legs_in_lanes ON legs (exchange, port, message, number, state, due_
 CREATE INDEX legs_by_rank ON legs (exchange, port, rank, message, number) WHERE rank IS NOT NULL AND state = 0;
 "#,
     r#"
--- Messages as they were before an operator edited them.
+-- Messages before an operator edited them.
 CREATE TABLE originals (
     message INTEGER PRIMARY KEY,
     head TEXT NOT NULL,
@@ -88,7 +88,7 @@ CREATE TABLE originals (
 ) STRICT;
 "#,
     r#"
--- Rates that operators have set. The port is empty for all of them together.
+-- Rates set by operators. The port is empty for the total rate of all ports.
 CREATE TABLE rates (
     exchange TEXT NOT NULL,
     side TEXT NOT NULL,
@@ -97,7 +97,7 @@ CREATE TABLE rates (
     PRIMARY KEY (exchange, side, port)
 ) STRICT, WITHOUT ROWID;
 
--- When messages were slowed down, and why.
+-- Times at which throttling began or ended, and the reasons.
 CREATE TABLE throttles (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at INTEGER NOT NULL,
@@ -111,7 +111,7 @@ CREATE TABLE throttles (
 CREATE INDEX throttles_of_exchange ON throttles (exchange, id);
 "#,
     r#"
--- Messages that wait to become one with others: a row for each group, and one for each message.
+-- Messages that wait for aggregation: a row for each group, and a row for each message.
 CREATE TABLE gatherings (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     exchange TEXT NOT NULL,
@@ -120,8 +120,8 @@ CREATE TABLE gatherings (
     form TEXT NOT NULL,
     count INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    due_at INTEGER NOT NULL,            -- when they become one
-    is_full INTEGER NOT NULL            -- nothing joins them any more
+    due_at INTEGER NOT NULL,            -- when they become one // when they are aggregated
+    is_full INTEGER NOT NULL            -- nothing joins them any more // no more messages are added
 ) STRICT;
 CREATE UNIQUE INDEX gatherings_that_take ON gatherings (exchange, port, key) WHERE is_full = 0;
 CREATE INDEX gatherings_by_due ON gatherings (due_at);
@@ -129,7 +129,7 @@ CREATE TABLE gathered (message INTEGER PRIMARY KEY, gathering INTEGER NOT NULL) 
 CREATE INDEX gathered_by_gathering ON gathered (gathering, message);
 "#,
     r#"
--- How far the locations of receive ports have come, in their own words.
+-- Checkpoints of the locations of receive ports, in the format of each location type.
 CREATE TABLE location_marks (
     exchange TEXT NOT NULL,
     port TEXT NOT NULL,
@@ -140,19 +140,19 @@ CREATE TABLE location_marks (
 ) STRICT, WITHOUT ROWID;
 "#,
     r#"
--- How messages are spread over partitions, each a file like this one. Only the first file says it, and only if there ever
--- was another.
+-- Assignment of messages to partitions; each partition is a file with this schema. Only the first file has this row, and
+-- only if there was ever a second partition.
 CREATE TABLE layout (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     partitions INTEGER NOT NULL,
-    dense INTEGER NOT NULL,             -- ids up to this one are of the first; others say theirs in their last four bits
-    last INTEGER NOT NULL               -- no message has had a higher id, as of the last start
+    dense INTEGER NOT NULL,             -- ids up to this one: first partition; others: their last four bits
+    last INTEGER NOT NULL               -- the highest id of any message at the last start
 ) STRICT;
 
--- Among how many partitions keys were spread before, and up to which id.
+-- Earlier numbers of partitions, each with the last id that was assigned with it.
 CREATE TABLE layouts_before (partitions INTEGER PRIMARY KEY, last INTEGER NOT NULL) STRICT;
 
--- Receive ports whose messages stay together: what locations take, with their marks, and what is gathered.
+-- Receive ports whose messages stay in one partition: messages from locations, with their marks, and messages to aggregate.
 CREATE TABLE homes (
     exchange TEXT NOT NULL,
     port TEXT NOT NULL,
@@ -161,9 +161,9 @@ CREATE TABLE homes (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO homes SELECT exchange, port, 0 FROM location_marks UNION SELECT exchange, port, 0 FROM gatherings;
 "#,
-    // An insert into a table with AUTOINCREMENT writes the highest id into another table each time. Ids are given out in memory,
-    // so it is enough to know, where messages go, that theirs are taken. The word changes nothing in the file but what
-    // inserts do; making the table anew would take as long as there are messages.
+    // An insert into a table with AUTOINCREMENT writes the highest id into another table each time. Ids are assigned in
+    // memory, so it is enough to record the highest id when messages are removed. The keyword affects only inserts, not
+    // the file format; rebuilding the table would take time proportional to the number of messages.
     r#"
 CREATE TABLE taken_ids (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL) STRICT;
 INSERT INTO taken_ids SELECT 1, seq FROM sqlite_sequence WHERE name = 'messages';
@@ -173,25 +173,25 @@ UPDATE sqlite_schema SET sql = replace(sql, 'PRIMARY KEY AUTOINCREMENT', 'PRIMAR
 PRAGMA writable_schema = RESET;
 "#,
     r#"
--- Of legs whose reply comes later: the receive port that it comes through, and the key by which it is known.
+-- For legs whose reply comes later: the receive port through which it comes, and its correlation key.
 ALTER TABLE legs ADD COLUMN through TEXT;
 ALTER TABLE legs ADD COLUMN awaits TEXT;
 CREATE INDEX legs_that_await ON legs (exchange, through, awaits, message, number) WHERE awaits IS NOT NULL;
 CREATE INDEX legs_awaiting ON legs (due_at, message, number) WHERE state = 4;
 "#,
     r#"
--- The API key that sent a message; empty of those that came in another way, or before this was kept. Each sender has
--- idempotency keys of its own.
+-- The API key that sent a message; empty if it came in another way, or before this column existed. Each sender has its
+-- own idempotency keys.
 ALTER TABLE messages ADD COLUMN sender TEXT NOT NULL DEFAULT '';
 DROP INDEX messages_by_key;
 CREATE UNIQUE INDEX messages_by_key ON messages (exchange, port, key, sender) WHERE key IS NOT NULL;
 
--- Attempts and acts, a bounded number for each message.
+-- Attempts and operator actions, a bounded number for each message.
 CREATE TABLE history (
     message INTEGER NOT NULL,
     number INTEGER NOT NULL,
     at INTEGER NOT NULL,
-    act INTEGER NOT NULL,               -- the place among HistoryAct::ALL
+    act INTEGER NOT NULL,               -- the position in HistoryAction::ALL
     port TEXT,
     attempt INTEGER,
     on_backup INTEGER NOT NULL,

@@ -3,7 +3,10 @@ use std::collections::HashSet;
 use tocsin_model::{exchange::MessageKind, mark::Mark};
 
 use super::*;
-use crate::spool::{Awaits, Ending, Gather, Head, IdempotencyKey, LegState, LocationKey, Standing, TakenMessage, Then};
+use crate::spool::{
+    AggregationRule, CorrelationKey, Ending, Head, IdempotencyKey, LegState, LegTransition, LocationKey, MessageStatus,
+    ReceivedMessage,
+};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -25,7 +28,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_millis(second * 1_000)
 }
 
-/// A message that came at second 0, with a leg to each of these ports; those that begin with `ask` reply.
+/// A message accepted at second 0, with a leg to each of these ports. Ports whose names begin with `ask` reply.
 fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage {
     NewMessage {
         id: spool.next_id(PartitionNumber(0)),
@@ -47,7 +50,7 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
     }
 }
 
-fn outcome(message: MessageId, leg: u32, second: i64, then: Then) -> LegOutcome {
+fn outcome(message: MessageId, leg: u32, second: i64, then: LegTransition) -> LegOutcome {
     let exchange = name("orders");
     LegOutcome {
         message,
@@ -73,29 +76,29 @@ async fn due(spool: &SqliteSpool, port: &str, second: i64) -> Vec<MessageId> {
 }
 
 #[test]
-fn what_is_stored_with_its_outcome_is_as_if_it_came_before() {
+fn accept_settled_is_equivalent_to_accept_and_settle() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let spools = [&folders[0], &folders[1]].map(|folder| open(folder.path()));
     let [apart, together] = &spools;
-    let waits = || NewLeg { awaits: Some(Awaits { through: name("back"), key: "7".into() }), ..leg("ask") };
+    let waits = || NewLeg { awaits: Some(CorrelationKey { through: name("back"), key: "7".into() }), ..leg("ask") };
     let ahead = || NewLeg { lane: Some("k".into()), ahead: Some(Duration::from_secs(5)), ..leg("ask") };
     let request = |legs: Vec<NewLeg>| NewMessage { legs, ..message(apart, MessageKind::Request, &[]) };
-    let answer = |to: &NewMessage| Then::Done(reply(apart, to.id));
+    let answer = |to: &NewMessage| LegTransition::Done(reply(apart, to.id));
     let answered_on = |to: &NewMessage| {
-        let goes_on = NewMessage { legs: vec![leg("tell")], ..*reply(apart, to.id).expect("made") };
-        Then::Done(Some(Box::new(goes_on)))
+        let with_legs = NewMessage { legs: vec![leg("notify")], ..*reply(apart, to.id).expect("made") };
+        LegTransition::Done(Some(Box::new(with_legs)))
     };
-    let wrong = |to: &NewMessage| Then::Suspend(reply(apart, to.id));
-    type Came<'a> = &'a dyn Fn(&NewMessage) -> Then;
-    let cases: [(NewMessage, Came<'_>); 10] = [
+    let wrong = |to: &NewMessage| LegTransition::Suspend(reply(apart, to.id));
+    type NextState<'a> = &'a dyn Fn(&NewMessage) -> LegTransition;
+    let cases: [(NewMessage, NextState<'_>); 10] = [
         (request(vec![leg("ask")]), &answer),
         (request(vec![leg("ask")]), &answered_on),
         (request(vec![ahead()]), &answer),
-        (request(vec![waits()]), &|_| Then::Await(at(9))),
+        (request(vec![waits()]), &|_| LegTransition::Await(at(9))),
         (request(vec![leg("ask")]), &wrong),
-        (request(vec![leg("ask")]), &|_| Then::Suspend(None)),
-        (request(vec![leg("tell")]), &|_| Then::Done(None)),
-        (request(vec![leg("ask")]), &|_| Then::Retry(at(7))),
+        (request(vec![leg("ask")]), &|_| LegTransition::Suspend(None)),
+        (request(vec![leg("notify")]), &|_| LegTransition::Done(None)),
+        (request(vec![leg("ask")]), &|_| LegTransition::Retry(at(7))),
         (message(apart, MessageKind::OneWay, &["ask"]), &answer),
         (message(apart, MessageKind::OneWay, &["ask"]), &answered_on),
     ];
@@ -104,10 +107,10 @@ fn what_is_stored_with_its_outcome_is_as_if_it_came_before() {
             let tried = LegOutcome { attempts: 3, on_backup: true, ..outcome(whole.id, 0, 2, then(&whole)) };
             apart.accept(whole.clone()).await.expect("stored");
             let expected = apart.settle(tried.clone()).await.expect("stored");
-            let taken = Arc::new(TakenMessage::from(whole));
-            let (told, settled) = oneshot::channel();
-            together.accept_settled_then(taken, Arc::new(tried), move |settled| _ = told.send(settled));
-            assert_eq!(settled.await.expect("told").expect("stored"), expected);
+            let taken = Arc::new(ReceivedMessage::from(whole));
+            let (sender, settled) = oneshot::channel();
+            together.accept_settled_then(taken, Arc::new(tried), move |settled| _ = sender.send(settled));
+            assert_eq!(settled.await.expect("settled").expect("stored"), expected);
             assert_eq!(together.counts().open, apart.counts().open);
         }
     });
@@ -121,7 +124,7 @@ fn leg(port: &str) -> NewLeg {
     NewLeg { port: name(port), replies: port.starts_with("ask"), awaits: None, lane: None, ahead: None }
 }
 
-/// All rows of messages in a spool that is closed.
+/// All rows of messages in a closed spool.
 fn rows(folder: &Path) -> Vec<String> {
     let file = Connection::open(folder.join("spool.db")).expect("the file");
     let dump = |table| {
@@ -141,21 +144,21 @@ fn a_request_is_answered_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
-        let request = message(&spool, MessageKind::Request, &["ask", "ask_too", "tell"]);
-        assert_eq!(spool.accept(request.clone()).await.expect("stored"), Accepted::New);
+        let request = message(&spool, MessageKind::Request, &["ask", "ask_too", "notify"]);
+        assert_eq!(spool.accept(request.clone()).await.expect("stored"), MessageAcceptance::New);
         assert_eq!(due(&spool, "ask", 0).await, [request.id]);
-        let first = spool.settle(outcome(request.id, 0, 1, Then::Done(reply(&spool, request.id)))).await;
-        assert_eq!(first.expect("stored"), Settled::Answered);
+        let first = spool.settle(outcome(request.id, 0, 1, LegTransition::Done(reply(&spool, request.id)))).await;
+        assert_eq!(first.expect("stored"), SettleResult::Answered);
         let second = reply(&spool, request.id);
         let second_id = second.as_ref().expect("made").id;
-        let late = spool.settle(outcome(request.id, 1, 2, Then::Done(second))).await.expect("stored");
-        assert_eq!(late, Settled::Late);
-        let again = spool.settle(outcome(request.id, 0, 3, Then::Done(None))).await.expect("stored");
-        assert_eq!(again, Settled::Gone, "a leg is done once");
+        let late = spool.settle(outcome(request.id, 1, 2, LegTransition::Done(second))).await.expect("stored");
+        assert_eq!(late, SettleResult::Late);
+        let again = spool.settle(outcome(request.id, 0, 3, LegTransition::Done(None))).await.expect("stored");
+        assert_eq!(again, SettleResult::Gone, "a leg is settled once");
         let stored = spool.message(request.id).await.expect("read").expect("there");
-        assert_eq!((stored.ending, stored.ended_at), (Some(Ending::Answered), None), "a leg is still to be sent");
+        assert_eq!((stored.ending, stored.ended_at), (Some(Ending::Answered), None), "one leg is still open");
         assert_eq!(spool.counts().open, 1);
-        spool.settle(outcome(request.id, 2, 4, Then::Done(None))).await.expect("stored");
+        spool.settle(outcome(request.id, 2, 4, LegTransition::Done(None))).await.expect("stored");
         let stored = spool.message(request.id).await.expect("read").expect("there");
         assert_eq!((stored.ending, stored.ended_at), (Some(Ending::Answered), Some(at(4))));
         let late = spool.message(second_id).await.expect("read").expect("there");
@@ -166,36 +169,36 @@ fn a_request_is_answered_once() {
 }
 
 #[test]
-fn a_reply_is_kept_for_as_long_as_its_request() {
+fn a_reply_is_kept_as_long_as_its_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
-        let request = message(&spool, MessageKind::Request, &["ask", "tell"]);
+        let request = message(&spool, MessageKind::Request, &["ask", "notify"]);
         spool.accept(request.clone()).await.expect("stored");
-        spool.settle(outcome(request.id, 0, 1, Then::Done(reply(&spool, request.id)))).await.expect("stored");
-        assert_eq!(spool.prune(at(1000), 10).await.expect("looked"), 0, "somebody is still to be told");
-        spool.settle(outcome(request.id, 1, 1000, Then::Done(None))).await.expect("stored");
+        spool.settle(outcome(request.id, 0, 1, LegTransition::Done(reply(&spool, request.id)))).await.expect("stored");
+        assert_eq!(spool.prune(at(1000), 10).await.expect("looked"), 0, "a leg is still open");
+        spool.settle(outcome(request.id, 1, 1000, LegTransition::Done(None))).await.expect("stored");
         assert_eq!(spool.prune(at(1099), 10).await.expect("looked"), 0);
         assert_eq!(spool.prune(at(1100), 10).await.expect("removed"), 2);
     });
 }
 
 #[test]
-fn what_nobody_answers_expires_and_what_comes_then_is_late() {
+fn unanswered_requests_expire_and_later_replies_are_late() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
-        let request = message(&spool, MessageKind::Request, &["ask", "tell"]);
+        let request = message(&spool, MessageKind::Request, &["ask", "notify"]);
         spool.accept(request.clone()).await.expect("stored");
-        let none_yet = Over { next: Some(at(60)), ..Over::default() };
+        let none_yet = ExpiredMessages { next: Some(at(60)), ..ExpiredMessages::default() };
         assert_eq!(spool.expire(at(59), 10).await.expect("looked"), none_yet);
-        let over = Over { expired: vec![request.id], ..Over::default() };
+        let over = ExpiredMessages { expired: vec![request.id], ..ExpiredMessages::default() };
         assert_eq!(spool.expire(at(60), 10).await.expect("looked"), over);
         assert_eq!(due(&spool, "ask", 61).await, []);
-        assert_eq!(due(&spool, "tell", 61).await, [request.id], "who waits for no answer is told all the same");
-        let late = spool.settle(outcome(request.id, 0, 62, Then::Done(reply(&spool, request.id)))).await;
-        assert_eq!(late.expect("stored"), Settled::Late);
-        spool.settle(outcome(request.id, 1, 63, Then::Done(None))).await.expect("stored");
+        assert_eq!(due(&spool, "notify", 61).await, [request.id], "legs without a reply are still sent");
+        let late = spool.settle(outcome(request.id, 0, 62, LegTransition::Done(reply(&spool, request.id)))).await;
+        assert_eq!(late.expect("stored"), SettleResult::Late);
+        spool.settle(outcome(request.id, 1, 63, LegTransition::Done(None))).await.expect("stored");
         let stored = spool.message(request.id).await.expect("read").expect("there");
         assert_eq!((stored.ending, stored.ended_at, stored.reply), (Some(Ending::Expired), Some(at(63)), None));
         assert_eq!(spool.counts().open, 0);
@@ -203,20 +206,20 @@ fn what_nobody_answers_expires_and_what_comes_then_is_late() {
 }
 
 #[test]
-fn a_key_stands_for_one_message() {
+fn an_idempotency_key_identifies_one_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
         let keyed = |digest: u8| NewMessage {
             key: Some(IdempotencyKey { key: "k".into(), digest: [digest; 32] }),
-            ..message(&spool, MessageKind::OneWay, &["tell"])
+            ..message(&spool, MessageKind::OneWay, &["notify"])
         };
         let first = keyed(1);
-        assert_eq!(spool.accept(first.clone()).await.expect("stored"), Accepted::New);
-        assert_eq!(spool.accept(keyed(1)).await.expect("looked"), Accepted::Known(first.id));
-        assert_eq!(spool.accept(keyed(2)).await.expect("looked"), Accepted::Reused(first.id));
+        assert_eq!(spool.accept(first.clone()).await.expect("stored"), MessageAcceptance::New);
+        assert_eq!(spool.accept(keyed(1)).await.expect("looked"), MessageAcceptance::Known(first.id));
+        assert_eq!(spool.accept(keyed(2)).await.expect("looked"), MessageAcceptance::Reused(first.id));
         let elsewhere = NewMessage { port: name("other"), ..keyed(2) };
-        assert_eq!(spool.accept(elsewhere).await.expect("stored"), Accepted::New);
+        assert_eq!(spool.accept(elsewhere).await.expect("stored"), MessageAcceptance::New);
     });
 }
 
@@ -225,11 +228,11 @@ fn retries_suspensions_and_ends_are_kept() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     let id = block_on(async {
-        let new = message(&spool, MessageKind::OneWay, &["tell"]);
+        let new = message(&spool, MessageKind::OneWay, &["notify"]);
         spool.accept(new.clone()).await.expect("stored");
-        spool.settle(outcome(new.id, 0, 1, Then::Retry(at(5)))).await.expect("stored");
-        assert_eq!(due(&spool, "tell", 4).await, []);
-        let next = spool.next_due(&name("orders"), &name("tell"), at(4)).await.expect("read");
+        spool.settle(outcome(new.id, 0, 1, LegTransition::Retry(at(5)))).await.expect("stored");
+        assert_eq!(due(&spool, "notify", 4).await, []);
+        let next = spool.next_due(&name("orders"), &name("notify"), at(4)).await.expect("read");
         assert_eq!(next, Some(at(5)));
         new.id
     });
@@ -238,26 +241,28 @@ fn retries_suspensions_and_ends_are_kept() {
     assert!(spool.next_id(PartitionNumber(0)) > id, "an id is never used twice");
     block_on(async {
         assert_eq!(spool.counts().open, 1);
-        assert_eq!(due(&spool, "tell", 5).await, [id]);
+        assert_eq!(due(&spool, "notify", 5).await, [id]);
         let in_hand = Arc::new(HashSet::from([(id, 0)]));
-        let found =
-            spool.due_legs(&name("orders"), &name("tell"), LegOrder::Due, at(5), in_hand, (10, 1)).await.expect("read");
+        let found = spool
+            .due_legs(&name("orders"), &name("notify"), LegOrder::Due, at(5), in_hand, (10, 1))
+            .await
+            .expect("read");
         assert_eq!(found, []);
-        spool.settle(outcome(id, 0, 6, Then::Suspend(reply(&spool, id)))).await.expect("stored");
-        let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
+        spool.settle(outcome(id, 0, 6, LegTransition::Suspend(reply(&spool, id)))).await.expect("stored");
+        let filter = MessageFilter { standing: Some(MessageStatus::Suspended), ..MessageFilter::default() };
         let suspended = spool.messages(filter.clone(), None, 10).await.expect("read");
         assert_eq!((suspended[0].id, suspended[0].legs[0].state), (id, LegState::Suspended));
         let other = MessageFilter { reason: Some("500".into()), ..filter.clone() };
         assert_eq!(spool.messages(other, None, 10).await.expect("read"), []);
         assert_eq!(
             spool.resume_legs(vec![(id, 0)], "op", at(7)).await.expect("stored"),
-            Acted { messages: 1, legs: 1 }
+            AffectedCounts { messages: 1, legs: 1 }
         );
-        assert_eq!(due(&spool, "tell", 7).await, [id]);
-        assert_eq!(spool.end(vec![id], "op", at(8)).await.expect("stored"), Acted { messages: 1, legs: 1 });
-        assert_eq!(due(&spool, "tell", 9).await, []);
+        assert_eq!(due(&spool, "notify", 7).await, [id]);
+        assert_eq!(spool.end(vec![id], "op", at(8)).await.expect("stored"), AffectedCounts { messages: 1, legs: 1 });
+        assert_eq!(due(&spool, "notify", 9).await, []);
         assert_eq!(spool.counts().open, 0);
-        assert_eq!(spool.prune(at(107), 10).await.expect("removed"), 1, "the wrong reply was over before");
+        assert_eq!(spool.prune(at(107), 10).await.expect("removed"), 1, "the wrong reply ended earlier");
         assert_eq!(spool.prune(at(108), 10).await.expect("removed"), 1);
         assert_eq!(spool.message(id).await.expect("read"), None);
         assert_eq!(spool.body(id).await.expect("read"), None);
@@ -265,26 +270,26 @@ fn retries_suspensions_and_ends_are_kept() {
 }
 
 #[test]
-fn what_goes_nowhere_is_routed_anew() {
+fn messages_without_a_route_can_be_rerouted() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
         let new = NewMessage { suspended: Some("no route".into()), ..message(&spool, MessageKind::OneWay, &[]) };
         spool.accept(new.clone()).await.expect("stored");
         assert_eq!(spool.counts().open, 1);
-        assert!(spool.route_anew(new.id, Err("still no route".into()), "op", at(1)).await.expect("stored"));
-        let legs = vec![leg("tell")];
-        assert!(spool.route_anew(new.id, Ok(legs.clone()), "op", at(2)).await.expect("stored"));
-        assert!(!spool.route_anew(new.id, Ok(legs), "op", at(3)).await.expect("looked"), "once");
-        assert_eq!(due(&spool, "tell", 2).await, [new.id]);
-        spool.settle(outcome(new.id, 0, 4, Then::Done(None))).await.expect("stored");
+        assert!(spool.reroute(new.id, Err("still no route".into()), "op", at(1)).await.expect("stored"));
+        let legs = vec![leg("notify")];
+        assert!(spool.reroute(new.id, Ok(legs.clone()), "op", at(2)).await.expect("stored"));
+        assert!(!spool.reroute(new.id, Ok(legs), "op", at(3)).await.expect("looked"), "once");
+        assert_eq!(due(&spool, "notify", 2).await, [new.id]);
+        spool.settle(outcome(new.id, 0, 4, LegTransition::Done(None))).await.expect("stored");
         let stored = spool.message(new.id).await.expect("read").expect("there");
         assert_eq!(stored.ending, Some(Ending::Delivered));
     });
 }
 
 #[test]
-fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
+fn legs_of_removed_ports_are_suspended_and_can_be_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open_with(folder.path(), 3).expect("the files open");
     let orders = name("orders");
@@ -293,7 +298,7 @@ fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
         for number in [0, 1, 2, 2, 2] {
             let id = spool.next_id(PartitionNumber(number));
             spool
-                .accept(NewMessage { id, ..message(&spool, MessageKind::OneWay, &["tell", "gone"]) })
+                .accept(NewMessage { id, ..message(&spool, MessageKind::OneWay, &["notify", "gone"]) })
                 .await
                 .expect("stored");
             ids.push(id);
@@ -301,12 +306,16 @@ fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
         let suspend = async |known: &[&str], not: &[MessageId]| {
             let known = known.iter().map(|port| name(port)).collect();
             let not = Arc::new(not.iter().map(|id| (*id, 1)).collect());
-            spool.suspend_strays(&orders, known, not, 2, at(1)).await.expect("stored")
+            spool.suspend_orphaned_legs(&orders, known, not, 2, at(1)).await.expect("stored")
         };
-        assert_eq!(suspend(&["gone", "other", "tell"], &[]).await, []);
-        assert_eq!(suspend(&["tell"], &ids[3..4]).await, [ids[0], ids[1], ids[2], ids[4]], "two of each partition");
-        assert_eq!(suspend(&["tell"], &ids[3..4]).await, [], "one is under way");
-        assert_eq!((due(&spool, "gone", 1).await, due(&spool, "tell", 1).await), (vec![ids[3]], ids.clone()));
+        assert_eq!(suspend(&["gone", "other", "notify"], &[]).await, []);
+        assert_eq!(
+            suspend(&["notify"], &ids[3..4]).await,
+            [ids[0], ids[1], ids[2], ids[4]],
+            "at most two per partition"
+        );
+        assert_eq!(suspend(&["notify"], &ids[3..4]).await, [], "one is being sent");
+        assert_eq!((due(&spool, "gone", 1).await, due(&spool, "notify", 1).await), (vec![ids[3]], ids.clone()));
         let replace =
             async |legs| spool.replace_legs(&orders, ids[0], vec![1], legs, "op", at(2)).await.expect("stored");
         assert_eq!(replace(Err("there is no other".to_owned())).await, 0);
@@ -319,21 +328,21 @@ fn what_waits_for_a_port_that_is_gone_is_suspended_and_gets_other_legs() {
         assert_eq!(replace(Ok(vec![leg("one")])).await, 0, "once");
         for number in [0, 2, 3] {
             assert_eq!(spool.message(ids[0]).await.expect("read").expect("there").ended_at, None);
-            spool.settle(outcome(ids[0], number, 3, Then::Done(None))).await.expect("stored");
+            spool.settle(outcome(ids[0], number, 3, LegTransition::Done(None))).await.expect("stored");
         }
         let stored = spool.message(ids[0]).await.expect("read").expect("there");
         assert_eq!((stored.ending, stored.legs[1].state), (Some(Ending::Delivered), LegState::Ended));
     });
 }
 
-/// How many messages are in each group that is due, and its form; and those that wait in others.
+/// Number of messages and form of the first due group.
 #[test]
-fn messages_of_different_forms_do_not_become_one_and_others_wait_for_nobody() {
+fn messages_of_different_forms_are_not_aggregated_and_exchanges_are_independent() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
         let join = async |exchange: &str, form: &str| {
-            let gather = Gather {
+            let gather = AggregationRule {
                 key: "k".into(),
                 form: form.into(),
                 count_max: 10,
@@ -342,7 +351,7 @@ fn messages_of_different_forms_do_not_become_one_and_others_wait_for_nobody() {
                 closes: false,
             };
             let whole = NewMessage { exchange: name(exchange), ..message(&spool, MessageKind::OneWay, &[]) };
-            spool.accept(TakenMessage { whole, parts: None, gather: Some(gather) }).await.expect("stored");
+            spool.accept(ReceivedMessage { whole, parts: None, gather: Some(gather) }).await.expect("stored");
         };
         for (exchange, form) in
             [("idle", "json"), ("orders", "json"), ("orders", "json"), ("orders", "lines"), ("orders", "lines")]
@@ -350,14 +359,14 @@ fn messages_of_different_forms_do_not_become_one_and_others_wait_for_nobody() {
             join(exchange, form).await;
         }
         let due = async |exchange: &str, second: i64| {
-            let (groups, _) = spool.due_gatherings(&[name(exchange)], at(second), 1).await.expect("read");
+            let (groups, _) = spool.due_groups(&[name(exchange)], at(second), 1).await.expect("read");
             let group = groups.first()?;
-            Some((group.form.clone(), spool.gathered(group).await.expect("read").len()))
+            Some((group.form.clone(), spool.group_messages(group).await.expect("read").len()))
         };
-        assert_eq!(due("orders", 0).await, Some(("json".to_owned(), 2)), "the other form has closed it");
+        assert_eq!(due("orders", 0).await, Some(("json".to_owned(), 2)), "a message of another form closed the group");
         assert_eq!(due("idle", 0).await, None);
         assert_eq!(due("idle", 60).await, Some(("json".to_owned(), 1)));
-        let (groups, _) = spool.due_gatherings(&[name("orders")], at(60), 10).await.expect("read");
+        let (groups, _) = spool.due_groups(&[name("orders")], at(60), 10).await.expect("read");
         assert_eq!(groups.iter().map(|group| &*group.form).collect::<Vec<_>>(), ["json", "lines"]);
     });
 }
@@ -388,13 +397,13 @@ fn legs_are_read_in_lanes_and_by_rank() {
     block_on(async {
         let mut ids = Vec::new();
         for (lane, ahead) in [(Some("x"), None), (Some("x"), None), (Some("y"), None), (None, None), (None, Some(5))] {
-            let mut new = message(&spool, MessageKind::OneWay, &["tell"]);
+            let mut new = message(&spool, MessageKind::OneWay, &["notify"]);
             new.legs[0].lane = lane.map(str::to_owned);
             new.legs[0].ahead = ahead.map(Duration::from_secs);
             ids.push(new.id);
             spool.accept(new).await.expect("stored");
         }
-        let (exchange, port) = (name("orders"), name("tell"));
+        let (exchange, port) = (name("orders"), name("notify"));
         let read = async |order: LegOrder, second: i64, limit: usize| {
             let found = spool.due_legs(&exchange, &port, order, at(second), Arc::default(), (limit, 1 << 20)).await;
             found.expect("read").into_iter().map(|leg| leg.message).collect::<Vec<_>>()
@@ -402,17 +411,17 @@ fn legs_are_read_in_lanes_and_by_rank() {
         let lanes = |stops| LegOrder::Lanes { stops };
         assert_eq!(read(lanes(false), 0, 9).await, [ids[3], ids[4], ids[0], ids[1], ids[2]], "without a key first");
         assert_eq!(read(LegOrder::Rank, 0, 5).await, [ids[0], ids[1], ids[2], ids[3], ids[4]], "without a rank first");
-        spool.settle(outcome(ids[0], 0, 1, Then::Retry(at(60)))).await.expect("stored");
-        assert_eq!(read(lanes(false), 2, 9).await, [ids[3], ids[4], ids[2]], "what is behind it waits");
+        spool.settle(outcome(ids[0], 0, 1, LegTransition::Retry(at(60)))).await.expect("stored");
+        assert_eq!(read(lanes(false), 2, 9).await, [ids[3], ids[4], ids[2]], "later legs of the lane wait");
         assert_eq!(read(lanes(false), 60, 9).await, [ids[3], ids[4], ids[0], ids[1], ids[2]]);
-        spool.settle(outcome(ids[0], 0, 61, Then::Suspend(None))).await.expect("stored");
+        spool.settle(outcome(ids[0], 0, 61, LegTransition::Suspend(None))).await.expect("stored");
         assert_eq!(read(lanes(false), 62, 9).await, [ids[3], ids[4], ids[1], ids[2]]);
         assert_eq!(read(lanes(true), 62, 9).await, [ids[3], ids[4], ids[2]]);
     });
 }
 
 #[test]
-fn rates_are_kept_and_so_is_when_messages_were_slowed_down() {
+fn rates_and_throttle_changes_are_stored() {
     use tocsin_model::exchange::{FlowSide::Publishing, ThrottleReason};
 
     use crate::spool::ThrottleChange;
@@ -445,7 +454,7 @@ fn rates_are_kept_and_so_is_when_messages_were_slowed_down() {
         spool.end_throttles(at(9)).await.expect("ended");
         spool.end_throttles(at(10)).await.expect("nothing to end");
         let changes = spool.throttles(&orders, 10).await.expect("read");
-        let detail = "the server started anew".to_owned();
+        let detail = "the server was restarted".to_owned();
         assert_eq!(changes.len(), 4);
         assert_eq!(changes[0], ThrottleChange { detail, ..change(9, Some("a"), false) });
         assert_eq!(changes[3], change(1, Some("a"), true));
@@ -457,22 +466,22 @@ fn rates_are_kept_and_so_is_when_messages_were_slowed_down() {
     });
 }
 
-/// A message whose caller gave it a key, with a leg that waits; and what became of it.
-async fn keyed(spool: &SqliteSpool, key: &str) -> (MessageId, Accepted) {
+/// Accepts a message with an idempotency key and one waiting leg, and returns its id and the result.
+async fn keyed(spool: &SqliteSpool, key: &str) -> (MessageId, MessageAcceptance) {
     let (exchange, port) = (name("orders"), name("intake"));
-    let partition = spool.partition_for(&exchange, &port, Beside::Key(key)).await.expect("known");
+    let partition = spool.partition_for(&exchange, &port, PartitionAffinity::Key(key)).await.expect("known");
     let key = Some(IdempotencyKey { key: key.into(), digest: [7; 32] });
-    let new = NewMessage { id: spool.next_id(partition), key, ..message(spool, MessageKind::OneWay, &["tell"]) };
+    let new = NewMessage { id: spool.next_id(partition), key, ..message(spool, MessageKind::OneWay, &["notify"]) };
     (new.id, spool.accept(new).await.expect("stored"))
 }
 
-/// What a location of a port takes, with a mark that says so.
-async fn taken(spool: &SqliteSpool, port: &str, mark: &'static [u8]) -> MessageId {
-    let home = spool.partition_for(&name("orders"), &name(port), Beside::Port).await.expect("known");
+/// Accepts a message received by a location of a port, with a checkpoint.
+async fn accept_received(spool: &SqliteSpool, port: &str, mark: &'static [u8]) -> MessageId {
+    let home = spool.partition_for(&name("orders"), &name(port), PartitionAffinity::Port).await.expect("known");
     let whole =
-        NewMessage { id: spool.next_id(home), port: name(port), ..message(spool, MessageKind::OneWay, &["tell"]) };
+        NewMessage { id: spool.next_id(home), port: name(port), ..message(spool, MessageKind::OneWay, &["notify"]) };
     let id = whole.id;
-    let messages = vec![TakenMessage { whole, parts: None, gather: None }];
+    let messages = vec![ReceivedMessage { whole, parts: None, gather: None }];
     spool.accept_taken(location(port), messages, vec![Mark::set("at", mark)]).await.expect("stored");
     id
 }
@@ -486,7 +495,7 @@ async fn mark_of(spool: &SqliteSpool, port: &str) -> Option<Bytes> {
 }
 
 #[test]
-fn partitions_grow_and_what_was_there_stays_and_is_known() {
+fn after_more_partitions_existing_messages_are_still_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
     let mut known = HashMap::new();
@@ -500,15 +509,17 @@ fn partitions_grow_and_what_was_there_stays_and_is_known() {
                 assert!(id > last, "ids rise");
                 last = id;
                 match known.get(key) {
-                    Some(known) => assert_eq!(accepted, Accepted::Known(*known), "{key} with {count} partitions"),
+                    Some(known) => {
+                        assert_eq!(accepted, MessageAcceptance::Known(*known), "{key} with {count} partitions")
+                    }
                     None if at % 4 == turn => {
-                        assert_eq!(accepted, Accepted::New);
+                        assert_eq!(accepted, MessageAcceptance::New);
                         known.insert(key.clone(), id);
                     }
-                    None => assert_eq!(accepted, Accepted::New),
+                    None => assert_eq!(accepted, MessageAcceptance::New),
                 }
                 if !known.contains_key(key) {
-                    // It is for a later turn: nothing of it stays.
+                    // Its turn comes later: remove it completely.
                     spool.end(vec![id], "op", Timestamp(0)).await.expect("ended");
                     assert_eq!(spool.prune(Timestamp(0) + Duration::from_secs(100), 10).await.expect("removed"), 1);
                 }
@@ -516,14 +527,14 @@ fn partitions_grow_and_what_was_there_stays_and_is_known() {
             for port in ["one", "two", "three"] {
                 let before = mark_of(&spool, port).await;
                 assert_eq!(before.is_some(), turn > 0, "{port} with {count} partitions");
-                known.insert(format!("{port} {turn}"), taken(&spool, port, b"here").await);
+                known.insert(format!("{port} {turn}"), accept_received(&spool, port, b"here").await);
             }
             let mut ids: Vec<MessageId> = known.values().copied().collect();
             ids.sort_unstable();
             for id in &ids {
-                assert_eq!(spool.message(*id).await.expect("read").expect("it is where it was").id, *id);
+                assert_eq!(spool.message(*id).await.expect("read").expect("it stays in its partition").id, *id);
             }
-            assert_eq!(due(&spool, "tell", 0).await, ids, "all are due, in their order");
+            assert_eq!(due(&spool, "notify", 0).await, ids, "all are due, in order");
             assert_eq!(spool.counts().open, ids.len() as u64);
             let newest = spool.messages(MessageFilter::default(), None, 5).await.expect("read");
             let newest: Vec<MessageId> = newest.into_iter().map(|message| message.id).collect();
@@ -536,7 +547,7 @@ fn partitions_grow_and_what_was_there_stays_and_is_known() {
 }
 
 #[test]
-fn ids_of_messages_that_went_before_an_update_are_not_given_again() {
+fn ids_removed_before_a_migration_are_not_reused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = Connection::open(folder.path().join("spool.db")).expect("a file");
     const BEFORE: usize = 8;
@@ -556,16 +567,16 @@ fn ids_of_messages_that_went_before_an_update_are_not_given_again() {
     let spool = open(folder.path());
     assert_eq!(spool.next_id(PartitionNumber(0)), MessageId(42));
     block_on(async {
-        let new = message(&spool, MessageKind::OneWay, &["tell"]);
+        let new = message(&spool, MessageKind::OneWay, &["notify"]);
         spool.accept(new.clone()).await.expect("stored");
-        spool.settle(outcome(new.id, 0, 1, Then::Done(None))).await.expect("stored");
+        spool.settle(outcome(new.id, 0, 1, LegTransition::Done(None))).await.expect("stored");
         let message = spool.message(MessageId(40)).await.expect("read").expect("it is there");
         assert_eq!(message.exchange, name("orders"));
         while spool.prune(at(200), 10).await.expect("removed") > 0 {}
         assert_eq!(spool.message(new.id).await.expect("read"), None);
     });
     drop(spool);
-    assert_eq!(open(folder.path()).next_id(PartitionNumber(0)), MessageId(44), "43 has gone");
+    assert_eq!(open(folder.path()).next_id(PartitionNumber(0)), MessageId(44), "43 was removed");
     let file = Connection::open(folder.path().join("spool.db")).expect("the file");
     let sound: String = file.query_row("PRAGMA integrity_check", (), |row| row.get(0)).expect("looked");
     assert_eq!(sound, "ok");
@@ -574,27 +585,27 @@ fn ids_of_messages_that_went_before_an_update_are_not_given_again() {
 }
 
 #[test]
-fn a_partition_goes_when_nothing_is_in_it_and_no_id_comes_again() {
+fn empty_partitions_are_removed_and_ids_are_not_reused() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open_with(folder.path(), 3).expect("the files open");
     let id = block_on(async {
         spool.put_exchange(name("orders"), "text".into(), "ann".into(), at(0)).await.expect("stored");
         for port in ["one", "two", "three", "four"] {
-            let id = taken(&spool, port, b"there").await;
-            spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+            let id = accept_received(&spool, port, b"there").await;
+            spool.settle(outcome(id, 0, 1, LegTransition::Done(None))).await.expect("stored");
         }
-        let new = message(&spool, MessageKind::OneWay, &["tell"]);
+        let new = message(&spool, MessageKind::OneWay, &["notify"]);
         let new = NewMessage { id: spool.next_id(PartitionNumber(2)), ..new };
         spool.accept(new.clone()).await.expect("stored");
         new.id
     });
     drop(spool);
-    let refused = open_with(folder.path(), 2).err().expect("something is in it").to_string();
+    let refused = open_with(folder.path(), 2).err().expect("it is not empty").to_string();
     assert!(refused.contains("spool-2.db has") && refused.contains("1 of them open"), "{refused}");
     assert!(refused.contains("start with 3 partitions or more"), "{refused}");
     let spool = open_with(folder.path(), 3).expect("nothing was changed");
     let last = block_on(async {
-        spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+        spool.settle(outcome(id, 0, 1, LegTransition::Done(None))).await.expect("stored");
         while spool.prune(at(200), 10).await.expect("removed") > 0 {}
         spool.next_id(PartitionNumber(2))
     });
@@ -603,11 +614,15 @@ fn a_partition_goes_when_nothing_is_in_it_and_no_id_comes_again() {
     assert!(!folder.path().join("spool-1.db").exists() && !folder.path().join("spool-2.db").exists());
     block_on(async {
         for port in ["one", "two", "three", "four"] {
-            assert_eq!(mark_of(&spool, port).await.as_deref(), Some(&b"there"[..]), "{port} goes on where it was");
-            taken(&spool, port, b"further").await;
+            assert_eq!(
+                mark_of(&spool, port).await.as_deref(),
+                Some(&b"there"[..]),
+                "the checkpoint of {port} is unchanged"
+            );
+            accept_received(&spool, port, b"further").await;
         }
         assert!(spool.next_id(PartitionNumber(0)) > id);
-        assert_eq!(spool.message(last).await.expect("read"), None, "there is no such partition any more");
+        assert_eq!(spool.message(last).await.expect("read"), None, "the partition was removed");
     });
     drop(spool);
     let spool = open_with(folder.path(), 3).expect("there is room again");
@@ -615,7 +630,7 @@ fn a_partition_goes_when_nothing_is_in_it_and_no_id_comes_again() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_told_and_so_is_a_wrong_number() {
+fn missing_files_and_invalid_partition_counts_are_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     for wrong in [0, 17] {
         let error = open_with(folder.path(), wrong).err().expect("refused").to_string();
@@ -629,9 +644,10 @@ fn a_file_that_is_gone_is_told_and_so_is_a_wrong_number() {
     }
 }
 
-/// Whatever of a change of their number a crash leaves, the next start ends it, and no location goes back.
+/// After a crash at any step of a change of the partition count, the next start completes or repeats it, and no
+/// checkpoint goes back.
 #[test]
-fn half_of_a_change_of_partitions_is_ended_or_done_again() {
+fn an_interrupted_change_of_partitions_is_completed_or_repeated() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |file: &str| folder.path().join(file);
     let copy = |from: &str, to: &str| {
@@ -648,7 +664,7 @@ fn half_of_a_change_of_partitions_is_ended_or_done_again() {
             assert_eq!(block_on(mark_of(spool, port)).as_deref(), Some(expected), "{port}");
         }
     };
-    // A partition was made, and nothing said that there is one.
+    // A partition file exists that the layout does not list.
     drop(open(folder.path()));
     copy("spool.db", "spool-1.db");
     let spool = open(folder.path());
@@ -659,20 +675,20 @@ fn half_of_a_change_of_partitions_is_ended_or_done_again() {
     block_on(async {
         spool.put_exchange(name("orders"), "text".into(), "ann".into(), at(0)).await.expect("stored");
         for port in ports {
-            let id = taken(&spool, port, b"there").await;
-            spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+            let id = accept_received(&spool, port, b"there").await;
+            spool.settle(outcome(id, 0, 1, LegTransition::Done(None))).await.expect("stored");
         }
         while spool.prune(at(200), 10).await.expect("removed") > 0 {}
     });
     drop(spool);
-    // It went, and was not removed any more.
+    // A partition was removed from the layout, but its file still exists.
     copy("spool-1.db", "kept");
     let spool = open(folder.path());
     all_say(&spool, b"there");
     block_on(async {
         for port in ports {
-            let id = taken(&spool, port, b"further").await;
-            spool.settle(outcome(id, 0, 1, Then::Done(None))).await.expect("stored");
+            let id = accept_received(&spool, port, b"further").await;
+            spool.settle(outcome(id, 0, 1, LegTransition::Done(None))).await.expect("stored");
         }
     });
     drop(spool);
@@ -682,11 +698,10 @@ fn half_of_a_change_of_partitions_is_ended_or_done_again() {
     }
 }
 
-/// A file from before there were partitions stays where it is, whatever is in it.
-/// A request that waits for its reply through `results`, by the key `k`.
+/// A request that waits for its reply through `results`, with the correlation key `k`.
 fn waiting(spool: &SqliteSpool, kind: MessageKind) -> NewMessage {
     let mut new = message(spool, kind, &["ask"]);
-    new.legs[0].awaits = Some(Awaits { through: name("results"), key: "k".into() });
+    new.legs[0].awaits = Some(CorrelationKey { through: name("results"), key: "k".into() });
     new
 }
 
@@ -695,17 +710,17 @@ fn later_reply(spool: &SqliteSpool, to: MessageId) -> NewMessage {
 }
 
 #[test]
-fn a_later_reply_settles_its_leg_once_and_what_comes_behind_it_is_late() {
+fn a_later_reply_settles_its_leg_once_and_further_replies_are_late() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
         let request = waiting(&spool, MessageKind::OneWay);
         spool.accept(request.clone()).await.expect("stored");
-        let awaits = || vec![Awaits { through: name("results"), key: "k".into() }];
+        let awaits = || vec![CorrelationKey { through: name("results"), key: "k".into() }];
         let found = spool.awaiting(&name("orders"), awaits()).await.expect("read").expect("there");
         assert_eq!((found.message, found.leg, found.waits), (request.id, 0, true));
-        let taken = outcome(request.id, 0, 1, Then::Await(at(90)));
-        assert_eq!(spool.settle(taken).await.expect("stored"), Settled::Stored);
+        let taken = outcome(request.id, 0, 1, LegTransition::Await(at(90)));
+        assert_eq!(spool.settle(taken).await.expect("stored"), SettleResult::Stored);
         assert_eq!(spool.expire(at(89), 10).await.expect("looked").next, Some(at(90)));
         let (first, second) = (later_reply(&spool, request.id), later_reply(&spool, request.id));
         spool.accept(first.clone()).await.expect("stored");
@@ -715,22 +730,22 @@ fn a_later_reply_settles_its_leg_once_and_what_comes_behind_it_is_late() {
         assert_eq!((asked.ending, asked.reply), (Some(Ending::Delivered), Some(first.id)));
         assert_eq!((came.kind, came.ending), (MessageKind::Reply, Some(Ending::Delivered)));
         assert_eq!(stored(second.id).await.ending, Some(Ending::Late));
-        let found = spool.awaiting(&name("orders"), awaits()).await.expect("read").expect("it did");
+        let found = spool.awaiting(&name("orders"), awaits()).await.expect("read").expect("already answered");
         assert_eq!((found.message, found.waits), (request.id, false));
         assert_eq!(spool.counts().open, 0);
     });
 }
 
 #[test]
-fn without_a_later_reply_in_time_a_leg_is_suspended_and_still_waits() {
+fn without_a_later_reply_in_time_a_leg_is_suspended_and_can_still_be_answered() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open(folder.path());
     block_on(async {
         let request = waiting(&spool, MessageKind::Request);
         let request = NewMessage { expires_at: None, ..request };
         spool.accept(request.clone()).await.expect("stored");
-        spool.settle(outcome(request.id, 0, 1, Then::Await(at(90)))).await.expect("stored");
-        let over = Over { unanswered: vec![request.id], ..Over::default() };
+        spool.settle(outcome(request.id, 0, 1, LegTransition::Await(at(90)))).await.expect("stored");
+        let over = ExpiredMessages { unanswered: vec![request.id], ..ExpiredMessages::default() };
         assert_eq!(spool.expire(at(90), 10).await.expect("looked"), over);
         let leg = &spool.message(request.id).await.expect("read").expect("there").legs[0];
         assert_eq!(
@@ -744,8 +759,9 @@ fn without_a_later_reply_in_time_a_leg_is_suspended_and_still_waits() {
     });
 }
 
+/// A spool without partitions becomes the first partition; its messages stay there.
 #[test]
-fn a_spool_of_one_file_becomes_the_first_partition() {
+fn a_spool_with_one_file_becomes_the_first_partition() {
     let folder = tempfile::tempdir().expect("a folder");
     let ports = ["one", "two", "three", "four", "five"];
     let spool = open(folder.path());
@@ -753,7 +769,7 @@ fn a_spool_of_one_file_becomes_the_first_partition() {
         spool.put_exchange(name("orders"), "text".into(), "ann".into(), at(0)).await.expect("stored");
         let mut ids = Vec::new();
         for port in ports {
-            ids.push(taken(&spool, port, b"there").await);
+            ids.push(accept_received(&spool, port, b"there").await);
         }
         (ids, keyed(&spool, "k").await.0)
     });
@@ -763,26 +779,26 @@ fn a_spool_of_one_file_becomes_the_first_partition() {
                   legs_that_await; DROP INDEX legs_awaiting; ALTER TABLE legs DROP COLUMN through; ALTER TABLE legs DROP \
                   COLUMN awaits; DROP TABLE history; DROP INDEX messages_by_key; ALTER TABLE messages DROP COLUMN sender; \
                   CREATE UNIQUE INDEX messages_by_key ON messages (exchange, port, key) WHERE key IS NOT NULL";
-    file.execute_batch(before).expect("as it was");
-    file.pragma_update(None, "user_version", 7).expect("as it was");
+    file.execute_batch(before).expect("the earlier schema");
+    file.pragma_update(None, "user_version", 7).expect("the earlier version");
     drop(file);
-    let spool = open_with(folder.path(), 4).expect("it goes forward");
+    let spool = open_with(folder.path(), 4).expect("it is migrated");
     block_on(async {
         for (port, id) in ports.into_iter().zip(ids) {
             assert_eq!(mark_of(&spool, port).await.as_deref(), Some(&b"there"[..]), "{port}");
             assert_eq!(spool.partition_of(id), PartitionNumber(0));
             assert_eq!(spool.message(id).await.expect("read").expect("there").port, name(port));
         }
-        assert_eq!(keyed(&spool, "k").await.1, Accepted::Known(key));
+        assert_eq!(keyed(&spool, "k").await.1, MessageAcceptance::Known(key));
     });
 }
 
 #[test]
-fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
+fn aggregated_messages_stay_in_one_partition_and_replies_are_stored_with_their_requests() {
     let folder = tempfile::tempdir().expect("a folder");
     let spool = open_with(folder.path(), 4).expect("the files open");
     block_on(async {
-        let gather = Gather {
+        let gather = AggregationRule {
             key: "k".into(),
             form: "f".into(),
             count_max: 3,
@@ -792,17 +808,18 @@ fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
         };
         let mut members = Vec::new();
         for _ in 0..3 {
-            let home = spool.partition_for(&name("orders"), &name("intake"), Beside::Port).await.expect("known");
+            let home =
+                spool.partition_for(&name("orders"), &name("intake"), PartitionAffinity::Port).await.expect("known");
             let new = NewMessage { id: spool.next_id(home), ..message(&spool, MessageKind::OneWay, &[]) };
             members.push(new.id);
-            let taken = TakenMessage { whole: new, parts: None, gather: Some(gather.clone()) };
+            let taken = ReceivedMessage { whole: new, parts: None, gather: Some(gather.clone()) };
             spool.accept(taken).await.expect("stored");
         }
-        let (groups, next) = spool.due_gatherings(&[name("orders")], at(0), 10).await.expect("read");
+        let (groups, next) = spool.due_groups(&[name("orders")], at(0), 10).await.expect("read");
         assert_eq!((groups.len(), next), (1, None), "they are one group");
-        let gathered = spool.gathered(&groups[0]).await.expect("read");
+        let gathered = spool.group_messages(&groups[0]).await.expect("read");
         assert_eq!(gathered.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), members);
-        let whole = message(&spool, MessageKind::OneWay, &["tell"]);
+        let whole = message(&spool, MessageKind::OneWay, &["notify"]);
         let whole = NewMessage { id: spool.next_id(groups[0].partition), ..whole };
         assert!(spool.assemble(&groups[0], members, whole).await.expect("stored"));
         assert_eq!(spool.counts().open, 1);
@@ -812,10 +829,10 @@ fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
             spool.accept(request.clone()).await.expect("stored");
             let partition = spool.partition_of(request.id);
             let answer = reply(&spool, request.id).map(|reply| NewMessage { id: spool.next_id(partition), ..*reply });
-            let done = Then::Done(answer.map(Box::new));
-            assert_eq!(spool.settle(outcome(request.id, 0, 1, done)).await.expect("stored"), Settled::Answered);
+            let done = LegTransition::Done(answer.map(Box::new));
+            assert_eq!(spool.settle(outcome(request.id, 0, 1, done)).await.expect("stored"), SettleResult::Answered);
         }
-        // Each partition ends its own, and all are told at once.
+        // Each partition ends its expired messages; the result contains all of them.
         let mut waiting = Vec::new();
         for number in 0..4 {
             let request = message(&spool, MessageKind::Request, &["ask"]);
@@ -829,9 +846,9 @@ fn what_is_gathered_stays_together_and_replies_are_beside_their_requests() {
     });
 }
 
-/// Whatever becomes of legs, several partitions read them in the order of one.
+/// For random outcomes of legs, several partitions return legs in the same order as one.
 #[test]
-fn legs_of_partitions_are_read_as_if_they_were_one() {
+fn legs_of_several_partitions_are_read_in_the_order_of_one() {
     let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     let cases = std::env::var("CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
     println!("SEED={seed} CASES={cases}");
@@ -844,8 +861,8 @@ fn legs_of_partitions_are_read_as_if_they_were_one() {
 }
 
 async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
-    let (exchange, port) = (name("orders"), name("tell"));
-    // The ids of each message in both.
+    let (exchange, port) = (name("orders"), name("notify"));
+    // The ids of each message in both spools.
     let mut ids: Vec<[MessageId; 2]> = Vec::new();
     for turn in 0..120 {
         for _ in 0..random.usize(1..4) {
@@ -857,8 +874,9 @@ async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
             let (came, body) = (at(turn), Bytes::from(vec![b'x'; random.usize(1..40)]));
             let mut pair = [MessageId(0); 2];
             for (spool, id) in spools.iter().zip(&mut pair) {
-                *id = spool.next_id(spool.partition_for(&exchange, &port, Beside::Nothing).await.expect("known"));
-                let mut new = message(spool, MessageKind::OneWay, &["tell"]);
+                *id = spool
+                    .next_id(spool.partition_for(&exchange, &port, PartitionAffinity::Nothing).await.expect("known"));
+                let mut new = message(spool, MessageKind::OneWay, &["notify"]);
                 (new.id, new.body, new.accepted_at) = (*id, body.clone(), came);
                 (new.legs[0].lane, new.legs[0].ahead) = (lane.clone(), ahead);
                 spool.accept(new).await.expect("stored");
@@ -869,9 +887,9 @@ async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
         for (at_spool, spool) in spools.iter().enumerate() {
             let id = ids[chosen][at_spool];
             let then = match kind {
-                0 => Then::Done(None),
-                1 => Then::Retry(at(turn + later)),
-                2 => Then::Suspend(None),
+                0 => LegTransition::Done(None),
+                1 => LegTransition::Retry(at(turn + later)),
+                2 => LegTransition::Suspend(None),
                 _ => {
                     spool.resume_legs(vec![(id, 0)], "op", at(turn)).await.expect("stored");
                     continue;
@@ -900,27 +918,27 @@ async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
 const ORDERS: [LegOrder; 4] =
     [LegOrder::Due, LegOrder::Rank, LegOrder::Lanes { stops: true }, LegOrder::Lanes { stops: false }];
 
-/// A message may leave under an id before it is stored: a start after a crash does not give that out again.
+/// A message may be sent under its id before it is stored; after a crash, such an id must not be assigned again.
 #[tokio::test]
-async fn ids_that_are_taken_are_not_given_out_after_a_restart() {
+async fn reserved_ids_are_not_assigned_after_a_restart() {
     for partitions in [1, 3] {
         let folder = tempfile::tempdir().expect("a folder");
         let spool = open_with(folder.path(), partitions).expect("the files open");
         let taking = async {
-            while !spool.is_taken(MessageId(1)) {
+            while !spool.is_reserved(MessageId(1)) {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(Duration::from_secs(60), taking).await.expect("in time");
-        // More are taken meanwhile, but slower than this.
+        // More ids are reserved meanwhile, but more slowly than they are used here.
         let mut ids = (0..1 << 20).map(|_| spool.next_id(PartitionNumber(partitions - 1)));
         let mut known = None;
         let unknown = ids.find(|id| {
-            let is_taken = spool.is_taken(*id);
-            known = is_taken.then_some(*id).or(known);
-            !is_taken
+            let is_reserved = spool.is_reserved(*id);
+            known = is_reserved.then_some(*id).or(known);
+            !is_reserved
         });
-        let (known, unknown) = (known.expect("some are taken"), unknown.expect("not all are taken"));
+        let (known, unknown) = (known.expect("some are reserved"), unknown.expect("not all are reserved"));
         assert!(known < unknown);
         drop(ids);
         drop(spool);

@@ -42,18 +42,22 @@ fn block(goes_at: i64, entries: Entries) -> NewBlock {
     NewBlock { exchange: name("orders"), goes_at: Timestamp(goes_at), entries }
 }
 
-fn findable(message: u64, at: i64, value: &str) -> Findable {
-    Findable { message: MessageId(message), at: Timestamp(at), properties: vec![(name("order"), value.into())] }
+fn findable(message: u64, at: i64, value: &str) -> IndexedProperties {
+    IndexedProperties {
+        message: MessageId(message),
+        at: Timestamp(at),
+        properties: vec![(name("order"), value.into())],
+    }
 }
 
-/// Removes what is over at 100.
-async fn remove_over(tracking: &SqliteTracking) {
-    let over = tracking.over(Timestamp(100)).await.expect("read");
+/// Removes blocks whose retention ends at 100.
+async fn remove_expired(tracking: &SqliteTracking) {
+    let over = tracking.expired_blocks(Timestamp(100)).await.expect("read");
     tracking.replace(over.iter().map(|block| block.id).collect(), Vec::new()).await.expect("removed");
 }
 
-fn search(value: &str) -> Search {
-    Search {
+fn search(value: &str) -> PropertySearch {
+    PropertySearch {
         exchange: name("orders"),
         property: name("order"),
         value: value.into(),
@@ -64,7 +68,7 @@ fn search(value: &str) -> Search {
 }
 
 #[test]
-fn bodies_are_found_by_their_message_until_their_time_is_over() {
+fn bodies_are_found_by_message_until_their_retention_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let tracking = open(folder.path(), 1 << 20);
     block_on(async {
@@ -77,7 +81,7 @@ fn bodies_are_found_by_their_message_until_their_time_is_over() {
         assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [first, cut, late.clone()]);
         assert_eq!(tracking.bodies(MessageId(2)).await.expect("read"), [other]);
         let full = tracking.bytes();
-        remove_over(&tracking).await;
+        remove_expired(&tracking).await;
         assert!(tracking.bytes() < full && tracking.bytes() > 0);
         assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [late]);
         assert!(tracking.bodies(MessageId(2)).await.expect("read").is_empty());
@@ -88,7 +92,7 @@ fn bodies_are_found_by_their_message_until_their_time_is_over() {
 }
 
 #[test]
-fn a_body_that_its_message_had_before_is_kept_once() {
+fn a_repeated_body_of_a_message_is_stored_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let tracking = open(folder.path(), 1 << 20);
     let (order, answer) = ("o".repeat(1_000), "a".repeat(1_000));
@@ -117,13 +121,13 @@ fn a_body_that_its_message_had_before_is_kept_once() {
                 expected.retain(|body| body.message == MessageId(message));
                 assert_eq!(tracking.bodies(MessageId(message)).await.expect("read"), expected);
             }
-            remove_over(&tracking).await;
+            remove_expired(&tracking).await;
         });
     }
 }
 
 #[test]
-fn a_body_that_is_said_to_be_where_there_is_none_is_damage() {
+fn a_reference_to_a_missing_body_is_damage() {
     for before in ["0", "1", "4294967295"] {
         let head = format!(r#"[1,"sent","intake",null,1,"text/plain",5,null,{before}]"#);
         let packed = packing::packed_head(&head);
@@ -133,46 +137,49 @@ fn a_body_that_is_said_to_be_where_there_is_none_is_damage() {
 }
 
 #[test]
-fn messages_are_found_by_a_value_within_a_time_page_by_page() {
+fn messages_are_found_by_value_and_time_page_by_page() {
     let folder = tempfile::tempdir().expect("a folder");
     let tracking = open(folder.path(), 1 << 20);
     block_on(async {
         let many = (1..=5).map(|message| findable(message, i64::try_from(message).expect("small") * 10, "7"));
-        let entries = Entries::Findable(many.chain([findable(9, 30, "8")]).collect());
+        let entries = Entries::Properties(many.chain([findable(9, 30, "8")]).collect());
         tracking.keep(vec![block(100, entries)]).await.expect("kept");
         let ids = |found: Vec<(Timestamp, MessageId)>| found.into_iter().map(|(_, id)| id.0).collect::<Vec<_>>();
         let first = tracking.find(search("7"), 2).await.expect("found");
         assert_eq!(ids(first.clone()), [5, 4]);
-        let next = Search { after: first.last().copied(), ..search("7") };
+        let next = PropertySearch { after: first.last().copied(), ..search("7") };
         assert_eq!(ids(tracking.find(next, 9).await.expect("found")), [3, 2, 1]);
-        let within = Search { since: Timestamp(20), until: Timestamp(40), ..search("7") };
+        let within = PropertySearch { since: Timestamp(20), until: Timestamp(40), ..search("7") };
         assert_eq!(ids(tracking.find(within, 9).await.expect("found")), [3, 2]);
         assert_eq!(tracking.progress(&name("orders")).await.expect("read"), Some(MessageId(9)));
-        remove_over(&tracking).await;
+        remove_expired(&tracking).await;
         assert!(tracking.find(search("7"), 9).await.expect("found").is_empty());
     });
 }
 
 #[test]
-fn what_is_still_there_is_kept_in_place_of_what_is_over() {
+fn blocks_with_existing_messages_replace_expired_blocks() {
     let folder = tempfile::tempdir().expect("a folder");
     let tracking = open(folder.path(), 1 << 20);
     block_on(async {
-        let one = block(100, Entries::Findable(vec![findable(1, 10, "7"), findable(2, 20, "7")]));
+        let one = block(100, Entries::Properties(vec![findable(1, 10, "7"), findable(2, 20, "7")]));
         let bodies = bodies(&[body(3, TrackPoint::Received, 1, "hello")]);
         tracking
-            .keep(vec![block(90, bodies), one, block(101, Entries::Findable(vec![findable(4, 30, "7")]))])
+            .keep(vec![block(90, bodies), one, block(101, Entries::Properties(vec![findable(4, 30, "7")]))])
             .await
             .expect("kept");
-        let over = tracking.over(Timestamp(100)).await.expect("read");
-        let told: Vec<Vec<u64>> =
+        let over = tracking.expired_blocks(Timestamp(100)).await.expect("read");
+        let messages: Vec<Vec<u64>> =
             over.iter().map(|block| block.findable.iter().map(|found| found.message.0).collect()).collect();
-        assert_eq!(told, [vec![], vec![1, 2]]);
+        assert_eq!(messages, [vec![], vec![1, 2]]);
         let ids = over.iter().map(|block| block.id).collect();
-        tracking.replace(ids, vec![block(200, Entries::Findable(vec![findable(2, 20, "7")]))]).await.expect("replaced");
+        tracking
+            .replace(ids, vec![block(200, Entries::Properties(vec![findable(2, 20, "7")]))])
+            .await
+            .expect("replaced");
         let found = tracking.find(search("7"), 9).await.expect("found");
         assert_eq!(found.into_iter().map(|(_, id)| id.0).collect::<Vec<_>>(), [4, 2]);
-        assert!(tracking.over(Timestamp(100)).await.expect("read").is_empty());
+        assert!(tracking.expired_blocks(Timestamp(100)).await.expect("read").is_empty());
         assert!(tracking.bodies(MessageId(3)).await.expect("read").is_empty());
     });
     let bytes = tracking.bytes();
@@ -181,7 +188,7 @@ fn what_is_still_there_is_kept_in_place_of_what_is_over() {
 }
 
 #[test]
-fn what_is_too_much_goes_before_its_time() {
+fn blocks_above_the_limit_are_removed_early() {
     let folder = tempfile::tempdir().expect("a folder");
     let tracking = open(folder.path(), 1_000);
     block_on(async {
@@ -196,13 +203,13 @@ fn what_is_too_much_goes_before_its_time() {
             assert!(tracking.bytes() <= 1_000, "{}", tracking.bytes());
         }
         assert!(gone > 0);
-        assert!(tracking.bodies(MessageId(1)).await.expect("read").is_empty(), "the oldest went");
+        assert!(tracking.bodies(MessageId(1)).await.expect("read").is_empty(), "the oldest was removed");
         assert_eq!(tracking.bodies(MessageId(20)).await.expect("read").len(), 1);
     });
 }
 
 #[test]
-fn what_is_set_is_kept() {
+fn settings_are_stored() {
     let folder = tempfile::tempdir().expect("a folder");
     let tracking = open(folder.path(), 1 << 20);
     let switch = TrackSwitch { points: vec![TrackPoint::Sent], sample_percent: 5 };
@@ -222,12 +229,12 @@ fn what_is_set_is_kept() {
 }
 
 #[test]
-fn bodies_of_files_of_before_are_still_found() {
+fn bodies_in_files_of_the_first_version_are_still_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let old = [body(20_000, TrackPoint::Received, 1, "hello"), body(20_016, TrackPoint::Received, 1, "bye")];
     {
         let file = Connection::open(folder.path().join("tracking.db")).expect("a new file");
-        file.execute_batch(MIGRATIONS[0]).expect("the tables of then");
+        file.execute_batch(MIGRATIONS[0]).expect("the first schema");
         let packed = packing::packed_as_objects(&old);
         let row = (1, "orders", BODIES, 100, packed.len(), &packed);
         file.execute("INSERT INTO blocks VALUES (?1, ?2, ?3, ?4, ?5, ?6)", row).expect("a block");
@@ -241,9 +248,31 @@ fn bodies_of_files_of_before_are_still_found() {
         for body in &old {
             assert_eq!(tracking.bodies(body.message).await.expect("read"), std::slice::from_ref(body));
         }
-        assert!(tracking.bodies(MessageId(20_032)).await.expect("read").is_empty(), "its stretch has bodies of others");
-        remove_over(&tracking).await;
+        assert!(tracking.bodies(MessageId(20_032)).await.expect("read").is_empty(), "its stretch has other messages");
+        remove_expired(&tracking).await;
         assert_eq!(tracking.bytes(), 0);
         assert!(tracking.bodies(old[0].message).await.expect("read").is_empty());
     });
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_a_new_one_begins() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tracking.db");
+    for text in ["no database at all, but a text", "damaged once more"] {
+        std::fs::write(&file, text.repeat(200)).expect("written");
+        let tracking = open(folder.path(), 1 << 20);
+        assert_eq!(tracking.bytes(), 0);
+        let bodies = bodies(&[body(1, TrackPoint::Received, 1, "kept")]);
+        block_on(tracking.keep(vec![block(100, bodies)])).expect("it can be written");
+        drop(tracking);
+        let kept = std::fs::read_to_string(folder.path().join("tracking.db.damaged")).expect("it is kept");
+        assert!(kept.starts_with(text), "{kept}");
+        for ending in ["", "-wal", "-shm"] {
+            let leftover = folder.path().join(format!("tracking.db{ending}"));
+            if leftover.exists() {
+                std::fs::remove_file(leftover).expect("removed");
+            }
+        }
+    }
 }

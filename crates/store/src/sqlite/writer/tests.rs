@@ -22,12 +22,12 @@ fn open(folder: &Path) -> Database {
     Database::open(&folder.join("notes.db"), &OPTIONS).expect("the file opens")
 }
 
-/// The size of the log; 0 without one.
+/// Size of the WAL; 0 without one.
 fn log_bytes(folder: &Path) -> u64 {
     std::fs::metadata(folder.join("notes.db-wal")).map_or(0, |log| log.len())
 }
 
-/// Why a file does not open.
+/// Error of opening a file.
 fn refusal(path: &Path, options: &Options) -> StoreError {
     Database::open(path, options).err().expect("the file is refused")
 }
@@ -37,7 +37,7 @@ fn note(connection: &Connection, text: &str) -> Result<(), StoreError> {
 }
 
 async fn write_note(database: &Database, text: &'static str) -> Result<(), StoreError> {
-    database.write_one(move |connection, _| note(connection, text)).await
+    database.write_statement(move |connection, _| note(connection, text)).await
 }
 
 async fn notes(database: &Database) -> Vec<String> {
@@ -49,7 +49,7 @@ async fn notes(database: &Database) -> Vec<String> {
     read.await.expect("notes are read")
 }
 
-/// Holds the writer inside a job until it is let go, so that what is sent meanwhile becomes one group.
+/// Blocks the writer inside a job until it is released, so that jobs sent meanwhile form one group.
 fn hold(database: &Database) -> mpsc::Sender<()> {
     let (held, is_held) = mpsc::channel();
     let (let_go, gone) = mpsc::channel();
@@ -58,13 +58,13 @@ fn hold(database: &Database) -> mpsc::Sender<()> {
         gone.recv().expect("the test lets go");
         Ok(())
     };
-    database.submit(Undo::Itself, once(job), |_| ());
+    database.submit(Undo::Statement, once(job), |_| ());
     is_held.recv().expect("the writer runs the job");
     let_go
 }
 
 #[test]
-fn a_job_that_fails_is_undone_alone() {
+fn a_failed_job_is_rolled_back_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     block_on(async {
@@ -109,7 +109,7 @@ fn a_job_that_fails_is_undone_alone() {
 }
 
 #[test]
-fn jobs_that_may_run_again_are_undone_together_and_stored_alone() {
+fn retryable_jobs_are_rolled_back_together_and_stored_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     block_on(async {
@@ -117,7 +117,7 @@ fn jobs_that_may_run_again_are_undone_together_and_stored_alone() {
         let (ran, woken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let again = |text: &'static str, end: fn() -> Result<(), StoreError>| {
             let (ran, woken) = (ran.clone(), woken.clone());
-            database.write_again(move |connection, after| {
+            database.write_retryable(move |connection, after| {
                 ran.fetch_add(1, Ordering::SeqCst);
                 let woken = woken.clone();
                 after.run(move || {
@@ -148,18 +148,18 @@ fn jobs_that_may_run_again_are_undone_together_and_stored_alone() {
 }
 
 #[test]
-fn what_ran_before_a_job_that_runs_once_is_not_undone_with_it() {
+fn jobs_before_a_non_retryable_job_are_not_rolled_back_with_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     block_on(async {
         let let_go = hold(&database);
         let (first, failed, second, ()) = tokio::join!(
-            database.write_again(|connection, _| note(connection, "first")),
+            database.write_retryable(|connection, _| note(connection, "first")),
             database.write(|connection, _| {
                 note(connection, "half of it")?;
                 Err::<(), _>(StoreError::Missing("the other half".to_owned()))
             }),
-            database.write_again(|connection, _| note(connection, "second")),
+            database.write_retryable(|connection, _| note(connection, "second")),
             async { let_go.send(()).expect("held") }
         );
         assert!(matches!(failed, Err(StoreError::Missing(_))), "{failed:?}");
@@ -168,7 +168,7 @@ fn what_ran_before_a_job_that_runs_once_is_not_undone_with_it() {
     });
 }
 
-/// What a random job does: so many notes, and then it succeeds, fails or panics.
+/// Plan of a random job: some notes, then success, an error or a panic.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     undo: Undo,
@@ -183,33 +183,36 @@ enum End {
     Panic,
 }
 
-fn random_plan(luck: &mut fastrand::Rng) -> Plan {
-    match luck.choice([Undo::All, Undo::All, Undo::All, Undo::Savepoint, Undo::Itself]).expect("some") {
-        // It must not fail after its statement.
-        Undo::Itself if luck.bool() => Plan { undo: Undo::Itself, notes: 0, end: End::Error },
-        Undo::Itself => Plan { undo: Undo::Itself, notes: 1, end: End::Success },
+fn random_plan(rng: &mut fastrand::Rng) -> Plan {
+    match rng
+        .choice([Undo::Transaction, Undo::Transaction, Undo::Transaction, Undo::Savepoint, Undo::Statement])
+        .expect("some")
+    {
+        // A job must not fail after its statement.
+        Undo::Statement if rng.bool() => Plan { undo: Undo::Statement, notes: 0, end: End::Error },
+        Undo::Statement => Plan { undo: Undo::Statement, notes: 1, end: End::Success },
         undo => {
-            let end = luck.choice([End::Success, End::Success, End::Success, End::Error, End::Panic]).expect("some");
-            Plan { undo, notes: luck.usize(0..4), end }
+            let end = rng.choice([End::Success, End::Success, End::Success, End::Error, End::Panic]).expect("some");
+            Plan { undo, notes: rng.usize(0..4), end }
         }
     }
 }
 
-/// Whatever jobs a commit is made of: each one's writes are all there, in the order of the jobs, or none of them, and what
-/// it wants done afterwards is done once.
+/// For any mix of jobs in a commit: the writes of each job are all stored, in order of the jobs, or none of them; its
+/// after-commit actions run exactly once.
 #[test]
-fn each_job_of_a_commit_is_whole_or_not_there() {
+fn each_job_of_a_commit_is_atomic() {
     let seed =
         std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     println!("TOCSIN_SEED={seed}");
-    let mut luck = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     let mut expected = Vec::new();
     for commit in 0..100 {
         let let_go = hold(&database);
-        let (told, hears) = mpsc::channel();
-        let plans: Vec<Plan> = (0..luck.usize(1..12)).map(|_| random_plan(&mut luck)).collect();
+        let (results, received) = mpsc::channel();
+        let plans: Vec<Plan> = (0..rng.usize(1..12)).map(|_| random_plan(&mut rng)).collect();
         for (place, plan) in plans.iter().copied().enumerate() {
             let done = Arc::new(AtomicU64::new(0));
             let work = {
@@ -229,19 +232,19 @@ fn each_job_of_a_commit_is_whole_or_not_there() {
                     }
                 }
             };
-            let told = told.clone();
+            let results = results.clone();
             let answer = move |result: Result<(), StoreError>| {
-                told.send((place, result.is_ok(), done.load(Ordering::SeqCst))).expect("the test waits");
+                results.send((place, result.is_ok(), done.load(Ordering::SeqCst))).expect("the test waits");
             };
             match plan.undo {
-                Undo::All => database.submit(Undo::All, work, answer),
+                Undo::Transaction => database.submit(Undo::Transaction, work, answer),
                 undo => database.submit(undo, once(work), answer),
             }
         }
         let_go.send(()).expect("held");
         for (place, plan) in plans.iter().enumerate() {
             let succeeds = plan.end == End::Success;
-            let answer = hears.recv().expect("an answer");
+            let answer = received.recv().expect("an answer");
             assert_eq!(answer, (place, succeeds, u64::from(succeeds)), "commit {commit} of {plans:?}");
             let notes = (0..plan.notes).filter(|_| succeeds);
             expected.extend(notes.map(|number| format!("{commit} {place} {number}")));
@@ -252,28 +255,28 @@ fn each_job_of_a_commit_is_whole_or_not_there() {
     assert_eq!(block_on(notes(&open(folder.path()))), expected);
 }
 
-/// So that a claim, which a step holds until its commit, can be given back by whoever hears of the failure.
+/// A claim that a step holds until its commit can be released as soon as the caller sees the failure.
 #[test]
-fn what_a_failed_job_held_is_free_when_its_caller_hears() {
+fn a_failed_job_releases_what_it_held_before_its_caller_is_answered() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
-    let (told, hears) = mpsc::channel();
+    let (results, received) = mpsc::channel();
     let submit = |result: Result<(), StoreError>| {
         let held = Arc::new(());
-        let (claim, told) = (held.clone(), told.clone());
+        let (claim, results) = (held.clone(), results.clone());
         let job = move |_: &Connection, after: &mut AfterCommit| {
             after.run(move || drop(claim));
             result
         };
         let answer = move |result: Result<(), StoreError>| {
-            told.send((result.is_ok(), Arc::strong_count(&held))).expect("the test waits");
+            results.send((result.is_ok(), Arc::strong_count(&held))).expect("the test waits");
         };
         database.submit(Undo::Savepoint, once(job), answer);
     };
     submit(Ok(()));
-    assert_eq!(hears.recv().expect("an answer"), (true, 1));
+    assert_eq!(received.recv().expect("an answer"), (true, 1));
     submit(Err(StoreError::Missing("a note".to_owned())));
-    assert_eq!(hears.recv().expect("an answer"), (false, 1), "the job failed");
+    assert_eq!(received.recv().expect("an answer"), (false, 1), "the job failed");
 
     let let_go = hold(&database);
     let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
@@ -281,7 +284,7 @@ fn what_a_failed_job_held_is_free_when_its_caller_hears() {
     submit(Err(store_error(rusqlite::Error::SqliteFailure(cause, None))));
     let_go.send(()).expect("held");
     for _ in 0..2 {
-        assert_eq!(hears.recv().expect("an answer"), (false, 1), "the commit of the group failed");
+        assert_eq!(received.recv().expect("an answer"), (false, 1), "the commit of the group failed");
     }
 }
 
@@ -292,7 +295,7 @@ fn after_an_io_error_nothing_is_acknowledged() {
     block_on(async {
         write_note(&database, "before").await.expect("stored");
         let let_go = hold(&database);
-        let breaks = database.write_one(|_, _| {
+        let breaks = database.write_statement(|_, _| {
             let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
             Err::<(), _>(store_error(rusqlite::Error::SqliteFailure(cause, None)))
         });
@@ -320,11 +323,11 @@ fn after_an_io_error_nothing_is_acknowledged() {
 }
 
 #[test]
-fn a_full_file_refuses_and_recovers() {
+fn a_full_file_refuses_writes_and_recovers() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     let bound_pages = |pages: i64| {
-        database.write_one(move |connection, _| {
+        database.write_statement(move |connection, _| {
             connection.query_row(&format!("PRAGMA max_page_count = {pages}"), (), |_| Ok(())).map_err(store_error)
         })
     };
@@ -342,12 +345,13 @@ fn a_full_file_refuses_and_recovers() {
             }
         };
         assert!(matches!(full, StoreError::Full(_)), "{full}");
-        let full = database.write_again(|connection, _| note(connection, &"x".repeat(10_000))).await;
+        let full = database.write_retryable(|connection, _| note(connection, &"x".repeat(10_000))).await;
         assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
         assert!(stored > 0);
         assert_eq!(notes(&database).await.len(), 2 * stored, "a whole write is there, or nothing of it");
-        let removed = database
-            .write_one(|connection, _| connection.execute("DELETE FROM notes WHERE id = 1", ()).map_err(store_error));
+        let removed = database.write_statement(|connection, _| {
+            connection.execute("DELETE FROM notes WHERE id = 1", ()).map_err(store_error)
+        });
         assert_eq!(removed.await.expect("what needs no room goes on"), 1);
         bound_pages(1_000).await.expect("there is room again");
         write_note(&database, "room").await.expect("stored");
@@ -363,7 +367,7 @@ fn too_many_waiting_writes_are_refused() {
     for _ in 0..WAITING_WRITES_MAX {
         let answer = answer.clone();
         let job = |connection: &Connection, _: &mut AfterCommit| note(connection, "waits");
-        database.submit(Undo::Itself, job, move |result| answer.send(result).expect("counted"));
+        database.submit(Undo::Statement, job, move |result| answer.send(result).expect("counted"));
     }
     assert!(matches!(block_on(write_note(&database, "one too many")), Err(StoreError::Full(_))));
     let_go.send(()).expect("held");
@@ -373,12 +377,12 @@ fn too_many_waiting_writes_are_refused() {
 }
 
 #[test]
-fn the_log_stays_short() {
+fn the_wal_stays_short() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     block_on(async {
         for _ in 0..100 {
-            database.write_one(|connection, _| note(connection, &"x".repeat(200_000))).await.expect("stored");
+            database.write_statement(|connection, _| note(connection, &"x".repeat(200_000))).await.expect("stored");
         }
     });
     let log_bytes = log_bytes(folder.path());
@@ -390,13 +394,48 @@ fn one_process_at_a_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     let refused = refusal(&folder.path().join("notes.db"), &OPTIONS);
-    assert!(refused.to_string().contains("another process works with"), "{refused}");
+    assert!(refused.to_string().contains("another process uses"), "{refused}");
     drop(database);
     open(folder.path());
 }
 
 #[test]
-fn a_schema_only_goes_forward() {
+fn a_database_that_is_gone_or_empty_is_not_replaced_by_a_new_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notes.db");
+    drop(open(folder.path()));
+    for lose in [|path: &Path| std::fs::remove_file(path), |path: &Path| std::fs::write(path, "")] {
+        let whole = std::fs::read(&path).expect("it was created");
+        lose(&path).expect("lost");
+        let refused = refusal(&path, &OPTIONS);
+        assert!(matches!(&refused, StoreError::Damaged(why) if why.contains("missing or empty")), "{refused:?}");
+        std::fs::write(&path, whole).expect("restored");
+        drop(open(folder.path()));
+    }
+    // Files whose data may be lost, such as tracking, are created again.
+    std::fs::remove_file(&path).expect("lost");
+    drop(Database::open(&path, &Options { synced: false, ..OPTIONS }).expect("a new one"));
+    // The operator's decision.
+    std::fs::remove_file(&path).expect("lost");
+    std::fs::remove_file(folder.path().join("notes.db.lock")).expect("removed");
+    drop(open(folder.path()));
+}
+
+#[test]
+fn only_its_owner_reads_a_new_database() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    block_on(write_note(&database, "a")).expect("written");
+    for entry in std::fs::read_dir(folder.path()).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let mode = entry.metadata().expect("metadata").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", entry.path().display());
+    }
+}
+
+#[test]
+fn a_schema_only_migrates_forward() {
     let folder = tempfile::tempdir().expect("a folder");
     block_on(write_note(&open(folder.path()), "kept")).expect("stored");
     let newer = Options { migrations: const { &[NOTES, "ALTER TABLE notes ADD COLUMN author TEXT"] }, ..OPTIONS };
@@ -409,7 +448,7 @@ fn a_schema_only_goes_forward() {
 }
 
 #[test]
-fn a_migration_that_fails_leaves_the_file_as_it_was() {
+fn a_failed_migration_leaves_the_file_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
     block_on(write_note(&open(folder.path()), "kept")).expect("stored");
     let broken = Options { migrations: const { &[NOTES, "DELETE FROM notes; SELECT * FROM nothing"] }, ..OPTIONS };
@@ -438,7 +477,7 @@ fn readers_do_not_write() {
 fn intake_stops_before_the_disk_is_full() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("notes.db");
-    FreeSpace::beside(&path, 0).check().expect("switched off");
-    FreeSpace::beside(&path, 1).check().expect("a byte is free");
-    assert!(matches!(FreeSpace::beside(&path, u64::MAX).check(), Err(StoreError::Full(_))));
+    FreeSpace::of(&path, 0).check().expect("switched off");
+    FreeSpace::of(&path, 1).check().expect("a byte is free");
+    assert!(matches!(FreeSpace::of(&path, u64::MAX).check(), Err(StoreError::Full(_))));
 }

@@ -1,6 +1,0 @@
-//! Whose marks.
-
-use tocsin_model::id::Name;
-
-/// A source, by its application and its name.
-pub type SourceKey = (Name, Name);

@@ -1,0 +1,227 @@
+//! Differential test: random operations have the same results on every backend.
+
+use super::*;
+
+/// Applies the same random operations to both backends, and compares each result and the final state.
+#[test]
+fn the_backends_agree() {
+    let seed =
+        std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("TOCSIN_SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = MemoryRecords::with_changes_kept(CHANGES_KEPT_IN_TESTS).expect("random numbers");
+    let mut sqlite = Arc::new(open(folder.path()));
+    let mut history: BTreeMap<ChangeSequence, Vec<IndexedSubscription>> = BTreeMap::new();
+    for step in 0..600 {
+        let saved = rng.clone();
+        let expected = block_on(random_operation(&memory, &mut rng, step));
+        let found = block_on(random_operation(&*sqlite, &mut saved.clone(), step));
+        assert_eq!(found, expected, "step {step}");
+        assert_eq!(sqlite.counts(), memory.counts(), "step {step}");
+        assert_eq!(block_on(class_counts(&*sqlite)), block_on(class_counts(&memory)), "step {step}");
+        assert_eq!(newest(&*sqlite), newest(&memory), "step {step}");
+        // Snapshots equal the state recorded at the time.
+        // A snapshot of the past has no `enabled_at`, which only scheduled rules read, from the present.
+        let now = block_on(memory.indexed_subscriptions(&name("a"), None, usize::MAX)).expect("read");
+        let now = now.into_iter().map(|indexed| IndexedSubscription { enabled_at: None, ..indexed }).collect();
+        history.insert(newest(&memory), now);
+        let (at, expected) = rng.choice(&history).expect("there is a past");
+        let everything = [SubscriptionId(0)..=SubscriptionId(u64::MAX)];
+        let found = block_on(sqlite.indexed_at(&name("a"), &everything, *at)).expect("read");
+        assert!(found == *expected, "step {step} as of {at:?}: {found:#?} instead of {expected:#?}");
+        let found = block_on(memory.indexed_at(&name("a"), &everything, *at)).expect("read");
+        assert!(found == *expected, "step {step} as of {at:?} in memory: {found:#?} instead of {expected:#?}");
+        if step % 200 == 199 {
+            drop(sqlite);
+            sqlite = Arc::new(open(folder.path()));
+        }
+    }
+    let everything = async |records: &dyn Records| {
+        let subscribers = records.subscribers(&SubscriberFilter::default(), None, usize::MAX).await;
+        let subscriptions = records.subscriptions(&SubscriptionFilter::default(), None, usize::MAX).await;
+        let ids: Vec<_> = (0..1_000).map(SubscriptionId).collect();
+        let recipients = records.recipients(&ids).await;
+        let indexed = records.indexed_subscriptions(&name("a"), None, usize::MAX).await;
+        let segments = records.segments(None, usize::MAX).await;
+        let changes =
+            records.changes(ChangeSequence(newest(records).0.saturating_sub(CHANGES_KEPT_IN_TESTS)), usize::MAX).await;
+        let suppressions = records.suppressions(&SuppressionFilter::all(at(0)), None, usize::MAX).await;
+        format!(
+            "{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{segments:#?}{suppressions:#?}{changes:#?}"
+        )
+    };
+    assert!(block_on(everything(&*sqlite)) == block_on(everything(&memory)), "the backends differ in the end");
+}
+
+async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: i64) -> String {
+    fn pick(rng: &mut fastrand::Rng, names: &[&str]) -> Name {
+        name(names[rng.usize(..names.len())])
+    }
+    fn pick_id(rng: &mut fastrand::Rng) -> SubscriberId {
+        subscriber_id(&format!("p{}", rng.u32(..12)))
+    }
+    // About one subscription is created in three steps, so this hits old, new, removed and future ones.
+    let numbers = 10 + step.unsigned_abs() / 3;
+    let pick_subscription = |rng: &mut fastrand::Rng| SubscriptionId(rng.u64(..numbers));
+    fn pick_expect(rng: &mut fastrand::Rng) -> Precondition {
+        match rng.u32(..8) {
+            0 => Precondition::Absent,
+            1 => Precondition::Present,
+            2 => Precondition::Revision(rng.u64(1..4)),
+            _ => Precondition::Any,
+        }
+    }
+    fn make_device(rng: &mut fastrand::Rng) -> Device {
+        let state = rng.choice([DeviceState::Active, DeviceState::Disabled, DeviceState::Bounced]).expect("three");
+        Device { channel: pick(rng, &["mail", "sms"]), address: format!("x{}", rng.u32(..5)), state }
+    }
+    fn make_subscriber(rng: &mut fastrand::Rng) -> NewSubscriber {
+        let attributes = (0..rng.usize(..3)).map(|n| (format!("k{n}"), Value::Integer(rng.i64(..3))));
+        let profile = Profile {
+            attributes: attributes.collect(),
+            enabled: rng.u32(..4) > 0,
+            locale: rng.bool().then(|| "de".to_owned()),
+            time_zone: None,
+        };
+        let count = rng.usize(..4);
+        let devices = rng.bool().then(|| (0..count).map(|_| (pick(rng, &["a", "b", "c"]), make_device(rng))).collect());
+        NewSubscriber { id: pick_id(rng), profile, devices, preferences: None }
+    }
+    fn make_terms(rng: &mut fastrand::Rng) -> SubscriptionParams {
+        let filter = || Filter { dialect: Dialect::Jmespath, text: "a == `1`".into() };
+        let schedule = || "DTSTART;TZID=Europe/Vienna:20270104T080000\nRRULE:FREQ=DAILY".into();
+        SubscriptionParams {
+            filter: (rng.u32(..4) == 0).then(filter),
+            schedule: (rng.u32(..4) == 0).then(schedule),
+            snoozed_until: (rng.u32(..4) == 0).then(|| at(rng.i64(0..60))),
+        }
+    }
+    fn make_subscription(rng: &mut fastrand::Rng) -> NewSubscription {
+        NewSubscription {
+            application: pick(rng, &["a", "b"]),
+            class: pick(rng, &["one", "two"]),
+            subscriber: pick_id(rng),
+            key: rng.bool().then(|| format!("k{}", rng.u32(..3))),
+            device: (rng.u32(..3) == 0).then(|| pick(rng, &["a", "b", "c"])),
+            enabled: rng.u32(..4) > 0,
+            values: format!(r#"{{"n":{}}}"#, rng.u32(..3)).into(),
+            terms: make_terms(rng),
+        }
+    }
+    let now = at(step);
+    match rng.u32(..25) {
+        0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(rng), pick_expect(rng), now).await),
+        2 => {
+            let many = (0..rng.usize(..6)).map(|_| make_subscriber(rng)).collect();
+            format!("{:?}", records.put_subscribers(many, now).await)
+        }
+        3 => format!("{:?}", records.remove_subscriber(&pick_id(rng), pick_expect(rng), now).await),
+        4 | 5 => {
+            let (id, device) = (pick_id(rng), pick(rng, &["a", "b", "c"]));
+            format!("{:?}", records.put_device(&id, &device, make_device(rng), now).await)
+        }
+        6 => {
+            let (id, device) = (pick_id(rng), pick(rng, &["a", "b", "c"]));
+            format!("{:?}", records.remove_device(&id, &device, now).await)
+        }
+        7 => format!("{:?}", records.put_subscription(make_subscription(rng), now).await),
+        8 | 9 => {
+            let many = (0..rng.usize(..9)).map(|_| make_subscription(rng)).collect();
+            format!("{:?}", records.put_subscriptions(many, now).await)
+        }
+        10 => {
+            let new = make_subscription(rng);
+            let (id, expect) = (pick_subscription(rng), pick_expect(rng));
+            format!("{:?}", records.update_subscription(id, new.change(), expect, now).await)
+        }
+        11 => format!("{:?}", records.remove_subscription(pick_subscription(rng), pick_expect(rng), now).await),
+        12 => {
+            let application = pick(rng, &["a", "b"]);
+            if rng.u32(..10) == 0 {
+                format!("{:?}", records.remove_application(&application, now).await)
+            } else {
+                format!("{:?}", records.put_application(&application, "text", "ann", now).await)
+            }
+        }
+        13 => {
+            let filter = SubscriberFilter {
+                id_prefix: rng.bool().then(|| "p1".to_owned()),
+                address: rng.bool().then(|| format!("x{}", rng.u32(..5))),
+                locale: rng.bool().then(|| "de".to_owned()),
+                enabled: rng.bool().then(|| rng.bool()),
+                attribute: None,
+            };
+            let after = rng.bool().then(|| pick_id(rng));
+            format!("{:?}", records.subscribers(&filter, after.as_ref(), rng.usize(..5)).await)
+        }
+        14 => {
+            let filter = SubscriptionFilter {
+                application: rng.bool().then(|| pick(rng, &["a", "b"])),
+                class: rng.bool().then(|| pick(rng, &["one", "two"])),
+                subscriber: (rng.u32(..4) == 0).then(|| pick_id(rng)),
+                key: (rng.u32(..4) == 0).then(|| "k1".to_owned()),
+                enabled: rng.bool().then(|| rng.bool()),
+            };
+            let after = rng.bool().then(|| pick_subscription(rng));
+            format!("{:?}", records.subscriptions(&filter, after, rng.usize(..9)).await)
+        }
+        15 => {
+            let application = pick(rng, &["a", "b"]);
+            let after = rng.bool().then(|| pick_subscription(rng));
+            format!("{:?}", records.indexed_subscriptions(&application, after, rng.usize(..50)).await)
+        }
+        16 => {
+            let application = pick(rng, &["a", "b"]);
+            let ranges: Vec<_> = (0..rng.usize(..4)).map(|_| pick_subscription(rng)..=pick_subscription(rng)).collect();
+            let at = ChangeSequence(rng.u64(..=newest(records).0));
+            let subscribers: Vec<_> = (0..rng.usize(..3)).map(|_| SubscriberNumber(rng.u64(1..15))).collect();
+            let owned = records.subscriptions_of(&subscribers, at).await;
+            format!("{:?} {owned:?}", records.indexed_at(&application, &ranges, at).await)
+        }
+        17 => {
+            let filter = ["(k0=1)", "(!(k1>=1))", "(|(channel=sms)(locale=*))"][rng.usize(..3)].into();
+            let new = NewSegment { name: pick(rng, &["a", "b"]), description: None, filter };
+            format!("{:?}", records.put_segment(new, pick_expect(rng), now).await)
+        }
+        21 => {
+            let target = rng.choice(["address/smtp/x1", "address/http/x2", "device/p1/a"]).expect("three");
+            let cause = *rng.choice(&Cause::ALL).expect("some");
+            let reports = (0..rng.usize(..4)).map(|_| report_of(target, cause)).collect();
+            let policy = Policy { soft_bounces: 3, soft_bounce_lasts: None, ..Policy::default() };
+            format!("{:?}", records.report_suppressions(reports, &policy, now).await)
+        }
+        22 => match rng.u32(..4) {
+            0 => format!("{:?}", records.prune_suppressions(now, rng.usize(..3)).await),
+            3 => format!("{:?}", records.wake_subscriptions(now, rng.usize(..3)).await),
+            1 => {
+                let target = "address/smtp/x1".parse().expect("a target");
+                format!("{:?}", records.remove_suppression(&target).await)
+            }
+            _ => {
+                let protocol = rng.bool().then(|| name("smtp"));
+                let filter = SuppressionFilter { protocol, ..SuppressionFilter::all(now) };
+                format!("{:?}", records.suppressions(&filter, None, rng.usize(..4)).await)
+            }
+        },
+        23 => format!("{:?}", records.merge_subscribers(&pick_id(rng), &pick_id(rng), now).await),
+        18 => format!("{:?}", records.remove_segment(&pick(rng, &["a", "b"]), pick_expect(rng), now).await),
+        19 => {
+            let texts = ["(k0>=1)", "(!(k1=2))", "(channel=sms)", "(&(id=p1*)(locale=DE))", "(:integerMatch:=1)"];
+            let filter = filter(texts[rng.usize(..texts.len())]);
+            let after = rng.bool().then(|| pick_id(rng));
+            let bounds = SurveyBounds { looks: rng.u64(1..9), members: rng.u64(1..9), kept: rng.usize(..3) };
+            format!("{:?}", records.survey(&filter, after.as_ref(), bounds).await)
+        }
+        20 => {
+            let at = ChangeSequence(newest(records).0.saturating_sub(rng.u64(..100)));
+            let subscribers: Vec<_> = (0..60).map(SubscriberNumber).collect();
+            let profiles = records.profiles(&subscribers, at).await;
+            format!("{:?} {profiles:?}", records.memberships(&[name("a"), name("b")], &subscribers, at).await)
+        }
+        _ => {
+            let ids: Vec<_> = (0..rng.usize(..20)).map(|_| pick_subscription(rng)).collect();
+            format!("{:?}", records.recipients(&ids).await)
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Read-only queries: messages, their legs, and lists of them.
+
+use std::{fmt, str::FromStr};
+
+use rusqlite::{Connection, Row, types::Type};
+use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
+
+use crate::{
+    error::StoreError,
+    spool::{
+        Ending, Leg, LegState, MessageFilter, MessageStatus, OriginalMessage, StoredExchange, StoredMessage,
+        WaitingLegs,
+    },
+    sqlite::records::{query_all, query_one},
+};
+
+const MESSAGE: &str = "SELECT id, exchange, port, kind, answers, reply, head, bytes, accepted_at, expires_at, ended_at, \
+                       ending, suspended, part_of, sender FROM messages";
+pub(super) const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said, through";
+
+/// Highest message id ever assigned.
+pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
+    let sql = "SELECT max(coalesce((SELECT max(id) FROM messages), 0), coalesce((SELECT last FROM taken_ids), 0))";
+    Ok(query_one(connection, sql, (), |row| row.get(0))?.unwrap_or(0))
+}
+
+/// Number of open messages per exchange.
+pub(super) fn open(connection: &Connection) -> Result<Vec<(String, i64)>, StoreError> {
+    let sql = "SELECT exchange, count(DISTINCT message) FROM (SELECT exchange, message FROM legs WHERE state = 0 UNION ALL \
+               SELECT exchange, message FROM legs WHERE state = 2 UNION ALL \
+               SELECT exchange, message FROM legs WHERE state = 4 UNION ALL \
+               SELECT exchange, id FROM messages WHERE suspended IS NOT NULL UNION ALL \
+               SELECT exchange, message FROM gathered JOIN gatherings ON gatherings.id = gathering) GROUP BY exchange";
+    query_all(connection, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// Legs that wait to be sent, by exchange and send port.
+pub(super) fn waiting_legs(connection: &Connection, now: Timestamp) -> Result<Vec<WaitingLegs>, StoreError> {
+    let sql = "SELECT exchange, port, count(*) FILTER (WHERE due_at <= ?1), count(*) FILTER (WHERE due_at > ?1), \
+               min(due_at) FILTER (WHERE due_at > ?1) FROM legs WHERE state = 0 GROUP BY exchange, port";
+    query_all(connection, sql, [now.0], |row| {
+        Ok(WaitingLegs {
+            exchange: parsed(row, 0)?,
+            port: parsed(row, 1)?,
+            due: row.get(2)?,
+            later: row.get(3)?,
+            next: row.get::<_, Option<i64>>(4)?.map(Timestamp),
+        })
+    })
+}
+
+/// Message before its first edit.
+pub(super) fn original(connection: &Connection, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
+    let sql = "SELECT head, body, edited_by, edited_at FROM originals WHERE message = ?1";
+    query_one(connection, sql, [id.0], |row| {
+        Ok(OriginalMessage {
+            head: head(row, 0)?,
+            body: row.get::<_, Vec<u8>>(1)?.into(),
+            by: row.get(2)?,
+            at: Timestamp(row.get(3)?),
+        })
+    })
+}
+
+pub(super) fn exchanges(connection: &Connection) -> Result<Vec<StoredExchange>, StoreError> {
+    let sql = "SELECT name, max(version), text, author, applied_at FROM exchanges GROUP BY name ORDER BY name";
+    query_all(connection, sql, (), |row| {
+        Ok(StoredExchange {
+            name: parsed(row, 0)?,
+            version: row.get(1)?,
+            text: row.get(2)?,
+            author: row.get(3)?,
+            applied_at: Timestamp(row.get(4)?),
+        })
+    })
+}
+
+pub(super) fn message(connection: &Connection, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
+    let Some(mut found) = query_one(connection, &format!("{MESSAGE} WHERE id = ?1"), [id.0], read_message)? else {
+        return Ok(None);
+    };
+    found.legs = legs(connection, id)?;
+    Ok(Some(found))
+}
+
+/// Existing messages among these ids.
+pub(super) fn existing(connection: &Connection, ids: &[MessageId]) -> Result<Vec<MessageId>, StoreError> {
+    let sql = "SELECT id FROM messages WHERE id = ?1";
+    let find = |id: &MessageId| query_one(connection, sql, [id.0], |row| row.get(0).map(MessageId)).transpose();
+    ids.iter().filter_map(find).collect()
+}
+
+pub(super) fn messages(
+    connection: &Connection,
+    filter: &MessageFilter,
+    before: Option<MessageId>,
+    limit: usize,
+) -> Result<Vec<StoredMessage>, StoreError> {
+    let mut sql = format!("{MESSAGE} WHERE id < ?1");
+    let mut values: Vec<rusqlite::types::Value> = vec![before.map_or(i64::MAX, |before| before.0.cast_signed()).into()];
+    let mut and = |condition: &str, value: rusqlite::types::Value| {
+        values.push(value);
+        sql.push_str(&condition.replace("{}", &format!("?{}", values.len())));
+    };
+    if let Some(id) = filter.id {
+        and(" AND id = {}", id.0.cast_signed().into());
+    }
+    for (column, name) in [("exchange", &filter.exchange), ("port", &filter.port)] {
+        if let Some(name) = name {
+            and(&format!(" AND {column} = {{}}"), name.to_string().into());
+        }
+    }
+    if let Some(whole) = filter.part_of {
+        and(" AND part_of = {}", whole.0.cast_signed().into());
+    }
+    if let Some(to) = &filter.to {
+        and(" AND id IN (SELECT message FROM legs WHERE port = {})", to.to_string().into());
+    }
+    if let Some(before) = filter.before {
+        and(" AND accepted_at < {}", before.0.into());
+    }
+    if let Some(reason) = &filter.reason {
+        let said = "id IN (SELECT message FROM legs WHERE state = 2 AND instr(said, {}))";
+        and(&format!(" AND (instr(suspended, {{}}) OR {said})"), reason.clone().into());
+    }
+    sql.push_str(match filter.standing {
+        None => "",
+        Some(MessageStatus::Open) => {
+            " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 0) OR id IN (SELECT message \
+             FROM legs WHERE state = 2) OR id IN (SELECT message FROM legs WHERE state = 4) OR id IN (SELECT message FROM \
+             gathered))"
+        }
+        Some(MessageStatus::Suspended) => " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 2))",
+        Some(MessageStatus::Ended) => " AND ended_at IS NOT NULL",
+    });
+    sql.push_str(&format!(" ORDER BY id DESC LIMIT {limit}"));
+    let mut found = query_all(connection, &sql, rusqlite::params_from_iter(values), read_message)?;
+    for message in &mut found {
+        message.legs = legs(connection, message.id)?;
+    }
+    Ok(found)
+}
+
+fn legs(connection: &Connection, id: MessageId) -> Result<Vec<Leg>, StoreError> {
+    query_all(connection, &format!("SELECT {LEG} FROM legs WHERE message = ?1 ORDER BY number"), [id.0], |row| {
+        read_leg(row, 0)
+    })
+}
+
+fn read_message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
+    Ok(StoredMessage {
+        id: MessageId(row.get(0)?),
+        exchange: parsed(row, 1)?,
+        port: parsed(row, 2)?,
+        kind: word(row, 3, &MessageKind::ALL)?,
+        answers: row.get::<_, Option<u64>>(4)?.map(MessageId),
+        reply: row.get::<_, Option<u64>>(5)?.map(MessageId),
+        head: head(row, 6)?,
+        bytes: row.get(7)?,
+        accepted_at: Timestamp(row.get(8)?),
+        expires_at: row.get::<_, Option<i64>>(9)?.map(Timestamp),
+        ended_at: row.get::<_, Option<i64>>(10)?.map(Timestamp),
+        ending: row.get::<_, Option<u32>>(11)?.map(|_| word(row, 11, &Ending::ALL)).transpose()?,
+        suspended: row.get(12)?,
+        part_of: row.get::<_, Option<u64>>(13)?.map(MessageId),
+        sender: row.get::<_, String>(14)?.into(),
+        legs: Vec::new(),
+    })
+}
+
+pub(super) fn read_leg(row: &Row<'_>, at: usize) -> rusqlite::Result<Leg> {
+    Ok(Leg {
+        number: row.get(at)?,
+        port: parsed(row, at + 1)?,
+        replies: row.get(at + 2)?,
+        state: word(row, at + 3, &LegState::ALL)?,
+        attempts: row.get(at + 4)?,
+        on_backup: row.get(at + 5)?,
+        due_at: Timestamp(row.get(at + 6)?),
+        tried_at: row.get::<_, Option<i64>>(at + 7)?.map(Timestamp),
+        said: row.get(at + 8)?,
+        through: row.get::<_, Option<String>>(at + 9)?.map(|_| parsed(row, at + 9)).transpose()?,
+    })
+}
+
+/// Names cannot borrow from the row, so the head is parsed from its text at once.
+pub(super) fn head(row: &Row<'_>, at: usize) -> rusqlite::Result<crate::spool::Head> {
+    let text = row.get_ref(at)?.as_str()?;
+    serde_json::from_str(text).map_err(|error| damaged(at, &error.to_string()))
+}
+
+/// Value at a stored position.
+pub(super) fn word<T: Copy>(row: &Row<'_>, at: usize, all: &[T]) -> rusqlite::Result<T> {
+    let place: usize = row.get(at)?;
+    all.get(place).copied().ok_or_else(|| damaged(at, "unknown position"))
+}
+
+pub(super) fn parsed<T: FromStr<Err: fmt::Display>>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
+    row.get_ref(at)?.as_str()?.parse().map_err(|error: T::Err| damaged(at, &error.to_string()))
+}
+
+fn damaged(at: usize, why: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(at, Type::Text, why.to_owned().into())
+}
