@@ -1,14 +1,14 @@
-//! 1. A submission becomes an event batch.
+//! Step 1: a submission becomes an event batch.
 
 use tocsin_model::{event::PackedEvents, id::Name, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, Idempotency, Mark, NewEventBatch},
+    journal::{EventAcceptance, Idempotency, Mark, NewEventBatch},
 };
 
 use crate::{Flow, spans};
 
-/// Events of one class that ask to be accepted together, already packed by the running version of their class.
+/// Events of one class, accepted together, packed by the running version of their class.
 #[derive(Debug, Clone)]
 pub struct Submission {
     /// The application.
@@ -17,25 +17,25 @@ pub struct Submission {
     pub version: u32,
     /// Their class.
     pub class: Name,
-    /// Who submits them.
+    /// The source.
     pub source: Name,
     /// When the first byte was read.
     pub received_at: Timestamp,
     /// The events.
     pub events: PackedEvents,
-    /// Makes a repeated submission the same submission.
+    /// Idempotency key of the submission.
     pub idempotency: Option<Idempotency>,
-    /// What its source remembers from now on.
+    /// Checkpoints of the source after this batch.
     pub marks: Vec<Mark>,
 }
 
-/// Why a submission was not accepted.
+/// Reason why a submission was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// The application does not run.
+    /// The application is not running.
     #[error("the application `{0}` does not run")]
     NoApplication(Name),
-    /// There is no room; try again later.
+    /// A limit is reached; try again later.
     #[error("{0}")]
     Full(String),
     /// The store failed.
@@ -43,8 +43,9 @@ pub enum AcceptError {
     Store(StoreError),
 }
 
-/// Stores a submission, unless its events are switched off. When it returns, the events are durable or were before.
-pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accepted, AcceptError> {
+/// Stores a submission, unless its event class is switched off. When it returns, the events are durable, now or since
+/// an earlier submission with the same key.
+pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<EventAcceptance, AcceptError> {
     if let Some(reason) = flow.switches.refuse(&submission.application, &submission.class) {
         return Err(AcceptError::Full(reason));
     }
@@ -52,10 +53,10 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accept
     let count = u64::from(events.count());
     let labels = flow.classes.labels(&application, &class);
     let accepted_at = flow.clock.now().max(received_at);
-    let stamp = flow.places.stamp();
+    let stamp = flow.snapshots.stamp();
     let sees = stamp.place;
-    let events = flow.spans.begin(events, if flow.spans.is_on() { flow.luck() } else { 0.0 });
-    let told = flow.spans.is_on().then(|| (application.clone(), class.clone(), source.clone(), events.clone()));
+    let events = flow.spans.begin(events, if flow.spans.is_on() { flow.jitter() } else { 0.0 });
+    let traced = flow.spans.is_on().then(|| (application.clone(), class.clone(), source.clone(), events.clone()));
     let batch = NewEventBatch {
         application,
         version,
@@ -73,8 +74,8 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accept
         error => AcceptError::Store(error),
     });
     match &accepted {
-        Ok(Accepted::New(id)) => {
-            if let Some((application, class, source, events)) = &told {
+        Ok(EventAcceptance::New(id)) => {
+            if let Some((application, class, source, events)) = &traced {
                 let id = *id;
                 flow.spans.accepted(&spans::Accepted {
                     id,
@@ -86,14 +87,14 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accept
                     accepted_at,
                 });
             }
-            metrics::counter!("accept_batches_total", &labels).increment(1);
-            metrics::counter!("accept_events_total", &labels).increment(count);
+            metrics::counter!("tocsin_accept_batches_total", &labels).increment(1);
+            metrics::counter!("tocsin_accept_events_total", &labels).increment(count);
             flow.latencies.accept.record(flow.clock.now().since(received_at));
         }
-        Ok(Accepted::Duplicate(_) | Accepted::KeyReused(_)) => {
-            metrics::counter!("accept_duplicates_total", &labels).increment(1)
+        Ok(EventAcceptance::Duplicate(_) | EventAcceptance::KeyReused(_)) => {
+            metrics::counter!("tocsin_accept_duplicates_total", &labels).increment(1)
         }
-        Err(AcceptError::Full(_)) => metrics::counter!("accept_refused_total", &labels).increment(1),
+        Err(AcceptError::Full(_)) => metrics::counter!("tocsin_accept_refused_total", &labels).increment(1),
         Err(_) => {}
     }
     accepted

@@ -1,5 +1,5 @@
-//! Counters by application and class. Definitions name classes, so there are few; what is beyond a bound is counted
-//! together, so that nobody who applies definitions can fill the memory of whoever keeps the figures.
+//! Metrics by application and class, with bounded label cardinality: beyond the bound, all further classes share one
+//! label. So definitions cannot exhaust the memory of the monitoring system.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,25 +10,25 @@ use metrics::Counter;
 use parking_lot::Mutex;
 use tocsin_model::{id::Name, receipt::Outcome};
 
-/// So many pairs of application and class have counters of their own.
+/// Maximum number of label pairs.
 const PAIRS_MAX: usize = 2_000;
-/// What stands for all others.
+/// Label of all other pairs.
 const OTHER: &str = "(other)";
 
-/// The labels of a pair.
+/// Metric labels of a pair.
 pub(crate) type Labels = [(&'static str, String); 2];
 
-/// Counters of what becomes of the notifications of a class.
+/// Counters of the notifications of a class.
 pub(crate) struct NotificationCounters {
-    /// What became of attempts, in the order of `Outcome::ALL`.
+    /// Attempts by outcome, in the order of `Outcome::ALL`.
     pub outcomes: [Counter; Outcome::ALL.len()],
-    /// Those that could be formatted.
+    /// Successfully formatted notifications.
     pub formatted: Counter,
-    /// Those that could not.
+    /// Notifications that could not be formatted.
     pub format_failed: Counter,
 }
 
-/// Knows which pairs have counters.
+/// The known label pairs and their counters.
 #[derive(Default)]
 pub(crate) struct ClassCounters {
     pairs: Mutex<HashSet<(Name, Name)>>,
@@ -37,7 +37,7 @@ pub(crate) struct ClassCounters {
 }
 
 impl ClassCounters {
-    /// The labels under which something of this class is counted.
+    /// Labels for a class.
     pub fn labels(&self, application: &Name, class: &Name) -> Labels {
         let mut pairs = self.pairs.lock();
         let pair = (application.clone(), class.clone());
@@ -49,7 +49,7 @@ impl ClassCounters {
         labels_of(OTHER, OTHER)
     }
 
-    /// Counters of a notification class, found once for each work item: each notification then costs no look-up.
+    /// Counters of a notification class, looked up once per work item.
     pub fn notifications(&self, application: &Name, class: &Name) -> Arc<NotificationCounters> {
         let pair = (application.clone(), class.clone());
         if let Some(known) = self.notifications.lock().get(&pair) {
@@ -64,22 +64,22 @@ impl ClassCounters {
         made
     }
 
-    /// Counters of what belongs to no class that can be read.
+    /// Counters for notifications without a readable class.
     pub fn other(&self) -> Arc<NotificationCounters> {
         self.other.get_or_init(|| Arc::new(NotificationCounters::new(&labels_of(OTHER, OTHER)))).clone()
     }
 }
 
 impl NotificationCounters {
-    /// The metrics recorder must be in place by now.
+    /// Requires an installed metrics recorder.
     fn new([(_, application), (_, class)]: &Labels) -> NotificationCounters {
         let of = |name: &'static str, value: &'static str| {
             [("application", application.clone()), ("class", class.clone()), (name, value.to_owned())]
         };
-        let formats = |result| metrics::counter!("format_requests_total", &of("result", result));
+        let formats = |result| metrics::counter!("tocsin_format_requests_total", &of("result", result));
         NotificationCounters {
             outcomes: Outcome::ALL
-                .map(|outcome| metrics::counter!("deliver_outcomes_total", &of("outcome", outcome.word()))),
+                .map(|outcome| metrics::counter!("tocsin_deliver_outcomes_total", &of("outcome", outcome.word()))),
             formatted: formats("ok"),
             format_failed: formats("failed"),
         }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beyond_the_bound_is_counted_together() {
+    fn pairs_beyond_the_bound_share_a_label() {
         let counters = ClassCounters::default();
         let name = |text: String| text.parse::<Name>().expect("a name");
         let class = name("c".to_owned());

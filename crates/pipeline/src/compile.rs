@@ -1,4 +1,4 @@
-//! A definition becomes what the steps run: rules and formatters.
+//! Compiles a definition into rules, queries and formatters.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,7 +7,7 @@ use tocsin_matching::{
     contains_ci, distance_km,
     notify::NotifyFields,
     rule::{RuleExplanation, RuleSet},
-    sql::{ChronicleTable, as_queries_see, chronicle_tables, read_beside},
+    sql::{ChronicleTable, as_queries_see, chronicle_tables, read_undeclared},
 };
 use tocsin_model::{
     application::{Application, EventClass, Recurs, due_class},
@@ -19,7 +19,7 @@ use tocsin_model::{
 };
 use tocsin_store::queries::{HostFunction, QuerySet, StateTable};
 
-/// One version of an application, ready to run.
+/// A compiled version of an application.
 pub struct Compiled {
     /// The definition.
     pub application: Application,
@@ -31,9 +31,9 @@ pub struct Compiled {
     pub queries: Arc<QuerySet>,
     /// The enabled rules that are evaluated by a schedule, each compiled by itself.
     pub scheduled: BTreeMap<Name, Arc<RuleSet>>,
-    /// How each rule fills its notification's fields.
+    /// Field expressions of each rule's notifications.
     pub notify: BTreeMap<Name, NotifyFields>,
-    /// The templates of each notification class.
+    /// Templates of each notification class.
     pub formatters: BTreeMap<Name, Formatter>,
 }
 
@@ -41,7 +41,7 @@ impl Compiled {
     /// Compiles rules and templates.
     ///
     /// # Errors
-    /// Every problem found, with the path in the definition.
+    /// All problems found, with their paths in the definition.
     pub fn new(application: Application, version: u32) -> Result<Compiled, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut formatters = BTreeMap::new();
@@ -49,14 +49,14 @@ impl Compiled {
             let known = KnownVariables::of(&application, name);
             match Formatter::compile(&format!("notifications.{name}"), &class.content, &known) {
                 Ok(formatter) => {
-                    if class.conduct.multicast.is_some() {
+                    if class.delivery_policy.multicast.is_some() {
                         problems.extend(formatter.personal().into_iter().map(|(key, part, word)| {
                             let path = format!("notifications.{name}.content.templates.{key}.{}", part.name());
                             let message = format!("reads `{word}`, but one message goes to several subscribers");
                             Problem::at(path, message).hint("leave it out, or leave out `multicast`")
                         }));
                     }
-                    metrics::counter!("format_compiled_total").increment(1);
+                    metrics::counter!("tocsin_format_compiled_total").increment(1);
                     formatters.insert(name.clone(), formatter);
                 }
                 Err(found) => problems.extend(found),
@@ -80,12 +80,12 @@ impl Compiled {
         }
     }
 
-    /// An event class by its name.
+    /// Returns an event class by name.
     pub fn event_class(&self, name: &Name) -> Option<&EventClass> {
         self.application.events.get(name)
     }
 
-    /// What will work but cost more than its author may think, such as a rule that scans.
+    /// Warnings about valid but costly definitions, such as a rule that scans.
     pub fn warnings(&self) -> Vec<Problem> {
         let of_rule = |found: RuleExplanation| {
             let path = format!("rules.{}", found.rule);
@@ -98,7 +98,7 @@ impl Compiled {
         warnings
     }
 
-    /// A rule whose due times are further apart than events are kept.
+    /// Warns about a rule whose due times are further apart than the retention of events.
     fn retention_warning(&self, name: &Name) -> Option<Problem> {
         let rule = &self.application.rules[name];
         let Recurs::Fixed(schedule) = &rule.schedule.as_ref()?.recurs else { return None };
@@ -107,7 +107,7 @@ impl Compiled {
         let kept = self.application.events_kept(&rule.on);
         (rule.on != due_class() && interval > kept).then(|| {
             let message = format!(
-                "runs every {}, and events are kept for {}: older ones are not told",
+                "runs every {}, and events are kept for {}: the rule does not see older events",
                 write_duration(interval),
                 write_duration(kept)
             );
@@ -115,7 +115,7 @@ impl Compiled {
         })
     }
 
-    /// How each rule is answered.
+    /// Explains how each rule is evaluated.
     pub fn explain(&self) -> Vec<RuleExplanation> {
         let mut found = self.rules.explain();
         for explanation in &mut found {
@@ -131,7 +131,7 @@ impl Compiled {
     }
 }
 
-/// The parts of which a message through a protocol has at least one. Others carry the fields as well.
+/// Content parts of which a message of a protocol needs at least one. Other protocols carry the fields as well.
 fn parts_needed(protocol: &Name) -> &'static [Part] {
     match protocol.as_str() {
         "smtp" => &[Part::Text, Part::Html],
@@ -139,24 +139,24 @@ fn parts_needed(protocol: &Name) -> &'static [Part] {
     }
 }
 
-/// Checks the rules in SQL of an application, which also see its subscribers and chronicles; see [`QuerySet::check`].
+/// Checks the SQL rules of an application, which also see its subscribers and chronicles; see [`QuerySet::check`].
 pub fn check_queries(application: &Application) -> (QuerySet, Vec<Problem>) {
-    let table = |ChronicleTable { name, key, says }| StateTable { name, key, says };
+    let table = |ChronicleTable { name, key, statistics }| StateTable { name, key, says: statistics };
     let states: Vec<StateTable> = chronicle_tables(application).into_iter().map(table).collect();
     QuerySet::check(&as_queries_see(application), &states, QUERY_FUNCTIONS)
 }
 
-/// Compiles the rules of an application with what its queries give and read.
+/// Compiles the rules of an application together with its queries.
 ///
 /// # Errors
 /// As [`RuleSet::compile`].
 pub fn compile_rules(application: &Application, queries: &QuerySet) -> Result<RuleSet, Vec<Problem>> {
     let (events, subscriptions) = (queries.reads_of_events(), queries.reads_of_subscriptions());
-    let read = read_beside(application, events, subscriptions, queries.reads_of_states());
+    let read = read_undeclared(application, events, subscriptions, queries.reads_of_states());
     RuleSet::compile_with_queries(application, &|rule| queries.columns(rule), &read)
 }
 
-/// What queries may call beside the functions of the store, with the meaning that it has in CEL.
+/// Functions that queries may call beside those of the store, with the same meaning as in CEL.
 const QUERY_FUNCTIONS: &[HostFunction] = &[
     HostFunction {
         name: "contains_ci",
@@ -181,7 +181,7 @@ const QUERY_FUNCTIONS: &[HostFunction] = &[
     },
 ];
 
-/// Compiles the scheduled rules, as rules of the events that they are evaluated over.
+/// Compiles the scheduled rules, as rules over the events that they are evaluated over.
 fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, Vec<Problem>> {
     let mut sets = BTreeMap::new();
     for (name, rule) in application.rules.iter().filter(|(_, rule)| rule.enabled && rule.schedule.is_some()) {
@@ -204,19 +204,19 @@ fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_rule_that_is_due_less_often_than_events_are_kept_is_warned_of() {
+    fn a_schedule_interval_longer_than_the_retention_of_events_gives_a_warning() {
         const DEFINITION: &str = r#"
             application: notes
             events: { note: { fields: { number: integer } RETENTION } }
             subscriptions: { above: { fields: { number: integer } } }
-            notifications: { told: { content: { templates: { base: { text: x } } } } }
-            rules: { weekly: { on: note, subscription: above, notify: told, when: event.number == sub.number, every: 168h } }
+            notifications: { alert: { content: { templates: { base: { text: x } } } } }
+            rules: { weekly: { on: note, subscription: above, notify: alert, when: event.number == sub.number, every: 168h } }
             channels: { log: { protocol: file, options: { path: log } } }
             retention: { finished: 24h }
         "#;
         for (retention, expected) in [
-            ("", Some("runs every 7d, and events are kept for 1d: older ones are not told")),
-            (", retention: 48h", Some("runs every 7d, and events are kept for 2d: older ones are not told")),
+            ("", Some("runs every 7d, and events are kept for 1d: the rule does not see older events")),
+            (", retention: 48h", Some("runs every 7d, and events are kept for 2d: the rule does not see older events")),
             (", retention: 168h", None),
         ] {
             let definition = DEFINITION.replace("RETENTION", retention);

@@ -1,8 +1,8 @@
-//! Whether a notification goes out now, later or not at all, and to which device: expiry, switches, preferences,
-//! suppressions, quiet hours and send hours, in this order. Looked at before every attempt.
+//! Delivery decision: whether a notification is sent now, later or not at all, and to which device. Checks expiry,
+//! switches, preferences, suppressions, quiet hours and send hours, in this order, before every attempt.
 
 use tocsin_model::{
-    conduct::Conduct,
+    delivery_policy::DeliveryPolicy,
     hours::{next_open, zone_of},
     id::Name,
     receipt::{Outcome, Reason, ReasonKind},
@@ -14,19 +14,19 @@ use tocsin_store::records::Recipient;
 
 use crate::load_work::Loaded;
 
-/// Why a notification was not even sent.
+/// Outcome of a notification that was not sent.
 pub(crate) struct Unsent {
     pub outcome: Outcome,
     pub reason: Reason,
 }
 
 impl Unsent {
-    /// It is closed.
+    /// The notification is closed.
     pub fn closed(outcome: Outcome, kind: ReasonKind, text: &str) -> Self {
         Unsent { outcome, reason: Reason::new(kind, text) }
     }
 
-    /// It waits for an operator.
+    /// The notification waits for an operator.
     pub fn suspended(kind: ReasonKind, text: impl Into<String>) -> Self {
         Unsent { outcome: Outcome::Suspended, reason: Reason::new(kind, text) }
     }
@@ -38,48 +38,53 @@ impl From<Reason> for Unsent {
     }
 }
 
-/// The first time, no earlier than `now`, at which it may be sent.
-pub(crate) fn time_to_send(conduct: &Conduct, recipient: &Recipient, now: Timestamp) -> Result<Timestamp, Unsent> {
-    let quiet = if conduct.critical { &[][..] } else { &recipient.preferences.quiet_hours[..] };
-    if quiet.is_empty() && conduct.send_hours.is_none() {
+/// Returns the first time, no earlier than `now`, at which a notification may be sent.
+pub(crate) fn time_to_send(
+    delivery_policy: &DeliveryPolicy,
+    recipient: &Recipient,
+    now: Timestamp,
+) -> Result<Timestamp, Unsent> {
+    let quiet = if delivery_policy.critical { &[][..] } else { &recipient.preferences.quiet_hours[..] };
+    if quiet.is_empty() && delivery_policy.send_hours.is_none() {
         return Ok(now);
     }
     let zone = zone_of(recipient.profile.time_zone.as_deref());
-    next_open(&zone, conduct.send_hours.as_ref(), quiet, now).ok_or_else(|| {
+    next_open(&zone, delivery_policy.send_hours.as_ref(), quiet, now).ok_or_else(|| {
         let text = "the send hours of its class and the quiet hours of its subscriber leave no time to send it";
         Unsent::suspended(ReasonKind::Unreachable, text)
     })
 }
 
-/// To which device a notification goes.
+/// Result of choosing a device.
 pub(crate) enum Chosen<'r> {
     /// This one.
     Device(&'r Name),
-    /// The present channel has none, after others have failed.
-    Nobody,
-    /// Nothing may go to the one that it would be.
+    /// The present channel reaches no device, after others have failed.
+    NoDevice,
+    /// The address of the chosen device is suppressed.
     Suppressed(Cause),
 }
 
-/// The device to which it goes: one whose channel is preferred, else the one that is told if nothing is wanted, else any
-/// that is active and not unwanted. After others have failed it is one of the present `channel`.
+/// Chooses the device: one on a preferred channel, else the default one, else any active one that is not excluded.
+/// After other channels failed, only a device of the present `channel`.
 ///
-/// Where one may not be written to (`suppressed` gives why), another of the same rank takes its place: the next of the
-/// preferred, or one of the same channel unless the subscription names its device. Another channel is a matter of the chain.
+/// If its address is suppressed (`suppressed` returns the cause), another device of the same rank is used: the next
+/// preferred one, or one of the same channel unless the subscription names its device. A change of channel is left to
+/// the fallback chain.
 pub(crate) fn choose_device<'r>(
     loaded: &Loaded,
     recipient: &'r Recipient,
     channel: &Name,
     suppressed: impl Fn(&Name, &Device) -> Option<Cause>,
 ) -> Result<Chosen<'r>, Unsent> {
-    let (head, conduct) = (&loaded.batch.head, &loaded.conduct);
+    let (head, delivery_policy) = (&loaded.batch.head, &loaded.delivery_policy);
     let choice = recipient.preferences.of(&head.application, &head.class);
-    if !conduct.critical && !choice.is_enabled() {
+    if !delivery_policy.critical && !choice.is_enabled() {
         let text = "the subscriber does not want notifications of this class";
         return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text));
     }
     let channels = &loaded.compiled.application.channels;
-    let wanted = |device: &Device| conduct.critical || choice.allows(&device.channel);
+    let wanted = |device: &Device| delivery_policy.critical || choice.allows(&device.channel);
     let usable = || {
         let active = recipient.devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
         active.filter(|(_, device)| wanted(device) && channels.contains_key(&device.channel))
@@ -95,14 +100,14 @@ pub(crate) fn choose_device<'r>(
         };
         Unsent::suspended(ReasonKind::Unreachable, text)
     };
-    // Most have no wish, and may be written to.
-    if loaded.course.fallback == 0 && choice.preferred().is_empty() {
+    // Fast path: most subscribers have no preferences and no suppressions.
+    if loaded.work_state.fallback == 0 && choice.preferred().is_empty() {
         let (name, device) = recipient.device().ok_or_else(none)?;
         if wanted(device) && suppressed(name, device).is_none() {
             return Ok(Chosen::Device(name));
         }
     }
-    // The first that may be written to, or why the first of all may not.
+    // The first device that is not suppressed, or the cause for the first device.
     let first = |candidates: &mut dyn Iterator<Item = (&'r Name, &'r Device)>| {
         let mut cause = None;
         for (name, device) in candidates {
@@ -113,8 +118,8 @@ pub(crate) fn choose_device<'r>(
         }
         cause.map(Chosen::Suppressed)
     };
-    if loaded.course.fallback > 0 {
-        return Ok(first(&mut of(channel)).unwrap_or(Chosen::Nobody));
+    if loaded.work_state.fallback > 0 {
+        return Ok(first(&mut of(channel)).unwrap_or(Chosen::NoDevice));
     }
     let standard = recipient.device().ok_or_else(none)?;
     let preferred = first(&mut choice.preferred().iter().flat_map(of));

@@ -1,9 +1,9 @@
-//! 3. A work item is formatted and leaves through its channel: dispositions.
+//! Step 3: a work item is formatted and sent through its channel, which yields dispositions.
 //!
-//! One worker per channel claims what is due, formats on the fly and hands over to the channel's sessions, never more
-//! at a time than the bound. What becomes of each notification is reported to the channel's recorder.
+//! One worker per channel claims due work items, formats them on the fly and hands them to the channel's sessions, up
+//! to a bound in flight. The channel's recorder receives the result of each notification.
 
-mod in_order; // an item whose events are in ordered mode
+mod in_order; // dispatch of items whose event class is in ordered mode
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tocsin_delivery::Answer;
 use tocsin_model::{
     application::DeliveryLog,
-    conduct::Priority,
+    delivery_policy::Priority,
     id::{Name, NotificationBatchId, WorkItemId},
     receipt::{Outcome, Reason, ReasonKind},
     time::Timestamp,
@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow,
-    feed::Feeding,
+    dispatch_items::ItemDispatch,
     load_work::{Loaded, Unreadable},
     options::PipelineOptions,
     record_receipts::Report,
@@ -43,26 +43,26 @@ use crate::{
     windows::Windows,
 };
 
-/// Work items of a channel that are open at the same time.
+/// Work items of a channel in progress at the same time.
 const ITEMS: usize = 64;
-/// Notifications of one window that are told together. At this bound the rest of them make digests of their own.
+/// Notifications of one window that share a digest. Beyond this bound the rest make digests of their own.
 const WINDOW_NOTIFICATIONS_MAX: usize = 1_000_000;
-/// How often the delivery of an item may break off before it is suspended.
+/// Panics of an item's delivery after which it is suspended.
 const PANICS_MAX: u32 = 3;
-/// Items of which that is remembered.
+/// Items whose panics are counted.
 const PANICS_KNOWN: usize = 10_000;
-/// How long a work item rests that could not even be read.
+/// Delay before a work item that could not be read is tried again.
 pub(crate) const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// How long a work item rests whose batch is gone.
+/// Delay before a work item whose batch is missing is tried again.
 const REST_OF_LOST: Duration = Duration::from_secs(3600);
-/// What is urgent or high has room for a part of what may be on its way, beside all the rest.
+/// Urgent and high-priority work has its own share of the in-flight limit: one part in this many.
 const PRESSING_SHARE: usize = 4;
-/// Work items that are read while they wait for their turn.
+/// Work items that are read ahead while they wait for a permit.
 const ITEMS_AHEAD: usize = 4;
-/// How often a channel that is down is looked at while it still has work on its way.
+/// Interval at which a channel that is down is checked while it still has work in flight.
 const DOWN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Claims the due work of one channel until it is stopped.
+/// Claims and delivers the due work of one channel.
 pub(crate) struct Worker {
     pub flow: Arc<Flow>,
     pub running: Arc<Running>,
@@ -71,17 +71,17 @@ pub(crate) struct Worker {
     pub log: DeliveryLog,
     pub reports: mpsc::Sender<Report>,
     pub answers: mpsc::Sender<Answer>,
-    /// The windows of the channel's digests.
+    /// Open digest windows of the channel.
     pub windows: Arc<Windows>,
     pub panics: Mutex<Panics>,
-    /// How much is on its way: of what presses, and of all.
-    pub bounds: [Arc<Bounds>; 2],
-    /// Held by whoever claims.
+    /// In-flight limits: for high-priority work, and for all work.
+    pub bounds: [Arc<InFlightLimits>; 2],
+    /// Held while claiming.
     pub claiming: tokio::sync::Mutex<()>,
 }
 
 impl Worker {
-    /// Works until `stop`; what is begun then is ended without handing over more, and the rest is left to others.
+    /// Runs until `stop`. Work in progress then ends without handing over more; the rest stays for other workers.
     pub async fn run(self, stop: CancellationToken) {
         let worker = Arc::new(self);
         let [pressing, all] = worker.bounds.clone();
@@ -89,8 +89,8 @@ impl Worker {
         tokio::join!(worker.work(Priority::Low, all, &stop), pressing);
     }
 
-    /// Works on what is of this priority or presses more.
-    async fn work(self: Arc<Self>, least: Priority, bounds: Arc<Bounds>, stop: &CancellationToken) {
+    /// Delivers work of this priority or higher.
+    async fn work(self: Arc<Self>, least: Priority, bounds: Arc<InFlightLimits>, stop: &CancellationToken) {
         let worker = self;
         let items = Arc::new(Semaphore::new(ITEMS));
         let mut tasks = JoinSet::new();
@@ -141,19 +141,19 @@ impl Worker {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Whether the channel as a whole is not working. Then one item at a time finds out when it does again, and the
-    /// others wait without using up their attempts.
+    /// Whether the channel as a whole is failing (circuit breaker). Then one item at a time probes it, and the others
+    /// wait without using up their attempts.
     fn is_down(&self) -> bool {
         self.running.channel(&self.channel).is_some_and(|open| open.down().is_some())
     }
 
-    /// Whether there can be anything of this priority or one that presses more.
+    /// Whether there may be work of this priority or higher.
     fn has_work(&self, least: Priority) -> bool {
-        least > Priority::High || self.running.has_pressing()
+        least > Priority::High || self.running.has_high_priority()
     }
 
-    /// Claims up to `limit` items, and with those of a window all others of it; nobody else of this channel meanwhile, for two
-    /// jobs of one window would tell its digests in parts.
+    /// Claims up to `limit` items, with all other items of their digest windows. No other claim of this channel runs
+    /// meanwhile: two jobs for one window would split its digests.
     async fn claim(&self, least: Priority, limit: usize) -> Result<Vec<Vec<WorkItem>>, StoreError> {
         if !self.has_work(least) || self.flow.switches.holds_delivery(&self.running.name, &self.channel) {
             return Ok(Vec::new());
@@ -169,7 +169,7 @@ impl Worker {
                 return Err(error);
             }
         }
-        // A digest is sent in parts in order to find the work item that crashes the process.
+        // Digests are split to isolate the work item that crashes the process.
         let crashes = |item: &WorkItem| suspects.crashes(Work::Item(item.claim.id));
         let apart = |job: Vec<WorkItem>| match job.iter().any(|item| crashes(item) >= CRASHES_APART) {
             true => job.into_iter().map(|item| vec![item]).collect(),
@@ -178,8 +178,8 @@ impl Worker {
         Ok(jobs.into_iter().flat_map(apart).collect())
     }
 
-    /// How long until something becomes due by itself. A lease that runs out elsewhere becomes due as well, so the
-    /// wait is never longer than one.
+    /// Time until the next item is due. A lease that expires elsewhere makes an item due as well, so the wait is
+    /// never longer than a lease.
     async fn next_due(&self, least: Priority) -> Duration {
         if !self.has_work(least) {
             return self.lease;
@@ -192,17 +192,17 @@ impl Worker {
         }
     }
 
-    /// Delivers a job. One that makes our own work panic is tried again when its lease is over, but not for ever.
-    async fn deliver(&self, items: Vec<WorkItem>, bounds: &Bounds, stop: &CancellationToken) {
+    /// Delivers a job. After a panic, the job is tried again when its lease expires, up to a limit.
+    async fn deliver(&self, items: Vec<WorkItem>, bounds: &InFlightLimits, stop: &CancellationToken) {
         let suspects = &self.flow.suspects;
         let works: Vec<Work> = items.iter().map(|item| Work::Item(item.claim.id)).collect();
-        // What was under way when the process crashed runs while nothing else does that was.
+        // Work that was in progress when the process crashed runs alone among such suspects.
         let alone = if works.iter().any(|work| suspects.crashes(*work) > 0) {
             match self.wait_for_turn(&items, stop).await {
                 Some(alone) => Some(alone),
                 None => {
                     for item in &items {
-                        // A claim that is lost is nobody's to give back.
+                        // A lost claim cannot be released.
                         let _ = self.flow.journal.release(item.claim, None).await;
                     }
                     return;
@@ -220,7 +220,7 @@ impl Worker {
             }
             begun.push((key, item));
         }
-        // From here on what is under way keeps it.
+        // From here on the in-progress marker keeps it.
         drop(alone);
         let given_back = match AssertUnwindSafe(self.deliver_begun(&mut begun, bounds, stop)).catch_unwind().await {
             Ok(Ok(())) => return self.panics.lock().forget(&begun),
@@ -228,7 +228,7 @@ impl Worker {
             Err(_) => {
                 let ids: Vec<_> = begun.iter().map(|(_, item)| item.claim.id.to_string()).collect();
                 tracing::error!(items = ids.join(", "), "delivering work items panicked");
-                metrics::counter!("deliver_panics_total").increment(1);
+                metrics::counter!("tocsin_deliver_panics_total").increment(1);
                 self.panics.lock().note(&begun);
                 None
             }
@@ -241,7 +241,7 @@ impl Worker {
         }
     }
 
-    /// Waits until no other suspect runs, and keeps the leases meanwhile. `None`: it is to stop.
+    /// Waits until no other suspect runs, and extends the leases meanwhile. `None`: the worker must stop.
     async fn wait_for_turn(&self, items: &[WorkItem], stop: &CancellationToken) -> Option<Alone> {
         let mut alone = std::pin::pin!(self.flow.suspects.alone());
         loop {
@@ -251,7 +251,7 @@ impl Worker {
                 alone = &mut alone => return Some(alone),
                 () = tokio::time::sleep(self.lease / 3) => {
                     for item in items {
-                        // A claim that is lost is noticed when what becomes of the item is recorded.
+                        // A lost claim shows when the result of the item is recorded.
                         let _ = self.flow.journal.extend(item.claim, self.lease, self.flow.clock.now()).await;
                     }
                 }
@@ -259,17 +259,17 @@ impl Worker {
         }
     }
 
-    /// What of `begun` is dealt with otherwise is taken out.
+    /// Removes from `begun` the items that are finished here.
     async fn deliver_begun(
         &self,
         begun: &mut Vec<(u64, WorkItem)>,
-        bounds: &Bounds,
+        bounds: &InFlightLimits,
         stop: &CancellationToken,
     ) -> Result<(), GivenBack> {
         let Some(ahead) = stop.run_until_cancelled(bounds.ahead.acquire()).await else {
             return Err(GivenBack { due_at: None });
         };
-        let mut feeding: Vec<Feeding> = Vec::with_capacity(begun.len());
+        let mut feeding: Vec<ItemDispatch> = Vec::with_capacity(begun.len());
         let mut at = 0;
         while at < begun.len() {
             let (key, item) = &begun[at];
@@ -277,19 +277,19 @@ impl Worker {
             let poison = self.flow.suspects.poison(Work::Item(item.claim.id));
             let loaded = match (poison, broken_off) {
                 (Some(reason), _) => {
-                    metrics::counter!("pipeline_poison_total", "work" => "delivery").increment(1);
+                    metrics::counter!("tocsin_pipeline_poison_total", "work" => "delivery").increment(1);
                     Err(Unreadable::ForGood(reason))
                 }
-                (None, PANICS_MAX..) => Err(Unreadable::ForGood(format!(
-                    "delivering it broke off {broken_off} times in the middle of our own work; see the log"
-                ))),
+                (None, PANICS_MAX..) => {
+                    Err(Unreadable::ForGood(format!("delivering it panicked {broken_off} times; see the log")))
+                }
                 (None, _) => Loaded::read(&self.flow, item).await,
             };
             match loaded {
                 Ok(loaded) => {
                     let (key, due_at) = (*key, item.due_at);
                     let ordinals = loaded.ordinals.clone();
-                    feeding.push(Feeding { key, loaded, ordinals, fed: 0, left: Vec::new(), due_at });
+                    feeding.push(ItemDispatch { key, loaded, ordinals, dispatched: 0, left: Vec::new(), due_at });
                     at += 1;
                 }
                 Err(Unreadable::ForNow(error)) => {
@@ -309,7 +309,7 @@ impl Worker {
         if is_ordered
             && let Err(error) = self.running.lanes.learn(&self.flow, &self.running.name, &feeding[0].loaded).await
         {
-            tracing::error!(%error, item = %begun[0].1.claim.id, "what goes before a work item cannot be read yet");
+            tracing::error!(%error, item = %begun[0].1.claim.id, "earlier notifications of the lanes of a work item cannot be read yet");
             return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
         }
         let total = feeding.iter().map(|item| item.loaded.ordinals.len()).sum();
@@ -318,34 +318,35 @@ impl Worker {
         };
         drop(ahead);
         let mut permit = Some(permit);
-        for (at, Feeding { key, loaded, .. }) in feeding.iter().enumerate() {
-            // Each takes its part, and the last what is left; more than may ever be on their way count as all.
+        for (at, ItemDispatch { key, loaded, .. }) in feeding.iter().enumerate() {
+            // Each item takes its share, and the last takes the rest. A request above the total limit takes the whole
+            // limit.
             let is_last = at + 1 == feeding.len();
             let part = match permit.as_mut() {
                 Some(whole) if !is_last => whole.split(loaded.ordinals.len().min(whole.num_permits())),
                 _ => permit.take(),
             };
-            let (accepted, conduct) = (loaded.accepted.clone(), loaded.conduct.clone());
+            let (accepted, delivery_policy) = (loaded.accepted.clone(), loaded.delivery_policy.clone());
             let subscriptions = loaded.notifications().subscriptions.clone();
             let counters = loaded.counters.clone();
-            let read = Report::Read { key: *key, accepted, subscriptions, conduct, counters, permit: part };
+            let read = Report::Read { key: *key, accepted, subscriptions, delivery_policy, counters, permit: part };
             if self.reports.send(read).await.is_err() {
                 return Ok(());
             }
         }
         match is_ordered {
-            true => self.feed_in_order(&mut feeding[0], stop).await,
-            false => self.feed(&mut feeding, stop).await,
+            true => self.dispatch_in_order(&mut feeding[0], stop).await,
+            false => self.dispatch(&mut feeding, stop).await,
         }
-        for Feeding { key, fed, left, due_at, .. } in feeding {
-            let _ = self.reports.send(Report::Fed { key, fed, left, due_at }).await;
+        for ItemDispatch { key, dispatched, left, due_at, .. } in feeding {
+            let _ = self.reports.send(Report::Dispatched { key, dispatched, left, due_at }).await;
         }
         Ok(())
     }
 
-    /// Claims what else is of the window of a job, if it is of one, so that all of it is told together.
+    /// Claims the remaining items of the job's digest window, if it has one, so that they share one digest.
     async fn claim_rest_of(&self, job: &mut Vec<WorkItem>) -> Result<(), StoreError> {
-        let Some(window) = job[0].course.window else { return Ok(()) };
+        let Some(window) = job[0].work_state.window else { return Ok(()) };
         self.windows.settled(window).await;
         let now = self.flow.clock.now();
         self.windows.close(now);
@@ -354,16 +355,22 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives jobs back to the journal untouched.
+    /// Releases jobs to the journal untouched.
     async fn give_back(&self, jobs: &[Vec<WorkItem>], due_at: Timestamp) {
         for item in jobs.iter().flatten() {
-            // A claim that is lost is nobody's to give back.
+            // A lost claim cannot be released.
             let _ = self.flow.journal.release(item.claim, Some(due_at)).await;
         }
     }
 
-    /// An item that nobody can read waits for an operator, who sees why.
-    async fn suspend_unread(&self, key: u64, item: &WorkItem, what: &str, bounds: &Bounds) -> Result<(), GivenBack> {
+    /// Suspends an item that cannot be read, with the reason for the operator.
+    async fn suspend_unread(
+        &self,
+        key: u64,
+        item: &WorkItem,
+        what: &str,
+        bounds: &InFlightLimits,
+    ) -> Result<(), GivenBack> {
         tracing::error!(item = %item.claim.id, batch = %item.batch, what, "a work item cannot be read and is suspended");
         let now = self.flow.clock.now();
         let ordinals = match &item.ordinals {
@@ -373,17 +380,17 @@ impl Worker {
                 let heads = self.flow.journal.notification_batches(Some(next), 1).await.unwrap_or_default();
                 match heads.first() {
                     Some((id, _, count)) if *id == item.batch => (0..*count).collect(),
-                    // Not even how many there are is known, so there is nothing to suspend.
+                    // The number of notifications is unknown, so there is nothing to suspend.
                     _ => return Err(GivenBack { due_at: Some(now + REST_OF_LOST) }),
                 }
             }
         };
         let permit = Some(bounds.permit(ordinals.len()).await);
-        let (accepted, subscriptions, conduct) = (Vec::new(), Vec::new(), Arc::default());
+        let (accepted, subscriptions, delivery_policy) = (Vec::new(), Vec::new(), Arc::default());
         let counters = self.flow.classes.other();
-        let read = Report::Read { key, accepted, subscriptions, conduct, counters, permit };
+        let read = Report::Read { key, accepted, subscriptions, delivery_policy, counters, permit };
         let _ = self.reports.send(read).await;
-        let fed = ordinals.len();
+        let dispatched = ordinals.len();
         for ordinal in ordinals {
             let reason = Reason::new(ReasonKind::Internal, what);
             let report = Report::Unsent { key, ordinal, at: now, outcome: Outcome::Suspended, reason };
@@ -391,17 +398,17 @@ impl Worker {
                 return Ok(());
             }
         }
-        let _ = self.reports.send(Report::Fed { key, fed, left: Vec::new(), due_at: now }).await;
+        let _ = self.reports.send(Report::Dispatched { key, dispatched, left: Vec::new(), due_at: now }).await;
         Ok(())
     }
 }
 
-/// Cuts claimed items into what is delivered together: all of one window of a digest, or one item.
+/// Groups claimed items into jobs: all items of one digest window, or one item.
 fn jobs(claimed: Vec<WorkItem>) -> Vec<Vec<WorkItem>> {
     let mut jobs: Vec<Vec<WorkItem>> = Vec::with_capacity(claimed.len());
     for item in claimed {
-        let window = item.course.window;
-        match jobs.iter_mut().find(|job| window.is_some() && job[0].course.window == window) {
+        let window = item.work_state.window;
+        match jobs.iter_mut().find(|job| window.is_some() && job[0].work_state.window == window) {
             Some(job) => job.push(item),
             None => jobs.push(vec![item]),
         }
@@ -409,7 +416,7 @@ fn jobs(claimed: Vec<WorkItem>) -> Vec<Vec<WorkItem>> {
     jobs
 }
 
-/// How often the delivery of an item has broken off in the middle of our own work. Forgotten with the process.
+/// Panics of each item's delivery. Not persistent.
 #[derive(Default)]
 pub(crate) struct Panics(HashMap<WorkItemId, u32>);
 
@@ -431,45 +438,45 @@ impl Panics {
     }
 }
 
-/// Why an item goes back to the journal untouched: there is no time for it now, or it is due again at this time.
+/// Reason why an item is released untouched: the worker stops, or it is due again at this time.
 #[derive(Clone, Copy)]
 struct GivenBack {
     due_at: Option<Timestamp>,
 }
 
-/// How much of a channel is worked on at the same time.
-pub(crate) struct Bounds {
-    /// Notifications formatted or on their way.
+/// In-flight limits of one channel.
+pub(crate) struct InFlightLimits {
+    /// Permits for notifications being formatted or in flight.
     notifications: Arc<Semaphore>,
     notifications_max: usize,
-    /// Items read while they wait for those before them.
+    /// Permits for items that are read ahead.
     ahead: Semaphore,
 }
 
-impl Bounds {
-    /// Those of what presses, and of all: what presses has room of its own, so that it waits for nothing that was begun before
-    /// it.
-    pub fn both(options: &PipelineOptions) -> [Arc<Bounds>; 2] {
+impl InFlightLimits {
+    /// The limits for high-priority work and for all work. High-priority work has permits of its own, so that it
+    /// never waits for work begun before it.
+    pub fn both(options: &PipelineOptions) -> [Arc<InFlightLimits>; 2] {
         let most = options.in_flight_per_channel;
-        [most / PRESSING_SHARE, most].map(|in_flight| Arc::new(Bounds::new(in_flight)))
+        [most / PRESSING_SHARE, most].map(|in_flight| Arc::new(InFlightLimits::new(in_flight)))
     }
 
     fn new(in_flight: usize) -> Self {
         let notifications_max = in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-        Bounds {
+        InFlightLimits {
             notifications: Arc::new(Semaphore::new(notifications_max)),
             notifications_max,
             ahead: Semaphore::new(ITEMS_AHEAD),
         }
     }
 
-    /// Waits until so many may be on their way; more than may ever be count as all.
+    /// Waits for `count` permits. A count above the limit takes all permits.
     async fn permit(&self, count: usize) -> OwnedSemaphorePermit {
         let count = count.clamp(1, self.notifications_max) as u32;
         self.notifications.clone().acquire_many_owned(count).await.expect("the semaphore is never closed")
     }
 
-    /// Whether nothing is formatted, on its way or waiting to be recorded.
+    /// Whether nothing is being formatted, in flight or waiting to be recorded.
     pub fn is_idle(&self) -> bool {
         self.notifications.available_permits() == self.notifications_max
     }

@@ -1,10 +1,10 @@
-//! Which notifications are told as one: those of a class with equal subscriber, device, locale and grouping
-//! fields. What an operator has edited is told alone.
+//! Digest grouping: notifications of a class with equal subscriber, device, locale and grouping fields become one
+//! message. Notifications that an operator edited are sent alone.
 
 use std::collections::HashMap;
 
 use tocsin_model::{
-    conduct::Digest,
+    delivery_policy::Digest,
     field::{Fields, pack_row},
     id::Name,
     pack::{write_bytes, write_varint},
@@ -15,7 +15,7 @@ use tocsin_store::records::Recipient;
 
 use crate::load_work::Loaded;
 
-/// What those of one digest have in common, packed.
+/// Packed grouping key of a digest.
 pub(crate) type GroupKey = Box<[u8]>;
 
 /// Digests in the order of their first notification.
@@ -24,9 +24,9 @@ pub(crate) struct Groups<T> {
     groups: Vec<Group<T>>,
 }
 
-/// The notifications of one digest, in the order they were added.
+/// Notifications of one digest, in the order they were added.
 pub(crate) struct Group<T> {
-    /// Where it goes.
+    /// Destination device.
     pub device: Name,
     pub members: Vec<T>,
 }
@@ -48,14 +48,14 @@ impl<T> Groups<T> {
         self.groups[place].members.push(member);
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all digests.
     pub fn drain(&mut self) -> impl Iterator<Item = Group<T>> {
         self.places.clear();
         self.groups.drain(..)
     }
 }
 
-/// What decides of which digest a notification is.
+/// Computes the grouping key of a notification.
 pub(crate) fn group_key(
     loaded: &Loaded,
     digest: &Digest,
@@ -68,19 +68,23 @@ pub(crate) fn group_key(
     write_varint(&mut key, recipient.number.0);
     write_bytes(&mut key, device.as_str().as_bytes());
     write_bytes(&mut key, recipient.profile.locale.as_deref().unwrap_or_default().as_bytes());
-    // An edit is of its own notifications; what others say must not get lost in it, nor change by it.
-    if let Some(edit) = &loaded.course.edit {
+    // An edit applies to its own notifications only: it must not mix with others.
+    if let Some(edit) = &loaded.work_state.edit {
         write_varint(&mut key, loaded.batch.id.0);
         write_bytes(&mut key, edit.as_bytes());
     }
     if digest.by.is_empty() {
-        // Its fields are not needed, but those who cannot be told of stay out of it.
+        // Its fields are not needed, but a notification whose event is missing stays out of the digest.
         loaded.event(ordinal)?;
     } else {
         let (fields, row) = (loaded.notify()?.fields(), loaded.fields(ordinal)?);
         for name in &digest.by {
             let Some(at) = fields.position(name.as_str()) else { continue };
-            let value = row.get(at).cloned().unwrap_or(Value::Null);
+            // Positive and negative zero are equal, so they share a group.
+            let mut value = row.get(at).cloned().unwrap_or(Value::Null);
+            if let Value::Number(number) = &mut value {
+                *number += 0.0; // -0.0 + 0.0 is 0.0
+            }
             pack_row(&Fields::new(vec![fields[at].clone()]), &[value], &mut key);
         }
     }

@@ -1,5 +1,5 @@
-//! A device whose address the far side says is gone for good is not tried again: it is marked as bounced. An address of
-//! which it says that nobody has it is suppressed, where its channel wants that.
+//! Disables devices whose address the receiver rejects for good: the device is marked as bounced. An unknown mailbox
+//! is also suppressed, if its channel asks for that.
 
 use std::sync::Arc;
 
@@ -18,57 +18,57 @@ use crate::{
     running::Running,
 };
 
-/// Those that wait to be marked, at most. What is beyond is told again by the next message for it.
+/// Maximum number of devices waiting to be marked. Beyond it, the next message for the device reports it again.
 const WAITING_MAX: usize = 10_000;
 
-/// An address that is gone.
-pub(crate) struct Gone {
-    /// The notification that was refused.
+/// A permanently rejected address.
+pub(crate) struct RejectedAddress {
+    /// The refused notification.
     pub id: NotificationId,
     /// Its subscription.
     pub subscription: SubscriptionId,
-    /// The channel by which it was tried.
+    /// The channel that was used.
     pub channel: Name,
-    /// The address that was tried.
+    /// The rejected address.
     pub address: String,
-    /// `Gone` or `Bounced`, and the far side's words.
+    /// `Gone` or `Bounced`, with the receiver's reply.
     pub reason: Reason,
 }
 
-/// Marks devices beside the flow, so that it waits for no write of the records.
+/// Marks devices in a background task, so that deliveries wait for no write to the records.
 pub(crate) struct Disabler {
     running: Arc<Running>,
-    waiting: Vec<Gone>,
+    waiting: Vec<RejectedAddress>,
     endpoints: Vec<Care>,
     at_work: Option<JoinHandle<()>>,
 }
 
 impl Disabler {
-    /// Marks devices of an application.
+    /// Creates a disabler for an application.
     pub fn new(running: Arc<Running>) -> Self {
         Disabler { running, waiting: Vec::new(), endpoints: Vec::new(), at_work: None }
     }
 
-    /// The application whose devices they are.
+    /// The application of the devices.
     pub fn running(&self) -> &Running {
         &self.running
     }
 
-    /// Takes a note of an endpoint.
+    /// Queues an endpoint to be handled.
     pub fn note_endpoint(&mut self, care: Care) {
         if self.endpoints.len() < WAITING_MAX {
             self.endpoints.push(care);
         }
     }
 
-    /// Takes one note.
-    pub fn note(&mut self, gone: Gone) {
+    /// Queues a rejected address.
+    pub fn note(&mut self, gone: RejectedAddress) {
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push(gone);
         }
     }
 
-    /// Begins with what was noted, once what was begun before is done.
+    /// Starts on the queue once the previous run is done.
     pub fn work(&mut self, flow: &Arc<Flow>) {
         let is_anything = !(self.waiting.is_empty() && self.endpoints.is_empty());
         if is_anything && self.at_work.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -85,7 +85,7 @@ impl Disabler {
         }
     }
 
-    /// Waits until all is done.
+    /// Waits until the queue is empty.
     pub async fn finish(mut self, flow: &Arc<Flow>) {
         for _ in 0..2 {
             if let Some(work) = self.at_work.take() {
@@ -99,9 +99,9 @@ impl Disabler {
     }
 }
 
-async fn mark(flow: &Flow, running: &Running, gone: &Gone) -> Result<(), StoreError> {
+async fn mark(flow: &Flow, running: &Running, gone: &RejectedAddress) -> Result<(), StoreError> {
     let Some(recipient) = flow.records.recipients(&[gone.subscription]).await?.pop().flatten() else { return Ok(()) };
-    // Its owner may have given another address meanwhile.
+    // The owner may have changed the address meanwhile.
     let is_gone = |device: &Device| {
         device.channel == gone.channel && device.address == gone.address && device.state == DeviceState::Active
     };
@@ -114,7 +114,7 @@ async fn mark(flow: &Flow, running: &Running, gone: &Gone) -> Result<(), StoreEr
 
 async fn disable(
     flow: &Flow,
-    gone: &Gone,
+    gone: &RejectedAddress,
     recipient: &Recipient,
     name: &Name,
     device: &Device,
@@ -122,13 +122,13 @@ async fn disable(
     let subscriber = &recipient.id;
     let device = Device { state: DeviceState::Bounced, ..device.clone() };
     flow.records.put_device(subscriber, name, device, flow.clock.now()).await?;
-    metrics::counter!("deliver_devices_bounced_total").increment(1);
+    metrics::counter!("tocsin_deliver_devices_bounced_total").increment(1);
     let reason = &gone.reason.text;
     tracing::warn!(%subscriber, device = %name, reason, "a device is gone for good and not used any more");
     Ok(())
 }
 
-async fn suppress(flow: &Flow, running: &Running, gone: &Gone, device: &Device) -> Result<(), StoreError> {
+async fn suppress(flow: &Flow, running: &Running, gone: &RejectedAddress, device: &Device) -> Result<(), StoreError> {
     let Some(channel) = running.channel(&device.channel) else { return Ok(()) };
     let protocol = channel.protocol();
     let report = Report {
@@ -140,7 +140,7 @@ async fn suppress(flow: &Flow, running: &Running, gone: &Gone, device: &Device) 
         notification: Some(gone.id),
     };
     flow.records.report_suppressions(vec![report], flow.suppressions.policy(), flow.clock.now()).await?;
-    metrics::counter!("suppression_reports_total", "cause" => Cause::HardBounce.word()).increment(1);
-    tracing::warn!(id = %gone.id, channel = %device.channel, reason = gone.reason.text, "an address is suppressed: nobody has it");
+    metrics::counter!("tocsin_suppression_reports_total", "cause" => Cause::HardBounce.word()).increment(1);
+    tracing::warn!(id = %gone.id, channel = %device.channel, reason = gone.reason.text, "an address is suppressed: the mailbox does not exist");
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! An endpoint that has failed for days is not tried any more: its device is switched off, with notice before.
+//! Endpoint supervision: a device whose endpoint has failed for days is disabled, with a warning at half of that
+//! time.
 //!
-//! Only where the address of a device is the far side itself, such as the URL of a webhook: the failures of a service that
-//! serves many devices say nothing of one of them. Since when an endpoint has only failed is durable, so that the clock goes
-//! on over restarts; what is in between, such as the number of failures, is written once an hour at most. An application that
-//! wants to hear of it has events of it, which are accepted before anything is done: at least once, should the process end in
-//! between.
+//! Applies only where the device address is the endpoint itself, such as the URL of a webhook: failures of a service
+//! that serves many devices say nothing about one of them. The time of the first failure is durable, so that the
+//! period survives restarts; failure counts are written at most once an hour. An application can receive events about
+//! its endpoints. They are accepted before the device is changed: at-least-once, if the process ends in between.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -31,43 +31,43 @@ use crate::{
     running::Running,
 };
 
-/// Endpoints that are watched at the same time. The failures of others are counted once some of these are well again.
+/// Maximum number of failing endpoints tracked. Further ones are counted once some of these recover.
 const WATCHED_MAX: usize = 200_000;
-/// How often the number of failures and the time of the last are written.
+/// Interval at which failure counts are written.
 const WRITTEN_EVERY: Duration = Duration::from_secs(3_600);
-/// Endpoints that are read at a time.
+/// Endpoints read at a time.
 const PAGE: usize = 5_000;
 
-/// All endpoints that have only failed of late.
+/// All endpoints whose recent attempts have all failed.
 #[derive(Default)]
 pub(crate) struct Endpoints(Mutex<HashMap<EndpointKey, Watched>>);
 
 struct Watched {
     known: FailingEndpoint,
-    /// The last failure that is written.
+    /// Time of the last failure that was written.
     written: Timestamp,
 }
 
-/// What is to be done about an endpoint, beside the flow.
+/// A task about an endpoint, done outside of the delivery path.
 pub(crate) enum Care {
-    /// It has answered: it is forgotten.
+    /// The endpoint has answered: remove it.
     Well(EndpointKey),
-    /// It has failed, for the first time or again. Whose message it was.
+    /// The endpoint failed. The subscription is that of the message.
     Failing(EndpointKey, SubscriptionId),
 }
 
-/// What a failure asks for.
+/// Action that a failure requires.
 enum Due {
     Nothing,
     Write,
     Warn,
     Disable,
-    /// It was disabled before; somebody has switched it on again, or another device has the same address.
+    /// The device was disabled before; it was enabled again, or another device has the same address.
     Again,
 }
 
 impl Endpoints {
-    /// Reads those that failed before the process began.
+    /// Loads the failing endpoints from the records.
     pub async fn load(&self, records: &dyn Records) -> Result<(), StoreError> {
         let mut after: Option<EndpointKey> = None;
         loop {
@@ -78,19 +78,19 @@ impl Endpoints {
             for known in page {
                 watched.insert(known.key.clone(), Watched { written: known.last, known });
             }
-            metrics::gauge!("deliver_failing_endpoints").set(watched.len() as f64);
+            metrics::gauge!("tocsin_deliver_failing_endpoints").set(watched.len() as f64);
             if is_last {
                 return Ok(());
             }
         }
     }
 
-    /// Whether none of them fails.
+    /// Whether no endpoint is failing.
     pub fn are_well(&self) -> bool {
         self.0.lock().is_empty()
     }
 
-    /// Takes in an answer. `limit` is how long its channel lets an endpoint fail; `None`: for ever.
+    /// Counts an answer. `limit` is how long the channel lets an endpoint fail; `None`: no limit.
     pub fn note(
         &self,
         application: &Name,
@@ -111,7 +111,7 @@ impl Endpoints {
                 }
                 let key = key();
                 watched.remove(&key)?;
-                metrics::gauge!("deliver_failing_endpoints").set(watched.len() as f64);
+                metrics::gauge!("tocsin_deliver_failing_endpoints").set(watched.len() as f64);
                 return Some(Care::Well(key));
             }
             Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => reason,
@@ -147,7 +147,7 @@ impl Endpoints {
                     disabled_at: None,
                 };
                 watched.insert(key.clone(), Watched { known, written: at });
-                metrics::gauge!("deliver_failing_endpoints").set(watched.len() as f64);
+                metrics::gauge!("tocsin_deliver_failing_endpoints").set(watched.len() as f64);
                 Due::Write
             }
         };
@@ -157,10 +157,10 @@ impl Endpoints {
         }
     }
 
-    /// Does what there is to do about an endpoint.
+    /// Carries out a task about an endpoint.
     pub async fn care(&self, flow: &Flow, running: &Running, care: Care) -> Result<(), StoreError> {
         let (key, subscription) = match care {
-            Care::Well(key) => return flow.records.forget_endpoints(vec![key]).await,
+            Care::Well(key) => return flow.records.remove_failing_endpoints(vec![key]).await,
             Care::Failing(key, subscription) => (key, subscription),
         };
         let Some(limit) = running.disable_after(&key.channel) else { return Ok(()) };
@@ -170,10 +170,10 @@ impl Endpoints {
             let (name, device) = recipient.devices.iter().find(|(_, device)| is_it(device))?;
             Some((&recipient.id, name, device))
         });
-        // Its owner has given another address, or is gone.
+        // The device was removed, or its address changed.
         let Some((subscriber, name, device)) = found else { return self.forget(flow, key).await };
         if device.state != DeviceState::Active {
-            // The message was on its way when the device was switched off.
+            // The message was in flight when the device was disabled.
             return Ok(());
         }
         let (due, mut known) = {
@@ -183,8 +183,8 @@ impl Endpoints {
                 endpoint.known.subscriber.as_ref() == Some(subscriber) && endpoint.known.device.as_ref() == Some(name);
             let mut due = endpoint.due(endpoint.known.last, limit);
             if matches!(due, Due::Again) {
-                // Another device with the address has failed as long; the same one was switched on again, and has as long as
-                // any other.
+                // Another device with this address has failed as long. A device that was enabled again gets the full
+                // period.
                 due = Due::Disable;
                 if is_same {
                     endpoint.restart();
@@ -199,19 +199,19 @@ impl Endpoints {
         let channel = &key.channel;
         match due {
             Due::Disable => {
-                // Before anything is done: if it cannot be told, the next failure tries again.
-                tell(flow, running, &known, true, limit).await?;
+                // Before any change: if the event cannot be accepted, the next failure tries again.
+                accept_endpoint_event(flow, running, &known, true, limit).await?;
                 known.disabled_at = Some(flow.clock.now());
                 let off = Device { state: DeviceState::Failed, ..device.clone() };
                 flow.records.put_device(subscriber, name, off, flow.clock.now()).await?;
-                metrics::counter!("deliver_endpoints_disabled_total").increment(1);
+                metrics::counter!("tocsin_deliver_endpoints_disabled_total").increment(1);
                 tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
                         "an endpoint has failed for too long and is switched off; `tocsin endpoints` lists it");
             }
             Due::Warn => {
-                tell(flow, running, &known, false, limit).await?;
+                accept_endpoint_event(flow, running, &known, false, limit).await?;
                 known.warned_at = Some(flow.clock.now());
-                metrics::counter!("deliver_endpoints_warned_total").increment(1);
+                metrics::counter!("tocsin_deliver_endpoints_warned_total").increment(1);
                 tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
                     "an endpoint has only failed for half the time after which it is switched off");
             }
@@ -220,15 +220,15 @@ impl Endpoints {
         if let Some(endpoint) = self.0.lock().get_mut(&key) {
             (endpoint.known.warned_at, endpoint.known.disabled_at) = (known.warned_at, known.disabled_at);
         }
-        flow.records.keep_endpoints(vec![known]).await
+        flow.records.put_failing_endpoints(vec![known]).await
     }
 
     async fn forget(&self, flow: &Flow, key: EndpointKey) -> Result<(), StoreError> {
         self.0.lock().remove(&key);
-        flow.records.forget_endpoints(vec![key]).await
+        flow.records.remove_failing_endpoints(vec![key]).await
     }
 
-    /// Forgets those of which nothing was heard since a time: nobody sends to them any more.
+    /// Removes endpoints without attempts since a time: nothing is sent to them any more.
     pub async fn prune(&self, flow: &Flow, before: Timestamp) -> Result<(), StoreError> {
         let old = |endpoint: &Watched| {
             endpoint.known.last < before && endpoint.known.disabled_at.is_none_or(|at| at < before)
@@ -240,7 +240,7 @@ impl Endpoints {
         if keys.is_empty() {
             return Ok(());
         }
-        flow.records.forget_endpoints(keys.clone()).await?;
+        flow.records.remove_failing_endpoints(keys.clone()).await?;
         let mut watched = self.0.lock();
         keys.iter().for_each(|key| drop(watched.remove(key)));
         Ok(())
@@ -248,9 +248,9 @@ impl Endpoints {
 }
 
 impl Watched {
-    /// One more failure.
+    /// Counts one more failure.
     fn fail(&mut self, at: Timestamp, limit: Duration, reason: &str) -> Due {
-        // Of the time in between nothing is known: it may have been well.
+        // The time in between is unknown: the endpoint may have worked.
         if at.since(self.known.last) > limit / 2 && self.known.disabled_at.is_none() {
             self.restart();
             self.known.since = at;
@@ -274,7 +274,7 @@ impl Watched {
         }
     }
 
-    /// The clock begins anew with the last failure.
+    /// Restarts the period at the last failure.
     fn restart(&mut self) {
         self.known.since = self.known.last;
         self.known.failures = 0;
@@ -282,8 +282,9 @@ impl Watched {
     }
 }
 
-/// Accepts an event that tells of an endpoint, if its channel says so: it is about to be switched off, or is now.
-async fn tell(
+/// Accepts an event about an endpoint, if its channel names an event class for that: it is about to be disabled, or
+/// now is.
+async fn accept_endpoint_event(
     flow: &Flow,
     running: &Running,
     endpoint: &FailingEndpoint,
@@ -292,11 +293,11 @@ async fn tell(
 ) -> Result<(), StoreError> {
     let FailingEndpoint { key: EndpointKey { application, channel, .. }, .. } = endpoint;
     let compiled = running.compiled();
-    let told = &compiled.application;
-    let Some(event) = told.channels.get(channel).and_then(|channel| channel.endpoint_event.clone()) else {
+    let definition = &compiled.application;
+    let Some(event) = definition.channels.get(channel).and_then(|channel| channel.endpoint_event.clone()) else {
         return Ok(());
     };
-    let Some(class) = told.events.get(&event) else { return Ok(()) };
+    let Some(class) = definition.events.get(&event) else { return Ok(()) };
     let text = |name: Option<&str>| name.map_or(Value::Null, |name| Value::Text(name.into()));
     let value = |field: &Field| match field.name.as_str() {
         "owner" => text(endpoint.subscriber.as_ref().map(SubscriberId::as_str)),
@@ -329,11 +330,11 @@ async fn tell(
     }
 }
 
-/// What a recorder found out about endpoints, done beside the flow in this order.
+/// Handles endpoint tasks of a recorder in order, outside of the delivery path.
 pub(crate) async fn care_for(flow: &Arc<Flow>, running: &Running, cares: Vec<Care>) {
     for care in cares {
         if let Err(error) = flow.endpoints.care(flow, running, care).await {
-            tracing::error!(%error, "what is known of an endpoint cannot be kept");
+            tracing::error!(%error, "the state of an endpoint cannot be stored");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Joins the channels of inboxes to the store that keeps the feeds, and removes from it what has expired.
+//! Connects inbox channels to the store of the feeds, and removes expired items from it.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tocsin_delivery::{Clock, inbox::Feeds};
+use tocsin_delivery::{Clock, inbox::FeedStore};
 use tocsin_model::{
     inbox::NewItem,
     receipt::{Reason, ReasonKind},
@@ -13,23 +13,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Flow;
 
-/// Rows that one step of expiry touches, so that it never holds up those who read.
+/// Rows removed per step, so that expiry never blocks readers for long.
 const STEP: usize = 1_000;
 
-/// The feeds of the store, as channels see them.
+/// Feed store for channels, backed by the inbox.
 pub(crate) struct StoredFeeds {
     pub inbox: Arc<dyn Inbox>,
     pub clock: Arc<dyn Clock>,
 }
 
 #[async_trait]
-impl Feeds for StoredFeeds {
+impl FeedStore for StoredFeeds {
     async fn put(&self, items: Vec<NewItem>, items_max: u32) -> Result<(), Reason> {
         let put = self.inbox.put_items(items, items_max, self.clock.now()).await;
         let delivered = put.map_err(|error| Reason::new(ReasonKind::Internal, format!("the feeds: {error}")))?;
-        metrics::counter!("inbox_items_total", "result" => "new").increment(delivered.new);
-        metrics::counter!("inbox_items_total", "result" => "known").increment(delivered.known);
-        metrics::counter!("inbox_items_total", "result" => "evicted").increment(delivered.evicted);
+        metrics::counter!("tocsin_inbox_items_total", "result" => "new").increment(delivered.new);
+        metrics::counter!("tocsin_inbox_items_total", "result" => "known").increment(delivered.known);
+        metrics::counter!("tocsin_inbox_items_total", "result" => "evicted").increment(delivered.evicted);
         Ok(())
     }
 
@@ -41,7 +41,7 @@ impl Feeds for StoredFeeds {
     }
 }
 
-/// Removes what has expired, step by step.
+/// Removes expired items step by step.
 pub(crate) async fn expire(flow: &Flow, stop: &CancellationToken) {
     let now = flow.clock.now();
     let mut removed = 0;
@@ -60,5 +60,5 @@ pub(crate) async fn expire(flow: &Flow, stop: &CancellationToken) {
         }
         tokio::task::yield_now().await;
     }
-    metrics::counter!("inbox_expired_total").increment(removed);
+    metrics::counter!("tocsin_inbox_expired_total").increment(removed);
 }

@@ -1,8 +1,9 @@
-//! Keeps the match index true to the records as they were at a place of their change feed.
+//! Keeps the match index consistent with the records at a change sequence (incremental view maintenance by a change
+//! feed).
 //!
-//! The feed says what changed, not how: a follower asks for the state as it was at the place that it goes to. So
-//! following twice does no harm, an index that was built from a scan may be caught up from before the scan, and one that
-//! is ahead of a batch can go back, as far as the feed reaches.
+//! The feed lists what changed, without values: the follower reads the state at its target sequence. So following is
+//! idempotent. An index built from a scan can be caught up from before the scan, and one that is ahead of a batch can
+//! go back, as far as the feed reaches.
 
 use std::ops::RangeInclusive;
 
@@ -12,62 +13,62 @@ use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
     queries::QueryTables,
-    records::{Change, Changed, IndexedSubscription, Records},
+    records::{ChangeKind, IndexedSubscription, RecordChange, Records},
 };
 
 use crate::{
     compile::Compiled,
     keep_busy,
-    shards::{Gone, IndexReport, Shards, subject},
+    shards::{IndexReport, ShardLost, Shards, subject},
     view_subscribers::view_subscribers,
 };
 
-/// Subscriptions read from the records at a time.
+/// Subscriptions read at a time.
 const PAGE: u64 = 5_000;
 /// Changes read from the feed at a time.
 const CHANGES: usize = 1_000;
 
-/// The shards of an application, its tables of queries, and where they stand in the change feed.
+/// The shards of an application and its query tables, at a sequence of the change feed.
 ///
-/// Between two steps to the same place they stand nowhere: what changed up to `place` is as it was at `reach`. Once both
-/// are the same, so are all shards.
+/// Between two steps the index is mixed: changes up to `place` are applied as of `reach`. When both are equal, all
+/// shards are consistent.
 pub(crate) struct Followed {
     application: Name,
     shards: Shards,
-    /// No subscription in the shards has a higher number.
+    /// Highest subscription number in the shards.
     last_put: u64,
-    /// The same subscriptions for rules in SQL, if there are any. Nobody else looks at it: the lock is for a task that moves
-    /// from thread to thread.
+    /// The same subscriptions for rules in SQL, if there are any. The lock only serves a task that moves between
+    /// threads; there is no contention.
     queries: Option<Mutex<QueryTables>>,
-    /// Every change up to here has been followed.
+    /// All changes up to here are applied.
     place: ChangeSequence,
     /// Nothing in the shards is newer than this.
     reach: ChangeSequence,
 }
 
-/// Why shards cannot go to a place.
+/// Reason why the index cannot reach a change sequence.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Lost {
-    /// The records do not remember the place any more. The shards stand where they stood.
+pub(crate) enum FollowError {
+    /// The change feed does not reach back to the sequence. The index is unchanged.
     #[error("the change feed does not reach back to change {}", .0.0)]
-    Place(ChangeSequence),
-    /// The shards fell behind the feed, or one of them is gone: they must be built anew.
+    SequenceTrimmed(ChangeSequence),
+    /// The index fell behind the feed, or lost a shard: it must be rebuilt.
     #[error("the match index {0}")]
     Index(&'static str),
-    /// The records fail.
+    /// The records failed.
     #[error(transparent)]
     Store(StoreError),
 }
 
-impl From<Gone> for Lost {
-    fn from(_: Gone) -> Self {
-        Lost::Index("has lost a shard")
+impl From<ShardLost> for FollowError {
+    fn from(_: ShardLost) -> Self {
+        FollowError::Index("has lost a shard")
     }
 }
 
 impl Followed {
-    /// Builds the shards of an application as of a place, or of the present if the feed does not reach back to it. Pages
-    /// are read one after the other; the shards take them in side by side.
+    /// Builds the index of an application at a sequence, or at the newest one if the feed does not reach back. Pages
+    /// are read one after the other while the shards apply them in parallel.
     ///
     /// # Errors
     /// As [`Followed::go_to`]; `Index` if the system has no more threads.
@@ -76,12 +77,12 @@ impl Followed {
         compiled: &Compiled,
         shards: usize,
         place: ChangeSequence,
-    ) -> Result<Followed, Lost> {
+    ) -> Result<Followed, FollowError> {
         let application = &compiled.application.name;
         let shards = Shards::start(application, &compiled.rules, shards);
-        let shards = shards.map_err(|error| Lost::Store(StoreError::unavailable(error)))?;
-        let queries = QueryTables::open(compiled.queries.clone()).map_err(Lost::Store)?.map(Mutex::new);
-        // A scan of many reads sees the records at different times; going to a place makes it exact.
+        let shards = shards.map_err(|error| FollowError::Store(StoreError::unavailable(error)))?;
+        let queries = QueryTables::open(compiled.queries.clone()).map_err(FollowError::Store)?.map(Mutex::new);
+        // A scan of many reads sees different times; following the feed makes it exact.
         let before = newest(records);
         let mut followed =
             Followed { application: application.clone(), shards, queries, last_put: 0, place: before, reach: before };
@@ -94,7 +95,7 @@ impl Followed {
                 keep_busy(put)?;
                 break;
             }
-            // The next page is read while this one is put.
+            // The next page is read while this one is applied.
             let (next, done) = tokio::join!(scan(records, application, Some(last)), async { keep_busy(put) });
             done?;
             page = next?;
@@ -102,56 +103,57 @@ impl Followed {
         let reach = newest(records);
         followed.reach = reach;
         match followed.go_to(records, place).await {
-            Err(Lost::Place(_)) => followed.go_to(records, reach).await?,
+            Err(FollowError::SequenceTrimmed(_)) => followed.go_to(records, reach).await?,
             done => done?,
         }
         Ok(followed)
     }
 
-    /// The shards, which stand at a place that they were brought to.
+    /// The shards at their current sequence.
     pub fn shards(&mut self) -> &mut Shards {
         &mut self.shards
     }
 
-    /// The tables of queries, which stand where the shards stand.
+    /// The query tables at the same sequence.
     pub fn queries(&mut self) -> Option<&mut QueryTables> {
         self.queries.as_mut().map(Mutex::get_mut)
     }
 
-    /// Every change up to here is in the index.
+    /// All changes up to here are in the index.
     pub fn place(&self) -> ChangeSequence {
         self.place
     }
 
-    /// Has the owners take in what was given to them, drops what they have cut, and says what the index holds. Blocks.
-    pub fn settle(&mut self) -> Result<IndexReport, Gone> {
+    /// Waits until the owners have applied all changes, discards their results, and returns the figures of the index.
+    /// Blocks.
+    pub fn settle(&mut self) -> Result<IndexReport, ShardLost> {
         let report = self.shards.match_and_cut(Vec::new().into())?.report;
         Ok(self.with_queries(report))
     }
 
-    /// Adds the tables of queries to what the shards report.
+    /// Adds the query tables to the figures of the shards.
     pub fn with_queries(&self, report: IndexReport) -> IndexReport {
         let queries = self.queries.as_ref().map_or(0, |queries| queries.lock().bytes());
         IndexReport { bytes: report.bytes + queries, ..report }
     }
 
-    /// The subscribers of these subscriptions as rules saw them at a place.
+    /// The subscribers of these subscriptions, at a sequence.
     async fn views(
         &self,
         records: &dyn Records,
         subscriptions: &[IndexedSubscription],
         at: ChangeSequence,
-    ) -> Result<Vec<SubscriberView>, Lost> {
+    ) -> Result<Vec<SubscriberView>, FollowError> {
         let subscribers: Vec<SubscriberNumber> = subscriptions.iter().map(|found| found.subscriber).collect();
         view_subscribers(records, self.shards.rules(), &subscribers, at).await.map_err(|error| match error {
-            StoreError::Missing(_) => Lost::Index("fell behind the change feed"),
-            error => Lost::Store(error),
+            StoreError::Missing(_) => FollowError::Index("fell behind the change feed"),
+            error => FollowError::Store(error),
         })
     }
 
-    fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), Gone> {
+    fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), ShardLost> {
         self.last_put = self.last_put.max(subscription.id.0);
-        // What the index cannot take, no query sees: it is as if it were not there.
+        // Subscriptions that the index rejects are hidden from queries as well.
         let fits = self.queries.is_none() || fits(self.shards.rules(), &subscription);
         match self.queries() {
             Some(queries) if fits => queries.put(&subscription, &subscriber.columns),
@@ -161,36 +163,37 @@ impl Followed {
         self.shards.put(subscription, subscriber)
     }
 
-    fn remove(&mut self, id: SubscriptionId) -> Result<(), Gone> {
+    fn remove(&mut self, id: SubscriptionId) -> Result<(), ShardLost> {
         if let Some(queries) = self.queries() {
             queries.remove(id);
         }
         self.shards.remove(id)
     }
 
-    /// Brings the shards to exactly the place, forwards or backwards. A place that is still to come means the present.
+    /// Brings the index to exactly this sequence, forwards or backwards. A future sequence means the newest.
     ///
     /// # Errors
-    /// Unless the shards are lost, they can be brought to any place later.
-    pub async fn go_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), Lost> {
+    /// Unless a shard is lost, the index can be brought to any sequence later.
+    pub async fn go_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
         let place = place.min(newest(records));
         while !self.step_to(records, place).await? {}
         Ok(())
     }
 
-    /// The next step of some hundred changes to a place, or all of a way back. Gives whether the shards have arrived.
+    /// The next step of some hundred changes towards a sequence, or all of a way back. Returns whether the target is
+    /// reached.
     ///
     /// # Errors
     /// As [`Followed::go_to`].
-    pub async fn step_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<bool, Lost> {
+    pub async fn step_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<bool, FollowError> {
         if place < self.reach {
             self.go_back(records, place).await?;
             return Ok(true);
         }
         if self.place < place {
             let changes = records.changes(self.place, CHANGES).await.map_err(|error| match error {
-                StoreError::Missing(_) => Lost::Index("fell behind the change feed"),
-                error => Lost::Store(error),
+                StoreError::Missing(_) => FollowError::Index("fell behind the change feed"),
+                error => FollowError::Store(error),
             })?;
             let is_all = changes.len() < CHANGES || changes.last().is_some_and(|last| last.sequence >= place);
             let until = if is_all { place } else { changes.last().map_or(place, |last| last.sequence) };
@@ -204,15 +207,15 @@ impl Followed {
         Ok(self.place == place)
     }
 
-    /// Undoes what the shards have followed beyond a place, and follows what they have not before it.
-    async fn go_back(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), Lost> {
+    /// Rolls back changes beyond a sequence, and applies those missing before it.
+    async fn go_back(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
         let is_behind = self.place < place;
         let mut after = self.place.min(place);
         loop {
             let changes = records.changes(after, CHANGES).await.map_err(|error| match error {
-                StoreError::Missing(_) if is_behind => Lost::Index("fell behind the change feed"),
-                StoreError::Missing(_) => Lost::Place(place),
-                error => Lost::Store(error),
+                StoreError::Missing(_) if is_behind => FollowError::Index("fell behind the change feed"),
+                StoreError::Missing(_) => FollowError::SequenceTrimmed(place),
+                error => FollowError::Store(error),
             })?;
             self.place = self.place.min(place);
             self.follow(records, &changes, place).await?;
@@ -225,32 +228,39 @@ impl Followed {
         Ok(())
     }
 
-    /// Makes the shards agree with the records, as they were at a place, on all that these changes name.
-    async fn follow(&mut self, records: &dyn Records, changes: &[Change], at: ChangeSequence) -> Result<(), Lost> {
+    /// Applies to the index the state of the records, at a sequence, of everything that these changes name.
+    async fn follow(
+        &mut self,
+        records: &dyn Records,
+        changes: &[RecordChange],
+        at: ChangeSequence,
+    ) -> Result<(), FollowError> {
         let as_of = |error| match error {
-            StoreError::Missing(_) => Lost::Index("fell behind the change feed"),
-            error => Lost::Store(error),
+            StoreError::Missing(_) => FollowError::Index("fell behind the change feed"),
+            error => FollowError::Store(error),
         };
         let mut ranges: Vec<RangeInclusive<u64>> = Vec::new();
         let mut subscribers: Vec<SubscriberNumber> = Vec::new();
         let mut moved: Vec<RangeInclusive<u64>> = Vec::new();
         for change in changes {
             match &change.what {
-                Changed::Subscriptions(first, last) => ranges.push(first.0..=last.0),
-                // The shard of another subscriber is another one; then it is put where it belongs at that place.
-                Changed::Moved(first, last) => {
+                ChangeKind::Subscriptions(first, last) => ranges.push(first.0..=last.0),
+                // Another subscriber may be on another shard; it is put there.
+                ChangeKind::Moved(first, last) => {
                     moved.push(first.0..=last.0);
                     ranges.push(first.0..=last.0);
                 }
-                Changed::Subscriber(number) => subscribers.push(*number),
-                Changed::Profile(number) if self.shards.rules().asks_of_subscribers() => subscribers.push(*number),
-                // Who belongs to an audience can only be found out one by one.
-                Changed::Segment(name) if self.shards.rules().audiences().contains(name) => {
+                ChangeKind::Subscriber(number) => subscribers.push(*number),
+                ChangeKind::Profile(number) if self.shards.rules().depends_on_subscribers() => {
+                    subscribers.push(*number)
+                }
+                // Members of an audience can only be determined one by one.
+                ChangeKind::Segment(name) if self.shards.rules().audiences().contains(name) => {
                     ranges.extend((self.last_put > 0).then_some(1..=self.last_put));
                 }
-                // The channel of a device stays the same; delivery itself looks whether it may be used.
-                Changed::Suppressions(_) => {}
-                Changed::Application(_) | Changed::ApiKey | Changed::Profile(_) | Changed::Segment(_) => {}
+                // The channel of a device does not change; delivery checks whether it may be used.
+                ChangeKind::Suppressions(_) => {}
+                ChangeKind::Application(_) | ChangeKind::ApiKey | ChangeKind::Profile(_) | ChangeKind::Segment(_) => {}
             }
         }
         if !subscribers.is_empty() {
@@ -270,12 +280,12 @@ impl Followed {
         Ok(())
     }
 
-    /// Puts what is there, and removes what is not, of some ranges of numbers.
+    /// For ranges of numbers, puts existing subscriptions and removes missing ones.
     fn agree(
         &mut self,
         page: &[RangeInclusive<SubscriptionId>],
         present: impl Iterator<Item = (IndexedSubscription, SubscriberView)>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), ShardLost> {
         let mut present = present.peekable();
         for number in page.iter().flat_map(|range| range.start().0..=range.end().0) {
             match present.next_if(|(subscription, _)| subscription.id.0 == number) {
@@ -287,8 +297,8 @@ impl Followed {
     }
 }
 
-/// Whether the index can take a subscription: a class that changed since it was stored may have made it unusable. Only its
-/// filter is costly to look at, and most have none.
+/// Whether the index can hold a subscription: a later change of its class may have made it unusable. Only checking
+/// its filter is costly, and most have none.
 fn fits(rules: &RuleSet, subscription: &IndexedSubscription) -> bool {
     subscription.terms.filter.is_none() || rules.check_subject(subject(subscription)).is_ok()
 }
@@ -301,11 +311,11 @@ async fn scan(
     records: &dyn Records,
     application: &Name,
     after: Option<SubscriptionId>,
-) -> Result<Vec<IndexedSubscription>, Lost> {
-    records.indexed_subscriptions(application, after, PAGE as usize).await.map_err(Lost::Store)
+) -> Result<Vec<IndexedSubscription>, FollowError> {
+    records.indexed_subscriptions(application, after, PAGE as usize).await.map_err(FollowError::Store)
 }
 
-/// Joins ranges that overlap or touch, and deals them out in order, each page with so many numbers at most.
+/// Joins overlapping or adjacent ranges, and splits them into pages of limited size.
 fn pages(mut ranges: Vec<RangeInclusive<u64>>) -> Vec<Vec<RangeInclusive<SubscriptionId>>> {
     ranges.sort_unstable_by_key(|range| *range.start());
     let mut pages = Vec::new();

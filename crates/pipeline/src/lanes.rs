@@ -1,8 +1,9 @@
-//! Who goes before whom: notifications of event classes in ordered mode, lane by lane.
+//! Lanes of ordered delivery: per-key ordering of notifications whose event class is in ordered mode.
 //!
-//! A lane is a subscription and a key: its notifications leave one after the other, in the order of their events, the next
-//! only when what became of the one before is recorded. Other lanes go on. What is open is known here, in memory, and
-//! learned from the journal: at the start, and again whenever a work item of a later batch is about to leave.
+//! A lane is a subscription and a key. Its notifications leave one at a time in the order of their events; the next
+//! one leaves only when the result of the one before is recorded. Lanes do not wait for each other. Open
+//! notifications are held in memory and read from the journal: at the start, and whenever a work item of a later
+//! batch is about to leave.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,44 +23,44 @@ use crate::{
     load_work::{Loaded, Unreadable},
 };
 
-/// Batches asked for at a time.
+/// Batches read at a time.
 const PAGE: usize = 256;
 
-/// Whose turn comes after whose: a subscription, and a key of an event class.
-pub(crate) type Lane = (SubscriptionId, Arc<[u8]>);
+/// Key of a lane: a subscription, and a key of an event class.
+pub(crate) type LaneKey = (SubscriptionId, Arc<[u8]>);
 
-/// The open notifications of an application whose events are ordered.
+/// Open notifications of an application whose events are ordered.
 pub(crate) struct Lanes {
     state: Mutex<State>,
-    /// No open notification of a batch up to this one is missing.
+    /// All open notifications of batches up to this one are known.
     known: tokio::sync::Mutex<NotificationBatchId>,
     changes: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
-    lanes: HashMap<Lane, BTreeMap<(EventId, NotificationId), Standing>>,
-    of: HashMap<NotificationId, (Lane, EventId)>,
+    lanes: HashMap<LaneKey, BTreeMap<(EventId, NotificationId), LaneStatus>>,
+    of: HashMap<NotificationId, (LaneKey, EventId)>,
 }
 
-/// How an open notification stands.
+/// Status of an open notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It is due, and not sent yet.
+pub(crate) enum LaneStatus {
+    /// Due, and not sent yet.
     Waits,
-    /// It was sent, and its answer is not recorded yet.
+    /// Sent; its answer is not recorded yet.
     Sent,
-    /// It is tried from this time on.
+    /// Retried from this time on.
     Later(Timestamp),
 }
 
-/// What a notification has to do.
+/// Whether a notification may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nobody is before it.
+    /// First of its lane.
     Now,
-    /// The first of its lane stands so.
-    After(Standing),
+    /// Waits for the first of its lane, which has this status.
+    After(LaneStatus),
 }
 
 impl Default for Lanes {
@@ -70,12 +71,12 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// Tells of every change from now on.
+    /// Subscribes to changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Takes in everything open that may be before an item, and the item, which is about to be sent.
+    /// Reads all open notifications that may precede an item, and the item itself, which is about to be sent.
     pub async fn learn(&self, flow: &Flow, application: &Name, item: &Loaded) -> Result<(), StoreError> {
         let mut known = self.known.lock().await;
         let through = item.batch.id;
@@ -104,14 +105,15 @@ impl Lanes {
             match Loaded::read(flow, &work).await {
                 Ok(loaded) => self.join(&loaded, Some(work.due_at)),
                 Err(Unreadable::ForNow(error)) => return Err(error),
-                // It is suspended when its turn comes, and holds nobody up.
+                // Suspended when it is reached; it blocks no lane.
                 Err(Unreadable::ForGood(_)) => {}
             }
         }
         Ok(())
     }
 
-    /// Those of an item that are known already stay as they stand, unless the item is at hand: then they wait.
+    /// Adds the notifications of an item. Known ones keep their status, unless the item is about to be sent: then
+    /// they wait.
     fn join(&self, item: &Loaded, due_at: Option<Timestamp>) {
         let mut state = self.state.lock();
         for ordinal in &item.ordinals {
@@ -119,13 +121,13 @@ impl Lanes {
             let (lane, _) = state.of.entry(id).or_insert_with(|| (item.lane(*ordinal), event)).clone();
             let lane = state.lanes.entry(lane).or_default();
             match due_at {
-                Some(due_at) => drop(lane.entry((event, id)).or_insert(Standing::Later(due_at))),
-                None => drop(lane.insert((event, id), Standing::Waits)),
+                Some(due_at) => drop(lane.entry((event, id)).or_insert(LaneStatus::Later(due_at))),
+                None => drop(lane.insert((event, id), LaneStatus::Waits)),
             }
         }
     }
 
-    /// Whether it is a notification's turn. One that is unknown goes at once.
+    /// Whether a notification may leave. An unknown one may.
     pub fn turn(&self, id: NotificationId) -> Turn {
         let state = self.state.lock();
         let lane = state.of.get(&id).and_then(|(lane, _)| state.lanes.get(lane));
@@ -135,29 +137,29 @@ impl Lanes {
         }
     }
 
-    /// They were handed over.
+    /// Marks notifications as handed over.
     pub fn sent(&self, ids: impl IntoIterator<Item = NotificationId>) {
-        self.stand(ids.into_iter().map(|id| (id, Some(Standing::Sent))));
+        self.stand(ids.into_iter().map(|id| (id, Some(LaneStatus::Sent))));
     }
 
-    /// They were not, after all.
+    /// Marks notifications as not handed over after all.
     pub fn unsent(&self, ids: impl IntoIterator<Item = NotificationId>) {
-        self.stand(ids.into_iter().map(|id| (id, Some(Standing::Waits))));
+        self.stand(ids.into_iter().map(|id| (id, Some(LaneStatus::Waits))));
     }
 
-    /// A work item of a batch goes back: none of it is on its way any more.
+    /// A work item of a batch was released: none of its notifications is in flight any more.
     pub fn returned(&self, batch: NotificationBatchId) {
         let of_batch: Vec<NotificationId> =
             self.state.lock().of.keys().filter(|id| id.batch == batch).copied().collect();
         self.unsent(of_batch);
     }
 
-    /// What became of some is recorded: how they stand, or that they hold up nobody any more.
-    pub fn settle(&self, settled: impl IntoIterator<Item = (NotificationId, Option<Standing>)>) {
+    /// Applies recorded results: a new status, or removal from the lane.
+    pub fn settle(&self, settled: impl IntoIterator<Item = (NotificationId, Option<LaneStatus>)>) {
         self.stand(settled);
     }
 
-    fn stand(&self, standings: impl IntoIterator<Item = (NotificationId, Option<Standing>)>) {
+    fn stand(&self, standings: impl IntoIterator<Item = (NotificationId, Option<LaneStatus>)>) {
         let mut state = self.state.lock();
         if state.of.is_empty() {
             return;

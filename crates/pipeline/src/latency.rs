@@ -1,4 +1,4 @@
-//! How long things take, by percentile: counters in buckets that grow with the value, written without locks.
+//! Latency percentiles: lock-free histograms with logarithmic buckets.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -24,15 +24,15 @@ impl Default for Histogram {
 /// Percentiles of a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Percentiles {
-    /// How many durations were recorded.
+    /// Number of durations recorded.
     pub count: u64,
-    /// Half took no longer.
+    /// Median.
     pub p50: Duration,
-    /// 95 % took no longer.
+    /// 95th percentile.
     pub p95: Duration,
-    /// 99 % took no longer.
+    /// 99th percentile.
     pub p99: Duration,
-    /// None took longer.
+    /// Maximum.
     pub max: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Histogram {
         self.buckets[bucket_of(micros)].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The percentiles of all that was recorded.
+    /// Percentiles of all recorded durations.
     pub fn percentiles(&self) -> Percentiles {
         let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         let count: u64 = counts.iter().sum();
@@ -87,16 +87,16 @@ fn upper_end(bucket: usize) -> u64 {
     ((STEPS + bucket % STEPS + 1) << doubling) - 1
 }
 
-/// The latencies of the flow since the start of the process.
+/// Latencies of the pipeline since the start of the process.
 #[derive(Debug, Default)]
 pub struct Latencies {
     /// From the first byte of a submission to its durable acceptance.
     pub accept: Histogram,
     /// From acceptance to the commit of its notification batches, per event batch.
     pub matching: Histogram,
-    /// From the hand-over to the far side to its answer, per attempt.
+    /// From the hand-over to the receiver's answer, per attempt.
     pub deliver: Histogram,
-    /// From the acceptance of the event to the far side's acknowledgement, per delivered notification.
+    /// From the acceptance of the event to the receiver's acknowledgement, per delivered notification.
     pub end_to_end: Histogram,
 }
 

@@ -2,55 +2,55 @@
 //!
 //! Each step takes its input from the journal, does one thing, and commits its result together with the
 //! acknowledgement of that input. A crash can repeat a step, so every step is safe to run twice; a repeated delivery
-//! keeps its id. Knows nothing of SQL, sockets or templates; those live in the rooms it drives.
+//! keeps its id. The crate knows nothing of SQL, sockets or templates; those live in the crates it drives.
 
-pub mod accept_events; // 1. a submission becomes an event batch
-pub mod match_events; // 2. the batch meets the index: matches, cut into notification batches
-mod deliver_work; // 3. a work item is formatted and leaves through its channel: dispositions
-mod load_work; // 3a. what its delivery reads
-mod feed; // 3b. one after the other or together
-mod decide; // 3c. now, later or not at all, and to which device
-mod suppress; // 3c. addresses that are not written to
-mod digest; // 3d. what is told as one
-mod windows; // 3e. how long it is gathered
-mod multicast; // 3f. what is said to several
-mod render; // 3g. what is sent
-mod alike; // what reads the same for many is made once
-mod record_receipts; // 4. dispositions become receipts, retries, suspensions
-mod resend; // what had failed is sent again
-mod class_counters; // figures by application and class, within bounds
-mod spans; // what the steps tell of events that stand in a trace
-mod trouble; // when the log tells that a channel only fails
-mod disable_devices; // what the far side says is gone is not tried again
-mod endpoints; // nor what has failed for days
-mod feeds; // what goes into feeds goes into the store
+pub mod accept_events; // step 1: a submission becomes an event batch
+pub mod match_events; // step 2: the match index turns event batches into notification batches
+mod deliver_work; // step 3: a work item is formatted and sent through its channel, which yields dispositions
+mod load_work; // step 3, input: a work item with its batch, version and events
+mod dispatch_items; // step 3, loop: notifications are decided on, formatted and handed to channel sessions
+mod decide; // step 3, decision: send now, later or not at all, and to which device
+mod suppress; // step 3, decision: cache of suppressed addresses
+mod digest; // step 3, grouping: notifications that share one digest message
+mod windows; // step 3, grouping: open digest windows
+mod multicast; // step 3, grouping: one message for several recipients
+mod render; // step 3, formatting: the message and its log entry
+mod render_cache; // cache of rendered content that does not depend on the recipient
+mod record_receipts; // step 4: dispositions become receipts, retries and suspensions
+mod resend; // operator request: failed notifications are sent again
+mod class_counters; // counters by application and class, with bounded label cardinality
+mod spans; // trace spans of the steps (W3C Trace Context)
+mod channel_alerts; // log lines for channels whose attempts all fail
+mod disable_devices; // devices whose address the receiver rejected for good are disabled
+mod endpoints; // endpoints that fail for days are disabled
+mod feeds; // writes to the feeds of the inbox
 
-pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
-mod read_text; // from its text, without telling what the environment holds
-pub mod sample; // a notification made of what somebody names, shown or sent as a test
-pub mod latency; // how long things take, by percentile
-pub mod options; // the bounds and delays of the flow
-mod preview; // what a notification would say
-pub mod versions; // old batches are read by the version that packed them
+pub mod compile; // a definition becomes rules, formatters and channels
+mod read_text; // reads the text of a definition without revealing values of the environment
+pub mod sample; // preview and test message for a sample notification
+pub mod latency; // latency percentiles of the steps
+pub mod options; // limits and delays of the pipeline
+mod preview; // preview of a stored notification
+pub mod versions; // cache of compiled versions, for batches that older versions packed
 
-mod lanes; // who goes before whom, where events are ordered
-mod rates; // how fast notifications may be made
-mod guard; // which rules fire, and what becomes of firings that do not happen
-mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
-mod places; // where submissions stand among the changes
-mod view_subscribers; // subscribers as rules see them, as of a place
-mod shards; // the match index, split over threads that share nothing
-mod slow_firings; // what took long, and how it was answered
-mod schedules; // clockwork: rules that are evaluated by a schedule
-mod run_queries; // rules in SQL, beside the index
-mod switches; // what an operator has switched off
-mod run_sources; // where events come from, if they are not submitted
-mod suspects; // what crashes the process is set aside
-mod running; // an application's open channels and their workers
-mod upkeep; // clockwork: retention
+mod lanes; // lanes of ordered delivery: per-key ordering of notifications
+mod rates; // throttles: how many notifications an application may make per period
+mod rule_breaker; // circuit breaker for rules: isolated, stopped and skipped firings
+mod follow_changes; // keeps the match index consistent with the change feed of the records
+mod snapshot_tracker; // snapshot sequences of submissions in progress
+mod view_subscribers; // subscribers as rules see them, at a snapshot sequence
+mod shards; // the match index, partitioned over threads that share nothing
+mod slow_firings; // log of rule firings that took long
+mod schedules; // rules that are evaluated by a schedule
+mod run_queries; // rules in SQL
+mod switches; // components that an operator has switched off
+mod run_sources; // runs the event sources of applications
+mod suspects; // poison-message protection: sets aside work that crashes the process
+mod running; // the open channels of an application and their workers
+mod upkeep; // retention
 
 #[cfg(test)]
-mod panics; // what becomes of matching that panics
+mod panics; // tests of matching that panics
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -73,7 +73,7 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
-    journal::{Accepted, Component, Cutoffs, Firing, Journal, Role, RuleStop, Switch},
+    journal::{Component, Cutoffs, EndedWork, EventAcceptance, Firing, FiringFilter, Journal, Role, RuleStop, Switch},
     records::Records,
 };
 use tokio::{
@@ -103,11 +103,11 @@ pub use versions::Versions;
 pub use view_subscribers::view_subscribers;
 
 use match_events::{Command, Dispatcher, IndexStatus};
-use places::Places;
 use running::Running;
 use schedules::Clockwork;
+use snapshot_tracker::SnapshotTracker;
 
-/// What all steps share.
+/// State shared by all steps.
 pub(crate) struct Flow {
     journal: Arc<dyn Journal>,
     records: Arc<dyn Records>,
@@ -118,32 +118,32 @@ pub(crate) struct Flow {
     versions: Versions,
     context: Context,
     opener: Opener,
-    places: Places,
-    /// Each application's index, as last published by its matcher.
+    snapshots: SnapshotTracker,
+    /// Status of each application's index, as its matcher last published it.
     indexes: Mutex<BTreeMap<Name, IndexStatus>>,
-    /// Applications that made more notifications than they may, and until when their events wait for it.
+    /// Throttled applications, with the time until which their events wait.
     throttled: Mutex<BTreeMap<Name, Throttled>>,
-    /// The places of the indexes of throttled applications at which their events began to wait.
+    /// Change sequences of the indexes of throttled applications at the time the throttle began.
     pins: Mutex<BTreeMap<Name, ChangeSequence>>,
-    /// The bound of applications that are matched at the same time.
+    /// Limits how many applications are matched at the same time.
     permits: match_events::Permits,
     suspects: Arc<suspects::Suspects>,
-    /// Rules that do not fire.
-    stops: Mutex<guard::Stops>,
-    luck: Mutex<fastrand::Rng>,
+    /// Stopped rules.
+    stops: Mutex<rule_breaker::Stops>,
+    jitter: Mutex<fastrand::Rng>,
     suppressions: suppress::Suppressions,
     endpoints: endpoints::Endpoints,
     switches: switches::Switches,
     slow_firings: slow_firings::SlowFirings,
-    /// Wakes whoever sends again what had failed.
+    /// Wakes the resend task.
     resends: tokio::sync::Notify,
     classes: class_counters::ClassCounters,
     spans: spans::StepSpans,
-    /// The applications that run, for work of channels that no definition has.
+    /// Running applications. A work item may name a channel that no definition has.
     running: Mutex<BTreeMap<Name, Weak<Running>>>,
 }
 
-/// Until when events wait for a throttle, about.
+/// Approximate time until which a throttle holds events.
 #[derive(Debug, Clone, Default)]
 struct Throttled {
     /// All events of the application.
@@ -153,8 +153,8 @@ struct Throttled {
 }
 
 impl Flow {
-    /// Sees to it that work which was just stored has a worker, by application and channel. A device may name a channel that
-    /// the application lacks: its notifications are suspended by the worker.
+    /// Ensures that stored work has a worker, by application and channel. A device may name a channel that the
+    /// application lacks: the worker then suspends its notifications.
     fn serve(self: &Arc<Self>, channels: BTreeSet<(Name, Name)>) {
         for (application, channel) in channels {
             let running = self.running.lock().get(&application).and_then(Weak::upgrade);
@@ -164,49 +164,49 @@ impl Flow {
         }
     }
 
-    /// From 0 to 1.
-    fn luck(&self) -> f64 {
-        self.luck.lock().f64()
+    /// Returns a random number from 0 to 1, for back-off with jitter.
+    fn jitter(&self) -> f64 {
+        self.jitter.lock().f64()
     }
 
-    /// From the next quantum on a rule does not fire. The journal knows it already.
+    /// Stops a rule from the next quantum on. The caller has already stored the stop in the journal.
     fn stop(&self, stop: RuleStop) {
         tracing::warn!(application = %stop.application, rule = %stop.rule, by = stop.by, reason = stop.reason, "a rule is stopped");
         let mut stops = self.stops.lock();
         stops.entry((stop.application.clone(), stop.rule.clone())).or_insert(stop);
-        metrics::gauge!("match_stopped_rules").set(stops.len() as f64);
+        metrics::gauge!("tocsin_match_stopped_rules").set(stops.len() as f64);
     }
 }
 
-/// What the pipeline is made of. Tests bring their own parts.
+/// The parts a pipeline is built from. Tests pass their own.
 pub struct Parts {
-    /// The flow's store.
+    /// Journal: the store of the flow.
     pub journal: Arc<dyn Journal>,
     /// The system of record.
     pub records: Arc<dyn Records>,
-    /// The feeds that subscribers read; channels find them in their context.
+    /// The feeds that subscribers read; channels reach them through their context.
     pub inbox: Arc<dyn Inbox>,
-    /// Answers `${NAME}` in definitions.
+    /// Resolves `${NAME}` in definitions.
     pub environment: Environment,
-    /// What channels need to know: the clock too.
+    /// Context of channels, with the clock.
     pub context: Context,
-    /// Opens a channel: `tocsin_delivery::open`, or a test's own far end.
+    /// Opens a channel: `tocsin_delivery::open`, or a test's own receiver.
     pub opener: Opener,
-    /// Bounds and delays.
+    /// Limits and delays.
     pub options: PipelineOptions,
-    /// Where the jitter of retries starts from.
+    /// Seed of the random numbers for retry jitter.
     pub seed: u64,
-    /// Who wants to know what each step did.
+    /// Receiver of trace spans.
     pub spans: Spans,
 }
 
 /// Opens a channel by its name and definition.
 pub type Opener = Arc<dyn Fn(&Name, &Channel, &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> + Send + Sync>;
 
-/// The open channels of a version that does not run yet. Dropping it closes those that no other version has.
+/// Open channels of a version that is not running yet. Dropping it closes those that no other version uses.
 pub struct Prepared(BTreeMap<Name, Arc<running::Open>>);
 
-/// Why an application cannot run.
+/// Reason why an application cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Its channels cannot be opened.
@@ -215,26 +215,26 @@ pub enum RunError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The pipeline has been stopped.
+    /// The pipeline was stopped.
     #[error("the server is shutting down")]
     Stopped,
 }
 
-/// Why a rule was not fired again.
+/// Reason why a rule was not fired again.
 #[derive(Debug, thiserror::Error)]
 pub enum RefireError {
-    /// Its application does not run.
+    /// Its application is not running.
     #[error("the application `{0}` does not run")]
     NotRunning(Name),
-    /// It failed again. What is not fired stays listed.
+    /// The rule failed again. Batches that were not fired stay listed.
     #[error("it failed again for {batch}: {reason}")]
     Failed {
-        /// The event batch.
+        /// Event batch for which the rule failed.
         batch: EventBatchId,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// The store failed, or the server shuts down.
+    /// The store failed, or the server is shutting down.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -246,42 +246,43 @@ fn problems(problems: &[Problem]) -> String {
     }
 }
 
-/// How one application is doing.
+/// Status of one application.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ApplicationStatus {
-    /// The version that runs.
+    /// Running version.
     pub version: u32,
     /// Subscriptions in the match index.
     pub indexed: u64,
-    /// Bytes that the index takes.
+    /// Memory used by the index, in bytes.
     pub index_bytes: u64,
     /// Shards of the index.
     pub shards: u64,
-    /// Distinct filters; one that subscriptions of several shards have counts on each.
+    /// Distinct filters. A filter counts once per shard that has subscriptions with it.
     pub filters: u64,
-    /// Those of them that are looked at for every event.
+    /// Distinct filters that are scanned for every event.
     pub scanned_filters: u64,
     /// Subscriptions that cannot be matched by this version.
     pub unusable: u64,
-    /// Places in the index in which their alternatives are filed.
+    /// Nodes of the index in which filter alternatives are filed.
     pub filter_groups: u64,
-    /// Changes of the records that the index has not followed yet.
+    /// Changes of the records that the index has not applied yet.
     pub changes_behind: u64,
     /// Whether events are accepted and matched.
     pub ready: bool,
-    /// Until when its events wait because it made more notifications than its throttle allows, about.
+    /// Approximate time until which a throttle of the application holds its events.
     pub throttled_until: Option<Timestamp>,
-    /// Until when events of a class wait because of a throttle of the class, about. Runs of schedules are of the class `due`.
+    /// Approximate times until which throttles of event classes hold events. Runs of schedules are of the class
+    /// `due`.
     pub throttled_classes: BTreeMap<Name, Timestamp>,
 }
 
-/// The running flow of all applications.
+/// The running pipeline of all applications.
 pub struct Pipeline {
     flow: Arc<Flow>,
     running: Mutex<BTreeMap<Name, Arc<Running>>>,
     sources: run_sources::Sources,
-    /// An application is changed once at a time, so that an older version never overtakes a newer; one that is slow to change
-    /// delays no other.
+    /// One lock per application: its changes are serialized, so an older version never overtakes a newer one. A slow
+    /// change of one application delays no other.
     changing: Mutex<BTreeMap<Name, Arc<tokio::sync::Mutex<()>>>>,
     commands: mpsc::Sender<Command>,
     clockwork: mpsc::Sender<schedules::Command>,
@@ -291,8 +292,8 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Starts the flow: runs the current version of every application, with its index built and its channels open.
-    /// An application that cannot run (a variable of the environment is missing, say) is logged and left out; what
-    /// waits for it stays in the journal.
+    /// An application that cannot run (for example, because an environment variable is missing) is logged and left
+    /// out; its work stays in the journal.
     ///
     /// # Errors
     /// The store failed.
@@ -303,14 +304,14 @@ impl Pipeline {
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
             latencies: Latencies::default(),
-            places: Places::new(&*records),
+            snapshots: SnapshotTracker::new(&*records),
             indexes: Mutex::default(),
             throttled: Mutex::default(),
             pins: Mutex::default(),
             permits: match_events::Permits::new(options.match_concurrency),
             suspects: suspects::Suspects::open(&context.data_folder),
             stops: Mutex::default(),
-            luck: Mutex::new(fastrand::Rng::with_seed(seed)),
+            jitter: Mutex::new(fastrand::Rng::with_seed(seed)),
             classes: class_counters::ClassCounters::default(),
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
             endpoints: endpoints::Endpoints::default(),
@@ -355,7 +356,7 @@ impl Pipeline {
             self.flow.stop(stop);
         }
         let mut dispatcher = Dispatcher::new(self.flow.clone(), commands);
-        // Before anything can be changed: what waits was accepted with the subscriptions of its time.
+        // Read before anything can change: waiting batches were accepted with the subscriptions of their time.
         let place = match_events::place_wanted(&self.flow).await?;
         self.flow.records.keep_changes_after(place);
         for stored in self.flow.records.applications().await? {
@@ -377,8 +378,7 @@ impl Pipeline {
         }
         let matching = tokio::spawn(dispatcher.run(self.stop.clone()));
         let pipeline = Arc::downgrade(self);
-        let cutoffs = move |now| pipeline.upgrade().map(|pipeline| pipeline.cutoffs(now));
-        let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), cutoffs, self.stop.clone()));
+        let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), pipeline, self.stop.clone()));
         let clockwork = tokio::spawn(Clockwork::new(self.flow.clone(), clockwork).run(self.stop.clone()));
         let resending = tokio::spawn(resend::run(self.flow.clone(), self.stop.clone()));
         self.tasks.lock().extend([matching, upkeep, clockwork, resending]);
@@ -389,17 +389,17 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Runs this version of an application in place of the one that runs. Its index is built first, so matching goes
-    /// on meanwhile; what was accepted or made under the old version is finished as it was meant.
+    /// Replaces the running version of an application. The index of the new version is built first, while matching
+    /// goes on. Work accepted or made under the old version is finished under that version.
     ///
     /// # Errors
-    /// Its channels cannot be opened; the version that ran still does.
+    /// Its channels cannot be opened; the old version keeps running.
     pub async fn run(self: &Arc<Self>, compiled: Arc<Compiled>) -> Result<(), RunError> {
         let prepared = self.prepare(&compiled)?;
         self.run_prepared(compiled, prepared).await
     }
 
-    /// Opens the channels of a version, without running it. So a caller can make sure of them before it records the
+    /// Opens the channels of a version without running it, so that a caller can check them before it records the
     /// version.
     ///
     /// # Errors
@@ -412,10 +412,10 @@ impl Pipeline {
     /// Like [`Pipeline::run`], with the channels that `prepare` opened for the same definition.
     ///
     /// # Errors
-    /// The store does not answer, or the pipeline was stopped; the version that ran still does.
+    /// The store is unavailable, or the pipeline was stopped; the old version keeps running.
     pub async fn run_prepared(self: &Arc<Self>, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let pipeline = self.clone();
-        // A task of its own: whoever asked may stop waiting, but a change is never left halfway.
+        // A separate task: the caller may stop waiting, but a change is never left half done.
         let changing = tokio::spawn(async move { pipeline.change_to(compiled, prepared).await });
         changing.await.unwrap_or(Err(RunError::Stopped))
     }
@@ -432,23 +432,23 @@ impl Pipeline {
         installed.await.map_err(|_| RunError::Stopped)?;
         self.sources.change(&self.flow, &compiled).await;
         self.clockwork.send(schedules::Command::Install(compiled)).await.map_err(|_| RunError::Stopped)?;
-        // What the version before could not match, or nobody could, may find its match now.
+        // Batches that earlier versions could not match are matched again.
         self.rematch(&name).await?;
         Ok(())
     }
 
-    /// The right to change an application, until it is dropped.
+    /// Acquires the lock for changes of an application.
     async fn change(&self, name: &Name) -> tokio::sync::OwnedMutexGuard<()> {
         let changing = {
             let mut changing = self.changing.lock();
-            // Those that nobody changes.
+            // Drop the locks that no task holds.
             changing.retain(|_, lock| Arc::strong_count(lock) > 1);
             changing.entry(name.clone()).or_default().clone()
         };
         changing.lock_owned().await
     }
 
-    /// Goes over to the channels of a version, and keeps a worker on each.
+    /// Switches to the channels of a version and ensures that each has a worker.
     async fn open(&self, compiled: Arc<Compiled>, Prepared(channels): Prepared) -> Result<(), StoreError> {
         let name = compiled.application.name.clone();
         let waiting = self.flow.journal.open_channels(&name).await?;
@@ -486,19 +486,46 @@ impl Pipeline {
             let _ = removed.await;
         }
         if let Err(error) = match_events::forget(&self.flow, name).await {
-            // Whoever makes an application of this name again finds it, and drops what it does not know.
-            tracing::warn!(application = %name, %error, "what its rules remembered could not be removed");
+            // A new application of the same name drops the state that it does not know.
+            tracing::warn!(application = %name, %error, "the stored state of its rules could not be removed");
         }
         if let Err(error) = self.flow.journal.forget_marks(name).await {
-            tracing::warn!(application = %name, %error, "what its sources remembered could not be removed");
+            tracing::warn!(application = %name, %error, "the stored state of its sources could not be removed");
         }
         if let Some(running) = running {
             running.stop().await;
         }
     }
 
-    /// Sends the event batches of an application that were set aside to be matched again, also those that crashed the
-    /// process. Gives how many there were.
+    /// Ends the open work of an application that was removed: its notifications, its event batches, its listed firings
+    /// and its stopped rules. Does nothing if the records have the application. An application of the same name that
+    /// is applied meanwhile runs afterwards.
+    ///
+    /// # Errors
+    /// The store failed. Upkeep repeats it.
+    pub async fn end_removed(&self, name: &Name) -> Result<EndedWork, StoreError> {
+        let _one_at_a_time = self.change(name).await;
+        if self.flow.records.application(name, None).await?.is_some() {
+            return Ok(EndedWork::default());
+        }
+        self.flow.suspects.forget(name);
+        let ended = self.flow.journal.end_application(name, self.flow.clock.now()).await?;
+        let filter = FiringFilter { application: Some(name.clone()), ..FiringFilter::default() };
+        self.flow.journal.dismiss_firings(&filter).await?;
+        for stop in self.stopped_rules() {
+            if stop.application == *name {
+                self.resume_rule(name, &stop.rule).await?;
+            }
+        }
+        if ended != EndedWork::default() {
+            let EndedWork { notifications, event_batches } = ended;
+            tracing::info!(application = %name, notifications, event_batches, "ended the work of a removed application");
+        }
+        Ok(ended)
+    }
+
+    /// Queues for matching all event batches of an application that were set aside, also those that crashed the
+    /// process. Returns how many there were.
     ///
     /// # Errors
     /// The store failed.
@@ -507,17 +534,17 @@ impl Pipeline {
         self.flow.journal.rematch(name).await
     }
 
-    /// The running version of an application.
+    /// Returns the running version of an application.
     pub fn application(&self, name: &Name) -> Option<Arc<Compiled>> {
         self.running.lock().get(name).map(|running| running.compiled())
     }
 
-    /// What the sources of a version would use and the operator of this machine has not opened.
+    /// Problems for resources that the sources of a version use and the operator of this machine has not allowed.
     pub fn closed_sources(&self, compiled: &Compiled) -> Vec<Problem> {
         closed_sources(compiled, &run_sources::context(&self.flow))
     }
 
-    /// Any version of an application, for reading batches that it packed.
+    /// Returns any version of an application, for reading batches that it packed.
     ///
     /// # Errors
     /// The store failed.
@@ -525,16 +552,16 @@ impl Pipeline {
         self.flow.versions.get(name, version).await
     }
 
-    /// Answers `${NAME}` in definitions.
+    /// Resolves `${NAME}` in definitions.
     pub fn environment(&self) -> &Environment {
         self.flow.versions.environment()
     }
 
-    /// Stores a submission; durable when it returns.
+    /// Stores a submission. It is durable when this returns.
     ///
     /// # Errors
     /// See [`AcceptError`]. Nothing of the submission was stored.
-    pub async fn accept(&self, submission: Submission) -> Result<Accepted, AcceptError> {
+    pub async fn accept(&self, submission: Submission) -> Result<EventAcceptance, AcceptError> {
         if self.stop.is_cancelled() {
             return Err(AcceptError::Full("the server is shutting down".to_owned()));
         }
@@ -544,13 +571,13 @@ impl Pipeline {
         accept_events::accept(&self.flow, submission).await
     }
 
-    /// Everything that is switched off, by its text, and whether something begun before is still under way.
+    /// Lists all switched-off components by their text, and whether work begun before is still in progress.
     pub fn switches(&self) -> Vec<Switched> {
         let switched = |switch: Switch| Switched { pending: self.is_under_way(&switch.component), switch };
         self.flow.switches.list().into_iter().map(switched).collect()
     }
 
-    /// Whether something of this is still under way.
+    /// Whether work of a component is still in progress.
     fn is_under_way(&self, component: &Component) -> bool {
         let running = self.running.lock();
         let delivers = |name: &Name| running.get(name).is_some_and(|running| running.is_busy(None));
@@ -561,12 +588,13 @@ impl Pipeline {
             Component::Channel(name, channel) => {
                 running.get(name).is_some_and(|running| running.is_busy(Some(channel)))
             }
-            // Acceptance is over when it is answered, and a source asks before each batch.
+            // An acceptance is over once it is answered, and a source checks before each batch.
             Component::Role(_) | Component::EventClass(..) | Component::Source(..) => false,
         }
     }
 
-    /// Switches something off, or otherwise than it was: at once, and over restarts. What is begun is finished first.
+    /// Switches a component off, or changes its switch, at once and across restarts. Work in progress is finished
+    /// first.
     ///
     /// # Errors
     /// The store failed; nothing is switched.
@@ -576,7 +604,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Switches something on again. Gives whether it was off.
+    /// Switches a component on again. Returns whether it was off.
     ///
     /// # Errors
     /// The store failed; it stays off.
@@ -585,9 +613,9 @@ impl Pipeline {
         Ok(self.flow.switches.remove(component) || was_kept)
     }
 
-    /// How each application is doing, by name.
+    /// Status of each application, by name.
     pub fn status(&self) -> Vec<(Name, ApplicationStatus)> {
-        let (indexes, newest) = (self.flow.indexes.lock().clone(), self.flow.places.newest());
+        let (indexes, newest) = (self.flow.indexes.lock().clone(), self.flow.snapshots.newest());
         let (throttled, now) = (self.flow.throttled.lock().clone(), self.flow.clock.now());
         let throttled_until = |name: &Name| throttled.get(name)?.all.filter(|until| *until > now);
         let throttled_classes = |name: &Name| {
@@ -615,7 +643,8 @@ impl Pipeline {
         running.iter().map(|(name, running)| (name.clone(), status(name, running))).collect()
     }
 
-    /// How the rules of an application are answered, with what its index holds now. `None` if it does not run.
+    /// Explains how each rule of an application is evaluated, with the current figures of its index. `None` if it is
+    /// not running.
     pub fn explain(&self, application: &Name) -> Option<Vec<RuleExplanation>> {
         let compiled = self.running.lock().get(application)?.compiled();
         let mut explanations = compiled.explain();
@@ -627,7 +656,7 @@ impl Pipeline {
         Some(explanations)
     }
 
-    /// The newest slow firings, of this application and this rule if they are named, newest first.
+    /// Slow firings, newest first, optionally of one application and one rule.
     pub fn slow_firings(&self, application: Option<&Name>, rule: Option<&Name>, limit: usize) -> Vec<SlowFiring> {
         self.flow.slow_firings.newest(limit, |firing| {
             application.is_none_or(|wanted| firing.application == *wanted)
@@ -640,8 +669,8 @@ impl Pipeline {
         self.flow.stops.lock().values().cloned().collect()
     }
 
-    /// Stops a rule: from the next quantum on it does not fire, and what it misses is listed. One that is stopped already
-    /// keeps its first stop.
+    /// Stops a rule: from the next quantum on it does not fire, and its missed firings are listed. A rule that is
+    /// already stopped keeps its first stop.
     ///
     /// # Errors
     /// The store failed; the rule goes on.
@@ -651,7 +680,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Lets a stopped rule fire again. Gives whether it was stopped. What it missed stays listed.
+    /// Lets a stopped rule fire again. Returns whether it was stopped. Its missed firings stay listed.
     ///
     /// # Errors
     /// The store failed; the rule stays stopped.
@@ -659,15 +688,16 @@ impl Pipeline {
         let was_stopped = self.flow.journal.resume_rule(application, rule).await?;
         let mut stops = self.flow.stops.lock();
         let was_known = stops.remove(&(application.clone(), rule.clone())).is_some();
-        metrics::gauge!("match_stopped_rules").set(stops.len() as f64);
+        metrics::gauge!("tocsin_match_stopped_rules").set(stops.len() as f64);
         Ok(was_stopped || was_known)
     }
 
-    /// Fires a rule for the batches of a listed firing, by the subscriptions as they are now. Gives how many batches
-    /// these were; they leave the list one by one as they are fired.
+    /// Fires a rule for the batches of a listed firing, with the current subscriptions. Returns how many batches
+    /// there were; each leaves the list once it is fired.
     ///
     /// # Errors
-    /// The application does not run, the rule failed again, or the store failed; what is not fired stays listed.
+    /// The application is not running, the rule failed again, or the store failed. Batches that were not fired stay
+    /// listed.
     pub async fn refire(&self, firing: Firing) -> Result<u64, RefireError> {
         let (done, fired) = oneshot::channel();
         let command = Command::Refire(Box::new(firing), done);
@@ -676,22 +706,22 @@ impl Pipeline {
         fired.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// What bounces and complaints make of an address.
+    /// Policy that decides how bounces and complaints suppress an address.
     pub fn suppression_policy(&self) -> &Policy {
         self.flow.suppressions.policy()
     }
 
-    /// How long things have taken since the start.
+    /// Latencies since the start.
     pub fn latencies(&self) -> &Latencies {
         &self.flow.latencies
     }
 
-    /// The clock that the flow goes by.
+    /// Clock of the pipeline.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.flow.clock
     }
 
-    /// Asks every channel of an application for a sign of life: the far side's words, or what is wrong.
+    /// Probes every channel of an application. Returns the receiver's reply, or the problem.
     pub async fn probe_channels(&self, name: &Name) -> Vec<(Name, Result<String, String>)> {
         let running = self.running.lock().get(name).cloned();
         match running {
@@ -700,41 +730,41 @@ impl Pipeline {
         }
     }
 
-    /// The destinations that each channel of an application knows, those with trouble first; at most `limit` for each.
+    /// Known destinations of each channel of an application, failing ones first; at most `limit` per channel.
     pub fn destinations(&self, name: &Name, limit: usize) -> Vec<(Name, Vec<Destination>)> {
         let running = self.running.lock().get(name).cloned();
         running.map(|running| running.destinations(limit)).unwrap_or_default()
     }
 
-    /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
+    /// Number of destinations by application, channel and state, in the order of `DestinationState::ALL`.
     pub fn destination_counts(&self) -> Vec<(Name, Name, [usize; DestinationState::ALL.len()])> {
         let running: Vec<_> = self.running.lock().values().cloned().collect();
         running.iter().flat_map(|running| running.destination_counts()).collect()
     }
 
-    /// The channels of all applications: the application, the channel, its protocol.
+    /// Channels of all applications: application, channel, protocol.
     pub fn channel_protocols(&self) -> Vec<(Name, Name, Name)> {
         let running: Vec<_> = self.running.lock().values().cloned().collect();
         running.iter().flat_map(|running| running.channel_protocols()).collect()
     }
 
-    /// The channels that send mail, whose devices have mailboxes as addresses.
+    /// Channels that send mail: the addresses of their devices are mailboxes.
     pub fn mail_channels(&self) -> MailChannels {
         let channels = self.channel_protocols();
         MailChannels::of(channels.iter().map(|(_, channel, protocol)| (channel, protocol)))
     }
 
-    /// How the sources of an application do that run by themselves, by name.
+    /// Status of the running sources of an application, by name.
     pub fn sources(&self, name: &Name) -> Vec<SourceStatus> {
         self.sources.status(name)
     }
 
-    /// How those of all applications do.
+    /// Status of the running sources of all applications.
     pub fn all_sources(&self) -> Vec<(Name, SourceStatus)> {
         self.sources.all()
     }
 
-    /// Ends at once, in the middle of everything, as a crash would. For tests of what is left behind.
+    /// Ends at once, as a crash would. For tests of recovery.
     pub async fn abandon(&self) {
         self.sources.abandon().await;
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -754,7 +784,7 @@ impl Pipeline {
         upkeep::cutoffs(running.iter().map(|compiled| &compiled.application), &self.flow.options, now)
     }
 
-    /// Removes what is past its retention, at whatever hour. Gives how many batches it were.
+    /// Removes data past its retention now. Returns how many batches were removed.
     ///
     /// # Errors
     /// The store failed.
@@ -762,27 +792,28 @@ impl Pipeline {
         upkeep::prune(&self.flow, &self.cutoffs(self.flow.clock.now()), || true, &self.stop).await
     }
 
-    /// Takes no new work, finishes what is in flight for at most `patience`, and leaves the rest to the next start.
-    /// Gives whether all was finished.
+    /// Graceful shutdown: takes no new work, finishes work in flight for at most `patience`, and leaves the rest to
+    /// the next start. Returns whether all was finished.
     pub async fn drain(&self, patience: Duration) -> bool {
         self.stop.cancel();
         let tasks = std::mem::take(&mut *self.tasks.lock());
-        // They stay known: who submits meanwhile is asked to come again, not told that there is no such application.
+        // The applications stay known: a submission meanwhile is answered with "try again later", not with "unknown
+        // application".
         let running: Vec<Arc<Running>> = self.running.lock().values().cloned().collect();
-        // All at once: nobody goes on sending while another is waited for.
+        // All at once: no application keeps sending while another drains.
         let stopping = running.iter().map(|running| running.stop());
         let all = async {
             let (stopping, tasks) = (futures_util::future::join_all(stopping), futures_util::future::join_all(tasks));
             tokio::join!(self.sources.stop_all(), stopping, tasks)
         };
         let is_finished = tokio::time::timeout(patience, all).await.is_ok();
-        // What is broken off now did not crash the process.
+        // Work that is interrupted from here on did not crash the process.
         self.flow.suspects.close();
         is_finished
     }
 }
 
-/// Runs something that keeps a core busy for a while, without holding up the other tasks of this thread.
+/// Runs CPU-bound work without blocking the other tasks of this thread.
 fn keep_busy<T>(work: impl FnOnce() -> T) -> T {
     match tokio::runtime::Handle::current().runtime_flavor() {
         tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
@@ -790,8 +821,8 @@ fn keep_busy<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// What the sources of a version would use and the operator of a machine has not opened: it can be applied, but they do not
-/// run.
+/// Problems for resources that the sources of a version use and the operator of a machine has not allowed. The
+/// version can be applied, but these sources do not run.
 pub fn closed_sources(compiled: &Compiled, context: &SourceContext) -> Vec<Problem> {
     run_sources::closed(&compiled.application, context)
 }

@@ -1,4 +1,4 @@
-//! A work item with everything that its delivery reads: its batch, the version that made it, and the events it tells of.
+//! A work item with all data needed for its delivery: batch, version and events.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,7 +9,7 @@ use tocsin_formatting::EventScope;
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
     application::EventClass,
-    conduct::Conduct,
+    delivery_policy::DeliveryPolicy,
     edit::Edit,
     event::EventBatch,
     field::{Field, Fields, Row, pack_row},
@@ -22,17 +22,17 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Course, StoredNotificationBatch, WorkItem},
+    journal::{StoredNotificationBatch, WorkItem, WorkState},
 };
 
-use crate::{Flow, class_counters::NotificationCounters, compile::Compiled, lanes::Lane};
+use crate::{Flow, class_counters::NotificationCounters, compile::Compiled, lanes::LaneKey};
 
-/// An event as formatting wants it.
+/// An event, prepared for formatting.
 pub(crate) struct LoadedEvent {
     pub row: Row,
     pub scope: EventScope,
     pub accepted_at: Timestamp,
-    /// Where it stands in a trace, with the first event of its batch that shares the place.
+    /// Its trace context, with the ordinal of the first event of its batch that shares it.
     pub trace: Option<(u32, TraceContext)>,
 }
 
@@ -40,32 +40,32 @@ pub(crate) struct LoadedEvent {
 pub(crate) struct Loaded {
     pub batch: StoredNotificationBatch,
     pub compiled: Arc<Compiled>,
-    /// Which of the batch it is about.
+    /// Ordinals of its notifications.
     pub ordinals: Vec<u32>,
-    /// Of each notification of the batch.
+    /// Event id of each notification of the batch.
     pub event_of: Vec<EventId>,
-    /// Of each notification of the batch: when its event was accepted.
+    /// Acceptance time of the event of each notification of the batch.
     pub accepted: Vec<Timestamp>,
-    /// How the class is told, as the version that made the batch defines it.
-    pub conduct: Arc<Conduct>,
-    /// What is counted of the class.
+    /// Delivery policy of the class in the version that made the batch.
+    pub delivery_policy: Arc<DeliveryPolicy>,
+    /// Counters of the class.
     pub counters: Arc<NotificationCounters>,
-    /// How often it was tried before.
+    /// Number of earlier attempts.
     pub attempts: u32,
-    /// Where the work stands.
-    pub course: Course,
-    /// What an operator put in place of some of it.
+    /// State of the work: channel, fallback and time.
+    pub work_state: WorkState,
+    /// Replacements that an operator made.
     pub edit: Option<Edit>,
-    /// The fields that the edit changes, by their places.
+    /// Edited fields, by index.
     edited: Vec<(usize, Value)>,
     events: HashMap<EventId, LoadedEvent>,
 }
 
-/// Why an item cannot be delivered.
+/// Reason why an item cannot be delivered.
 pub(crate) enum Unreadable {
-    /// The store fails.
+    /// The store failed; try again.
     ForNow(StoreError),
-    /// What was stored is no use.
+    /// The stored data is missing or damaged; permanent.
     ForGood(String),
 }
 
@@ -79,7 +79,7 @@ impl From<StoreError> for Unreadable {
 }
 
 impl Loaded {
-    /// Reads it.
+    /// Reads a work item.
     pub async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, Unreadable> {
         let batch = flow
             .journal
@@ -107,7 +107,7 @@ impl Loaded {
         }
         let mut events = HashMap::new();
         for (id, ordinals) in wanted {
-            // Of events that are gone or damaged, each notification is suspended by itself.
+            // If an event is missing or damaged, only its notifications are suspended.
             match flow.journal.event_batch(id).await {
                 Ok(Some((batch, _))) => {
                     read_events(flow, &compiled, &head.rule, &batch, ordinals, &mut events).await?;
@@ -122,10 +122,10 @@ impl Loaded {
             .map(|event| events.get(event).map_or(head.accepted_at, |event| event.accepted_at))
             .collect();
         let class = compiled.application.notifications.get(&head.class);
-        let conduct = Arc::new(class.map(|class| class.conduct.clone()).unwrap_or_default());
+        let delivery_policy = Arc::new(class.map(|class| class.delivery_policy.clone()).unwrap_or_default());
         let counters = flow.classes.notifications(&head.application, &head.class);
-        let course = item.course.clone();
-        let (edit, edited) = match (&course.edit, class) {
+        let work_state = item.work_state.clone();
+        let (edit, edited) = match (&work_state.edit, class) {
             (Some(text), Some(class)) => {
                 let unreadable = |what: String| Unreadable::ForGood(format!("the edit of {}: {what}", item.claim.id));
                 let edit: Edit = serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))?;
@@ -140,10 +140,10 @@ impl Loaded {
             ordinals,
             event_of,
             accepted,
-            conduct,
+            delivery_policy,
             counters,
             attempts,
-            course,
+            work_state,
             edit,
             edited,
             events,
@@ -151,29 +151,29 @@ impl Loaded {
         })
     }
 
-    /// The notifications of the batch.
+    /// Notifications of the batch.
     pub fn notifications(&self) -> &Notifications {
         &self.batch.notifications
     }
 
-    /// The id of one of them.
+    /// Id of a notification.
     pub fn id(&self, ordinal: u32) -> NotificationId {
         NotificationId { batch: self.batch.id, ordinal }
     }
 
-    /// How the fields of the class are filled.
+    /// Field expressions of the class.
     pub fn notify(&self) -> Result<&NotifyFields, Reason> {
         let head = &self.batch.head;
         self.compiled.notify.get(&head.rule).ok_or_else(|| self.gone("rule", &head.rule))
     }
 
-    /// What the version that made the batch does not have.
+    /// Reason for something that the version of the batch lacks.
     pub fn gone(&self, what: &str, name: &Name) -> Reason {
         let text = format!("version {} has no {what} `{name}`", self.batch.head.version);
         Reason::new(ReasonKind::Internal, text)
     }
 
-    /// The event that a notification tells of.
+    /// The event of a notification.
     pub fn event(&self, ordinal: u32) -> Result<&LoadedEvent, Reason> {
         self.events.get(&self.event_of[ordinal as usize]).ok_or_else(|| {
             Reason::new(ReasonKind::Internal, "the event is gone, so its notification cannot be formatted")
@@ -184,13 +184,13 @@ impl Loaded {
         self.compiled.event_class(&self.batch.head.event_class)
     }
 
-    /// Whether its events are in ordered mode. What is told together has no order among the others.
+    /// Whether its event class is in ordered mode. Digests are not ordered.
     pub fn is_ordered(&self) -> bool {
-        self.conduct.digest.is_none() && self.event_class().is_some_and(|class| class.ordered.is_some())
+        self.delivery_policy.digest.is_none() && self.event_class().is_some_and(|class| class.ordered.is_some())
     }
 
-    /// The lane of one of them. All whose event is gone are in one.
-    pub fn lane(&self, ordinal: u32) -> Lane {
+    /// Lane of a notification. Notifications with missing events share one lane.
+    pub fn lane(&self, ordinal: u32) -> LaneKey {
         let mut key = self.batch.head.event_class.as_str().as_bytes().to_vec();
         let event = self.events.get(&self.event_of[ordinal as usize]);
         let by = self.event_class().and_then(|class| Some((class, class.ordered.as_ref()?)));
@@ -204,7 +204,7 @@ impl Loaded {
         (self.notifications().subscriptions[ordinal as usize], key.into())
     }
 
-    /// The fields of a notification.
+    /// Fields of a notification.
     pub fn fields(&self, ordinal: u32) -> Result<Row, Reason> {
         let captured = &self.notifications().captured;
         let row = self.notify()?.row(&self.event(ordinal)?.row, |name| {
@@ -219,7 +219,7 @@ impl Loaded {
     }
 }
 
-/// Unpacks some events of a batch, in one pass.
+/// Unpacks some events of a batch in one pass.
 async fn read_events(
     flow: &Flow,
     compiled: &Compiled,
@@ -230,7 +230,7 @@ async fn read_events(
 ) -> Result<(), StoreError> {
     let packed_by = flow.versions.get(&batch.application, batch.version).await?;
     let packed = packed_by.as_ref().and_then(|compiled| compiled.event_class(&batch.class));
-    // The rule that fired may know a later version of the class than the one that packed the event.
+    // The rule may know a later version of the class than the one that packed the event.
     let (Some(packed), Some(class), Some(notify)) =
         (packed, compiled.event_class(&batch.class), compiled.notify.get(rule))
     else {

@@ -1,15 +1,15 @@
-//! 2. Event batches meet the index: matches, cut into notification batches.
+//! Step 2: event batches meet the match index; the matches are cut into notification batches.
 //!
-//! A dispatcher claims event batches and gives each application its own: what waits, within bounds, as one quantum. A
-//! matcher for each application takes its batches in the order of their acceptance; a slow one delays no other. The index
-//! is brought to the place of each batch among the changes of the records before the batch is matched, and changes that
-//! come after a batch never hold it up. While one quantum of an application is on its way to disk the next is matched, and
-//! they are committed in order.
+//! A dispatcher claims event batches and hands each application its waiting batches, within limits, as one quantum (a
+//! matcher batch). One matcher per application takes its batches in order of acceptance, so a slow application delays
+//! no other. Before a batch is matched, the index is brought to the snapshot sequence of the batch; later changes
+//! never delay it. While one quantum of an application is committed, the next is matched (pipelining); commits stay
+//! in order.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tocsin_matching::chronicle::book::ChronicleBook;
+use tocsin_matching::chronicle::store::ChronicleStore;
 use tocsin_model::{
     event::EventBatch,
     field::Fields,
@@ -18,78 +18,77 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{ClaimedEvents, Firing, Step, TakenUp},
+    journal::{ClaimedEvents, Firing, QuantumInput, Step},
 };
 use tokio::sync::oneshot;
 
 use crate::{
     Flow, RefireError,
     compile::Compiled,
-    follow_changes::{Followed, Lost},
-    guard::Guard,
+    follow_changes::{FollowError, Followed},
     keep_busy,
+    rule_breaker::RuleBreaker,
     shards::{IndexReport, shard_count},
 };
 
-mod dispatch; // each application gets its batches
-mod matcher; // the task that matches an application
-mod matched; // a quantum meets an application's index
-mod refire; // a rule is fired again
-mod make_batches; // what was cut becomes notification batches
-mod permits; // how many applications are matched at the same time
-mod report; // what was done is counted
+mod dispatch; // claims event batches and distributes them to the matchers
+mod matcher; // the task that matches one application
+mod matched; // matching of one quantum against the index of an application
+mod refire; // fires a rule again for listed batches
+mod make_batches; // cut matches become notification batches
+mod permits; // concurrency limit of the matchers
+mod report; // counters and log lines of matching
 
 pub(crate) use dispatch::Dispatcher;
 pub(crate) use make_batches::new_batches;
 pub(crate) use permits::Permits;
 pub(crate) use report::report_failures;
 
-/// A matcher that dies with its batches claimed loses them after this time.
+/// Lease of claimed batches: a matcher that dies loses them after this time.
 const LEASE: Duration = Duration::from_secs(300);
-/// How long to wait after the store failed.
+/// Delay after the store failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(500);
 
-/// The channel of notifications whose subscriber had no usable device when they were made.
+/// Channel of notifications whose subscriber had no usable device when they were made.
 pub fn unassigned_channel() -> Name {
     "unassigned".parse().expect("`unassigned` is a name")
 }
 
-/// Pages of what rules remember, read from the journal at a time.
+/// Pages of rule state read from the journal at a time.
 const STATE_PAGES: usize = 1_000;
 
-/// An order for the dispatcher.
+/// A command for the dispatcher.
 pub(crate) enum Command {
     /// Match with this version and index from now on.
     Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
-    /// Stop matching this application. What is under way is finished first.
+    /// Stop matching this application. Work in progress is finished first.
     Remove(Name, oneshot::Sender<()>),
     /// Fire a rule for batches for which it did not fire.
     Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
 }
 
-/// An application that is being matched.
+/// An application with its index and state.
 struct Matched {
     compiled: Arc<Compiled>,
     followed: Followed,
     report: IndexReport,
-    guard: Guard,
-    /// What is kept of its events. Computed here, before any shard matches.
-    chronicles: ChronicleBook,
-    /// Whether the shards and the chronicles remember what the journal does. If not, it is read from there before the
-    /// next match.
+    breaker: RuleBreaker,
+    /// Per-key aggregates of its events, computed here before any shard matches.
+    chronicles: ChronicleStore,
+    /// Whether shards and chronicles hold the state of the journal. If not, it is read before the next match.
     remembers: bool,
 }
 
 impl Matched {
-    /// Blocks until the owners of the index have taken in what was given to them.
-    fn new(compiled: Arc<Compiled>, mut followed: Followed, guard: Guard) -> Matched {
-        // If a shard is gone already, matching will find that out.
+    /// Blocks until the owners of the index have applied all changes sent to them.
+    fn new(compiled: Arc<Compiled>, mut followed: Followed, breaker: RuleBreaker) -> Matched {
+        // If a shard is already lost, matching will find out.
         let report = keep_busy(|| followed.settle()).unwrap_or_default();
-        let chronicles = ChronicleBook::new(compiled.rules.clone());
-        Matched { compiled, followed, report, guard, chronicles, remembers: false }
+        let chronicles = ChronicleStore::new(compiled.rules.clone());
+        Matched { compiled, followed, report, breaker, chronicles, remembers: false }
     }
 
-    /// Publishes what the index holds and where it stands.
+    /// Publishes the status of the index.
     fn publish(&self, flow: &Flow) {
         let status = IndexStatus {
             version: self.compiled.version,
@@ -101,53 +100,53 @@ impl Matched {
     }
 }
 
-/// What the index of an application holds, and where it stands.
+/// Status of an application's index.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexStatus {
-    /// The version by which it matches.
+    /// Version used for matching.
     pub version: u32,
-    /// What it holds.
+    /// Figures of the index.
     pub report: IndexReport,
-    /// Every change up to here is in it.
+    /// All changes up to this one are in the index.
     pub place: ChangeSequence,
     /// Keys of its chronicles.
     pub chronicle_keys: usize,
 }
 
 impl Flow {
-    /// Notes what an index holds, or that it is gone, and asks the records to keep the changes that indexes have not
-    /// followed yet, and those that events wait for which a throttle holds.
+    /// Records the status of an index, or its removal. Asks the records to retain the changes that indexes have not
+    /// applied yet, and those that throttled events need.
     fn publish(&self, application: &Name, status: Option<IndexStatus>) {
         let mut indexes = self.indexes.lock();
         match status {
             Some(status) => drop(indexes.insert(application.clone(), status)),
             None => drop(indexes.remove(application)),
         }
-        metrics::gauge!("match_chronicle_keys")
+        metrics::gauge!("tocsin_match_chronicle_keys")
             .set(indexes.values().map(|status| status.chronicle_keys).sum::<usize>() as f64);
         let pins = self.pins.lock();
         let needed = indexes.values().map(|status| status.place).chain(pins.values().copied()).min();
-        // Within the lock, so that an older answer never comes after a newer one.
+        // Under the lock, so that an older value never replaces a newer one.
         self.records.keep_changes_after(needed.unwrap_or(ChangeSequence(u64::MAX)));
     }
 }
 
-/// Builds the index of a version as of a place.
+/// Builds the index of a version at a snapshot sequence.
 pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequence) -> Result<Followed, StoreError> {
     let built = Followed::build(&*flow.records, compiled, shard_count(flow.options.match_shards), place).await;
     built.map_err(|lost| match lost {
-        Lost::Store(error) => error,
+        FollowError::Store(error) => error,
         lost => StoreError::unavailable(lost),
     })
 }
 
-/// The place at which an index is wanted next: that of the oldest batch that waits, else the present.
+/// Snapshot sequence of the next batch: that of the oldest waiting batch, else the newest.
 pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreError> {
-    let settled = flow.places.settled();
-    Ok(flow.journal.oldest_place().await?.map_or(settled, |oldest| oldest.min(settled)))
+    let settled = flow.snapshots.settled();
+    Ok(flow.journal.oldest_waiting_sequence().await?.map_or(settled, |oldest| oldest.min(settled)))
 }
 
-/// The fields that a batch was packed with; the inner error says why nobody can know.
+/// Fields that a batch was packed with. The inner error says why they are unknown.
 pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
     let Some(compiled) = flow.versions.get(&batch.application, batch.version).await? else {
         return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
@@ -158,7 +157,7 @@ pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Resu
     })
 }
 
-/// Removes what the rules of an application that is no more remembered.
+/// Removes the stored rule state of a removed application.
 pub(crate) async fn forget(flow: &Flow, name: &Name) -> Result<(), StoreError> {
     loop {
         let pages = flow.journal.state_pages(name, None, STATE_PAGES).await?;
@@ -170,10 +169,10 @@ pub(crate) async fn forget(flow: &Flow, name: &Name) -> Result<(), StoreError> {
     }
 }
 
-/// What is told of an event batch in the quantum that takes it up.
-fn taken_up(events: &ClaimedEvents) -> TakenUp {
+/// Input of a quantum: an event batch as it is taken up.
+fn taken_up(events: &ClaimedEvents) -> QuantumInput {
     let EventBatch { id, application, class, source, accepted_at, events, .. } = &events.batch;
-    TakenUp {
+    QuantumInput {
         id: *id,
         application: application.clone(),
         class: class.clone(),

@@ -1,5 +1,5 @@
-//! Which notifications leave as one message to several: those of a class with multicast that tell the same event with the
-//! same values, through the same channel, in the same language and zone.
+//! Multicast grouping: notifications of a multicast class with the same event, values, channel, locale and time zone
+//! leave as one message to several recipients.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,27 +14,27 @@ use tocsin_store::records::Recipient;
 
 use crate::load_work::Loaded;
 
-/// The messages of some work that have room for more recipients.
+/// Messages with room for more recipients.
 #[derive(Default)]
 pub(crate) struct Multicasts {
     places: HashMap<Box<[u8]>, usize>,
     all: Vec<Multicast>,
-    /// The key of the one that is looked for.
+    /// Key of the lookup in progress.
     key: Vec<u8>,
-    /// The one that was found last: the next recipient is mostly told the same.
+    /// Result of the last lookup: the next recipient mostly has the same key.
     latest: Option<Latest>,
 }
 
 struct Multicast {
     message: Arc<Message>,
     recipients: u32,
-    /// How many messages were full before.
+    /// Number of full messages before this one.
     full: u32,
-    /// Of its key.
+    /// Hash of its key.
     hash: u64,
 }
 
-/// What the key of a multicast is made of, if no value was captured at the match.
+/// Parts of a multicast key, if no value was captured at the match.
 struct Latest {
     event: EventId,
     channel: Name,
@@ -44,8 +44,8 @@ struct Latest {
 }
 
 impl Multicasts {
-    /// The message for one more recipient; `render` makes it where there is none. A full one is followed by another, which
-    /// says the same.
+    /// Adds one more recipient to its message; `render` makes the message if there is none. A full message is
+    /// followed by another with the same content.
     pub fn message(
         &mut self,
         loaded: &Loaded,
@@ -56,7 +56,7 @@ impl Multicasts {
         render: impl FnOnce() -> Result<Message, Reason>,
     ) -> Result<Arc<Message>, Reason> {
         let Some(place) = self.find(loaded, ordinal, recipient, device) else {
-            metrics::counter!("deliver_multicasts_total").increment(1);
+            metrics::counter!("tocsin_deliver_multicast_messages_total").increment(1);
             let (mut message, hash) = (render()?, hash_of(&self.key));
             message.message_id = message_id(loaded, hash, 0, &message);
             let message = Arc::new(message);
@@ -75,7 +75,7 @@ impl Multicasts {
         Ok(multicast.message.clone())
     }
 
-    /// The place of the multicast of a recipient; `None`: there is none yet, and `key` is that of the one to be made.
+    /// Index of the multicast of a recipient; `None`: there is none yet, and `key` is that of the one to create.
     fn find(&mut self, loaded: &Loaded, ordinal: u32, recipient: &Recipient, device: &Device) -> Option<usize> {
         let (event, profile) = (loaded.event_of[ordinal as usize], &recipient.profile);
         let is_alike = loaded.notifications().captured.is_empty();
@@ -104,19 +104,19 @@ impl Latest {
     }
 }
 
-/// The same at every attempt, whoever is left by then.
+/// Message id: the same at every attempt, whatever recipients are left.
 fn message_id(loaded: &Loaded, hash: u64, part: u32, message: &Message) -> String {
     let installation = message.message_id.split_once('.').map_or("", |(_, installation)| installation);
     format!("m-{}-{hash:016x}-{part}.{installation}", loaded.batch.id.0)
 }
 
-/// FNV-1a: it only has to differ within a batch, and to stay the same.
+/// FNV-1a: the hash must be stable, and unique within a batch.
 fn hash_of(key: &[u8]) -> u64 {
     key.iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// What all have in common who are told by one message.
+/// Writes the key that all recipients of one message share.
 fn write_key(loaded: &Loaded, ordinal: u32, recipient: &Recipient, device: &Device, key: &mut Vec<u8>) {
     key.clear();
     let event = loaded.event_of[ordinal as usize];

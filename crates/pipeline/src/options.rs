@@ -1,4 +1,4 @@
-//! The bounds and delays of the flow. Every one has a default that suits one machine.
+//! Limits and delays of the pipeline. The defaults suit one machine.
 
 use std::time::Duration;
 
@@ -7,49 +7,48 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::{hours::Hours, suppression::Policy, time::Timestamp};
 use tocsin_sources::{Folders, Listeners};
 
-/// Bounds and delays of the steps.
+/// Limits and delays of the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PipelineOptions {
-    /// Most event batches that are matched and committed together, as one quantum.
+    /// Maximum number of event batches that are matched and committed together, as one quantum.
     pub quantum_batches: usize,
-    /// About how many packed bytes of events a quantum may hold. One batch is always taken, however large.
+    /// Approximate limit of packed event bytes per quantum. At least one batch is taken, of any size.
     pub quantum_bytes: usize,
-    /// Shards of each application's match index, each with a thread of its own; at most 64. 0 is one for each core, up to
-    /// 8.
+    /// Shards of each application's match index, each with its own thread; at most 64. 0: one per core, up to 8.
     pub match_shards: usize,
-    /// Most applications that are matched at the same time, at least 1. Those whose last quantum was slow are half of them at
-    /// most, so that they leave room for the others.
+    /// Maximum number of applications matched at the same time, at least 1. Applications whose last quantum was slow
+    /// may use at most half of this.
     pub match_concurrency: usize,
-    /// Most notifications of a channel that are formatted or on their way at the same time, and a quarter as many that are
-    /// urgent or high. One work item is always taken, however large.
+    /// Maximum number of notifications of a channel that are formatted or in flight, plus a quarter as many of urgent
+    /// or high priority. At least one work item is taken, of any size.
     pub in_flight_per_channel: usize,
-    /// Most dispositions that wait to be recorded; reaching it records them at once.
+    /// Maximum number of dispositions waiting to be recorded; at this number they are recorded at once.
     pub receipts_chunk: usize,
-    /// How long a disposition may wait to be recorded, in milliseconds. A crash sends again what was not recorded.
+    /// Maximum time a disposition waits to be recorded, in milliseconds. After a crash, unrecorded notifications are
+    /// sent again.
     pub receipts_delay_ms: u64,
-    /// From which time on a firing of a rule is listed as slow, in milliseconds.
+    /// Duration from which a firing of a rule is listed as slow, in milliseconds.
     pub slow_rule_ms: u64,
-    /// Most subscriptions of a due rule that are in its index at the same time. A run of more is done in parts.
+    /// Maximum number of subscriptions of a due rule in its index at a time. A larger run is done in parts.
     pub run_subscriptions: usize,
-    /// After so many notifications the rest of a run of a due rule waits for the next quantum.
+    /// Number of notifications after which the rest of a run of a due rule waits for the next quantum.
     pub run_notifications: usize,
-    /// How often finished batches past their retention are looked for, in seconds.
+    /// Interval of the retention check, in seconds.
     pub upkeep_seconds: u64,
-    /// Batches that one step of retention removes, so that it never holds up the flow.
+    /// Batches removed per step of retention, so that it never blocks the pipeline for long.
     pub prune_batches: usize,
-    /// The hours of a day at which retention removes batches, by the clock of `retention_time_zone`; at any hour if there are
-    /// none.
+    /// Hours of the day at which retention removes batches, in `retention_time_zone`; empty: at any hour.
     pub retention_hours: Vec<Hours>,
-    /// The IANA name of a time zone.
+    /// IANA time zone of `retention_hours`.
     pub retention_time_zone: String,
-    /// How many days the sums of minutes are kept of which reports are made.
+    /// Days for which the per-minute sums for reports are kept.
     pub activity_days: u32,
-    /// Folders outside of the data folder that sources may take files from.
+    /// Folders outside of the data folder from which sources may read files.
     pub source_folders: Folders,
-    /// Where sources may listen beside their own addresses.
+    /// Further addresses on which sources may listen.
     pub source_listeners: Listeners,
-    /// What bounces and complaints make of an address.
+    /// Policy that decides how bounces and complaints suppress an address.
     pub suppression: Policy,
 }
 
@@ -79,7 +78,7 @@ impl Default for PipelineOptions {
 }
 
 impl PipelineOptions {
-    /// Whether retention may remove batches at this time. A zone that nobody knows is that of Greenwich.
+    /// Whether retention may remove batches at this time. An unknown time zone means UTC.
     pub fn may_prune(&self, now: Timestamp) -> bool {
         let zone = TimeZone::get(&self.retention_time_zone).unwrap_or(TimeZone::UTC);
         self.retention_hours.is_empty() || self.retention_hours.iter().any(|hours| hours.end_of(&zone, now).is_some())

@@ -1,14 +1,15 @@
-//! Matching that panics: the rule is isolated and listed, nothing of it is told or remembered, and it can be fired again.
+//! Tests of matching that panics: the rule is isolated and listed, its notifications and state changes are dropped,
+//! and it can be fired again.
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_delivery::{Context, Signet, networks::Networks, programs::Programs};
+use tocsin_delivery::{Context, TokenSigner, networks::Networks, programs::Programs};
 use tocsin_model::{
     application::api_source,
     event::EventPacker,
     id::{EventBatchId, Name, SubscriptionId},
     subscriber::{Device, DeviceState, Profile},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     time::Timestamp,
     value::Value,
 };
@@ -18,9 +19,9 @@ use tocsin_store::{
         Switch, SwitchState,
     },
     memory::{journal::MemoryJournal, records::MemoryRecords},
-    records::{Expect, NewSubscriber, NewSubscription, Records},
+    records::{NewSubscriber, NewSubscription, Precondition, Records},
 };
-use tocsin_testkit::{FarEnds, SimulatedClock};
+use tocsin_testkit::{ScriptedChannels, SimulatedClock};
 
 use crate::{
     Parts, Pipeline, PipelineOptions, RefireError, Submission, compile_text, shards::faults, suspects::CRASHES_MAX,
@@ -30,11 +31,11 @@ const DEFINITION: &str = "
 application: NAME
 events: { quote: { fields: { symbol: string } } }
 subscriptions: { watch: { fields: { symbol: string } } }
-notifications: { told: { fields: { symbol: string }, content: { templates: { base: { text: '{{ symbol }}' } } } } }
+notifications: { alert: { fields: { symbol: string }, content: { templates: { base: { text: '{{ symbol }}' } } } } }
 rules:
-  changes: { on: quote, subscription: watch, notify: told, changed: event.symbol }
-  plain: { on: quote, subscription: watch, notify: told, when: event.symbol == sub.symbol }
-  queried: { on: quote, subscription: watch, notify: told, sql: 'SELECT _event, _subscription FROM events, watch' }
+  changes: { on: quote, subscription: watch, notify: alert, changed: event.symbol }
+  plain: { on: quote, subscription: watch, notify: alert, when: event.symbol == sub.symbol }
+  queried: { on: quote, subscription: watch, notify: alert, sql: 'SELECT _event, _subscription FROM events, watch' }
 channels: { log: { protocol: file, options: { path: log } } }
 ";
 
@@ -43,7 +44,7 @@ pub(crate) struct Platform {
     journal: Arc<MemoryJournal>,
     pub pipeline: Arc<Pipeline>,
     records: Arc<MemoryRecords>,
-    ends: FarEnds,
+    ends: ScriptedChannels,
     clock: SimulatedClock,
 }
 
@@ -52,16 +53,16 @@ fn name(text: &str) -> Name {
 }
 
 impl Platform {
-    /// With two subscriptions to A, of two subscribers who are on two shards. Each test has an application of its own, since
-    /// faults are planned by its name.
+    /// Starts with two subscriptions to A, of two subscribers on two shards. Each test has an application of its own,
+    /// since faults are planned by application name.
     pub async fn start(application: &str) -> Platform {
         Platform::start_all(&[application]).await.remove(0)
     }
 
-    /// The same with several applications.
+    /// Starts several applications.
     async fn start_all(applications: &[&str]) -> Vec<Platform> {
         let clock = SimulatedClock::midnight();
-        let (ends, records) = (FarEnds::new(clock), Arc::new(MemoryRecords::new().expect("records")));
+        let (ends, records) = (ScriptedChannels::new(clock), Arc::new(MemoryRecords::new().expect("records")));
         let journal = Arc::new(MemoryJournal::new(JournalOptions::default()));
         let far_ends = ends.clone();
         for application in applications {
@@ -74,7 +75,7 @@ impl Platform {
             let devices = Some([(name("log"), device)].into());
             let new =
                 NewSubscriber { id: id.clone(), profile: Profile::default(), preferences: Default::default(), devices };
-            records.put_subscriber(new, Expect::Any, Timestamp(0)).await.expect("stored");
+            records.put_subscriber(new, Precondition::Any, Timestamp(0)).await.expect("stored");
             for application in applications {
                 let new = NewSubscription {
                     application: name(application),
@@ -84,7 +85,7 @@ impl Platform {
                     device: None,
                     enabled: true,
                     values: r#"{"symbol":"A"}"#.into(),
-                    terms: Terms::default(),
+                    terms: SubscriptionParams::default(),
                 };
                 records.put_subscription(new, Timestamp(0)).await.expect("stored");
             }
@@ -99,7 +100,7 @@ impl Platform {
                 installation: "test".to_owned(),
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
-                signet: Arc::new(Signet::new(&[7; 32])),
+                token_signer: Arc::new(TokenSigner::new(&[7; 32])),
                 feeds: None,
                 public_url: None,
                 programs: Programs::default(),
@@ -126,13 +127,13 @@ impl Platform {
         faults::plan(&self.name, fault);
     }
 
-    /// Submits a batch of one event, and waits until it is dealt with.
+    /// Submits a batch of one event, and waits until it is matched or set aside.
     async fn quote(&self, symbol: &str) {
         self.submit(symbol).await;
         self.settle().await;
     }
 
-    /// Submits a batch of one event. Gives its number.
+    /// Submits a batch of one event. Returns its id.
     async fn submit(&self, symbol: &str) -> EventBatchId {
         let compiled = self.pipeline.application(&self.name).expect("it runs");
         let mut packer = EventPacker::new(compiled.application.events["quote"].fields.clone());
@@ -166,16 +167,16 @@ impl Platform {
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
 
-    /// Whom each rule has told of each batch.
-    async fn told(&self) -> Vec<(String, u64, u64)> {
-        let mut told = Vec::new();
+    /// All notifications as rule, event batch and subscription.
+    async fn notified(&self) -> Vec<(String, u64, u64)> {
+        let mut notified = Vec::new();
         for (id, head, _) in self.journal.notification_batches(None, usize::MAX).await.expect("read") {
             let batch = self.journal.notification_batch(id).await.expect("read").expect("it is there");
             let each = batch.notifications.event_of_each().zip(&batch.notifications.subscriptions);
-            told.extend(each.map(|(event, SubscriptionId(id))| (head.rule.to_string(), event.batch.0, *id)));
+            notified.extend(each.map(|(event, SubscriptionId(id))| (head.rule.to_string(), event.batch.0, *id)));
         }
-        told.sort();
-        told
+        notified.sort();
+        notified
     }
 
     async fn firings(&self) -> Vec<Firing> {
@@ -188,16 +189,16 @@ fn of(rule: &str, batch: u64) -> [(String, u64, u64); 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_that_panics_is_left_out_and_what_it_remembers_is_as_before() {
+async fn a_rule_that_panics_is_isolated_and_its_state_is_rolled_back() {
     let platform = Platform::start("panics").await;
     platform.quote("A").await;
-    assert_eq!(platform.told().await, [of("changes", 1), of("plain", 1), of("queried", 1)].concat());
+    assert_eq!(platform.notified().await, [of("changes", 1), of("plain", 1), of("queried", 1)].concat());
     platform.plan(Some((2, "changes")));
     platform.quote("B").await;
-    let told = [of("changes", 1), of("plain", 1), of("queried", 1), of("queried", 2)];
-    let mut expected = told.concat();
+    let expected_rules = [of("changes", 1), of("plain", 1), of("queried", 1), of("queried", 2)];
+    let mut expected = expected_rules.concat();
     expected.sort();
-    assert_eq!(platform.told().await, expected, "the others are told, once");
+    assert_eq!(platform.notified().await, expected, "the others match once");
     let firings = platform.firings().await;
     let listed: Vec<_> = firings.iter().map(|firing| (firing.rule.as_str(), firing.first.0, &*firing.reason)).collect();
     assert_eq!(listed, [("changes", 2, "it made the matcher panic")]);
@@ -208,13 +209,13 @@ async fn a_rule_that_panics_is_left_out_and_what_it_remembers_is_as_before() {
     expected.extend(of("changes", 3));
     expected.extend(of("queried", 3));
     expected.sort();
-    assert_eq!(platform.told().await, expected);
+    assert_eq!(platform.notified().await, expected);
 
-    // Fired again it fails as long as it panics. Then it tells, but of nothing that is remembered to have been told.
+    // Fired again, it fails as long as it panics. Then it matches, but not what its state already contains.
     platform.plan(Some((2, "plain")));
     let fired = platform.pipeline.refire(firings[0].clone()).await;
     assert_eq!(fired.expect("no other rule is asked"), 1);
-    assert_eq!(platform.told().await, expected, "B was told meanwhile");
+    assert_eq!(platform.notified().await, expected, "B was already notified");
     assert!(platform.firings().await.is_empty());
     platform.plan(None);
     platform.pipeline.abandon().await;
@@ -226,20 +227,20 @@ async fn a_rule_that_panics_again_stays_listed() {
     platform.plan(Some((1, "plain")));
     platform.quote("A").await;
     let expected = [of("changes", 1), of("queried", 1)].concat();
-    assert_eq!(platform.told().await, expected);
+    assert_eq!(platform.notified().await, expected);
     let firing = platform.firings().await.pop().expect("it is listed");
     let again = platform.pipeline.refire(firing.clone()).await;
     assert!(matches!(again, Err(RefireError::Failed { batch: EventBatchId(1), .. })), "{again:?}");
-    assert_eq!((platform.told().await, platform.firings().await.len()), (expected, 1));
+    assert_eq!((platform.notified().await, platform.firings().await.len()), (expected, 1));
     platform.plan(None);
     assert_eq!(platform.pipeline.refire(firing).await.expect("it fires"), 1);
-    assert_eq!(platform.told().await, [of("changes", 1), of("plain", 1), of("queried", 1)].concat());
+    assert_eq!(platform.notified().await, [of("changes", 1), of("plain", 1), of("queried", 1)].concat());
     assert!(platform.firings().await.is_empty());
     platform.pipeline.abandon().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shard_that_is_lost_is_built_anew_and_nothing_is_told_twice() {
+async fn a_lost_shard_is_rebuilt_and_no_notification_is_repeated() {
     let platform = Platform::start("lost").await;
     platform.quote("A").await;
     faults::plan_end(&platform.name, EventBatchId(2));
@@ -248,33 +249,33 @@ async fn a_shard_that_is_lost_is_built_anew_and_nothing_is_told_twice() {
     // `changes` remembers over the loss: that B is no A, and that the second B is no change.
     let all =
         [of("changes", 1), of("changes", 2), of("plain", 1), of("queried", 1), of("queried", 2), of("queried", 3)];
-    assert_eq!(platform.told().await, all.concat());
+    assert_eq!(platform.notified().await, all.concat());
     assert!(!faults::ends(&platform.name, EventBatchId(2)), "the shard was lost");
     assert!(platform.firings().await.is_empty());
     platform.pipeline.abandon().await;
 }
 
-/// Where nobody can say which rule it was, the batch as a whole is set aside, and matched again with the next version.
+/// If the failing rule is unknown, the whole batch is set aside, and matched again with the next version.
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_nobody_sets_the_batch_aside() {
+async fn a_panic_of_an_unknown_rule_sets_the_batch_aside() {
     let platform = Platform::start("panics-of-nobody").await;
     platform.plan(Some((1, "queried")));
     platform.quote("A").await;
     platform.quote("A").await;
-    // `changes` has told of nothing before the second batch.
+    // `changes` has no match before the second batch.
     let expected = [of("changes", 2), of("plain", 2), of("queried", 2)].concat();
-    assert_eq!(platform.told().await, expected);
+    assert_eq!(platform.notified().await, expected);
     let (_, state) = platform.journal.event_batch(EventBatchId(1)).await.expect("read").expect("it is there");
     assert!(matches!(&state, EventBatchState::Failed(reason) if reason.contains("panic")), "{state:?}");
     platform.plan(None);
     platform.journal.rematch(&platform.name).await.expect("read");
     platform.settle().await;
     let expected = [of("changes", 2), of("plain", 1), of("plain", 2), of("queried", 1), of("queried", 2)].concat();
-    assert_eq!(platform.told().await, expected, "of A the rule that remembers has told meanwhile");
+    assert_eq!(platform.notified().await, expected, "the stateful rule already notified of A");
     platform.pipeline.abandon().await;
 }
 
-/// A match that takes long holds up no other application, nor a change of one; its own batches wait in their order.
+/// A slow match delays no other application and no change of one; its own batches wait in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b7_a_slow_application_delays_no_other() {
     let platforms = Platform::start_all(&["slow", "fast"]).await;
@@ -300,7 +301,7 @@ async fn b7_a_slow_application_delays_no_other() {
     faults::release(&slow.name, first);
     slow.matched(first).await;
     slow.matched(second).await;
-    let found = slow.told().await;
+    let found = slow.notified().await;
     let of_slow = |(_, batch, _): &&(String, u64, u64)| [first.0, second.0].contains(batch);
     // `changes` matches B after A.
     let changes: Vec<_> = found.iter().filter(of_slow).filter(|(rule, ..)| rule == "changes").collect();
@@ -308,11 +309,11 @@ async fn b7_a_slow_application_delays_no_other() {
     slow.pipeline.drain(Duration::from_secs(60)).await;
 }
 
-/// The process as it crashes and starts again over the same store.
+/// A process that crashes and restarts on the same store.
 struct Machine {
     journal: Arc<MemoryJournal>,
     records: Arc<MemoryRecords>,
-    ends: FarEnds,
+    ends: ScriptedChannels,
     clock: SimulatedClock,
     folder: tempfile::TempDir,
 }
@@ -330,7 +331,7 @@ impl Machine {
                 installation: "test".to_owned(),
                 data_folder: self.folder.path().to_owned(),
                 networks: Networks::default(),
-                signet: Arc::new(Signet::new(&[7; 32])),
+                token_signer: Arc::new(TokenSigner::new(&[7; 32])),
                 feeds: None,
                 public_url: None,
                 programs: Programs::default(),
@@ -345,7 +346,7 @@ impl Machine {
         Pipeline::start(parts).await.expect("the pipeline starts")
     }
 
-    /// The process dies as it stands.
+    /// Simulates a crash.
     async fn crash(&self, pipeline: &Pipeline) {
         pipeline.flow.suspects.crash();
         pipeline.abandon().await;
@@ -374,7 +375,7 @@ async fn state_of(journal: &MemoryJournal, id: EventBatchId) -> EventBatchState 
     journal.event_batch(id).await.expect("read").expect("it is there").1
 }
 
-/// Waits until batches are what they are to become.
+/// Waits until batches reach a state.
 async fn until(journal: &MemoryJournal, ids: &[EventBatchId], is: impl Fn(&EventBatchState) -> bool) {
     for id in ids {
         while !is(&state_of(journal, *id).await) {
@@ -383,8 +384,8 @@ async fn until(journal: &MemoryJournal, ids: &[EventBatchId], is: impl Fn(&Event
     }
 }
 
-/// Three batches are in the quantum that crashes the process. The one that does it is set aside after the last crash; the
-/// others are matched before, and what comes behind it goes on.
+/// Three batches are in the quantum that crashes the process. The culprit is set aside after the last crash; the
+/// earlier ones are matched before, and later ones continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
     let platform = Platform::start("crashes").await;
@@ -412,7 +413,7 @@ async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
         if crash == 1 {
             pipeline.switch_on(&Component::Role(Role::Match)).await.expect("on");
         } else {
-            // The one before it was innocent and has run alone.
+            // The batch before it was innocent and has run alone.
             until(&journal, &ids[..1], |state| matches!(state, EventBatchState::Matched(_))).await;
         }
         let waits = name.clone();
@@ -428,7 +429,7 @@ async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
         matches!(&state, EventBatchState::Failed(why) if why.contains("crashed 3 times while it was matched")),
         "{state:?}"
     );
-    // A restart tries what was set aside again, but not this.
+    // A restart matches set-aside batches again, but not this one.
     assert!(pipeline.drain(Duration::from_secs(60)).await);
     journal.forget_claims();
     let pipeline = machine.start().await;
@@ -441,7 +442,7 @@ async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
     pipeline.drain(Duration::from_secs(60)).await;
 }
 
-/// Two of three work items are innocent: they are delivered, and the third is suspended with the reason.
+/// Two of three work items are innocent and are delivered; the third is suspended with the reason.
 #[tokio::test(start_paused = true)]
 async fn a18_a_work_item_that_crashes_the_process_is_suspended() {
     let platform = Platform::start("crashing-items").await;
@@ -457,7 +458,7 @@ async fn a18_a_work_item_that_crashes_the_process_is_suspended() {
     journal.forget_claims();
     let pipeline = machine.start().await;
     // `changes`, `plain` and `queried` match A for both, each with a work item.
-    ends.set("ann", tocsin_testkit::Manner::Waits);
+    ends.set("ann", tocsin_testkit::ScriptedAnswer::Waits);
     submit_to(&pipeline, &name, "A").await;
     let settle = || tokio::time::sleep(Duration::from_secs(5));
     settle().await;
@@ -474,14 +475,14 @@ async fn a18_a_work_item_that_crashes_the_process_is_suspended() {
             break;
         }
     }
-    // All three are for ann, whose delivery never ends: one after the other is found to be under way at so many crashes.
+    // All three are for ann, whose delivery never ends: each in turn is in progress at that many crashes.
     let found = journal.suspensions(&SuspensionFilter::default(), 0, 10).await.expect("listed");
     assert_eq!(suspended, 3, "{found:?}");
     for stored in &found {
         assert!(stored.suspension.reason.contains("crashed 3 times while it was delivered"), "{stored:?}");
     }
     // What an operator resumes is tried again.
-    ends.set("ann", tocsin_testkit::Manner::Delivers);
+    ends.set("ann", tocsin_testkit::ScriptedAnswer::Delivers);
     journal.resolve(&SuspensionFilter::default(), Resolution::Resume, Timestamp(0)).await.expect("resumed");
     settle().await;
     assert_eq!((journal.backlog().work_items, journal.backlog().suspended), (0, 0));

@@ -1,4 +1,4 @@
-//! What a notification would say if it were sent now. Nothing is sent or stored.
+//! Preview of a stored notification as it would be sent now. Nothing is sent or stored.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Claim, Course, WorkItem},
+    journal::{Claim, WorkItem, WorkState},
 };
 
 use crate::{
     Flow,
-    alike::Alike,
     decide::{Chosen, Unsent, choose_device},
     load_work::{Loaded, Unreadable},
     render::{Member, render},
+    render_cache::RenderCache,
 };
 
-/// What a notification would say, and where it would go.
+/// A rendered notification and its destination.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preview {
     /// The device.
@@ -31,20 +31,21 @@ pub struct Preview {
     pub channel: Name,
     /// The address.
     pub address: String,
-    /// What it says. A notification of a digest is shown alone.
+    /// Content. A notification of a digest is shown alone.
     pub content: Content,
 }
 
-/// Renders a notification as work of this channel would be. The inner error says why it could not be sent.
+/// Renders a notification for work of this channel. The inner error says why it could not be sent.
 pub(crate) async fn preview(
     flow: &Flow,
     id: NotificationId,
     channel: &Name,
-    course: Course,
+    work_state: WorkState,
 ) -> Result<Result<Preview, Reason>, StoreError> {
     let now = flow.clock.now();
     let claim = Claim { id: WorkItemId(0), token: 0 };
-    let item = WorkItem { claim, batch: id.batch, ordinals: Some(vec![id.ordinal]), attempts: 0, due_at: now, course };
+    let item =
+        WorkItem { claim, batch: id.batch, ordinals: Some(vec![id.ordinal]), attempts: 0, due_at: now, work_state };
     let loaded = match Loaded::read(flow, &item).await {
         Ok(loaded) => loaded,
         Err(Unreadable::ForNow(error)) => return Err(error),
@@ -76,11 +77,11 @@ fn shown(
             let text = format!("the address is suppressed: {}", cause.phrase());
             return Err(Unsent::closed(Outcome::Refused, ReasonKind::Suppressed, &text));
         }
-        Chosen::Nobody => return Err(unreachable("the subscriber has no device that its channel could reach")),
+        Chosen::NoDevice => return Err(unreachable("the subscriber has no device that its channel could reach")),
     };
     let target = &recipient.devices[device];
-    let (members, to, alike) = (&[Member { loaded, ordinal }], (device, target), &mut Alike::default());
-    let message = render(flow, members, &recipient, to, PartsUsed::ALL, alike, now)?;
+    let (members, to, cache) = (&[Member { loaded, ordinal }], (device, target), &mut RenderCache::default());
+    let message = render(flow, members, &recipient, to, PartsUsed::ALL, cache, now)?;
     let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
     Ok(Preview {
         device: device.clone(),
@@ -91,11 +92,11 @@ fn shown(
 }
 
 impl crate::Pipeline {
-    /// What a notification would say if it were sent now, as work of this channel with this course, and where it would
-    /// go; or why it could not be sent.
+    /// Renders a notification as it would be sent now, for work of this channel in this state, with its destination.
+    /// The inner error says why it could not be sent.
     ///
     /// # Errors
-    /// The store does not answer, or what it holds is damaged.
+    /// The store is unavailable, or its data is damaged.
     pub async fn preview(
         &self,
         id: NotificationId,
@@ -103,7 +104,7 @@ impl crate::Pipeline {
         edit: Option<Arc<str>>,
         fallback: u8,
     ) -> Result<Result<Preview, Reason>, StoreError> {
-        let course = Course { edit, fallback, ..Course::default() };
-        preview(&self.flow, id, channel, course).await
+        let work_state = WorkState { edit, fallback, ..WorkState::default() };
+        preview(&self.flow, id, channel, work_state).await
     }
 }

@@ -1,5 +1,5 @@
-//! Throttles: how many notifications an application may make in a time, by all of its events, by those of a class and by
-//! its schedules. Token buckets that may go into debt, since an event batch is matched whole.
+//! Throttles: how many notifications an application may make per period, in total, per event class and by its
+//! schedules. Token buckets that may go into debt, since an event batch is always matched whole.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,35 +9,36 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-/// The throttles of one application.
+/// Throttles of one application.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     all: Rate,
     classes: BTreeMap<Name, Rate>,
 }
 
-/// The times that events wait.
+/// Waiting times of events.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Waits {
-    /// All of the application.
+    /// Waiting time of the whole application.
     pub all: Option<Duration>,
-    /// Events of a class. Runs of schedules are of the class of due times; they wait as well while events do that they meet.
+    /// Waiting times of event classes. Runs of schedules are of the class of due times; they also wait while the
+    /// events they read wait.
     pub classes: BTreeMap<Name, Duration>,
 }
 
-/// The event batches that one quantum may match.
+/// Admission of event batches to one quantum.
 pub(crate) struct Rooms<'a> {
     rates: &'a mut Rates,
     application: &'a Application,
     now: Timestamp,
     all: Option<usize>,
     classes: BTreeMap<Name, Option<usize>>,
-    /// Whether a batch was refused whose events runs of schedules meet.
+    /// Whether a batch was refused whose events are read by runs of schedules.
     has_refused_met: bool,
 }
 
 impl Rates {
-    /// The times that events of the application have to wait.
+    /// Times for which events of the application have to wait.
     pub fn waits(&mut self, application: &Application, now: Timestamp) -> Waits {
         let throttled = application.events.iter().filter(|(_, class)| class.throttle.is_some());
         let mut waits = Waits { all: self.all.wait(application.limits.throttle, now), classes: BTreeMap::new() };
@@ -47,7 +48,7 @@ impl Rates {
             };
             waits.classes.insert(name.clone(), wait);
             if is_met(application, name) {
-                // A run would miss the events that wait.
+                // A run would miss the waiting events.
                 let runs = waits.classes.entry(due_class()).or_default();
                 *runs = wait.max(*runs);
             }
@@ -55,13 +56,13 @@ impl Rates {
         waits
     }
 
-    /// The rooms of a quantum.
+    /// Starts the admission for a quantum.
     pub fn rooms<'a>(&'a mut self, application: &'a Application, now: Timestamp) -> Rooms<'a> {
         let all = self.all.batches_max(application.limits.throttle, now);
         Rooms { rates: self, application, now, all, classes: BTreeMap::new(), has_refused_met: false }
     }
 
-    /// Notes how many notifications so many event batches of a class made.
+    /// Counts the notifications of some event batches of a class against the throttles.
     pub fn spend(&mut self, application: &Application, class: &Name, made: Made, now: Timestamp) {
         self.all.spend(application.limits.throttle, made, now);
         match application.throttle_of(class) {
@@ -70,7 +71,7 @@ impl Rates {
         }
     }
 
-    /// The notifications that a run of a schedule may make in one step; `None`: any number.
+    /// Maximum number of notifications for a run of a schedule in one step; `None`: no limit.
     pub fn notifications_max(&mut self, application: &Application, now: Timestamp) -> Option<usize> {
         let of_runs = application.throttle_of(&due_class());
         let runs = self.classes.entry(due_class()).or_default().left(of_runs, now);
@@ -81,7 +82,8 @@ impl Rates {
 }
 
 impl Rooms<'_> {
-    /// Whether the quantum may match one more batch of a class. Once one may not, none of its class may any more.
+    /// Whether the quantum may match one more batch of a class. After one refusal, all batches of the class are
+    /// refused.
     pub fn take(&mut self, class: &Name) -> bool {
         let room = match self.classes.get(class) {
             Some(room) => *room,
@@ -104,23 +106,23 @@ impl Rooms<'_> {
     }
 }
 
-/// Whether runs of schedules meet events of a class.
+/// Whether runs of schedules read events of a class.
 fn is_met(application: &Application, class: &Name) -> bool {
     application.rules.values().any(|rule| rule.schedule.is_some() && rule.on == *class)
 }
 
-/// The notifications that some event batches made.
+/// Notifications made by some event batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Made {
     pub notifications: u64,
     pub batches: usize,
 }
 
-/// One throttle.
+/// State of one throttle.
 #[derive(Debug, Default)]
 struct Rate {
     bucket: Option<Bucket>,
-    /// Notifications of one event batch: the average of the last quantum, or half of what it was before if that is more.
+    /// Notifications per event batch: the average of the last quantum, or half of the previous value if that is more.
     /// `None`: nothing was matched under a throttle yet.
     per_batch: Option<f64>,
 }
@@ -138,7 +140,7 @@ impl Rate {
         self.per_batch = Some(average.max(self.per_batch.unwrap_or_default() / 2.0));
     }
 
-    /// The notifications that it may make now.
+    /// Notifications that may be made now.
     fn left(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<f64> {
         let throttle = throttle?;
         Some(match &mut self.bucket {
@@ -150,16 +152,16 @@ impl Rate {
         })
     }
 
-    /// The number of event batches that one quantum may match; `None`: any number. Under a throttle these are as many as the
-    /// rate is likely to allow by what batches made lately, and at least one, since a batch is matched whole.
+    /// Maximum number of event batches for one quantum; `None`: no limit. Estimated from the notifications of recent
+    /// batches; at least one, since a batch is matched whole.
     fn batches_max(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<usize> {
         let left = self.left(throttle, now)?;
-        // Before anything was matched a batch may make any number.
+        // Before anything was matched, a batch may make any number.
         let per_batch = self.per_batch.map_or(f64::INFINITY, |made| made.max(0.01));
         Some(((left / per_batch) as usize).max(1))
     }
 
-    /// The time until it may make something again; `None` if it may.
+    /// Time until notifications may be made again; `None`: now.
     fn wait(&mut self, throttle: Option<Throttle>, now: Timestamp) -> Option<Duration> {
         let (throttle, bucket) = (throttle?, self.bucket.as_mut()?);
         bucket.fill(throttle, now);
@@ -170,7 +172,7 @@ impl Rate {
     }
 }
 
-/// A token bucket that may go into debt: a batch is matched whole, and what it made too much is waited for.
+/// Token bucket that may go into debt: a batch is matched whole, and its excess is waited for.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     left: f64,
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_debt_waits_until_it_is_paid() {
+    fn debt_is_waited_for() {
         let throttle = Some(Throttle { notifications: 100, per: Duration::from_secs(10) });
         let mut rate = Rate::default();
         assert_eq!(rate.wait(throttle, at(0)), None);

@@ -1,15 +1,14 @@
-//! The text of a definition becomes an application that is compiled. Nobody learns from what is wrong with it what the
-//! variables of the environment hold.
+//! Reads and compiles the text of a definition. Problems never reveal values of environment variables.
 
 use serde_json::{Map, Value};
 use tocsin_model::{application::Application, definition, problem::Problem};
 
 use crate::{compile::Compiled, run_sources, running::check_channels};
 
-/// Reads and compiles a definition: what `check` and `apply` do first. Problems tell no values of variables.
+/// Reads and compiles a definition: the first part of `check` and `apply`. Problems contain no values of variables.
 ///
 /// # Errors
-/// Every problem found, with its line where it can be told.
+/// All problems found, with their lines where known.
 pub fn compile_text(
     text: &str,
     version: u32,
@@ -20,16 +19,16 @@ pub fn compile_text(
     definition::read_without_saying(environment, &["channels.", "sources."], read)
 }
 
-/// As [`compile_text`], for somebody who may not apply definitions: variables stand for themselves, and options of channels
-/// and sources that take something from one are not judged.
+/// Like [`compile_text`], for callers who may not apply definitions. Variables are not resolved, and options of
+/// channels and sources that contain a variable are not checked.
 ///
 /// # Errors
-/// As there.
+/// As [`compile_text`].
 pub fn compile_sealed(text: &str, version: u32) -> Result<Compiled, Vec<Problem>> {
     compile(text, version, &|name| Some(definition::stand_in(name)), &|application| {
         let mut judged = application.clone();
-        judged.channels.retain(|_, channel| !takes_something(&channel.options));
-        judged.sources.retain(|_, source| !takes_something(&source.options));
+        judged.channels.retain(|_, channel| !has_variables(&channel.options));
+        judged.sources.retain(|_, source| !has_variables(&source.options));
         check_options(&judged)
     })
 }
@@ -41,7 +40,7 @@ fn compile(
     judge: &dyn Fn(&Application) -> Result<(), Vec<Problem>>,
 ) -> Result<Compiled, Vec<Problem>> {
     let application = definition::read(text, environment)?;
-    // Only what is applied is refused for its names: a stored version runs on as it did.
+    // Only newly applied definitions are rejected for name clashes; stored versions keep running.
     let clashes = definition::name_clashes(&application);
     if !clashes.is_empty() {
         return Err(definition::locate(text, clashes));
@@ -60,8 +59,8 @@ fn check_options(application: &Application) -> Result<(), Vec<Problem>> {
     run_sources::check(application)
 }
 
-/// Whether options hold a variable that stands for itself.
-fn takes_something(options: &Map<String, Value>) -> bool {
+/// Whether options contain an unresolved variable.
+fn has_variables(options: &Map<String, Value>) -> bool {
     serde_json::to_string(options).is_ok_and(|text| text.contains("${"))
 }
 
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_problem_tells_what_a_variable_holds() {
+    fn problems_reveal_no_values_of_variables() {
         check(
             "{ protocol: http, options: { url: 'https://a.example', timeout: '${SECRET}' } }",
             "channels.out.options.timeout: does not fit with what the environment gives",
@@ -107,7 +106,7 @@ mod tests {
             "channels.out.options.port: does not fit with what the environment gives; expected u16\n\
              channels.out.options.tls: does not fit with what the environment gives; expected one of `off`, `if_offered`, `required`, `implicit`",
         );
-        // What is wrong whatever the value is, is told as ever.
+        // A problem that does not depend on the value is reported as usual.
         check(
             "{ protocol: file, options: { path: '${SECRET}', rotate_bytes: 1 } }",
             "channels.out.options.rotate_bytes: a file is at least 4096 bytes long before it is renamed",
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_nothing_from_the_environment_is_judged_in_any_case() {
+    fn options_without_variables_are_always_checked() {
         let text = definition("{ protocol: http, options: { url: 'https://a.example', timeout: soon } }");
         for compiled in [compile_text(&text, 1, &environment), compile_sealed(&text, 1)] {
             let problems = compiled.err().expect("problems");

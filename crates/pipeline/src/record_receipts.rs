@@ -1,9 +1,8 @@
-//! 4. Dispositions become receipts, retries, suspensions.
+//! Step 4: dispositions become receipts, retries and suspensions, written in chunks (group commit).
 //!
-//! In chunks, so that nothing durable is written once per notification.
-//!
-//! One recorder per channel gathers what its work items report and commits it together. What it has not yet committed
-//! when the process dies is sent again, under the same id.
+//! One recorder per channel collects the reports of its work items and commits them together, so that no durable
+//! write is made per notification. Results that are not committed when the process ends are sent again, under the
+//! same id.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,7 +16,7 @@ use tocsin_delivery::{
 };
 use tocsin_model::{
     application::{DeliveryLog, RetrySchedule},
-    conduct::{Conduct, Fallback},
+    delivery_policy::{DeliveryPolicy, Fallback},
     id::{Name, NotificationBatchId, NotificationId, SubscriptionId},
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     suppression::Cause,
@@ -25,7 +24,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Course, ReceiptChunk, Retry, Step, Suspension, WorkItem},
+    journal::{ReceiptChunk, Retry, Step, Suspension, WorkItem, WorkState},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
@@ -34,98 +33,99 @@ use tokio::{
 
 use crate::{
     Flow,
+    channel_alerts::{ChannelAlert, ChannelAlerts},
     class_counters::NotificationCounters,
-    disable_devices::{Disabler, Gone},
-    lanes::{Lanes, Standing},
+    disable_devices::{Disabler, RejectedAddress},
+    lanes::{LaneStatus, Lanes},
     suspects::UnderWay,
-    trouble::{Tidings, Trouble},
     windows::Placing,
 };
 
-/// How long to wait before the same commit is tried again, at first and at most.
+/// Minimum and maximum delay before a failed commit is tried again.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Reports or answers that are taken at once, at most.
+/// Reports or answers processed at a time.
 const AT_ONCE: usize = 256;
 
-/// What a work item's delivery tells its recorder, beside the answers of the channel.
+/// A report about a work item from its delivery, beside the answers of the channel.
 pub(crate) enum Report {
-    /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
+    /// The item was claimed; its notifications use this key. The recorder extends its lease from now on.
     Begun { key: u64, item: WorkItem, under_way: UnderWay },
-    /// When the event of each notification was accepted, and for whom it is, by ordinal, and how its class is told. The
-    /// permit covers those that are about to be sent.
+    /// The item was read: acceptance times, recipients, and the delivery policy of its class. The permit covers the
+    /// notifications about to be sent.
     Read {
         key: u64,
         accepted: Vec<Timestamp>,
         subscriptions: Vec<SubscriptionId>,
-        conduct: Arc<Conduct>,
+        delivery_policy: Arc<DeliveryPolicy>,
         counters: Arc<NotificationCounters>,
         permit: Option<OwnedSemaphorePermit>,
     },
-    /// One that was not even sent: its attempt, and why.
+    /// A notification was not sent: its attempt, and the reason.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
-    /// One that waits until this time before anything is tried, because its subscriber is better let be until then. It is no
-    /// attempt.
+    /// A notification waits until this time because of its subscriber's hours. Not an attempt.
     Snoozed { key: u64, ordinal: u32, due_at: Timestamp },
-    /// One whose destination is better let be until then. It is no attempt, but the time of its channel goes on.
+    /// A notification waits because its destination is paused. Not an attempt, but the channel's time in the fallback
+    /// chain goes on.
     Held { key: u64, ordinal: u32, channel: Name, at: Timestamp, due_at: Timestamp },
-    /// One that waits for the window of a digest to close, which is not told before `placing` is dropped.
+    /// A notification waits for a digest window to close. The digest is not sent before `placing` is dropped.
     Gathered { key: u64, ordinal: u32, window: Timestamp, placing: Option<Placing> },
-    /// One that the present channel cannot reach, so that the next of its chain is tried, if there is one.
+    /// The present channel cannot reach the subscriber; the next channel of the fallback chain is tried, if there is
+    /// one.
     Passed { key: u64, ordinal: u32, at: Timestamp, reason: Reason },
-    /// One that nothing may be sent to by the present channel; the next of its chain is tried, if there is one.
+    /// The address on the present channel is suppressed; the next channel of the chain is tried, if there is one.
     Suppressed { key: u64, ordinal: u32, at: Timestamp, cause: Cause },
-    /// Several that leave as one message: its answer comes under this key and is theirs.
+    /// Several notifications leave as one message: an answer under this key applies to all.
     Joined { key: u64, members: Vec<Ticket> },
-    /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
-    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp },
-    /// It goes back to the journal, by its release or with its lease. What is known of it is recorded all the same.
+    /// The item is finished. `left` lists the notifications that were not tried, due again at `due_at`.
+    Dispatched { key: u64, dispatched: usize, left: Vec<u32>, due_at: Timestamp },
+    /// The item returns to the journal, by release or lease expiry. Its known results are recorded anyway.
     GivenBack { key: u64 },
 }
 
-/// What is in flight.
+/// Work items in flight.
 #[derive(Default)]
 struct Flight {
     items: BTreeMap<u64, InFlight>,
-    /// The notifications of messages that stand for several.
+    /// Members of messages that stand for several notifications.
     joined: HashMap<u64, Vec<Ticket>>,
 }
 
 /// A work item in flight.
 struct InFlight {
     item: WorkItem,
-    /// Until what becomes of it is recorded.
+    /// In-progress marker, held until the results are recorded.
     under_way: UnderWay,
     /// When the event of each notification was accepted, by ordinal.
     accepted: Vec<Timestamp>,
     subscriptions: Vec<SubscriptionId>,
     answered: usize,
-    /// How many of them have given their place back.
+    /// Number of notifications that have released their permits.
     freed: usize,
-    /// Set once nothing more will be sent: how many were, what is left, and when that is due.
-    fed: Option<(usize, Vec<u32>, Timestamp)>,
-    /// Not tried, or returned by their channel as they were, by the time when they are due again.
+    /// Set once nothing more will be sent: number sent, ordinals left, and when those are due.
+    dispatched: Option<(usize, Vec<u32>, Timestamp)>,
+    /// Not tried, or returned by their channel unchanged, by the time when they are due again.
     untried: BTreeMap<Timestamp, Vec<u32>>,
-    /// Not tried because of their destination, by the time when they are due again.
+    /// Not tried because their destination is paused, by the time when they are due again.
     held: BTreeMap<Timestamp, Vec<u32>>,
-    /// Not tried yet because they wait for others.
+    /// Not tried because they wait for a digest, by the end of its window.
     gathered: BTreeMap<Timestamp, Vec<u32>>,
     placing: Vec<Placing>,
-    /// Not tried by this channel, but by the next from then on.
+    /// Passed to the next channel of the chain, by the time from which it tries.
     passed: BTreeMap<Timestamp, Vec<u32>>,
-    conduct: Arc<Conduct>,
-    /// Counters of its class.
+    delivery_policy: Arc<DeliveryPolicy>,
+    /// Counters of the class.
     counters: Arc<NotificationCounters>,
     given_back: bool,
-    /// For those that are not answered yet, so that one that is slow holds up no others.
+    /// Permit for unanswered notifications; a slow one blocks no others.
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
     attempts: Arc<Vec<Attempt>>,
-    /// Those of channels that subscribers prefer.
+    /// Attempts by channels that subscribers prefer.
     elsewhere: BTreeMap<Name, Vec<Attempt>>,
     retries: BTreeMap<Timestamp, Vec<u32>>,
-    /// Those that go on by the channel at this place of their chain.
+    /// Notifications that continue with another channel, by its index in the fallback chain.
     onward: BTreeMap<(usize, Timestamp), Vec<u32>>,
     suspended: BTreeMap<String, Vec<u32>>,
 }
@@ -133,19 +133,19 @@ struct InFlight {
 impl InFlight {
     /// Since when the present channel tries.
     fn since(&self) -> Timestamp {
-        self.item.course.since.unwrap_or(self.item.due_at)
+        self.item.work_state.since.unwrap_or(self.item.due_at)
     }
 
     fn is_over(&self) -> bool {
-        self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
+        self.dispatched.as_ref().is_some_and(|(dispatched, ..)| *dispatched == self.answered)
     }
 
     fn has_attempts(&self) -> bool {
         !self.attempts.is_empty() || !self.elsewhere.is_empty()
     }
 
-    /// Lets others take the places of those that are settled.
-    fn free_places(&mut self) {
+    /// Releases the permits of the settled notifications.
+    fn release_permits(&mut self) {
         if let Some(permit) = &mut self.permit
             && self.answered > self.freed
         {
@@ -155,7 +155,7 @@ impl InFlight {
     }
 }
 
-/// Gathers reports and answers of one channel until both have ended.
+/// Collects reports and answers of one channel until both queues are closed.
 pub(crate) struct Recorder {
     pub flow: Arc<Flow>,
     pub application: Name,
@@ -167,7 +167,7 @@ pub(crate) struct Recorder {
     pub reports: mpsc::Receiver<Report>,
     pub answers: mpsc::Receiver<Answer>,
     pub disabler: Disabler,
-    pub trouble: Trouble,
+    pub alerts: ChannelAlerts,
 }
 
 impl Recorder {
@@ -181,7 +181,7 @@ impl Recorder {
         let (mut reports, mut answers) = (Vec::new(), Vec::new());
         let at_once = self.flow.options.receipts_chunk.clamp(1, AT_ONCE);
         while reports_open || answers_open {
-            // Who has nothing on its way sleeps until there is something.
+            // Without work in flight there is no lease to extend.
             let extend = Some(extend_at).filter(|_| !flight.items.is_empty());
             let wake = flush_at.into_iter().chain(extend).min();
             tokio::select! {
@@ -189,8 +189,8 @@ impl Recorder {
                 count = self.reports.recv_many(&mut reports, at_once), if reports_open => reports_open = count > 0,
                 count = self.answers.recv_many(&mut answers, at_once), if answers_open => {
                     answers_open = count > 0;
-                    // A message is handed over after its item was reported, but while this task looked from one queue to
-                    // the other both may have come.
+                    // A message is handed over after its item was reported, but both may arrive between polling one
+                    // queue and the other.
                     while let Ok(report) = self.reports.try_recv() {
                         reports.push(report);
                     }
@@ -204,7 +204,7 @@ impl Recorder {
                 self.flow.spans.delivered(&self.application, &answer);
                 unrecorded += self.take_answer(&mut flight, answer);
             }
-            flight.items.values_mut().for_each(InFlight::free_places);
+            flight.items.values_mut().for_each(InFlight::release_permits);
             let now = Instant::now();
             if unrecorded > 0 && flush_at.is_none() {
                 flush_at = Some(now + self.flow.options.receipts_delay());
@@ -225,7 +225,7 @@ impl Recorder {
         self.disabler.finish(&self.flow).await;
     }
 
-    /// How the endpoint does, where it is a matter of the device.
+    /// Counts the answer for the endpoint, if the channel has one per device.
     fn note_endpoint(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
         let subscription = || {
             let ticket = joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
@@ -237,28 +237,28 @@ impl Recorder {
         }
     }
 
-    /// Tells the log when the channel only fails, and when it delivers again.
-    fn note_trouble(&mut self, answer: &Answer) {
-        let Some(tidings) = self.trouble.note(&answer.disposition, answer.answered_at) else { return };
+    /// Logs that the channel fails, or delivers again.
+    fn log_channel_alert(&mut self, answer: &Answer) {
+        let Some(alert) = self.alerts.note(&answer.disposition, answer.answered_at) else { return };
         let (application, channel) = (&self.application, &self.channel);
-        match tidings {
-            Tidings::Fails { failures, since, reason } => {
+        match alert {
+            ChannelAlert::Fails { failures, since, reason } => {
                 metrics::counter!(
-                    "deliver_troubles_total",
+                    "tocsin_deliver_channel_alerts_total",
                     "application" => application.to_string(), "channel" => channel.to_string()
                 )
                 .increment(1);
                 let reason = redact::text(reason);
-                tracing::warn!(%application, %channel, failures, %since, reason, "a channel only fails");
+                tracing::warn!(%application, %channel, failures, %since, reason, "all attempts of a channel fail");
             }
-            Tidings::Delivers { failures, since } => {
+            ChannelAlert::Delivers { failures, since } => {
                 tracing::info!(%application, %channel, failures, %since, "a channel delivers again");
             }
         }
     }
 
-    /// What the far side says of the address, beside this message.
-    fn note_gone(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
+    /// Queues an address that the receiver rejects for good.
+    fn note_rejected_address(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
         let Disposition::Refused { reason } = &answer.disposition else { return };
         if !matches!(reason.kind, ReasonKind::Gone | ReasonKind::Bounced) {
             return;
@@ -269,11 +269,11 @@ impl Recorder {
         if let Some(subscription) = subscription {
             let (id, subscription, channel) = (answer.id, *subscription, answer.channel.clone());
             let (address, reason) = (answer.address.clone(), reason.clone());
-            self.disabler.note(Gone { id, subscription, channel, address, reason });
+            self.disabler.note(RejectedAddress { id, subscription, channel, address, reason });
         }
     }
 
-    /// Gives the number of things that are now to be recorded.
+    /// Processes a report. Returns the number of results to record.
     fn take_report(&self, flight: &mut Flight, report: Report) -> usize {
         let Flight { items: in_flight, joined } = &mut *flight;
         match report {
@@ -285,13 +285,13 @@ impl Recorder {
                     subscriptions: Vec::new(),
                     answered: 0,
                     freed: 0,
-                    fed: None,
+                    dispatched: None,
                     untried: BTreeMap::new(),
                     held: BTreeMap::new(),
                     gathered: BTreeMap::new(),
                     placing: Vec::new(),
                     passed: BTreeMap::new(),
-                    conduct: Arc::default(),
+                    delivery_policy: Arc::default(),
                     counters: self.flow.classes.other(),
                     onward: BTreeMap::new(),
                     given_back: false,
@@ -304,10 +304,10 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, subscriptions, conduct, counters, permit } => {
+            Report::Read { key, accepted, subscriptions, delivery_policy, counters, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
                     (entry.accepted, entry.subscriptions) = (accepted, subscriptions);
-                    (entry.conduct, entry.counters, entry.permit) = (conduct, counters, permit);
+                    (entry.delivery_policy, entry.counters, entry.permit) = (delivery_policy, counters, permit);
                 }
                 0
             }
@@ -324,7 +324,7 @@ impl Recorder {
             }
             Report::Suppressed { key, ordinal, at, cause } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
-                metrics::counter!("deliver_suppressed_total", "cause" => cause.word()).increment(1);
+                metrics::counter!("tocsin_deliver_suppressed_total", "cause" => cause.word()).increment(1);
                 let reason = format!("the address is suppressed: {}", cause.phrase());
                 let Some(channel) = self.pass_on(entry, &self.channel, ordinal, at) else {
                     let (outcome, reason) = (Outcome::Refused, Reason::new(ReasonKind::Suppressed, reason));
@@ -344,7 +344,7 @@ impl Recorder {
             }
             Report::Gathered { key, ordinal, window, placing } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
-                metrics::counter!("deliver_gathered_total").increment(1);
+                metrics::counter!("tocsin_deliver_digest_deferred_total").increment(1);
                 entry.answered += 1;
                 entry.gathered.entry(window).or_default().push(ordinal);
                 entry.placing.extend(placing);
@@ -357,7 +357,7 @@ impl Recorder {
                 if outcome == Outcome::Suspended {
                     entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
                 }
-                metrics::counter!("deliver_unsent_total", "outcome" => outcome.word()).increment(1);
+                metrics::counter!("tocsin_deliver_unsent_total", "outcome" => outcome.word()).increment(1);
                 Arc::make_mut(&mut entry.attempts).push(Attempt {
                     ordinal,
                     number,
@@ -371,7 +371,7 @@ impl Recorder {
             }
             Report::Snoozed { key, ordinal, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
-                metrics::counter!("deliver_snoozed_total").increment(1);
+                metrics::counter!("tocsin_deliver_snoozed_total").increment(1);
                 entry.answered += 1;
                 let due_at = whole_second(due_at);
                 entry.untried.entry(due_at).or_default().push(ordinal);
@@ -380,16 +380,16 @@ impl Recorder {
             }
             Report::Held { key, ordinal, channel, at, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
-                metrics::counter!("deliver_snoozed_total").increment(1);
+                metrics::counter!("tocsin_deliver_snoozed_total").increment(1);
                 self.hold(entry, &channel, ordinal, at, due_at, "its destination is paused")
             }
             Report::Joined { key, members } => {
                 joined.insert(key, members);
                 0
             }
-            Report::Fed { key, fed, left, due_at } => {
+            Report::Dispatched { key, dispatched, left, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
-                entry.fed = Some((fed, left, due_at));
+                entry.dispatched = Some((dispatched, left, due_at));
                 1
             }
             Report::GivenBack { key } => {
@@ -406,35 +406,35 @@ impl Recorder {
     }
 
     fn take_answer(&mut self, flight: &mut Flight, answer: Answer) -> usize {
-        // Of addresses that take what they are sent there is nothing to note.
+        // If all endpoints are well and the message was delivered, there is nothing to update.
         let is_plain = matches!(answer.disposition, Disposition::Delivered { .. }) && self.flow.endpoints.are_well();
         if is_plain && !flight.joined.contains_key(&answer.ticket.key) {
-            self.note_trouble(&answer);
+            self.log_channel_alert(&answer);
             return self.take_delivered(&mut flight.items, answer);
         }
-        // Drawn once, so that those who were told together are told together again.
-        let luck = match answer.disposition {
-            Disposition::Deferred { .. } => self.flow.luck(),
+        // Drawn once, so that notifications of one message are retried together.
+        let jitter = match answer.disposition {
+            Disposition::Deferred { .. } => self.flow.jitter(),
             _ => 0.0,
         };
         let mut count = 0;
         for answer in answer.into_each() {
-            self.note_trouble(&answer);
-            self.note_gone(flight, &answer);
+            self.log_channel_alert(&answer);
+            self.note_rejected_address(flight, &answer);
             self.note_endpoint(flight, &answer);
             let Flight { items, joined } = &mut *flight;
             count += match joined.remove(&answer.ticket.key) {
-                None => self.take_one(items, answer, luck),
+                None => self.take_one(items, answer, jitter),
                 Some(members) => {
                     let each = members.into_iter().map(|ticket| Answer { ticket, ..answer.clone() });
-                    each.map(|answer| self.take_one(items, answer, luck)).sum()
+                    each.map(|answer| self.take_one(items, answer, jitter)).sum()
                 }
             };
         }
         count
     }
 
-    /// Takes the answer that something was delivered: for all whom it is about at once.
+    /// Processes a delivery, for all notifications of the message at once.
     fn take_delivered(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer) -> usize {
         let (mut reply, mut taken) = (String::new(), 0);
         if let Disposition::Delivered { reply: said } = &answer.disposition
@@ -453,21 +453,21 @@ impl Recorder {
             let number = entry.item.attempts + 1;
             let attempts = attempts_by(&mut entry.attempts, &mut entry.elsewhere, &answer.channel, &self.channel);
             let before = attempts.len();
-            // Most are told of the same event.
+            // Most members have the same event.
             let mut accepted: Option<(Timestamp, u64)> = None;
-            let told = |(accepted_at, count): (Timestamp, u64)| {
+            let record = |(accepted_at, count): (Timestamp, u64)| {
                 self.flow.latencies.end_to_end.record_many(answered_at.since(accepted_at), count);
             };
             for Ticket { ordinal, .. } in of_item {
                 match (&mut accepted, entry.accepted.get(ordinal as usize)) {
                     (Some((same, count)), Some(at)) if same == at => *count += 1,
-                    (_, Some(at)) => accepted.replace((*at, 1)).into_iter().for_each(told),
+                    (_, Some(at)) => accepted.replace((*at, 1)).into_iter().for_each(record),
                     (_, None) => {}
                 }
                 let (outcome, reply) = (Outcome::Delivered, reply.clone());
                 attempts.push(Attempt { ordinal, number, formatted_at, sent_at, answered_at, outcome, reply });
             }
-            accepted.into_iter().for_each(told);
+            accepted.into_iter().for_each(record);
             let count = attempts.len() - before;
             entry.answered += count;
             entry.counters.outcomes[Outcome::Delivered as usize].increment(count as u64);
@@ -477,8 +477,8 @@ impl Recorder {
         taken
     }
 
-    /// Takes an answer for one notification.
-    fn take_one(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer, luck: f64) -> usize {
+    /// Processes an answer for one notification.
+    fn take_one(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer, jitter: f64) -> usize {
         let Ticket { key, ordinal } = answer.ticket;
         let Some(entry) = items.get_mut(&key) else { return 0 };
         let number = entry.item.attempts + 1;
@@ -505,8 +505,8 @@ impl Recorder {
             Disposition::Deferred { reason, retry_after } => {
                 let due = self
                     .retry
-                    .delay_after(number, retry_after, luck)
-                    .map(|delay| whole_second(answer.answered_at + delay));
+                    .delay_after(number, retry_after, jitter)
+                    .map(|delay| whole_second_of(answer.answered_at, delay));
                 match (due, due.and_then(|due| self.deadline_before(entry, &answer.channel, due))) {
                     (Some(_), Some(deadline)) => {
                         let from = deadline.max(answer.answered_at);
@@ -549,23 +549,23 @@ impl Recorder {
         1
     }
 
-    /// The place and the step of the chain that is tried after the channel `used`, if the chain of its class has another.
+    /// Index and step of the fallback chain that is tried after channel `used`, if there is one.
     fn next_of<'e>(&self, entry: &'e InFlight, used: &Name) -> Option<(usize, &'e Fallback)> {
-        // Who begins with a channel of the chain goes on behind it.
-        let begun = entry.item.course.fallback == 0;
-        let own = entry.conduct.fallback.iter().position(|step| begun && step.channel == *used);
-        let place = own.map_or(usize::from(entry.item.course.fallback), |at| at + 1);
-        entry.conduct.fallback.get(place).map(|step| (place, step))
+        // A notification that started with a channel of the chain continues behind it.
+        let begun = entry.item.work_state.fallback == 0;
+        let own = entry.delivery_policy.fallback.iter().position(|step| begun && step.channel == *used);
+        let place = own.map_or(usize::from(entry.item.work_state.fallback), |at| at + 1);
+        entry.delivery_policy.fallback.get(place).map(|step| (place, step))
     }
 
-    /// When the next channel of the chain is tried instead of this one, if that is no later than `due`.
+    /// The time when the next channel of the chain takes over, if that is no later than `due`.
     fn deadline_before(&self, entry: &InFlight, used: &Name, due: Timestamp) -> Option<Timestamp> {
         let deadline = entry.since() + self.next_of(entry, used)?.1.after?;
         (deadline <= due).then_some(deadline)
     }
 
-    /// Lets one wait for its destination until `due_at`, or go on by the next channel if that is tried before. Gives the
-    /// number of things that are now to be recorded.
+    /// Lets a notification wait for its destination until `due_at`, or continue with the next channel if that is
+    /// tried before. Returns the number of results to record.
     fn hold(
         &self,
         entry: &mut InFlight,
@@ -596,15 +596,16 @@ impl Recorder {
         1
     }
 
-    /// Lets a notification go on by the next channel of its chain from then on. Gives the channel; `None`: there is none.
+    /// Passes a notification on to the next channel of its chain from a time on. Returns that channel, or `None` if
+    /// there is none.
     fn pass_on(&self, entry: &mut InFlight, used: &Name, ordinal: u32, from: Timestamp) -> Option<Name> {
         let (place, channel) = self.next_of(entry, used).map(|(place, step)| (place, step.channel.clone()))?;
-        metrics::counter!("deliver_fallbacks_total").increment(1);
+        metrics::counter!("tocsin_deliver_fallbacks_total").increment(1);
         entry.onward.entry((place, whole_second(from))).or_default().push(ordinal);
         Some(channel)
     }
 
-    /// Commits all that is not yet committed, trying until the store takes it.
+    /// Commits all results, retrying until the store accepts them.
     async fn commit(&self, in_flight: &mut BTreeMap<u64, InFlight>) {
         let mut pause = PAUSE_MIN;
         loop {
@@ -656,8 +657,7 @@ impl Recorder {
         }
     }
 
-    /// Those whose claim is lost belong to another worker now; what we know of them is not ours to say. Gives whether
-    /// there were any.
+    /// Drops items whose claim was lost (fencing): another worker owns them now. Returns whether there were any.
     async fn drop_fenced(&self, in_flight: &mut BTreeMap<u64, InFlight>, touched: &[u64]) -> bool {
         let before = in_flight.len();
         for key in touched {
@@ -666,29 +666,30 @@ impl Recorder {
             {
                 self.lanes.returned(in_flight[key].item.batch);
                 in_flight.remove(key);
-                metrics::counter!("deliver_leases_lost_total").increment(1);
+                metrics::counter!("tocsin_deliver_leases_lost_total").increment(1);
             }
         }
         in_flight.len() < before
     }
 
-    /// One was not sent and waits: those behind it need not wait here.
+    /// A notification is deferred: later ones of its lane on this item are deferred too.
     fn put_off(&self, batch: NotificationBatchId, ordinal: u32, due_at: Timestamp) {
-        self.lanes.settle([(NotificationId { batch, ordinal }, Some(Standing::Later(due_at)))]);
+        self.lanes.settle([(NotificationId { batch, ordinal }, Some(LaneStatus::Later(due_at)))]);
     }
 
-    /// Lets those behind go on: what became of an item's notifications is recorded.
+    /// Unblocks the lanes of an item whose results are recorded.
     fn settle_lanes(&self, entry: &InFlight) {
         let id = |ordinal: &u32| NotificationId { batch: entry.item.batch, ordinal: *ordinal };
         let is_settled = |attempt: &&Attempt| attempt.outcome.closes() || attempt.outcome == Outcome::Suspended;
         let attempts = entry.attempts.iter().chain(entry.elsewhere.values().flatten());
         let settled = attempts.filter(is_settled).map(|attempt| (id(&attempt.ordinal), None));
-        let over = entry.fed.as_ref().filter(|_| entry.is_over());
+        let over = entry.dispatched.as_ref().filter(|_| entry.is_over());
         let left = over.into_iter().map(|(_, left, due_at)| (due_at, left));
         let onward = entry.onward.iter().map(|((_, due), ordinals)| (due, ordinals));
         let later = entry.retries.iter().chain(onward).chain(left);
-        let later = later
-            .flat_map(|(due, ordinals)| ordinals.iter().map(move |ordinal| (id(ordinal), Some(Standing::Later(*due)))));
+        let later = later.flat_map(|(due, ordinals)| {
+            ordinals.iter().map(move |ordinal| (id(ordinal), Some(LaneStatus::Later(*due))))
+        });
         self.lanes.settle(settled.chain(later));
     }
 
@@ -703,21 +704,21 @@ impl Recorder {
             channel: channel.clone(),
             attempts: Arc::new(attempts.clone()),
         }));
-        let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp, course: Course| Retry {
+        let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp, work_state: WorkState| Retry {
             batch: item.batch,
             application: self.application.clone(),
             channel: self.channel.clone(),
             ordinals: sorted(ordinals),
             attempts,
             due_at,
-            course,
+            work_state,
         };
-        // Another attempt of this channel, which has tried since it was first due.
-        let again = || Course { since: Some(entry.since()), ..item.course.clone() };
+        // Another attempt of this channel; `since` is kept.
+        let again = || WorkState { since: Some(entry.since()), ..item.work_state.clone() };
         let onward = |ordinals: &[u32], place: usize, due_at: Timestamp| {
-            let course = Course { fallback: place as u8 + 1, since: Some(due_at), ..item.course.clone() };
-            let channel = entry.conduct.fallback[place].channel.clone();
-            Retry { channel, ..retry(ordinals, 0, due_at, course) }
+            let work_state = WorkState { fallback: place as u8 + 1, since: Some(due_at), ..item.work_state.clone() };
+            let channel = entry.delivery_policy.fallback[place].channel.clone();
+            Retry { channel, ..retry(ordinals, 0, due_at, work_state) }
         };
         let retries = entry.retries.iter();
         step.retries.extend(retries.map(|(due, ordinals)| retry(ordinals, item.attempts + 1, *due, again())));
@@ -730,29 +731,29 @@ impl Recorder {
             attempts: item.attempts + 1,
             reason: reason.clone(),
             since: self.flow.clock.now(),
-            course: item.course.clone(),
+            work_state: item.work_state.clone(),
         }));
-        match &entry.fed {
+        match &entry.dispatched {
             Some((_, left, due_at)) if entry.is_over() => {
                 step.finished.push(item.claim);
-                let course = || item.course.clone();
+                let work_state = || item.work_state.clone();
                 if !left.is_empty() {
-                    step.retries.push(retry(left, item.attempts, *due_at, course()));
+                    step.retries.push(retry(left, item.attempts, *due_at, work_state()));
                 }
-                // Only now: whoever takes the item over if this worker dies decides anew.
+                // Only now: if this worker dies, the worker that claims the item decides again.
                 let untried = entry.untried.iter();
-                step.retries.extend(untried.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, course())));
+                step.retries.extend(untried.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, work_state())));
                 let held = entry.held.iter();
                 step.retries.extend(held.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, again())));
                 step.retries.extend(entry.gathered.iter().map(|(window, ordinals)| {
-                    let course = Course { window: Some(*window), ..course() };
-                    retry(ordinals, item.attempts, *window, course)
+                    let work_state = WorkState { window: Some(*window), ..work_state() };
+                    retry(ordinals, item.attempts, *window, work_state)
                 }));
                 let next = self.next_of(entry, &self.channel).map(|(place, _)| place);
                 let passed = entry.passed.iter().flat_map(|(due, ordinals)| Some(onward(ordinals, next?, *due)));
                 step.retries.extend(passed);
             }
-            // A retry or suspension goes with the attempt that caused it: a crash now must not lose it.
+            // A retry or suspension is committed with the attempt that caused it, so a crash cannot lose it.
             _ => step.held.push(item.claim),
         }
     }
@@ -760,13 +761,13 @@ impl Recorder {
     async fn extend(&self, in_flight: &BTreeMap<u64, InFlight>) {
         let now = self.flow.clock.now();
         for entry in in_flight.values().filter(|entry| !entry.given_back) {
-            // A lost lease shows at the commit, which drops what is not ours any more.
+            // A lost lease shows at the commit, which drops the item (fencing).
             let _ = self.flow.journal.extend(entry.item.claim, self.lease, now).await;
         }
     }
 }
 
-/// Where attempts by the channel `used` gather for an item of `own`: by another one if its subscriber prefers that.
+/// The attempt list for channel `used`, of an item of channel `own`.
 fn attempts_by<'a>(
     attempts: &'a mut Arc<Vec<Attempt>>,
     elsewhere: &'a mut BTreeMap<Name, Vec<Attempt>>,
@@ -779,7 +780,7 @@ fn attempts_by<'a>(
     }
 }
 
-/// What a far side said, no longer than anybody reads.
+/// Truncates a reply of a receiver.
 fn cut(mut reply: String) -> String {
     if reply.len() > TEXT_CHARACTERS_MAX
         && let Some((end, _)) = reply.char_indices().nth(TEXT_CHARACTERS_MAX)
@@ -795,7 +796,36 @@ fn sorted(ordinals: &[u32]) -> Vec<u32> {
     sorted
 }
 
-/// So that those of one item that are put off together are tried again together.
+/// Rounds to a second, so that notifications of one item that are deferred together are retried together.
 fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp(time.0.div_euclid(1_000_000) * 1_000_000)
+}
+
+/// Rounds up a time that a delay leads to: part of a second matters for a short delay, so the attempt is rather late
+/// than early.
+fn whole_second_of(from: Timestamp, delay: Duration) -> Timestamp {
+    let due = from + delay;
+    match whole_second(due) {
+        begun if begun == due || delay.is_zero() || delay >= Duration::from_secs(60) => begun,
+        begun => Timestamp(begun.0.saturating_add(1_000_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_attempt_comes_before_a_short_delay_is_over() {
+        let millis = Duration::from_millis;
+        for (from, delay, expected) in [
+            (0, millis(1_000), 1_000_000),
+            (5_000, millis(900), 1_000_000),
+            (5_000, millis(1_000), 2_000_000),
+            (5_000, Duration::ZERO, 0),
+            (5_000, millis(60_000), 60_000_000),
+        ] {
+            assert_eq!(whole_second_of(Timestamp(from), delay), Timestamp(expected), "{from} and {delay:?}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! A notification, or several as one, becomes what its channel sends.
+//! Renders a notification, or several as a digest, into the message that its channel sends.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -18,35 +18,35 @@ use tocsin_store::records::Recipient;
 
 use crate::{
     Flow,
-    alike::{Alike, Shared},
     load_work::Loaded,
+    render_cache::{RenderCache, RenderedContent},
 };
 
-/// What a message says, its fields for machines, and whether it is its reader's own.
+/// Content, machine-readable fields, and whether it depends on the recipient.
 type Formatted = (Content, Map<String, Json>, bool);
 
-/// One notification of some work.
+/// A notification of a work item.
 #[derive(Clone, Copy)]
 pub(crate) struct Member<'l> {
     pub loaded: &'l Loaded,
     pub ordinal: u32,
 }
 
-/// Makes the message of these notifications, of which there is at least one; several are a digest. Nothing of it unwinds.
-/// It has the parts for which there is a use, and may share them with others in `alike`.
+/// Renders the message for these notifications, at least one; several make a digest. Panics are caught. Only the
+/// parts in use are rendered, and shared through the render cache.
 pub(crate) fn render(
     flow: &Flow,
     members: &[Member<'_>],
     recipient: &Recipient,
     to: (&Name, &Device),
     used: PartsUsed,
-    alike: &mut Alike,
+    cache: &mut RenderCache,
     now: Timestamp,
 ) -> Result<Message, Reason> {
     let Member { loaded, ordinal } = members[0];
     let head = &loaded.batch.head;
     let (_, Device { channel, .. }) = to;
-    let (content, fields) = match alike.find(loaded, ordinal, channel, &recipient.profile, now) {
+    let (content, fields) = match cache.find(loaded, ordinal, channel, &recipient.profile, now) {
         Some(shared) => {
             loaded.counters.formatted.increment(1);
             shared
@@ -54,7 +54,7 @@ pub(crate) fn render(
         None => {
             let (shared, personal) = make(members, recipient, to, used, now)?;
             if !personal {
-                alike.keep(loaded, ordinal, channel, &recipient.profile, now, &shared);
+                cache.keep(loaded, ordinal, channel, &recipient.profile, now, &shared);
             }
             shared
         }
@@ -69,24 +69,24 @@ pub(crate) fn render(
             fields,
         },
         formatted_at: now,
-        priority: loaded.conduct.priority,
-        // A digest is worth sending as long as one of its notifications is.
+        priority: loaded.delivery_policy.priority,
+        // A digest expires with the last of its notifications.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
         place: flow.spans.place(members),
     })
 }
 
-/// Formats, and counts it. The flag says whether it is its reader's own.
+/// Formats and counts it. The flag says whether it depends on the recipient.
 fn make(
     members: &[Member<'_>],
     recipient: &Recipient,
     to: (&Name, &Device),
     used: PartsUsed,
     now: Timestamp,
-) -> Result<(Shared, bool), Reason> {
+) -> Result<(RenderedContent, bool), Reason> {
     let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, to, used, now)));
     let formatted = formatted.unwrap_or_else(|_| {
-        metrics::counter!("format_panics_total").increment(1);
+        metrics::counter!("tocsin_format_panics_total").increment(1);
         Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
     });
     let counters = &members[0].loaded.counters;
@@ -96,7 +96,7 @@ fn make(
     Ok(((Arc::new(content), Arc::new(fields.into())), personal))
 }
 
-/// The later of two expiries, where none means never.
+/// The later of two expiry times; `None` means never.
 fn later(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     Some(one?.max(other?))
 }
@@ -115,14 +115,14 @@ fn format(
     let formatter =
         compiled.formatters.get(&head.class).ok_or_else(|| loaded.gone("notification class", &head.class))?;
     let event = loaded.event(ordinal)?;
-    // Reading its values is work that most templates have no use for.
+    // Most templates do not use the event's values, so they are read on demand.
     let class =
         compiled.application.subscriptions.get(&recipient.interest.class).filter(|_| formatter.uses_subscription());
     let class_fields = class.map(|class| class.fields.clone()).unwrap_or_default();
     let parameters = class_fields
         .row_from_stored(&recipient.interest.values)
         .map_err(|damaged| Reason::new(ReasonKind::Internal, format!("{}: {damaged}", recipient.subscription)))?;
-    let digest = loaded.conduct.digest.as_ref();
+    let digest = loaded.delivery_policy.digest.as_ref();
     let shown = digest.map_or(1, |digest| members.len().min(digest.items_max as usize));
     let rows: Vec<Row> =
         members[..shown].iter().map(|member| member.loaded.fields(member.ordinal)).collect::<Result<_, _>>()?;
@@ -150,7 +150,7 @@ fn format(
         Some(edited) => (edited.into(), Vec::new(), true),
         None => {
             let work = || formatter.format_parts(locale, device.channel.as_str(), &scope, used);
-            // A stylesheet is waited for: it runs in another process.
+            // Stylesheets block: they run in another process.
             let formatted = if formatter.has_stylesheets() { crate::keep_busy(work) } else { work() };
             let formatted = formatted.map_err(|error| error.reason())?;
             (formatted.content, formatted.computed, formatted.personal)
@@ -158,8 +158,8 @@ fn format(
     };
     let mut facts = match digest {
         Some(_) => {
-            let told = rows.into_iter().map(|row| Json::Object(facts(notify, row)));
-            Map::from_iter([("count".to_owned(), json!(members.len())), ("items".to_owned(), told.collect())])
+            let items = rows.into_iter().map(|row| Json::Object(facts(notify, row)));
+            Map::from_iter([("count".to_owned(), json!(members.len())), ("items".to_owned(), items.collect())])
         }
         None => facts(notify, rows.into_iter().next().unwrap_or_default()),
     };
@@ -180,7 +180,7 @@ fn item<'l>(member: &Member<'l>, fields: &'l Row) -> Result<DigestItem<'l>, Reas
     })
 }
 
-/// The fields as a JSON object, without those that are null.
+/// The fields as a JSON object, without nulls.
 pub(crate) fn facts(notify: &NotifyFields, row: Row) -> Map<String, Json> {
     let named = notify.fields().iter().zip(row).filter(|(_, value)| !value.is_null());
     named.map(|(field, value)| (field.name.to_string(), value.into())).collect()

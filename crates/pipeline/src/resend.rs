@@ -1,7 +1,9 @@
-//! What had failed is sent again: counted first, then in steps, each one commit with how far it has come.
+//! Sends failed notifications again: they are counted first, then processed in steps, each one commit with its
+//! progress.
 //!
-//! A notification keeps its id, so that a receiver knows it again; with `as_new` it becomes another one, with an id and a
-//! time to live of its own. What was delivered is never sent again, and what is still on its way is left alone.
+//! A notification keeps its id, so that the receiver can detect the repetition. With `as_new` it becomes a new
+//! notification with its own id and time to live. Delivered notifications are never sent again, and those in flight
+//! are left alone.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -11,7 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     id::{Name, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
     notification::{NotificationHead, Notifications},
     receipt::{Attempt, Outcome},
@@ -20,7 +22,8 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{
-        Course, NewNotificationBatch, NewResend, ReceiptChunk, Reopened, Resend, Resent, Retry, Step, SuspensionFilter,
+        NewNotificationBatch, NewResend, ReceiptChunk, ReopenedNotifications, Resend, ResendProgress, Retry, Step,
+        SuspensionFilter, WorkState,
     },
     records::SubscriptionFilter,
 };
@@ -28,24 +31,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Flow, Pipeline};
 
-/// Notifications of one step; a batch is always taken whole.
+/// Notifications per step; a batch is always processed whole.
 const NOTIFICATIONS: u64 = 10_000;
-/// Batches that one step looks at.
+/// Batches examined per step.
 const BATCHES: usize = 256;
 /// Batches whose heads are read at a time.
 const PAGE: usize = 64;
-/// Requests that are read at a time.
+/// Requests read at a time.
 const REQUESTS: usize = 16;
-/// How long it rests after the store has failed.
+/// Delay after the store failed.
 const REST: Duration = Duration::from_secs(5);
-/// Most subscriptions of a subscriber that are looked at.
+/// Maximum number of a subscriber's subscriptions examined.
 const SUBSCRIPTIONS_MAX: usize = 100_000;
 
-/// What is to be sent again: what meets every given condition.
+/// Selection of notifications to send again; all given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResendRequest {
-    /// What has become of it: refused, expired, ended or suspended.
+    /// Outcomes: refused, expired, ended or suspended.
     pub outcomes: Vec<Outcome>,
     /// Only this notification.
     pub notification: Option<NotificationId>,
@@ -53,46 +56,46 @@ pub struct ResendRequest {
     pub since: Option<Timestamp>,
     /// Only what failed before this time.
     pub until: Option<Timestamp>,
-    /// Only of this application.
+    /// Restricts to this application.
     pub application: Option<Name>,
-    /// Only of this channel.
+    /// Restricts to this channel.
     pub channel: Option<Name>,
-    /// Only of this notification class.
+    /// Restricts to this notification class.
     pub class: Option<Name>,
     /// Only for this subscriber.
     pub subscriber: Option<SubscriberId>,
-    /// Only what is not for another device by the word of its subscription.
+    /// Only notifications whose subscription does not name another device.
     pub device: Option<Name>,
-    /// Only what failed with words that contain this text; letters of ASCII in either case.
+    /// Only failures whose reason contains this text; ASCII letters in either case.
     pub reason: Option<String>,
-    /// Whether it becomes other notifications.
+    /// Whether they become new notifications.
     pub as_new: bool,
 }
 
-/// What of a batch is to be sent again.
+/// Selected notifications of a batch.
 #[derive(Default)]
 struct Meant {
-    /// Closed ones, with the attempt that closed each.
+    /// Closed notifications, with the attempt that closed each.
     closed: Vec<Attempt>,
     suspended: Vec<u32>,
 }
 
-/// How many notifications would be sent again.
+/// Result of counting the notifications that a request selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResendCount {
-    /// How many, of the batches looked at.
+    /// Number of notifications in the batches examined.
     pub notifications: u64,
-    /// How many batches were looked at.
+    /// Number of batches examined.
     pub batches: u64,
-    /// The last batch looked at; `None`: all were.
+    /// Last batch examined; `None`: all were.
     pub reached: Option<NotificationBatchId>,
 }
 
-/// A request as it is carried out: with what it means for the records.
+/// A request with the data resolved from the records.
 struct Search<'r> {
     request: &'r ResendRequest,
     reason: Option<String>,
-    /// The subscriptions that are meant; `None`: any.
+    /// Selected subscriptions; `None`: any.
     subscriptions: Option<HashSet<SubscriptionId>>,
 }
 
@@ -130,7 +133,7 @@ impl<'r> Search<'r> {
             && self.reason.as_ref().is_none_or(|reason| attempt.reply.to_ascii_lowercase().contains(reason))
     }
 
-    /// What of a batch is meant, by the last attempt of each of its notifications.
+    /// Selects the notifications of a batch by the last attempt of each.
     async fn look(&self, flow: &Flow, id: NotificationBatchId, count: u32) -> Result<Meant, StoreError> {
         let mut last: Vec<Option<Attempt>> = vec![None; count as usize];
         for attempt in flow.journal.attempts(id).await? {
@@ -159,7 +162,7 @@ impl<'r> Search<'r> {
             failed.into_iter().partition(|attempt| attempt.outcome == Outcome::Suspended);
         let mut meant = Meant { closed, suspended: Vec::new() };
         if !suspended.is_empty() {
-            // One that was resumed is on its way, though its last attempt suspended it.
+            // A resumed notification is in flight, though its last attempt suspended it.
             let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
             let waiting = flow.journal.suspensions(&filter, 0, usize::MAX).await?;
             let waiting: HashSet<u32> = waiting.into_iter().flat_map(|found| found.suspension.ordinals).collect();
@@ -171,10 +174,10 @@ impl<'r> Search<'r> {
 }
 
 impl Pipeline {
-    /// How many notifications a request would send again, of up to `batches` batches after one.
+    /// Counts the notifications that a request selects, in up to `batches` batches after one.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn count_resend(
         &self,
         request: &ResendRequest,
@@ -209,11 +212,11 @@ impl Pipeline {
         }
     }
 
-    /// Sends again what a request means. It is durable when this returns, and is carried out beside the flow, over
-    /// restarts. One whose key is known is not carried out again. Gives it, and whether it is new.
+    /// Stores a request to send again. It is durable when this returns, and is carried out in the background, across
+    /// restarts. A request with a known key is not carried out again. Returns the request, and whether it is new.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn resend(&self, request: &ResendRequest, key: String, by: String) -> Result<(Resend, bool), StoreError> {
         let request = serde_json::to_string(request).expect("a request is JSON");
         let new = NewResend { key, request, by, asked_at: self.flow.clock.now() };
@@ -223,13 +226,13 @@ impl Pipeline {
     }
 }
 
-/// The batch after which there is something to look at.
+/// The batch to start after.
 fn start(request: &ResendRequest, reached: NotificationBatchId) -> NotificationBatchId {
     let before = request.notification.map_or(0, |one| one.batch.0.saturating_sub(1));
     reached.max(NotificationBatchId(before))
 }
 
-/// Carries requests out, one after the other, until `stop`.
+/// Carries out requests one after the other, until `stop`.
 pub(crate) async fn run(flow: Arc<Flow>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         match carry_out_all(&flow, &stop).await {
@@ -237,7 +240,7 @@ pub(crate) async fn run(flow: Arc<Flow>, stop: CancellationToken) {
                 stop.run_until_cancelled(flow.resends.notified()).await;
             }
             Err(error) => {
-                tracing::error!(%error, "what had failed cannot be sent again yet");
+                tracing::error!(%error, "failed notifications cannot be sent again yet");
                 stop.run_until_cancelled(tokio::time::sleep(REST)).await;
             }
         }
@@ -272,7 +275,8 @@ async fn carry_out(flow: &Arc<Flow>, resend: Resend, stop: &CancellationToken) -
         let now = flow.clock.now();
         let mut step = Step::default();
         let (reopened, resumed) = (Vec::new(), Vec::new());
-        let mut resent = Resent { id: resend.id, from: reached, reached, done_at: None, reopened, resumed, now };
+        let mut resent =
+            ResendProgress { id: resend.id, from: reached, reached, done_at: None, reopened, resumed, now };
         let is_done = match &search {
             Some(search) => gather(flow, search, resend.last, &mut resent, &mut step).await?,
             None => true,
@@ -285,9 +289,9 @@ async fn carry_out(flow: &Arc<Flow>, resend: Resend, stop: &CancellationToken) -
         let channels = channels_of(&step);
         flow.journal.commit(step).await?;
         flow.serve(channels);
-        metrics::counter!("resend_notifications_total").increment(count as u64);
+        metrics::counter!("tocsin_resend_notifications_total").increment(count as u64);
         if is_done {
-            tracing::info!(resend = resend.id, by = resend.by, "what had failed is sent again");
+            tracing::info!(resend = resend.id, by = resend.by, "failed notifications are sent again");
         }
         if is_done || stop.is_cancelled() {
             return Ok(());
@@ -296,19 +300,19 @@ async fn carry_out(flow: &Arc<Flow>, resend: Resend, stop: &CancellationToken) -
     }
 }
 
-/// The applications and channels to which a step sends. Only a process before may have had a worker there.
+/// Applications and channels to which a step sends. Only an earlier process may have had workers for them.
 fn channels_of(step: &Step) -> BTreeSet<(Name, Name)> {
     let made = step.batches.iter().map(|batch| (batch.head.application.clone(), batch.head.channel.clone()));
     let retried = step.retries.iter().map(|retry| (retry.application.clone(), retry.channel.clone()));
     made.chain(retried).collect()
 }
 
-/// Puts what the next batches hold into a step. Gives whether there are no more.
+/// Adds the selected notifications of the next batches to a step. Returns whether there are no more batches.
 async fn gather(
     flow: &Flow,
     search: &Search<'_>,
     last: NotificationBatchId,
-    resent: &mut Resent,
+    resent: &mut ResendProgress,
     step: &mut Step,
 ) -> Result<bool, StoreError> {
     let mut at = start(search.request, resent.reached);
@@ -338,14 +342,14 @@ async fn gather(
     }
 }
 
-/// Puts what is meant of a batch into a step.
+/// Adds the selected notifications of a batch to a step.
 async fn put(
     flow: &Flow,
     request: &ResendRequest,
     id: NotificationBatchId,
     head: NotificationHead,
     meant: Meant,
-    resent: &mut Resent,
+    resent: &mut ResendProgress,
     step: &mut Step,
 ) -> Result<(), StoreError> {
     let Meant { closed, suspended } = meant;
@@ -360,7 +364,7 @@ async fn put(
     ordinals.sort_unstable();
     let compiled = flow.versions.get(&head.application, head.version).await?;
     let class = compiled.as_ref().and_then(|compiled| compiled.application.notifications.get(&head.class));
-    let priority = class.map_or(Priority::default(), |class| class.conduct.priority);
+    let priority = class.map_or(Priority::default(), |class| class.delivery_policy.priority);
     let (outcome, words) = match request.as_new {
         true => (Outcome::Ended, format!("sent again as new (request {})", resent.id)),
         false => (Outcome::Deferred, format!("sent again (request {})", resent.id)),
@@ -387,12 +391,12 @@ async fn put(
             ordinals: ordinals.clone(),
             attempts: 0,
             due_at: resent.now,
-            course: Course { priority, ..Course::default() },
+            work_state: WorkState { priority, ..WorkState::default() },
         });
     }
     let failed = closed.iter().filter(|attempt| attempt.outcome != Outcome::Ended).count() as u32;
-    // What was closed is open again, or closed by another word: whoever asks once more does not mean it.
-    let told = closed.into_iter().map(|attempt| Attempt {
+    // The notifications are open again, or closed by another outcome: a repeated request does not select them.
+    let reopened = closed.into_iter().map(|attempt| Attempt {
         formatted_at: resent.now,
         sent_at: resent.now,
         answered_at: resent.now,
@@ -400,7 +404,7 @@ async fn put(
         reply: words.clone(),
         ..attempt
     });
-    step.receipts.push(ReceiptChunk { batch: id, channel, attempts: Arc::new(told.collect()) });
-    resent.reopened.push(Reopened { batch: id, ordinals, failed });
+    step.receipts.push(ReceiptChunk { batch: id, channel, attempts: Arc::new(reopened.collect()) });
+    resent.reopened.push(ReopenedNotifications { batch: id, ordinals, failed });
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! Rules in SQL: their queries are run over each event batch after the index has answered, and what they find is cut
-//! into the same notification batches. A query that fails is a firing that did not happen; the batch goes on without it.
+//! Rules in SQL: runs their queries for each event batch, after the index, and cuts the matches into the same
+//! notification batches. A failed query is a missed firing; the batch continues without it.
 
 use tocsin_matching::{
     chronicle::tables::EntryChange,
-    shard::{MatchSink, Shard, Told},
+    shard::{ExternalMatch, MatchSink, Shard},
 };
 use tocsin_model::{event::EventBatch, field::Fields, id::Name};
-use tocsin_store::queries::{Beside, QueryFiring, QueryTables};
+use tocsin_store::queries::{ExtraColumns, QueryFiring, QueryTables};
 
 use crate::shards::UnpackedBatch;
 
-/// Has the tables of chronicles say what changed.
+/// Applies a change to the chronicle tables of the queries.
 pub fn keep(queries: &mut QueryTables, change: &EntryChange) {
     match change {
         EntryChange::Clear => queries.forget_states(),
@@ -18,31 +18,31 @@ pub fn keep(queries: &mut QueryTables, change: &EntryChange) {
     }
 }
 
-/// Runs the queries that a batch fires. They see the subscriptions that the index sees.
+/// Runs the queries that a batch fires, on the same subscriptions as the index.
 pub(crate) fn run(
     queries: &mut QueryTables,
     batch: &EventBatch,
     fields: &Fields,
-    beside: &Beside<'_>,
+    beside: &ExtraColumns<'_>,
     fires: &dyn Fn(&Name) -> bool,
 ) -> Vec<QueryFiring> {
-    // A damaged batch is set aside before it comes here.
+    // A damaged batch is set aside earlier.
     let firings = queries.run(batch, fields, beside, fires).unwrap_or_default();
     for firing in &firings {
-        metrics::histogram!("match_query_duration_seconds").record(firing.took);
+        metrics::histogram!("tocsin_match_query_duration_seconds").record(firing.took);
     }
     firings
 }
 
-/// Gives on what the queries of a batch found, as far as it concerns the subscriptions of this shard.
-pub(crate) fn tell(shard: &mut Shard, batch: &UnpackedBatch, out: &mut impl MatchSink) {
-    for firing in &batch.told {
+/// Emits the query matches of a batch that belong to subscriptions of this shard.
+pub(crate) fn emit_query_matches(shard: &mut Shard, batch: &UnpackedBatch, out: &mut impl MatchSink) {
+    for firing in &batch.query_matches {
         let (Ok(matches), Some(rule)) = (&firing.outcome, shard.rules().number(firing.rule.as_str())) else { continue };
-        let told = matches.iter().map(|found| Told {
+        let external = matches.iter().map(|found| ExternalMatch {
             event_ordinal: found.event,
             subscription: found.subscription,
             given: &found.values,
         });
-        shard.tell((batch.id, batch.accepted_at), rule, &batch.rows, told, out);
+        shard.emit_external_matches((batch.id, batch.accepted_at), rule, &batch.rows, external, out);
     }
 }

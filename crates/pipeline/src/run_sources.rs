@@ -1,9 +1,9 @@
-//! Sources run: each on a task of its own, its portions accepted in one commit with its marks, and opened again after
-//! trouble.
+//! Runs event sources, each in its own task. A batch and its checkpoints are accepted in one commit; after an error
+//! the source is opened again, with back-off.
 //!
-//! A source is owned by the application that runs it, in the process that owns the data folder, and the next is started
-//! only when the one before has ended; so no two ever take from the same place. What a source has outside of us (a folder,
-//! a table) it locks itself.
+//! A source is owned by the application that runs it, in the process that owns the data folder. The next version
+//! starts only when the previous one has ended, so two never read from the same place. A source locks its external
+//! resources (a folder, a table) itself.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,10 +17,10 @@ use tocsin_model::{
 };
 pub use tocsin_sources::SourceState;
 use tocsin_sources::{
-    Gives, OpenSource, Portion, Refusal, Setting, Trouble,
-    supervise::{self, Health, Host, PAUSE_MAX, PAUSE_MIN, Running, Taken},
+    OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput, SourceSettings,
+    supervise::{self, Health, PAUSE_MAX, PAUSE_MIN, RunningSource, SourceHost, StoreOutcome},
 };
-use tocsin_store::journal::{Accepted, Mark, SourceKey};
+use tocsin_store::journal::{EventAcceptance, Mark, SourceKey};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -29,10 +29,10 @@ use crate::{
     compile::Compiled,
 };
 
-/// Marks that are read at once.
+/// Checkpoints read at a time.
 const MARKS_PAGE: usize = 10_000;
 
-/// How a source is doing, and what it did since it runs in this process.
+/// Status of a source, and its counters since the process started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceStatus {
     /// Its name.
@@ -41,47 +41,48 @@ pub struct SourceStatus {
     pub kind: Name,
     /// The class of its events.
     pub class: Name,
-    /// How it does.
+    /// Health.
     pub health: Health,
     /// Batches accepted.
     pub batches: u64,
     /// Events accepted.
     pub events: u64,
-    /// Items that are no events of the class.
+    /// Items that are not valid events of the class.
     pub refused: u64,
-    /// Why the last of them is none.
+    /// Reason for the last rejected item.
     pub refused_reason: Option<String>,
     /// The last batch, and when it was accepted.
     pub last: Option<(EventBatchId, Timestamp)>,
 }
 
-/// All sources that run, by application.
+/// Running sources, by application.
 #[derive(Default)]
-pub(crate) struct Sources(Mutex<BTreeMap<Name, Vec<Running<Runner>>>>);
+pub(crate) struct Sources(Mutex<BTreeMap<Name, Vec<RunningSource<Runner>>>>);
 
 impl Sources {
-    /// Runs the sources of a version in place of those of the version before, which end first.
+    /// Replaces the running sources by those of another version. The old ones end first.
     pub async fn change(&self, flow: &Arc<Flow>, compiled: &Arc<Compiled>) {
         let application = &compiled.application;
         self.stop(&application.name).await;
         let running = application.sources.iter().filter(|(_, source)| !source.is_submitted());
-        let running = running.map(|(name, source)| Running::start(Runner::new(flow, compiled, name, source))).collect();
+        let running =
+            running.map(|(name, source)| RunningSource::start(Runner::new(flow, compiled, name, source))).collect();
         self.0.lock().insert(application.name.clone(), running);
     }
 
-    /// Ends the sources of an application. What they have taken is accepted or will be taken again.
+    /// Ends the sources of an application. Unaccepted items will be read again.
     pub async fn stop(&self, application: &Name) {
         let running = self.0.lock().remove(application).unwrap_or_default();
-        Running::end(running).await;
+        RunningSource::end(running).await;
     }
 
     /// Ends all sources.
     pub async fn stop_all(&self) {
         let running = std::mem::take(&mut *self.0.lock());
-        Running::end(running.into_values().flatten().collect()).await;
+        RunningSource::end(running.into_values().flatten().collect()).await;
     }
 
-    /// Ends all at once, as a crash would.
+    /// Ends all sources at once, as a crash would.
     pub async fn abandon(&self) {
         let running = std::mem::take(&mut *self.0.lock());
         for running in running.into_values().flatten() {
@@ -89,23 +90,23 @@ impl Sources {
         }
     }
 
-    /// How the sources of an application do, by name.
+    /// Status of an application's sources, by name.
     pub fn status(&self, application: &Name) -> Vec<SourceStatus> {
         let running = self.0.lock();
         running.get(application).into_iter().flatten().map(|running| running.host.status()).collect()
     }
 
-    /// How all do, by application.
+    /// Status of all sources, by application.
     pub fn all(&self) -> Vec<(Name, SourceStatus)> {
         let running = self.0.lock();
-        let of = |(name, running): (&Name, &Vec<Running<Runner>>)| -> Vec<(Name, SourceStatus)> {
+        let of = |(name, running): (&Name, &Vec<RunningSource<Runner>>)| -> Vec<(Name, SourceStatus)> {
             running.iter().map(|running| (name.clone(), running.host.status())).collect()
         };
         running.iter().flat_map(of).collect()
     }
 }
 
-/// Every problem in the options of an application's sources.
+/// All problems in the options of an application's sources.
 pub(crate) fn check(application: &Application) -> Result<(), Vec<Problem>> {
     let sources = application.sources.iter().filter(|(_, source)| !source.is_submitted());
     let problems: Vec<Problem> = sources
@@ -118,13 +119,13 @@ pub(crate) fn check(application: &Application) -> Result<(), Vec<Problem>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// What the sources of an application would use and the operator of a machine has not opened.
+/// Problems for resources that an application's sources use and the operator of a machine has not allowed.
 pub(crate) fn closed(application: &Application, context: &tocsin_sources::Context) -> Vec<Problem> {
     let sources = application.sources.iter().filter(|(_, source)| !source.is_submitted());
     sources.flat_map(|(name, source)| tocsin_sources::closed(source, context, &format!("sources.{name}"))).collect()
 }
 
-/// What sources find around them.
+/// The context in which sources run.
 pub(crate) fn context(flow: &Flow) -> tocsin_sources::Context {
     let context = &flow.context;
     tocsin_sources::Context {
@@ -149,7 +150,7 @@ struct Runner {
     counts: Mutex<Counts>,
 }
 
-/// What a source did since it runs in this process.
+/// Counters of a source since the process started.
 #[derive(Default)]
 struct Counts {
     batches: u64,
@@ -161,7 +162,7 @@ struct Counts {
 
 impl Runner {
     fn new(flow: &Arc<Flow>, compiled: &Arc<Compiled>, name: &Name, source: &Source) -> Runner {
-        // The definition's checker has seen to it that there is one.
+        // The definition's checker ensures that there is one.
         let class = source.events.first().cloned().unwrap_or_else(|| name.clone());
         Runner {
             flow: flow.clone(),
@@ -189,12 +190,12 @@ impl Runner {
         }
     }
 
-    async fn marks(&self) -> Result<Vec<Mark>, Trouble> {
+    async fn marks(&self) -> Result<Vec<Mark>, SourceError> {
         let mut marks: Vec<Mark> = Vec::new();
         loop {
             let after = marks.last().map(|mark| mark.part.clone());
             let page = self.flow.journal.marks(&self.key, after.as_deref(), MARKS_PAGE).await;
-            let page = page.map_err(|error| Trouble::new("its marks cannot be read", error))?;
+            let page = page.map_err(|error| SourceError::new("its marks cannot be read", error))?;
             let is_last = page.len() < MARKS_PAGE;
             marks.extend(page);
             if is_last {
@@ -210,10 +211,10 @@ impl Runner {
         counts.batches += 1;
         counts.events += u64::from(events);
         counts.last = Some((batch, now));
-        metrics::counter!("source_batches_total", &self.labels()).increment(1);
-        metrics::counter!("source_events_total", &self.labels()).increment(u64::from(events));
+        metrics::counter!("tocsin_source_batches_total", &self.labels()).increment(1);
+        metrics::counter!("tocsin_source_events_total", &self.labels()).increment(u64::from(events));
         if let Some(since) = since {
-            metrics::histogram!("source_lag_seconds", &self.labels()).record(now.since(since).as_secs_f64());
+            metrics::histogram!("tocsin_source_lag_seconds", &self.labels()).record(now.since(since).as_secs_f64());
         }
     }
 
@@ -221,23 +222,23 @@ impl Runner {
         [("application", self.key.0.to_string()), ("source", self.key.1.to_string())]
     }
 
-    /// Keeps what cannot be taken in a file beside the data, before the source forgets it.
-    async fn keep_refused(&self, refused: Vec<Refusal>) -> Result<(), Trouble> {
+    /// Writes rejected items to a file in the data folder, before the source drops them.
+    async fn keep_refused(&self, refused: Vec<RejectedItem>) -> Result<(), SourceError> {
         let Some(last) = refused.last() else { return Ok(()) };
         let (count, reason) = (refused.len() as u64, last.reason.clone());
-        tracing::warn!(application = %self.key.0, source = %self.key.1, count, reason, "items are not taken");
+        tracing::warn!(application = %self.key.0, source = %self.key.1, count, reason, "items are rejected");
         let name = format!("{}.{}", self.key.0, self.key.1);
-        supervise::keep_refused(&self.flow.context.data_folder, name, refused, self.flow.clock.now()).await?;
+        supervise::store_rejected(&self.flow.context.data_folder, name, refused, self.flow.clock.now()).await?;
         let mut counts = self.counts.lock();
         counts.refused += count;
         counts.refused_reason = Some(reason);
-        metrics::counter!("source_refused_total", &self.labels()).increment(count);
+        metrics::counter!("tocsin_source_refused_total", &self.labels()).increment(count);
         Ok(())
     }
 }
 
 #[async_trait]
-impl Host for Runner {
+impl SourceHost for Runner {
     fn health(&self) -> &Mutex<Health> {
         &self.health
     }
@@ -246,29 +247,29 @@ impl Host for Runner {
         self.flow.clock.now()
     }
 
-    fn luck(&self) -> f64 {
-        self.flow.luck()
+    fn jitter(&self) -> f64 {
+        self.flow.jitter()
     }
 
-    fn holds(&self) -> Option<String> {
+    fn hold_reason(&self) -> Option<String> {
         let is_held = self.flow.switches.holds_source(&self.key.0, &self.key.1);
         is_held.then(|| "it is switched off".to_owned())
     }
 
     async fn until(&self, may: bool) {
         let mut changes = self.flow.switches.changes();
-        while self.holds().is_none() != may {
-            // The sender lives as long as the flow.
+        while self.hold_reason().is_none() != may {
+            // The sender lives as long as the pipeline.
             let _ = changes.changed().await;
         }
     }
 
-    async fn open(&self) -> Result<Box<dyn OpenSource>, Trouble> {
+    async fn open(&self) -> Result<Box<dyn OpenSource>, SourceError> {
         let marks = self.marks().await?;
         let (application, name) = self.key.clone();
-        let setting = Setting {
-            far_name: format!("tocsin-{application}-{name}"),
-            gives: Gives::Events(self.compiled.application.events[&self.class].fields.clone()),
+        let setting = SourceSettings {
+            remote_name: format!("tocsin-{application}-{name}"),
+            output: SourceOutput::Events(self.compiled.application.events[&self.class].fields.clone()),
             options: self.source.options.clone(),
             context: context(&self.flow),
             application,
@@ -276,22 +277,22 @@ impl Host for Runner {
         };
         tocsin_sources::open(self.source.kind.as_str(), setting, marks).map_err(|problems| {
             let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            Trouble::of(shown.join("; "))
+            SourceError::of(shown.join("; "))
         })
     }
 
-    async fn take(&self, portion: Portion, stop: &CancellationToken) -> Result<Taken, Trouble> {
-        let Portion { events, marks, since, received_at, refused, .. } = portion;
-        // Before it waits for room: the collection lasts from here to acceptance.
+    async fn take(&self, portion: SourceBatch, stop: &CancellationToken) -> Result<StoreOutcome, SourceError> {
+        let SourceBatch { events, marks, since, received_at, refused, .. } = portion;
+        // Set before waiting for room: the latency counts from here.
         let received_at = received_at.unwrap_or_else(|| self.flow.clock.now());
         self.keep_refused(refused).await?;
         let count = events.count();
         if count == 0 {
             if !marks.is_empty() {
                 let recorded = self.flow.journal.record_marks(&self.key, marks).await;
-                recorded.map_err(|error| Trouble::new("its marks cannot be stored", error))?;
+                recorded.map_err(|error| SourceError::new("its marks cannot be stored", error))?;
             }
-            return Ok(Taken::Stored);
+            return Ok(StoreOutcome::Stored);
         }
         let submission = Submission {
             application: self.key.0.clone(),
@@ -306,26 +307,28 @@ impl Host for Runner {
         let mut pause = PAUSE_MIN;
         let batch = loop {
             match accept_events::accept(&self.flow, submission.clone()).await {
-                Ok(Accepted::New(batch) | Accepted::Duplicate(batch) | Accepted::KeyReused(batch)) => break batch,
+                Ok(
+                    EventAcceptance::New(batch) | EventAcceptance::Duplicate(batch) | EventAcceptance::KeyReused(batch),
+                ) => break batch,
                 Err(AcceptError::Full(why)) => {
                     if self.health.lock().wait(why.clone(), self.flow.clock.now()) {
                         tracing::warn!(application = %self.key.0, source = %self.key.1, why, "a source waits for room");
                     }
                     tokio::select! {
-                        () = stop.cancelled() => return Ok(Taken::NotNow),
+                        () = stop.cancelled() => return Ok(StoreOutcome::NotNow),
                         () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE_MAX / 10),
                     }
                 }
-                Err(error) => return Err(Trouble::new("a batch cannot be stored", error)),
+                Err(error) => return Err(SourceError::new("a batch cannot be stored", error)),
             }
         };
         self.count(batch, count, since);
-        Ok(Taken::Stored)
+        Ok(StoreOutcome::Stored)
     }
 
-    fn troubled(&self, trouble: &Trouble, failures: u32) {
+    fn report_error(&self, trouble: &SourceError, failures: u32) {
         let (application, source) = &self.key;
         tracing::warn!(%application, %source, failures, reason = trouble.text, "a source is in trouble");
-        metrics::counter!("source_failures_total", &self.labels()).increment(1);
+        metrics::counter!("tocsin_source_failures_total", &self.labels()).increment(1);
     }
 }

@@ -1,4 +1,4 @@
-//! An application's open channels, with a worker and a recorder on each.
+//! The open channels of a running application, with a worker and a recorder for each.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tocsin_delivery::{Context, Destination, DestinationState, OpenChannel};
 use tocsin_model::{
     application::{Application, Channel, DeliveryLog, RetrySchedule},
     collection::{Collection, Resolver},
-    conduct::Priority,
+    delivery_policy::Priority,
     id::Name,
     problem::Problem,
 };
@@ -17,22 +17,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow, RunError,
+    channel_alerts::ChannelAlerts,
     compile::Compiled,
-    deliver_work::{Bounds, Worker},
+    deliver_work::{InFlightLimits, Worker},
     disable_devices::Disabler,
     lanes::Lanes,
     match_events::unassigned_channel,
     record_receipts::Recorder,
-    trouble::Trouble,
     windows::Windows,
 };
 
-/// How long an endpoint may only fail, if its channel does not say.
+/// Default time for which an endpoint may fail.
 const DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
-/// How long a work item of a channel that the application does not define may be held.
+/// Lease of work items whose channel the application does not define.
 const LEASE: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// A channel that is open, and the definition that opened it.
+/// An open channel with its definition.
 pub(crate) struct Open {
     definition: Channel,
     is_endpoint: bool,
@@ -54,7 +54,7 @@ impl Open {
         &self.definition.protocol
     }
 
-    /// Whether the channel needs not be opened anew for a definition: its workers see to retries and leases.
+    /// Whether the channel can stay open for a definition: changes of retries and leases concern the workers only.
     fn serves(&self, definition: &Channel) -> bool {
         self.definition.protocol == definition.protocol
             && self.definition.concurrency == definition.concurrency
@@ -71,17 +71,17 @@ impl std::ops::Deref for Open {
     }
 }
 
-/// An application that runs.
+/// A running application.
 pub(crate) struct Running {
     pub name: Name,
-    /// Who goes before whom, where events are ordered.
+    /// Lanes of ordered delivery.
     pub lanes: Arc<Lanes>,
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
     workers: Mutex<Workers>,
-    /// The windows of each channel's digests, whoever works for it.
+    /// Digest windows of each channel, shared by successive workers.
     windows: Mutex<BTreeMap<Name, Arc<Windows>>>,
-    /// Replaced by others, but not done yet.
+    /// Replaced workers that are still finishing.
     leaving: Mutex<Vec<Working>>,
 }
 
@@ -89,23 +89,23 @@ pub(crate) struct Running {
 #[derive(Default)]
 struct Workers {
     by_channel: BTreeMap<Name, Working>,
-    /// Whether the application stops. A worker that began now would find its channels closed, and suspend what it claims.
+    /// Whether the application is stopping. A new worker would find its channels closed and suspend its work.
     is_stopping: bool,
 }
 
-/// The tasks that work for one channel.
+/// Tasks of one channel.
 struct Working {
     stop: CancellationToken,
     retry: RetrySchedule,
     lease: std::time::Duration,
     log: DeliveryLog,
-    bounds: [Arc<Bounds>; 2],
+    bounds: [Arc<InFlightLimits>; 2],
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
 
 impl Running {
-    /// Starts the workers of the open channels, and of those that only have work left from earlier versions.
+    /// Starts the workers of the open channels, and of channels with work left from earlier versions.
     pub fn start(
         flow: &Arc<Flow>,
         compiled: Arc<Compiled>,
@@ -125,7 +125,7 @@ impl Running {
         running
     }
 
-    /// Opens the channels of a version; `running` lends those that are open already and stay as they are.
+    /// Opens the channels of a version. Channels of `running` that are unchanged are reused.
     pub fn open_channels(
         flow: &Flow,
         running: Option<&Running>,
@@ -140,8 +140,8 @@ impl Running {
                 channels.insert(name.clone(), open.clone());
                 continue;
             }
-            let successor = before.get(name).and_then(|open| open.successor(name, definition, &context));
-            match successor.unwrap_or_else(|| (flow.opener)(name, definition, &context)) {
+            let reconfigure = before.get(name).and_then(|open| open.reconfigure(name, definition, &context));
+            match reconfigure.unwrap_or_else(|| (flow.opener)(name, definition, &context)) {
                 Ok(channel) => {
                     channels.insert(name.clone(), Arc::new(Open::new(definition, channel)));
                 }
@@ -155,7 +155,7 @@ impl Running {
         if problems.is_empty() { Ok(channels) } else { Err(RunError::Problems(problems)) }
     }
 
-    /// Goes over to another version, with its open channels; those that it does not take over are closed.
+    /// Switches to another version with its open channels; channels it does not use are closed.
     pub fn change(
         self: &Arc<Self>,
         flow: &Arc<Flow>,
@@ -177,14 +177,14 @@ impl Running {
         }
     }
 
-    /// Sees to it that a channel has some worker.
+    /// Ensures that a channel has a worker.
     pub fn serve(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
         if !self.workers.lock().by_channel.contains_key(&channel) {
             self.employ(flow, channel);
         }
     }
 
-    /// Sees to it that a channel has a worker that goes by the present retry schedule and lease.
+    /// Ensures that a channel has a worker with the current retry schedule and lease.
     fn employ(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
         let compiled = self.compiled.load();
         let definition = compiled.application.channels.get(&channel);
@@ -204,7 +204,7 @@ impl Running {
             return;
         }
         if let Some(replaced) = workers.remove(&channel) {
-            // It ends what it has begun; the new one takes what is not claimed.
+            // The old worker finishes its items; the new one claims the rest.
             replaced.stop.cancel();
             let mut leaving = self.leaving.lock();
             leaving.retain(|working| !working.recorder.is_finished());
@@ -224,9 +224,9 @@ impl Running {
             reports: reports_in,
             answers: answers_in,
             disabler: Disabler::new(self.clone()),
-            trouble: Trouble::new(log.failures),
+            alerts: ChannelAlerts::new(log.failures),
         };
-        let bounds = Bounds::both(&flow.options);
+        let bounds = InFlightLimits::both(&flow.options);
         let worker = Worker {
             flow: flow.clone(),
             running: self.clone(),
@@ -253,35 +253,36 @@ impl Running {
         workers.insert(channel, working);
     }
 
-    /// The version that runs.
+    /// The running version.
     pub fn compiled(&self) -> Arc<Compiled> {
         self.compiled.load_full()
     }
 
-    /// Whether notifications of some class are urgent or high.
-    pub fn has_pressing(&self) -> bool {
+    /// Whether some notification class has urgent or high priority.
+    pub fn has_high_priority(&self) -> bool {
         let compiled = self.compiled.load();
-        compiled.application.notifications.values().any(|class| class.conduct.priority <= Priority::High)
+        compiled.application.notifications.values().any(|class| class.delivery_policy.priority <= Priority::High)
     }
 
-    /// How long the endpoint of a device may only fail by a channel; `None`: for ever, or it is no matter of the device.
+    /// Time for which the endpoint of a device may fail on a channel; `None`: no limit, or the channel has no
+    /// per-device endpoints.
     pub fn disable_after(&self, channel: &Name) -> Option<Duration> {
         self.channels.load().get(channel)?.disable_after()
     }
 
-    /// An open channel.
+    /// Returns an open channel.
     pub fn channel(&self, name: &Name) -> Option<Arc<Open>> {
         self.channels.load().get(name).cloned()
     }
 
-    /// Whether something of a channel, or of any, is formatted or on its way.
+    /// Whether notifications of a channel, or of any channel, are being formatted or in flight.
     pub fn is_busy(&self, channel: Option<&Name>) -> bool {
         let workers = self.workers.lock();
         let mut meant = workers.by_channel.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name));
         meant.any(|(_, working)| working.bounds.iter().any(|bounds| !bounds.is_idle()))
     }
 
-    /// Asks every channel for a sign of life.
+    /// Probes every channel.
     pub async fn probe(&self) -> Vec<(Name, Result<String, String>)> {
         let channels = self.channels.load_full();
         let mut answers = Vec::with_capacity(channels.len());
@@ -291,25 +292,25 @@ impl Running {
         answers
     }
 
-    /// The destinations of every channel; at most `limit` for each.
+    /// Known destinations of every channel; at most `limit` per channel.
     pub fn destinations(&self, limit: usize) -> Vec<(Name, Vec<Destination>)> {
         self.channels.load().iter().map(|(name, open)| (name.clone(), open.destinations(limit))).collect()
     }
 
-    /// How many destinations every channel has in each state.
+    /// Number of destinations of every channel by state.
     pub fn destination_counts(&self) -> Vec<(Name, Name, [usize; DestinationState::ALL.len()])> {
         let channels = self.channels.load();
-        channels.iter().map(|(name, open)| (self.name.clone(), name.clone(), open.census())).collect()
+        channels.iter().map(|(name, open)| (self.name.clone(), name.clone(), open.destination_counts())).collect()
     }
 
-    /// Its channels, each with its protocol.
+    /// Its channels with their protocols.
     pub fn channel_protocols(&self) -> Vec<(Name, Name, Name)> {
         let compiled = self.compiled.load();
         let channels = compiled.application.channels.iter();
         channels.map(|(name, channel)| (self.name.clone(), name.clone(), channel.protocol.clone())).collect()
     }
 
-    /// Ends all tasks where they are.
+    /// Aborts all tasks.
     pub async fn abandon(&self) {
         for working in self.dismiss() {
             for task in [working.worker, working.recorder] {
@@ -320,7 +321,7 @@ impl Running {
         self.channels.store(Arc::default());
     }
 
-    /// All who work for a channel, or still do.
+    /// Removes all workers of all channels, including replaced ones, and returns them.
     fn dismiss(&self) -> Vec<Working> {
         let leaving = std::mem::take(&mut *self.leaving.lock());
         let mut workers = self.workers.lock();
@@ -328,14 +329,14 @@ impl Running {
         std::mem::take(&mut workers.by_channel).into_values().chain(leaving).collect()
     }
 
-    /// Ends what is in flight and closes the channels. What was not begun stays in the journal as it is.
+    /// Finishes work in flight and closes the channels. Work that was not begun stays in the journal.
     pub async fn stop(&self) {
         let workers = self.dismiss();
         for working in &workers {
             working.stop.cancel();
         }
         for open in self.channels.load().values() {
-            open.wind_down();
+            open.drain();
         }
         for working in workers {
             let _ = working.worker.await;
@@ -350,7 +351,7 @@ impl Running {
     }
 }
 
-/// Lets channels finish what they were given, then closes them.
+/// Lets channels finish their queues, then closes them.
 async fn retire(channels: Vec<Arc<Open>>) {
     for open in channels {
         open.settle().await;
@@ -360,7 +361,7 @@ async fn retire(channels: Vec<Arc<Open>>) {
     }
 }
 
-/// Every problem in the options of an application's channels.
+/// All problems in the options of an application's channels.
 pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Problem>> {
     let problems: Vec<Problem> = application
         .channels
@@ -375,7 +376,7 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
             if problems.is_empty() && !tocsin_delivery::is_endpoint(channel) {
                 for key in given.into_iter().flatten() {
                     let text =
-                        "by this channel one far side serves all devices: its failures say nothing of one of them";
+                        "all devices of this channel share one endpoint: its failures say nothing about a single device";
                     let problem = Problem::at(format!("channels.{name}.{key}"), text);
                     problems.push(problem.hint("leave it out; it is for `http` without `url`"));
                 }
@@ -386,7 +387,7 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// The programs that decide between edits and may not be started here.
+/// Merge programs of the definition that may not be started on this machine.
 fn programs_not_allowed(flow: &Flow, application: &Application) -> Vec<Problem> {
     let judged = |(name, collection): (&Name, &Collection)| {
         let Resolver::Process(process) = &collection.conflicts.resolver else { return None };
@@ -402,7 +403,7 @@ mod tests {
     use super::*;
     use crate::panics::Platform;
 
-    /// A matcher ends what it has begun, and stores work for channels that are closed already.
+    /// A matcher finishes its quantum, and may store work for channels that are already closed.
     #[tokio::test]
     async fn a8_work_that_is_stored_while_an_application_stops_is_left_to_the_next_start() {
         let platform = Platform::start("stops").await;

@@ -1,5 +1,4 @@
-//! A notification that nobody is told of: how it would read, and, if somebody asks for it, one message of it through an
-//! open channel. Nothing of either is stored.
+//! Sample notifications: a preview of the content, or one test message through an open channel. Nothing is stored.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,13 +19,13 @@ use tocsin_store::error::StoreError;
 
 use crate::{Pipeline, compile::Compiled, suppress::Destination};
 
-/// How long a message that somebody waits for may take.
+/// Timeout of a test message.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// All that a notification is made of.
+/// Input of a sample notification.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// The rule that would make it.
+    /// The rule that makes it.
     pub rule: Name,
     /// Its event, a row of the rule's event class.
     pub event: Row,
@@ -36,24 +35,24 @@ pub struct Sample {
     pub accepted_at: Timestamp,
     /// A row of the rule's subscription class.
     pub subscription: Row,
-    /// Whom it would be for.
+    /// The subscriber.
     pub subscriber: SubscriberId,
-    /// What is known of them.
+    /// Profile of the subscriber.
     pub profile: Profile,
     /// The name of the device.
     pub device: String,
-    /// The channel by which it would leave.
+    /// The channel to use.
     pub channel: Name,
-    /// The address there.
+    /// The address on that channel.
     pub address: String,
-    /// What it takes for the present.
+    /// The current time, as templates see it.
     pub now: Timestamp,
 }
 
-/// Why a sample makes no notification.
+/// Reason why a sample makes no notification.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
-    /// There is no such rule, or it does not run.
+    /// The rule does not exist or is disabled.
     #[error("there is no enabled rule `{0}`")]
     Rule(Name),
     /// A field cannot be filled.
@@ -62,10 +61,10 @@ pub enum SampleError {
 }
 
 impl Compiled {
-    /// How a sample would read, with the fields of the notification.
+    /// Renders a sample, with the fields of the notification.
     ///
     /// # Errors
-    /// The rule does not exist, or a required field has no value. What templates fail at is in the preview.
+    /// The rule does not exist, or a required field has no value. Errors of templates are in the preview.
     pub fn preview(
         &self,
         sample: &Sample,
@@ -97,7 +96,7 @@ impl Compiled {
             .map_err(|missing| SampleError::Field(missing.to_string()))?;
         let event = EventScope::new(event_fields, &sample.event);
         let scope = Scope {
-            id: NOBODY,
+            id: SAMPLE_ID,
             rule: &sample.rule,
             matched_at: sample.now,
             accepted_at: sample.accepted_at,
@@ -115,10 +114,10 @@ impl Compiled {
     }
 }
 
-/// The id of notifications that nobody is told of; no batch has this number.
-const NOBODY: NotificationId = NotificationId { batch: NotificationBatchId(0), ordinal: 0 };
+/// Id of sample notifications; no batch has this number.
+const SAMPLE_ID: NotificationId = NotificationId { batch: NotificationBatchId(0), ordinal: 0 };
 
-/// Why a test message was not sent.
+/// Reason why a test message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum TestError {
     /// The sample makes no notification.
@@ -127,26 +126,26 @@ pub enum TestError {
     /// A template fails.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The application does not run, or has no such channel.
+    /// The application is not running, or has no such channel.
     #[error("the channel `{0}` is not open")]
     Channel(Name),
-    /// Nothing is sent to the address.
+    /// The address is suppressed.
     #[error("the address is suppressed: {}", .0.phrase())]
     Suppressed(Cause),
     /// The records failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The channel gave no answer in time; the message may still leave.
-    #[error("the channel has not answered within 60 s; the message may still leave")]
+    /// The channel did not answer in time; the message may still be sent.
+    #[error("the channel has not answered within 60 s; the message may still be sent")]
     Silent,
 }
 
 impl Pipeline {
-    /// Sends a sample through an open channel of the application, once, past the flow: it is not stored and not tried
-    /// again. Waits for the far side's answer.
+    /// Sends a sample once through an open channel of the application. It is not stored and not retried. Waits for
+    /// the receiver's answer.
     ///
     /// # Errors
-    /// It cannot be formatted, nothing may be sent to its address, the channel is not open, or it does not answer within a
+    /// It cannot be formatted, its address is suppressed, the channel is not open, or there is no answer within a
     /// minute.
     pub async fn send_test(&self, compiled: &Compiled, sample: &Sample) -> Result<Answer, TestError> {
         let (formatted, facts) = compiled.with_scope(sample, |formatter, locale, scope, facts| {
@@ -159,7 +158,7 @@ impl Pipeline {
         let running = self.running.lock().get(&application.name).cloned();
         let channel = running.and_then(|running| running.channel(&sample.channel));
         let channel = channel.ok_or_else(|| TestError::Channel(sample.channel.clone()))?;
-        // Whoever complained did not ask for tests either.
+        // Recipients who complained must not get tests either.
         self.flow.suppressions.follow(&*self.flow.records).await?;
         let device = sample.device.parse().unwrap_or_else(|_| sample.channel.clone());
         let (protocol, subscriber) = (channel.protocol(), &sample.subscriber);
@@ -183,11 +182,11 @@ impl Pipeline {
             place: None,
         };
         let outgoing = Outgoing {
-            id: NOBODY,
+            id: SAMPLE_ID,
             subscriber: self.flow.records.subscriber(&sample.subscriber).await?.map(|found| found.number),
             address: sample.address.clone(),
             ticket: Ticket { key: 0, ordinal: 0 },
-            // A test ends nobody's subscription.
+            // A test message has no unsubscribe link.
             unsubscribe: None,
             message: Arc::new(message),
             others: Vec::new(),

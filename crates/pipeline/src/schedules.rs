@@ -1,11 +1,11 @@
-//! Clockwork: rules that are evaluated by a schedule. What becomes due is an event like any other.
+//! Rules that are evaluated by a schedule. A due time becomes an event like any other.
 //!
-//! One task knows the schedules in use and when each is due next; subscriptions with the same schedule share it, so
-//! millions of them cost no more than their different schedules. When some are due, an event batch of the class `due` is
-//! accepted, and in the same commit how far they have come. It takes its place in the log, and the matcher runs it there:
-//! over the events before it and after the due time before, behind the event rules, once, whatever crashes.
+//! One task tracks the schedules in use and their next due times. Subscriptions with the same schedule share it, so
+//! the cost depends on the number of different schedules only. For due schedules the task accepts an event batch of
+//! the class `due` and stores their progress, in one commit. The matcher runs the batch at its position in the log:
+//! over the events between it and the previous due time, after the event rules, exactly once across crashes.
 
-mod run; // a due time is run: who is due, over which events
+mod run; // execution of a due time: its subscriptions and events
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,13 +31,13 @@ use crate::{Flow, compile::Compiled};
 
 pub(crate) use run::{is_due, run_due};
 
-/// Due times of one event batch at most.
+/// Maximum number of due times per event batch.
 const DUE_AT_ONCE: usize = 1_000;
 /// Schedules and runs read at a time.
 const PAGE: usize = 1_000;
-/// How long to wait after the store failed or was full, and before a stopped rule is looked at again.
+/// Delay after the store failed or was full, and before a stopped rule is checked again.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Clocks are set, and machines sleep: no wait for a due time is longer.
+/// Maximum wait for a due time: clocks are adjusted, and machines sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// The source of events of the class `due`.
@@ -45,15 +45,15 @@ pub(crate) fn source() -> Name {
     "schedule".parse().expect("`schedule` is a name")
 }
 
-/// What the clockwork is told.
+/// A command for the schedule task.
 pub(crate) enum Command {
-    /// The rules of this version run from now on.
+    /// Run the scheduled rules of this version from now on.
     Install(Arc<Compiled>),
-    /// An application does not run any more.
+    /// Stop the schedules of this application.
     Remove(Name),
 }
 
-/// Knows what is due when.
+/// The task that tracks due times.
 pub(crate) struct Clockwork {
     flow: Arc<Flow>,
     commands: mpsc::Receiver<Command>,
@@ -61,17 +61,17 @@ pub(crate) struct Clockwork {
     applications: BTreeMap<Name, Clock>,
 }
 
-/// The schedules of an application.
+/// Schedules of an application.
 struct Clock {
     compiled: Arc<Compiled>,
     schedules: BTreeMap<ScheduleKey, Followed>,
-    /// When each of them is due next.
+    /// Next due time of each schedule.
     due: BTreeSet<(Timestamp, ScheduleKey)>,
-    /// The number of the last of the records' schedules that is known.
+    /// Number of the last known schedule of the records.
     known: u64,
 }
 
-/// A schedule in use, and how far it has come.
+/// A schedule in use, and its progress.
 struct Followed {
     schedule: Schedule,
     run: ScheduleRun,
@@ -105,7 +105,7 @@ impl Clockwork {
         }
     }
 
-    /// Takes in new schedules and lets fire what is due. Gives how long nothing will be.
+    /// Reads new schedules and fires due ones. Returns the time until the next due time.
     async fn turn(&mut self) -> Result<Duration, StoreError> {
         self.changes.mark_unchanged();
         let mut next = Timestamp(i64::MAX);
@@ -142,7 +142,7 @@ impl Clockwork {
 }
 
 impl Clock {
-    /// Reads how far the schedules of an application have come, and forgets those that no rule has any more.
+    /// Reads the progress of an application's schedules, and removes those that no rule uses any more.
     async fn start(flow: &Flow, compiled: Arc<Compiled>) -> Result<Clock, StoreError> {
         let mut clock = Clock { compiled, schedules: BTreeMap::new(), due: BTreeSet::new(), known: 0 };
         let now = flow.clock.now();
@@ -157,7 +157,7 @@ impl Clock {
                 break;
             }
         }
-        // A rule that has another schedule of its own now goes on from where the one before has come to.
+        // A rule whose own schedule was changed continues from the progress of the old one.
         let fixed: Vec<(Name, Schedule)> = clock
             .rules()
             .filter_map(|(name, rule)| match &rule.recurs {
@@ -179,7 +179,7 @@ impl Clock {
             let run = match before {
                 Some(run) => run,
                 None => {
-                    let run = clock.begin(&key, now, flow.journal.place_at(now).await?);
+                    let run = clock.begin(&key, now, flow.journal.position_at(now).await?);
                     new.push((None, run.clone()));
                     run
                 }
@@ -201,7 +201,7 @@ impl Clock {
         &self.compiled.application.name
     }
 
-    /// The enabled rules with schedules.
+    /// Enabled rules with schedules.
     fn rules(&self) -> impl Iterator<Item = (&Name, &RuleSchedule)> {
         let rules = &self.compiled.application.rules;
         self.compiled.scheduled.keys().filter_map(|name| Some((name, rules[name].schedule.as_ref()?)))
@@ -231,12 +231,12 @@ impl Clock {
         self.schedules.insert(key, Followed { schedule, run });
     }
 
-    /// Takes in the schedules that subscriptions came to follow since the last time.
+    /// Reads the schedules that new subscriptions follow.
     async fn take_in(&mut self, flow: &Flow, now: Timestamp) -> Result<(), StoreError> {
         if self.follows_subscriptions() { self.take_in_known(flow, now, &mut BTreeMap::new()).await } else { Ok(()) }
     }
 
-    /// The same, going on with the runs that are known of them.
+    /// Like `take_in`, continuing known runs.
     async fn take_in_known(
         &mut self,
         flow: &Flow,
@@ -281,7 +281,7 @@ impl Clock {
         }
     }
 
-    /// Accepts events for all that is due, in the order of the due times.
+    /// Accepts events for all due times, in their order.
     async fn fire(&mut self, flow: &Flow) -> Result<(), StoreError> {
         let now = flow.clock.now();
         if self.due.first().is_none_or(|(at, _)| *at > now) {
@@ -295,7 +295,7 @@ impl Clock {
             let due = self.due.iter().take_while(|(at, _)| *at <= now).filter(|(_, (of, _))| *of == rule);
             let due: Vec<(Timestamp, ScheduleKey)> = due.take(DUE_AT_ONCE).cloned().collect();
             if stops.iter().any(|stop| (&stop.application, &stop.rule) == (self.application(), &rule)) {
-                // Its runs are missed runs once it is resumed.
+                // Its runs count as missed once it is resumed.
                 for (at, key) in due {
                     self.due.remove(&(at, key.clone()));
                     self.due.insert((now + PAUSE, key));
@@ -344,20 +344,20 @@ impl Clock {
             }
             let skipped = found.skipped + (in_time - found.runs.len()) as u64;
             let mut last_run = followed.run.due_at;
-            let mut told = skipped;
+            let mut skipped_once = skipped;
             for (round, run) in found.runs.iter().enumerate() {
                 if rounds.len() <= round {
                     rounds.push(Vec::new());
                 }
-                let due = run::Due::new(&key, run.at, last_run, std::mem::take(&mut told));
+                let due = run::Due::new(&key, run.at, last_run, std::mem::take(&mut skipped_once));
                 rounds[round].push((key.clone(), due));
                 last_run = run.at;
-                metrics::histogram!("schedule_lag_seconds", &labels).record(now.since(run.at));
+                metrics::histogram!("tocsin_schedule_lag_seconds", &labels).record(now.since(run.at));
             }
             if skipped > 0 {
                 let (application, rule) = (self.application(), &key.0);
-                tracing::warn!(%application, %rule, skipped, "runs of a schedule were missed and are not made up for");
-                metrics::counter!("schedule_skipped_runs_total", &labels).increment(skipped);
+                tracing::warn!(%application, %rule, skipped, "runs of a schedule were missed and are not repeated");
+                metrics::counter!("tocsin_schedule_skipped_runs_total", &labels).increment(skipped);
                 let run = &followed.run;
                 let run = ScheduleRun { skipped: run.skipped + skipped, skipped_at: Some(now), ..run.clone() };
                 moved.push(if found.runs.is_empty() { ScheduleRun { due_at: now, ..run } } else { run });
@@ -365,7 +365,7 @@ impl Clock {
             nexts.push((at, key, found.next));
         }
         self.record(flow, None, moved).await?;
-        // Whoever came up to now is told.
+        // Subscriptions created up to now are included.
         let sees = *flow.records.newest_change().borrow();
         for round in rounds {
             let mut packer = EventPacker::new(due_fields());
@@ -387,7 +387,7 @@ impl Clock {
                 idempotency: None,
                 marks: Vec::new(),
             };
-            metrics::counter!("schedule_runs_total", &labels).increment(round.len() as u64);
+            metrics::counter!("tocsin_schedule_runs_total", &labels).increment(round.len() as u64);
             self.record(flow, Some(batch), runs).await?;
         }
         for (at, key, next) in nexts {
@@ -397,7 +397,7 @@ impl Clock {
         Ok(())
     }
 
-    /// Stores how far schedules have come, and remembers it. What fails leaves no trace: it is due as before.
+    /// Stores the progress of schedules, then updates it in memory. After a failure they are due as before.
     async fn record(
         &mut self,
         flow: &Flow,

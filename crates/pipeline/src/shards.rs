@@ -1,8 +1,8 @@
-//! The match index of an application, split over owner threads that share nothing.
+//! The match index of an application, partitioned by subscriber over owner threads that share nothing.
 //!
-//! All subscriptions of a subscriber are on one shard. Each owner takes its turns in the order in which they were given:
-//! first the changes of a turn, then its event batches. So what was changed before a batch is what the batch sees, on
-//! every shard, without a lock and however the threads run.
+//! All subscriptions of a subscriber are on one shard. Each owner thread processes its turns in order: first the
+//! changes of a turn, then its event batches. So a batch sees exactly the changes made before it, on every shard,
+//! without a lock and whatever the thread scheduling.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,12 +18,12 @@ use std::{
 use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
-    figures::Figures,
     filter::index::Counts,
+    index_stats::IndexStats,
     join::join,
     rule::{RuleNumber, RuleSet},
-    shard::{Shard, Subject, Watch},
-    state::{Suppression, remembered::Remembered},
+    shard::{MatchOptions, Shard, Subject},
+    state::{Suppression, restored::RestoredStates},
     subscriber::SubscriberView,
 };
 use tocsin_model::{
@@ -35,20 +35,20 @@ use tocsin_model::{
 };
 use tocsin_store::{queries::QueryFiring, records::IndexedSubscription};
 
-use crate::{guard::Strikes, run_queries};
+use crate::{rule_breaker::Strikes, run_queries};
 
-/// Most shards of an application.
+/// Maximum number of shards of an application.
 pub(crate) const SHARDS_MAX: usize = 64;
-/// Most shards that are taken without being asked for.
+/// Maximum number of shards chosen by default.
 const SHARDS_UNASKED_MAX: usize = 8;
-/// Changes of a shard that are held until they are given to its owner together.
+/// Changes of a shard that are buffered before they are sent to its owner together.
 const CHANGES_HELD_MAX: usize = 1_000;
-/// Firings that take no longer are not told of one by one.
+/// Firings that take less are not reported individually.
 pub(crate) const TIMED_MIN: Duration = Duration::from_millis(1);
-/// Turns that may wait for an owner; whoever gives one more waits for it.
+/// Turns that may wait for an owner (backpressure): a caller with one more waits.
 const TURNS_WAITING_MAX: usize = 8;
 
-/// How many shards these are: as asked, or one for each core.
+/// Number of shards: as configured, or one per core.
 pub(crate) fn shard_count(asked: usize) -> usize {
     match asked {
         0 => thread::available_parallelism().map_or(1, usize::from).min(SHARDS_UNASKED_MAX),
@@ -56,7 +56,7 @@ pub(crate) fn shard_count(asked: usize) -> usize {
     }
 }
 
-/// An event batch that is ready to be matched, unpacked once for all shards.
+/// An event batch ready to be matched, unpacked once for all shards.
 #[derive(Debug, Clone)]
 pub(crate) struct UnpackedBatch {
     /// Its number.
@@ -69,54 +69,54 @@ pub(crate) struct UnpackedBatch {
     pub rows: Arc<[Row]>,
     /// Rules that do not fire for it.
     pub left_out: Vec<RuleNumber>,
-    /// Whether it was matched before, by all rules or by others.
+    /// Whether the batch was matched before, by all rules or by others.
     pub again: bool,
-    /// What the queries of rules in SQL found.
-    pub told: Vec<QueryFiring>,
-    /// After how many failures in a row since the last cut rules are left out of further batches.
+    /// Matches of rules in SQL.
+    pub query_matches: Vec<QueryFiring>,
+    /// Failures in a row since the last cut after which a rule is left out of further batches.
     pub strikes: Strikes,
 }
 
-/// What the shards made of the batches since the last cut.
+/// Results of the shards for the batches since the last cut.
 #[derive(Debug, Default)]
 pub(crate) struct Cut {
-    /// The notifications, in the same order whatever the threads did.
+    /// Notifications, in an order that does not depend on thread scheduling.
     pub batches: Vec<CutBatch>,
-    /// Rules that could not be decided.
+    /// Rules that could not be evaluated.
     pub failures: Vec<RuleFailure>,
-    /// Batches that made a shard panic, and the rule that was at work. What they matched before it is in `batches`, so
-    /// nothing of these may be used; the index is still whole.
+    /// Batches that made a shard panic, with the rule that was running. `batches` holds their matches up to the
+    /// panic, so none of these may be used. The index is intact.
     pub panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
-    /// Rules that were left out of a batch on some shard, since they had failed there too often.
+    /// Rules left out of a batch on some shard because they had failed there too often.
     pub stopped: BTreeSet<(EventBatchId, RuleNumber)>,
-    /// What rules remember otherwise since the last cut.
+    /// Changes of rule state since the last cut.
     pub states: Vec<StatePage>,
-    /// Matches that were not told, by the place of the reason in [`Suppression::ALL`].
+    /// Suppressed matches, by the index of the reason in [`Suppression::ALL`].
     pub suppressed: [u64; Suppression::ALL.len()],
-    /// What was done with filters since the last cut, on all shards.
+    /// Filter counters since the last cut, summed over the shards.
     pub filtered: Counts,
-    /// How long rules took for batches, on the shard where that was longest, where it is [`TIMED_MIN`] or more.
+    /// Time each rule took for a batch, on the slowest shard, if it is [`TIMED_MIN`] or more.
     pub times: BTreeMap<(EventBatchId, RuleNumber), Duration>,
-    /// What the index holds.
+    /// Figures of the index.
     pub report: IndexReport,
 }
 
-/// What is done with what rules remember, on every shard.
+/// A command about rule state, carried out on every shard.
 #[derive(Clone)]
 pub(crate) enum Memory {
-    /// What changes from here on can be undone together. Such beginnings stack.
+    /// Opens a savepoint. Savepoints nest.
     Begin,
-    /// What changed since the oldest beginning is stored for good.
+    /// Releases the oldest savepoint: its changes are stored durably.
     Confirm,
-    /// What changed since the newest beginning is undone.
+    /// Rolls back to the newest savepoint.
     Undo,
-    /// Everything is forgotten, and what the journal remembers of the shard's subscriptions is taken from this.
-    Restore(Arc<Mutex<Remembered>>),
-    /// The next commit corrects those of these pages that are the shard's.
+    /// Drops all state, and loads the state of the shard's subscriptions from this.
+    Restore(Arc<Mutex<RestoredStates>>),
+    /// The next commit writes corrections for those of these pages that belong to the shard.
     TakeOver(Arc<[StatePage]>),
 }
 
-/// What the index of an application holds.
+/// Figures of an application's index.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct IndexReport {
     /// Shards.
@@ -125,46 +125,46 @@ pub(crate) struct IndexReport {
     pub subscriptions: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Subscriptions that cannot be matched, and so are not in the index.
+    /// Subscriptions that cannot be matched and are not in the index.
     pub unusable: u64,
-    /// What they are filed in, and what their filters cost.
-    pub figures: Arc<Figures>,
+    /// Structure of the index, and cost of its filters.
+    pub figures: Arc<IndexStats>,
 }
 
-/// An owner is gone, and its part of the index with it: it must be built anew.
+/// An owner thread ended and its shard is lost: the index must be rebuilt.
 #[derive(Debug, thiserror::Error)]
 #[error("a shard of the match index is gone")]
-pub(crate) struct Gone;
+pub(crate) struct ShardLost;
 
-/// The shards of an application. Its owners end when it is dropped.
+/// The shards of an application. Their owners end when it is dropped.
 pub(crate) struct Shards {
     rules: Arc<RuleSet>,
     owners: Vec<Owner>,
 }
 
-/// The near end of an owner.
+/// Handle of an owner thread.
 struct Owner {
     turns: SyncSender<Turn>,
     held: Vec<Change>,
 }
 
-/// One change of a shard.
+/// A change of a shard.
 enum Change {
     Put(IndexedSubscription, SubscriberView),
     Remove(SubscriptionId),
 }
 
-/// What an owner does in one go.
+/// A unit of work of an owner.
 struct Turn {
     changes: Vec<Change>,
     memory: Option<Memory>,
     batches: Arc<[UnpackedBatch]>,
-    /// Whether, and where, it gives what it has made since the last cut.
+    /// Receiver of the results since the last cut, if they are wanted.
     cut: Option<Sender<Cut>>,
 }
 
 impl Shards {
-    /// Empty shards of these rules, each with its owner.
+    /// Starts empty shards of a rule set, each with its owner thread.
     ///
     /// # Errors
     /// The system has no more threads.
@@ -180,42 +180,42 @@ impl Shards {
         Ok(Shards { rules: rules.clone(), owners: owners.collect::<std::io::Result<_>>()? })
     }
 
-    /// The rules that it answers.
+    /// Rule set of the shards.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
     }
 
-    /// Puts a subscription on its shard, in place of the one of the same number. Those that cannot be matched are logged
-    /// and left out. Blocks while the owner has too much to do.
-    pub fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), Gone> {
+    /// Puts a subscription on its shard, replacing the one of the same number. Subscriptions that cannot be matched
+    /// are logged and left out. Blocks while the owner's queue is full.
+    pub fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), ShardLost> {
         let shard = place(subscription.subscriber, self.owners.len());
         self.owners[shard].hold(Change::Put(subscription, subscriber))
     }
 
-    /// Removes a subscription, wherever it is.
-    pub fn remove(&mut self, id: SubscriptionId) -> Result<(), Gone> {
+    /// Removes a subscription from its shard.
+    pub fn remove(&mut self, id: SubscriptionId) -> Result<(), ShardLost> {
         self.owners.iter_mut().try_for_each(|owner| owner.hold(Change::Remove(id)))
     }
 
-    /// Has batches matched by the index as the changes so far have made it. What they give comes with the next cut.
-    pub fn match_batches(&mut self, batches: &Arc<[UnpackedBatch]>) -> Result<(), Gone> {
+    /// Matches batches against the index with all changes so far. The results come with the next cut.
+    pub fn match_batches(&mut self, batches: &Arc<[UnpackedBatch]>) -> Result<(), ShardLost> {
         self.owners.iter_mut().try_for_each(|owner| owner.turn(batches.clone(), None))
     }
 
-    /// The same, and waits for what all batches since the last cut have given. Blocks.
-    pub fn match_and_cut(&mut self, batches: Arc<[UnpackedBatch]>) -> Result<Cut, Gone> {
+    /// Matches batches and waits for the results of all batches since the last cut. Blocks.
+    pub fn match_and_cut(&mut self, batches: Arc<[UnpackedBatch]>) -> Result<Cut, ShardLost> {
         let mut answers = Vec::with_capacity(self.owners.len());
         for owner in &mut self.owners {
             let (answer, answered) = channel();
             owner.turn(batches.clone(), Some(answer))?;
             answers.push(answered);
         }
-        let shares = answers.into_iter().map(|answered| answered.recv().map_err(|_| Gone));
-        Ok(self.join(shares.collect::<Result<_, Gone>>()?))
+        let shares = answers.into_iter().map(|answered| answered.recv().map_err(|_| ShardLost));
+        Ok(self.join(shares.collect::<Result<_, ShardLost>>()?))
     }
 
-    /// Does something with what rules remember, after the changes so far.
-    pub fn remember(&mut self, memory: &Memory) -> Result<(), Gone> {
+    /// Carries out a command about rule state, after the changes so far.
+    pub fn remember(&mut self, memory: &Memory) -> Result<(), ShardLost> {
         let turn = |owner: &mut Owner| owner.give(Some(memory.clone()), Arc::default(), None);
         self.owners.iter_mut().try_for_each(turn)
     }
@@ -248,19 +248,18 @@ impl Shards {
     }
 }
 
-/// The shard of a subscriber. The same on every machine and in every version.
+/// Shard of a subscriber. The mapping is stable across machines and versions.
 fn place(subscriber: SubscriberNumber, shards: usize) -> usize {
-    // Fibonacci hashing: neighbours, who were often imported together, go to different shards.
+    // Fibonacci hashing: adjacent numbers, often imported together, go to different shards.
     let hash = subscriber.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     (hash as usize * shards) >> 32
 }
 
-/// A rule that fails for an event as a whole does so on every shard: that is one failure. Those of some subscriptions
-/// add up.
+/// Adds a failure. A rule that fails for an event as a whole fails on every shard, which counts once; failures of
+/// single subscriptions add up.
 fn note(failures: &mut Vec<RuleFailure>, new: RuleFailure) {
     let same = |known: &&mut RuleFailure| {
-        (known.rule, known.event.batch, known.whole, known.trouble)
-            == (new.rule, new.event.batch, new.whole, new.trouble)
+        (known.rule, known.event.batch, known.whole, known.error) == (new.rule, new.event.batch, new.whole, new.error)
     };
     match failures.iter_mut().find(same) {
         Some(known) => {
@@ -272,13 +271,13 @@ fn note(failures: &mut Vec<RuleFailure>, new: RuleFailure) {
 }
 
 impl Owner {
-    fn hold(&mut self, change: Change) -> Result<(), Gone> {
+    fn hold(&mut self, change: Change) -> Result<(), ShardLost> {
         self.held.push(change);
         if self.held.len() < CHANGES_HELD_MAX { Ok(()) } else { self.turn(Arc::default(), None) }
     }
 
-    /// Gives the changes that are held, and then these batches.
-    fn turn(&mut self, batches: Arc<[UnpackedBatch]>, cut: Option<Sender<Cut>>) -> Result<(), Gone> {
+    /// Sends the buffered changes, then these batches.
+    fn turn(&mut self, batches: Arc<[UnpackedBatch]>, cut: Option<Sender<Cut>>) -> Result<(), ShardLost> {
         self.give(None, batches, cut)
     }
 
@@ -287,13 +286,13 @@ impl Owner {
         memory: Option<Memory>,
         batches: Arc<[UnpackedBatch]>,
         cut: Option<Sender<Cut>>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), ShardLost> {
         let changes = std::mem::take(&mut self.held);
-        self.turns.send(Turn { changes, memory, batches, cut }).map_err(|_| Gone)
+        self.turns.send(Turn { changes, memory, batches, cut }).map_err(|_| ShardLost)
     }
 }
 
-/// The far end of an owner: the thread that alone touches a shard.
+/// The owner thread, which alone accesses its shard.
 struct Keeper {
     application: Name,
     shard: Shard,
@@ -302,17 +301,18 @@ struct Keeper {
     /// Failures in a row since the last cut.
     failures: BTreeMap<RuleNumber, u32>,
     stopped: BTreeSet<(EventBatchId, RuleNumber)>,
-    /// Those that were put and could not be matched.
+    /// Subscriptions that were put and could not be matched.
     unusable: BTreeSet<SubscriptionId>,
-    /// What was done with filters up to the last cut.
+    /// Filter counters at the last cut.
     filtered: Counts,
     times: BTreeMap<(EventBatchId, RuleNumber), Duration>,
-    /// The bytes that it held when they were counted last, and how much was done since.
+    /// Bytes at the last count, and the work done since.
     bytes: u64,
     since: usize,
 }
 
-/// Counting bytes looks at everything, so it is done only after so many cuts, or when a part in sixteen has changed.
+/// Counting bytes visits everything, so it is done only after this many cuts, or when one part in sixteen has
+/// changed.
 const CUTS_MAX: usize = 256;
 
 impl Keeper {
@@ -332,7 +332,7 @@ impl Keeper {
         }
     }
 
-    /// Takes turns until nobody can give one any more.
+    /// Processes turns until all senders are gone.
     fn run(mut self, turns: &Receiver<Turn>) {
         while let Ok(Turn { changes, memory, batches, cut }) = turns.recv() {
             self.since += changes.len();
@@ -358,7 +358,7 @@ impl Keeper {
                 self.match_batch(batch);
             }
             if let Some(cut) = cut {
-                // Whoever asked may have stopped waiting.
+                // The receiver may have stopped waiting.
                 let _ = cut.send(self.cut());
             }
         }
@@ -381,7 +381,7 @@ impl Keeper {
         self.unusable.remove(&id);
         if let Err(problem) = put {
             self.unusable.insert(id);
-            metrics::counter!("match_unusable_subscriptions_total").increment(1);
+            metrics::counter!("tocsin_match_unusable_subscriptions_total").increment(1);
             tracing::warn!(application = %self.application, subscription = %id, %problem, "a subscription cannot be matched");
         }
     }
@@ -390,7 +390,7 @@ impl Keeper {
         let began = Instant::now();
         let clock = || began.elapsed();
         let left_out = self.left_out(batch);
-        let watch = Watch { left_out: &left_out, clock: Some(&clock), again: batch.again };
+        let watch = MatchOptions { left_out: &left_out, clock: Some(&clock), again: batch.again };
         #[cfg(test)]
         faults::wait(&self.application, batch.id);
         let sink = &mut self.cutter;
@@ -398,17 +398,17 @@ impl Keeper {
         let sink = &mut faults::Faulty { application: &self.application, sink };
         let matched = catch_unwind(AssertUnwindSafe(|| {
             self.shard.match_rows((batch.id, batch.accepted_at), &batch.class, &batch.rows, watch, sink);
-            run_queries::tell(&mut self.shard, batch, sink);
+            run_queries::emit_query_matches(&mut self.shard, batch, sink);
         }));
         if matched.is_err() {
-            return self.panicked.push((batch.id, self.shard.culprit()));
+            return self.panicked.push((batch.id, self.shard.failing_rule()));
         }
         self.count_failures(batch, &left_out);
         let long = self.shard.rule_times().iter().filter(|(_, took)| *took >= TIMED_MIN);
         self.times.extend(long.map(|(rule, took)| ((batch.id, *rule), *took)));
     }
 
-    /// The rules that do not fire for a batch: also those that have failed too often since the last cut.
+    /// Rules that do not fire for a batch, including those that failed too often since the last cut.
     fn left_out(&mut self, batch: &UnpackedBatch) -> Vec<RuleNumber> {
         let mut left_out = batch.left_out.clone();
         for (rule, failures) in &self.failures {
@@ -438,9 +438,9 @@ impl Keeper {
         if self.bytes == 0 || self.since >= subscriptions / 16 {
             (self.bytes, self.since) = (self.shard.memory_bytes() as u64, 0);
         }
-        // What rules remember grows without changes.
+        // Rule state grows without changes of subscriptions.
         self.since += (subscriptions / 16 / CUTS_MAX).max(1);
-        let figures = self.shard.figures();
+        let figures = self.shard.index_stats();
         let done = figures.filters().counts;
         let filtered = done.since(std::mem::replace(&mut self.filtered, done));
         let report = IndexReport {
@@ -462,7 +462,7 @@ impl Keeper {
     }
 }
 
-/// A subscription of the records as the index takes it.
+/// Converts a subscription of the records for the index.
 pub fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
     Subject {
         id: subscription.id,
@@ -475,24 +475,24 @@ pub fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
 }
 
 fn put(shard: &mut Shard, subscription: &IndexedSubscription, subscriber: SubscriberView) -> Result<(), Problem> {
-    // It was checked when it was stored; a class that changed since may still make it unusable.
+    // It was checked when it was stored; a later change of its class may still make it unusable.
     shard.put_of(subject(subscription), subscriber).inspect_err(|_| shard.remove(subscription.id))
 }
 
 #[cfg(test)]
-pub(crate) mod faults; // what a test lets go wrong on a shard
+pub(crate) mod faults; // fault injection for tests
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tocsin_model::{id::EventId, subscription::Terms, value::Value};
+    use tocsin_model::{id::EventId, subscription::SubscriptionParams, value::Value};
 
     const DEFINITION: &str = r#"
         application: notes
         events: { note: { fields: { number: integer } } }
         subscriptions: { above: { fields: { number: integer } } }
-        notifications: { told: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
-        rules: { higher: { on: note, subscription: above, notify: told, when: event.number > sub.number } }
+        notifications: { alert: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
+        rules: { higher: { on: note, subscription: above, notify: alert, when: event.number > sub.number } }
         channels: { log: { protocol: file, options: { path: log } } }
     "#;
 
@@ -506,15 +506,16 @@ mod tests {
             subscriber: SubscriberNumber(id),
             class: name("above"),
             values: format!(r#"{{"number":{number}}}"#).into(),
-            terms: Terms::default(),
+            terms: SubscriptionParams::default(),
             created_at: Timestamp(0),
+            enabled_at: None,
             channel: Some(name("log")),
         }
     }
 
     fn note(id: u64, number: i64) -> Arc<[UnpackedBatch]> {
         let rows = [vec![Value::Integer(number)]].into();
-        let (left_out, told) = (Vec::new(), Vec::new());
+        let (left_out, query_matches) = (Vec::new(), Vec::new());
         let (id, accepted_at) = (EventBatchId(id), Timestamp(0));
         [UnpackedBatch {
             id,
@@ -523,20 +524,20 @@ mod tests {
             rows,
             left_out,
             again: false,
-            told,
+            query_matches,
             strikes: Strikes::default(),
         }]
         .into()
     }
 
-    fn told(cut: &Cut) -> Vec<(EventId, u64)> {
+    fn matched(cut: &Cut) -> Vec<(EventId, u64)> {
         let each = cut.batches.iter().flat_map(|cut| {
             let events = cut.notifications.event_of_each();
             events.zip(cut.notifications.subscriptions.iter().map(|id| id.0)).collect::<Vec<_>>()
         });
-        let mut told: Vec<(EventId, u64)> = each.collect();
-        told.sort_unstable();
-        told
+        let mut matched: Vec<(EventId, u64)> = each.collect();
+        matched.sort_unstable();
+        matched
     }
 
     #[test]
@@ -555,7 +556,7 @@ mod tests {
             let of = |batch: u64| EventId { batch: EventBatchId(batch), ordinal: 0 };
             let expected = (1..=100).map(|id| (of(1), id));
             let expected = expected.chain((51..=100).map(|id| (of(2), id))).chain((1..=10).map(|id| (of(4), id)));
-            assert_eq!(told(&cut), expected.collect::<Vec<_>>(), "{count} shards");
+            assert_eq!(matched(&cut), expected.collect::<Vec<_>>(), "{count} shards");
             assert_eq!((cut.report.shards, cut.report.subscriptions), (count, 60));
             assert_eq!(cut.batches.len(), 1, "what the shards cut is joined");
             assert!(shards.match_and_cut(Vec::new().into()).expect("its owner lives").batches.is_empty());
@@ -563,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_matched_is_left_out() {
+    fn a_subscription_that_cannot_be_matched_is_left_out() {
         let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
         let mut shards = Shards::start(&name("notes"), &compiled.rules, 2).expect("threads");
         shards.put(above(1, 0), SubscriberView::default()).expect("its owner lives");
@@ -571,11 +572,11 @@ mod tests {
         shards
             .put(IndexedSubscription { class: name("gone"), ..above(1, 0) }, SubscriberView::default())
             .expect("its owner lives");
-        assert_eq!(told(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
+        assert_eq!(matched(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
     }
 
     #[test]
-    fn subscribers_are_spread_evenly_and_always_alike() {
+    fn subscribers_are_spread_evenly_and_deterministically() {
         for shards in [1, 2, 3, 8, SHARDS_MAX] {
             let mut counts = vec![0_usize; shards];
             (1..=64_000).for_each(|number| counts[place(SubscriberNumber(number), shards)] += 1);

@@ -1,4 +1,4 @@
-//! Firings that took long: what each took, and how its rule was answered. The newest are remembered, in memory.
+//! Log of slow rule firings, with their durations and execution plans. The newest are kept in memory.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,10 +12,10 @@ use tocsin_model::{
 
 use crate::{compile::Compiled, shards::IndexReport};
 
-/// So many are remembered; the oldest makes room.
+/// Maximum number of firings kept; the oldest is dropped.
 pub const SLOW_FIRINGS_MAX: usize = 500;
 
-/// A rule that took long for an event batch.
+/// A slow firing of a rule for an event batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlowFiring {
     /// Its application.
@@ -26,27 +26,27 @@ pub struct SlowFiring {
     pub rule: Name,
     /// The event batch.
     pub batch: EventBatchId,
-    /// How many events it has.
+    /// Number of its events.
     pub events: u32,
-    /// When that was.
+    /// Time of the firing.
     pub at: Timestamp,
-    /// How long it took; of a rule that the index answers, on the shard where that was longest.
+    /// Duration; for a rule of the index, on the slowest shard.
     pub took: Duration,
-    /// How long it may take.
+    /// Timeout of the rule.
     pub timeout: Duration,
-    /// How the rule is answered: the steps of its query in the store's words, or the ways of the index with how much stood
-    /// there, and what its author should know.
+    /// Execution plan of the rule: the steps of its query as the store explains them, or the index branches with
+    /// their sizes, and warnings.
     pub plan: Vec<String>,
 }
 
-/// The newest slow firings of all applications.
+/// Newest slow firings of all applications.
 #[derive(Debug, Default)]
 pub(crate) struct SlowFirings(Mutex<VecDeque<SlowFiring>>);
 
 impl SlowFirings {
-    /// Remembers one.
+    /// Adds a firing.
     pub fn note(&self, firing: SlowFiring) {
-        metrics::counter!("match_slow_firings_total").increment(1);
+        metrics::counter!("tocsin_match_slow_firings_total").increment(1);
         tracing::warn!(
             application = %firing.application,
             rule = %firing.rule,
@@ -60,7 +60,7 @@ impl SlowFirings {
         newest.push_front(firing);
     }
 
-    /// Those that are wanted, newest first.
+    /// Returns the newest firings that meet a condition, newest first.
     pub fn newest(&self, limit: usize, wanted: impl Fn(&SlowFiring) -> bool) -> Vec<SlowFiring> {
         self.0.lock().iter().filter(|firing| wanted(firing)).take(limit).cloned().collect()
     }
@@ -92,10 +92,10 @@ impl SlowFiring {
     }
 }
 
-/// How a rule is answered, a line for each way.
+/// Execution plan of a rule, one line per branch.
 fn plan(explanation: &RuleExplanation) -> Vec<String> {
     let ways = explanation.branches.iter().map(|branch| match branch.candidates {
-        Some(count) => format!("{branch}; about {count} subscriptions stand there for an event"),
+        Some(count) => format!("{branch}; about {count} subscriptions are candidates for an event"),
         None => branch.to_string(),
     });
     let filters = explanation.filters.as_ref().map(|filters| {

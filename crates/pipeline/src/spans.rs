@@ -1,10 +1,10 @@
-//! What the steps tell of events that stand in a trace, for whoever follows them through many systems.
+//! Trace spans of the steps, for events with a W3C trace context.
 //!
-//! What a span is about is a step, a batch, an ordinal and an attempt. So whoever knows the place where an event came in
-//! knows the spans of all steps before.
+//! A span id is derived from step, batch, ordinal and attempt. So the trace context of an event determines the span
+//! ids of all earlier steps, without storing them.
 
 use tocsin_delivery::{
-    Answer, Place, redact,
+    Answer, TracePosition, redact,
     spans::{Attribute, Span, SpanKind, Spans, span_id},
 };
 use tocsin_model::{
@@ -17,33 +17,33 @@ use tocsin_model::{
 
 use crate::{load_work::Loaded, render::Member};
 
-/// Tells of the steps.
+/// Emits spans of the steps.
 pub(crate) struct StepSpans(pub Spans);
 
 impl StepSpans {
-    /// Whether anybody wants them.
+    /// Whether spans are exported.
     pub fn is_on(&self) -> bool {
         self.0.is_on()
     }
 
-    /// Begins a trace for events that came without one, if they are among those that are sampled; `luck` decides, from 0
-    /// up to 1.
-    pub fn begin(&self, events: PackedEvents, luck: f64) -> PackedEvents {
+    /// Starts a trace for events without one, if they are sampled; `jitter` is a random number from 0 up to 1 that
+    /// decides.
+    pub fn begin(&self, events: PackedEvents, jitter: f64) -> PackedEvents {
         if !events.traces().is_empty() {
             return events;
         }
-        match self.0.begin(luck) {
+        match self.0.begin(jitter) {
             Some(context) => events.with_traces(Traces::of_all(context)),
             None => events,
         }
     }
 
-    /// Events were accepted.
+    /// Emits the spans of acceptance.
     pub fn accepted(&self, batch: &Accepted<'_>) {
         self.of_batch(Step::Accept, batch, |context, _| context.parent(), batch.received_at, batch.accepted_at);
     }
 
-    /// Events were matched.
+    /// Emits the spans of matching.
     pub fn matched(&self, batch: &EventBatch, at: Timestamp) {
         let (id, from) = (batch.id, batch.accepted_at);
         let parent = |context: &TraceContext, first| Some(span_of(context, Step::Accept, id.0, first, 0));
@@ -62,7 +62,7 @@ impl StepSpans {
             return;
         }
         for (first, context) in batch.events.traces().iter().filter(|(_, context)| context.is_sampled()) {
-            self.0.tell(Span {
+            self.0.report(Span {
                 context: context.at(span_of(context, step, batch.id.0, first, 0)),
                 parent: parent(context, first),
                 name: format!("{} {}", step.word(), batch.class),
@@ -81,8 +81,8 @@ impl StepSpans {
         }
     }
 
-    /// Where a message stands that tells of these: in the trace of their events, if that is one.
-    pub fn place(&self, members: &[Member<'_>]) -> Option<Place> {
+    /// Trace position of a message about these notifications, if their events have a trace context.
+    pub fn place(&self, members: &[Member<'_>]) -> Option<TracePosition> {
         let Member { loaded, ordinal } = members[0];
         let (event, first, context) = loaded.trace(ordinal)?;
         let is_same = |member: &Member<'_>| {
@@ -92,20 +92,20 @@ impl StepSpans {
             return None;
         }
         let of = loaded.id(ordinal);
-        if !self.0.tells_of(context) {
-            // Who tells no spans passes on what it got (W3C, 3.4), and names no span that nobody knows.
-            return context.parent().map(|_| Place { context: context.clone(), parent: None, of, attempt: 0 });
+        if !self.0.is_sampled(context) {
+            // Without span export, the incoming context is propagated unchanged (W3C Trace Context, 3.4).
+            return context.parent().map(|_| TracePosition { context: context.clone(), parent: None, of, attempt: 0 });
         }
         let attempt = loaded.attempts + 1;
         let span = span_of(context, Step::Deliver, of.batch.0, of.ordinal, attempt);
         let parent = span_of(context, Step::Match, event.0, first, 0);
-        Some(Place { context: context.at(span), parent: Some(parent), of, attempt })
+        Some(TracePosition { context: context.at(span), parent: Some(parent), of, attempt })
     }
 
-    /// A far side has answered.
+    /// Emits the span of an attempt.
     pub fn delivered(&self, application: &Name, answer: &Answer) {
-        let Some(Place { context, parent: Some(parent), of, attempt }) = &answer.place else { return };
-        // A message to several has one span, however many answers.
+        let Some(TracePosition { context, parent: Some(parent), of, attempt }) = &answer.place else { return };
+        // A message to several recipients has one span.
         if !self.is_on() || !answer.tickets().any(|(id, _)| id == *of) {
             return;
         }
@@ -114,7 +114,7 @@ impl StepSpans {
             Disposition::Deferred { reason, .. } => ("deferred", Some(redact::text(&reason.text))),
             Disposition::Refused { reason } => ("refused", Some(redact::text(&reason.text))),
         };
-        self.0.tell(Span {
+        self.0.report(Span {
             context: context.clone(),
             parent: Some(*parent),
             name: format!("{} {}", Step::Deliver.word(), answer.channel),
@@ -133,7 +133,7 @@ impl StepSpans {
     }
 }
 
-/// What is told of a batch when it is accepted.
+/// Data of an accepted batch.
 pub(crate) struct Accepted<'b> {
     pub id: EventBatchId,
     pub application: &'b Name,
@@ -169,14 +169,13 @@ impl Step {
     }
 }
 
-/// The span of a step in a trace.
+/// Id of the span of a step.
 fn span_of(context: &TraceContext, step: Step, batch: u64, ordinal: u32, attempt: u32) -> [u8; 8] {
     span_id(context, [step as u64, batch, ordinal.into(), attempt.into()])
 }
 
 impl Loaded {
-    /// The trace of the event that a notification tells of: its batch, the first event of it that shares the place, and the
-    /// place.
+    /// Trace context of a notification's event: its batch, and the first event of the batch that shares the context.
     fn trace(&self, ordinal: u32) -> Option<(EventBatchId, u32, &TraceContext)> {
         let (first, context) = self.event(ordinal).ok()?.trace.as_ref()?;
         Some((self.event_of[ordinal as usize].batch, *first, context))
@@ -188,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_no_room_loses_spans_and_waits_for_nobody() {
+    fn a_full_queue_drops_spans_without_blocking() {
         let (spans, mut listener) = Spans::new(2, 1.0);
         let spans = StepSpans(spans);
         let batch = |id| {
@@ -200,9 +199,9 @@ mod tests {
             spans.accepted(&Accepted { id, application, class, source, events: &events, received_at, accepted_at });
         };
         (1..=5).for_each(batch);
-        let told: Vec<Span> = std::iter::from_fn(|| listener.try_recv().ok()).collect();
-        assert_eq!(told.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["accept x"; 2]);
-        assert!(told.iter().all(|span| span.parent.is_none()));
+        let spans: Vec<Span> = std::iter::from_fn(|| listener.try_recv().ok()).collect();
+        assert_eq!(spans.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["accept x"; 2]);
+        assert!(spans.iter().all(|span| span.parent.is_none()));
         let none = StepSpans(Spans::default()).begin(PackedEvents::from_parts(1, Default::default()), 0.0);
         assert!(none.traces().is_empty());
         assert!(StepSpans(Spans::new(1, 0.25).0).begin(none, 0.25).traces().is_empty());

@@ -1,7 +1,8 @@
-//! Addresses that bounced or complained are not written to: looked at before every attempt, in memory.
+//! In-memory cache of suppressed addresses, checked before every attempt: addresses that bounced or complained get no
+//! messages.
 //!
-//! What is known is held whole, in some 50 bytes for each address, and brought up to the newest change of the records
-//! before each portion of notifications. As long as nothing changes that is the comparison of two numbers.
+//! The cache is complete, at about 50 bytes per address. It is brought up to the newest change sequence before each
+//! chunk of notifications; without changes that is one comparison.
 
 use std::{
     collections::HashMap,
@@ -17,42 +18,42 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{Changed, Recipient, Records, SuppressionFilter},
+    records::{ChangeKind, Recipient, Records, SuppressionFilter},
 };
 
 use crate::load_work::Loaded;
 
-/// Suppressions that are read at a time.
+/// Suppressions read at a time.
 const PAGE: usize = 5_000;
-/// Changes that are followed at a time.
+/// Changes read at a time.
 const CHANGES: usize = 100;
 
-/// What is known, and by which policy critical notifications pass it.
+/// The cache, and the policy by which critical notifications bypass it.
 pub(crate) struct Suppressions {
     policy: Policy,
-    /// Two hashes of a target make its key; with secrets of the process, so that nobody can choose addresses that meet.
+    /// Two hashes of a target make its key. Their seeds are secrets of the process, which prevents chosen collisions.
     hashers: [RandomState; 2],
-    known: RwLock<Known>,
+    known: RwLock<SuppressionCache>,
     following: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Known {
-    /// What changed up to here is known.
+struct SuppressionCache {
+    /// All changes up to here are in the cache.
     place: ChangeSequence,
     marks: HashMap<u128, Mark>,
 }
 
-/// A suppression that is in force.
+/// A suppression in force.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     cause: Cause,
     ends: Option<Timestamp>,
-    /// Of a device that holds only for one address: the hash of it.
+    /// For a device suppressed at one address only: the hash of that address.
     address: Option<u64>,
 }
 
-/// What a notification is about to be sent to.
+/// Destination of a notification about to be sent.
 pub(crate) struct Destination<'a> {
     pub protocol: &'a Name,
     pub address: &'a str,
@@ -61,23 +62,24 @@ pub(crate) struct Destination<'a> {
 }
 
 impl Suppressions {
-    /// Nothing is known yet.
+    /// An empty cache.
     pub fn new(policy: Policy) -> Self {
         let hashers = [RandomState::new(), RandomState::new()];
         Suppressions { policy, hashers, known: RwLock::default(), following: tokio::sync::Mutex::default() }
     }
 
-    /// What reports make of an address.
+    /// Policy that decides how reports suppress an address.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Whether nothing is suppressed, as is usual.
+    /// Whether nothing is suppressed, which is the usual case.
     fn is_empty(&self) -> bool {
         self.known.read().marks.is_empty()
     }
 
-    /// Why nothing may go there, if so: the heaviest cause. Notifications of critical classes pass some, as the policy says.
+    /// The most severe cause why this destination is suppressed. Notifications of critical classes bypass some
+    /// causes, as the policy says.
     pub fn cause(&self, to: &Destination<'_>, critical: bool, now: Timestamp) -> Option<Cause> {
         let known = self.known.read();
         let address = canonical(to.protocol, to.address);
@@ -90,7 +92,7 @@ impl Suppressions {
         by_address.into_iter().chain(by_device).filter(holds).map(|mark| mark.cause).max()
     }
 
-    /// The same for a notification that would go to a device.
+    /// Like `cause`, for a notification and a device.
     pub fn of(
         &self,
         loaded: &Loaded,
@@ -110,13 +112,13 @@ impl Suppressions {
             subscriber: &recipient.id,
             device: name,
         };
-        self.cause(&to, loaded.conduct.critical, now)
+        self.cause(&to, loaded.delivery_policy.critical, now)
     }
 
-    /// Learns of what changed since it was last asked.
+    /// Applies the changes since the last call.
     ///
     /// # Errors
-    /// The records failed; nothing may be sent before they answer.
+    /// The records failed; nothing may be sent until they answer.
     pub async fn follow(&self, records: &dyn Records) -> Result<(), StoreError> {
         if records.newest_suppression() <= self.known.read().place {
             return Ok(());
@@ -134,25 +136,25 @@ impl Suppressions {
             };
             let Some(last) = changes.last().map(|last| last.sequence) else { return Ok(()) };
             for change in changes {
-                let Changed::Suppressions(targets) = change.what else { continue };
+                let ChangeKind::Suppressions(targets) = change.what else { continue };
                 for target in targets {
-                    // As it is now, which is at least as new as the change.
+                    // The current state, which is at least as new as the change.
                     let found = records.suppression(&target).await?;
                     self.put(&mut self.known.write(), &target, found);
                 }
             }
             let mut known = self.known.write();
             known.place = last;
-            metrics::gauge!("deliver_suppressions").set(known.marks.len() as f64);
+            metrics::gauge!("tocsin_deliver_suppressions").set(known.marks.len() as f64);
         }
     }
 
-    /// Reads all that is known.
+    /// Reads all suppressions.
     ///
     /// # Errors
     /// The records failed.
     pub async fn load(&self, records: &dyn Records) -> Result<(), StoreError> {
-        let mut fresh = Known { place: *records.newest_change().borrow(), ..Known::default() };
+        let mut fresh = SuppressionCache { place: *records.newest_change().borrow(), ..SuppressionCache::default() };
         let filter = SuppressionFilter { in_force: Some(true), ..SuppressionFilter::all(Timestamp(i64::MIN)) };
         let mut after: Option<Target> = None;
         loop {
@@ -166,14 +168,14 @@ impl Suppressions {
                 break;
             }
         }
-        metrics::gauge!("deliver_suppressions").set(fresh.marks.len() as f64);
+        metrics::gauge!("tocsin_deliver_suppressions").set(fresh.marks.len() as f64);
         *self.known.write() = fresh;
         Ok(())
     }
 
-    fn put(&self, known: &mut Known, target: &Target, found: Option<Suppression>) {
+    fn put(&self, known: &mut SuppressionCache, target: &Target, found: Option<Suppression>) {
         let key = match target {
-            // Again in the form in which it is compared: a version before may have stored it in another.
+            // Canonicalized again: an earlier version may have stored the address in another form.
             Target::Address { protocol, address } => self.address_key(protocol, &canonical(protocol, address)),
             Target::Device { subscriber, device } => self.device_key(subscriber, device),
         };
@@ -208,8 +210,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_changes_is_known_at_the_next_look() {
-        let records = MemoryRecords::with_feed_kept(10).expect("records in memory");
+    async fn changes_are_applied_before_the_next_check() {
+        let records = MemoryRecords::with_changes_kept(10).expect("records in memory");
         let suppressions = Suppressions::new(Policy::default());
         suppressions.load(&records).await.expect("loaded");
         let now = Timestamp::from_millis(1);
@@ -244,7 +246,7 @@ mod tests {
             report(Target::address(&mail, reported), None, Cause::HardBounce).await;
             assert_eq!(cause(device, false).await, Some(Cause::HardBounce), "{device} {reported}");
         }
-        // As a version before stored it.
+        // As an earlier version stored it.
         let former = Target::Address { protocol: mail.clone(), address: "z@müller.example".to_owned() };
         report(former, None, Cause::HardBounce).await;
         assert_eq!(cause("z@xn--mller-kva.example", false).await, Some(Cause::HardBounce));

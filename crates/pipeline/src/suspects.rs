@@ -1,13 +1,13 @@
-//! Poison work: what was under way when the process crashed is counted over restarts, and set aside.
+//! Poison-message protection: work that was in progress when the process crashed is counted across restarts, and set
+//! aside after too many crashes.
 //!
-//! Matching an event batch or delivering a work item may end the process: a stack overflow, an abort of a library, the
-//! kernel's out-of-memory killer. After a restart it would do so again. While it is under way, its id is in a slot of a
-//! small file. After a crash all that was under way is suspected: each suspect runs while no other does, so that one that
-//! did not cause the crash is cleared, and only the one that did is counted again. After `CRASHES_MAX` crashes it is set
-//! aside.
+//! Matching an event batch or delivering a work item may crash the process: a stack overflow, an abort in a library,
+//! or the kernel's out-of-memory killer. After a restart it would crash again. While work is in progress, its id is
+//! in a slot of a small file. After a crash all work in progress is suspected. Suspects run one at a time, so that
+//! each innocent one is cleared and only the culprit is counted again. After `CRASHES_MAX` crashes it is set aside.
 //!
-//! The slots are written without a sync: a crash of the process does not lose what the kernel has, and nothing is suspected
-//! after the machine was started anew, nor after a shutdown.
+//! The slots are written without fsync: a crash of the process does not lose data held by the kernel. Nothing is
+//! suspected after a reboot or an orderly shutdown.
 
 use std::{
     collections::BTreeMap,
@@ -23,21 +23,21 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::id::{EventBatchId, Name, WorkItemId};
 use tokio::sync::OwnedMutexGuard;
 
-/// So many crashes in a row set work aside. A process that is killed again and again from outside looks the same as one that
-/// its work crashes, and a suspect is under way soon after each start, so the bound is high. Tests reach it sooner.
+/// Crashes in a row after which work is set aside. Repeated kills from outside look like crashes caused by the work,
+/// and suspects run soon after each start, so the limit is high. Tests use a lower one.
 pub(crate) const CRASHES_MAX: u32 = if cfg!(test) { 3 } else { 100 };
-/// From so many crashes on, the work items of one window of a digest run one by one.
+/// Number of crashes from which on the work items of one digest window run one by one.
 pub(crate) const CRASHES_APART: u32 = 2;
 
-/// Work that is noted at the same time; more is not.
+/// Maximum number of tracked work in progress; more is not tracked.
 const SLOTS: u16 = 4_096;
-/// The id, and which kind of work.
+/// Size of a slot: the id, and the kind of work.
 const SLOT_BYTES: usize = 9;
-/// The boot of the machine during which the slots were written, before them.
+/// Size of the boot id of the machine, which precedes the slots.
 const BOOT_BYTES: usize = 64;
-/// Suspects that are remembered; of more, those with the lowest numbers are forgotten.
+/// Maximum number of suspects; beyond it, those with the lowest numbers are dropped.
 const KNOWN_MAX: usize = 10_000;
-/// Of many suspects, those that are cleared before the file is written anew: work that is done has no second run.
+/// Cleared suspects after which the file is rewritten: finished work does not run again.
 const CLEARED_UNWRITTEN_MAX: usize = 64;
 
 /// Files in the data folder.
@@ -47,9 +47,9 @@ const KNOWN_FILE: &str = "pipeline.suspects";
 /// Work that may crash the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Work {
-    /// An event batch is matched.
+    /// Matching of an event batch.
     Events(EventBatchId),
-    /// A work item is delivered.
+    /// Delivery of a work item.
     Item(WorkItemId),
 }
 
@@ -57,13 +57,13 @@ pub(crate) enum Work {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Suspect {
-    /// Crashes in a row while it was under way.
+    /// Crashes in a row while it was in progress.
     crashes: u32,
-    /// The application, once it is set aside.
+    /// Application, once the work is set aside.
     application: Option<Name>,
 }
 
-/// The suspects as they are written.
+/// Suspects as stored.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Written {
@@ -76,7 +76,7 @@ struct State {
     free: Vec<u16>,
     known: BTreeMap<Work, Suspect>,
     cleared: usize,
-    /// Nothing is written any more: the process ends in good order, or, in a test, as in a crash.
+    /// Writing has stopped: orderly shutdown, or, in a test, a crash.
     is_closed: bool,
 }
 
@@ -108,7 +108,7 @@ impl Suspects {
                 tracing::warn!(?work, crashes, "the process crashed while this was under way; it runs alone");
             }
         }
-        metrics::gauge!("pipeline_suspects").set(state.known.len() as f64);
+        metrics::gauge!("tocsin_pipeline_suspects").set(state.known.len() as f64);
         let suspects =
             Suspects { slots, known_path: folder.join(KNOWN_FILE), state: Mutex::new(state), alone: Arc::default() };
         suspects.write_known(&suspects.state.lock());
@@ -135,7 +135,7 @@ impl Suspects {
         Alone(Arc::new(self.alone.clone().lock_owned().await))
     }
 
-    /// Notes that work is under way, until what it gives is dropped.
+    /// Marks work as in progress until the result is dropped.
     pub fn enter(self: &Arc<Self>, work: Work, alone: Option<&Alone>) -> UnderWay {
         let slot = self.state.lock().free.pop();
         if let Some(slot) = slot {
@@ -144,7 +144,7 @@ impl Suspects {
         UnderWay { suspects: self.clone(), work, slot, alone: alone.cloned() }
     }
 
-    /// An event batch is set aside for good, until its application is matched again.
+    /// Sets an event batch aside permanently, until its application is matched again.
     pub fn set_aside(&self, id: EventBatchId, application: &Name) {
         let mut state = self.state.lock();
         if let Some(known) = state.known.get_mut(&Work::Events(id)) {
@@ -153,7 +153,7 @@ impl Suspects {
         }
     }
 
-    /// The event batches of an application that were set aside are not suspected any more: an operator tries again.
+    /// Removes the suspicion from an application's batches: an operator tries again.
     pub fn forget(&self, application: &Name) {
         let mut state = self.state.lock();
         let before = state.known.len();
@@ -163,7 +163,7 @@ impl Suspects {
         }
     }
 
-    /// The process ends in good order: what is under way is not suspected.
+    /// Orderly shutdown: work in progress is not suspected.
     pub fn close(&self) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.is_closed, true)
@@ -174,13 +174,13 @@ impl Suspects {
         }
     }
 
-    /// As a crash leaves it: nothing is written any more.
+    /// Simulates a crash: nothing is written any more.
     #[cfg(test)]
     pub fn crash(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// Work went well.
+    /// Clears a suspect that ran without a crash.
     fn clear(&self, work: Work) {
         let mut state = self.state.lock();
         if state.known.is_empty() || state.known.remove(&work).is_none() {
@@ -213,7 +213,7 @@ impl Suspects {
     }
 
     fn write_known(&self, state: &State) {
-        metrics::gauge!("pipeline_suspects").set(state.known.len() as f64);
+        metrics::gauge!("tocsin_pipeline_suspects").set(state.known.len() as f64);
         if self.slots.is_none() || state.is_closed {
             return;
         }
@@ -225,16 +225,16 @@ impl Suspects {
             };
         }
         if let Err(error) = write(&self.known_path, &written) {
-            tracing::warn!(%error, file = KNOWN_FILE, "suspects cannot be remembered");
+            tracing::warn!(%error, file = KNOWN_FILE, "suspects cannot be stored");
         }
     }
 }
 
-/// The right of one suspect to run; those of one job share it.
+/// Permission of one suspect to run; work items of one job share it.
 #[derive(Clone)]
 pub(crate) struct Alone(#[allow(dead_code)] Arc<OwnedMutexGuard<()>>);
 
-/// Work is under way.
+/// Marks work in progress.
 #[must_use]
 pub(crate) struct UnderWay {
     suspects: Arc<Suspects>,
@@ -244,7 +244,7 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    /// It is done, without a crash.
+    /// The work ended without a crash.
     pub fn done(self) {
         self.suspects.clear(self.work);
     }
@@ -261,7 +261,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Opens the slots, empties them, and gives the suspects of before with what was under way counted.
+/// Opens and empties the slots. Returns the earlier suspects, with the work in progress counted.
 fn read(folder: &Path) -> io::Result<(File, BTreeMap<Work, Suspect>)> {
     let path = folder.join(SLOTS_FILE);
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -270,7 +270,7 @@ fn read(folder: &Path) -> io::Result<(File, BTreeMap<Work, Suspect>)> {
     Read::by_ref(&mut file).take(most as u64).read_to_end(&mut bytes)?;
     let mut known = read_known(&folder.join(KNOWN_FILE))?;
     let boot = boot();
-    // After another start of the machine, what the file says may be from long before.
+    // After a reboot the content of the file may be old.
     if bytes.len() > BOOT_BYTES && bytes[..BOOT_BYTES] == boot {
         for slot in bytes[BOOT_BYTES..].chunks_exact(SLOT_BYTES) {
             let id = u64::from_le_bytes(slot[..8].try_into().expect("eight bytes"));
@@ -292,7 +292,7 @@ fn read(folder: &Path) -> io::Result<(File, BTreeMap<Work, Suspect>)> {
     Ok((file, known))
 }
 
-/// A file that cannot be understood is as none: it only says whom to suspect.
+/// An unreadable file counts as missing: it only lists suspects.
 fn read_known(path: &Path) -> io::Result<BTreeMap<Work, Suspect>> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -315,7 +315,7 @@ fn write(path: &Path, written: &Written) -> io::Result<()> {
     std::fs::rename(new, path)
 }
 
-/// The id of the machine's boot, padded; all zero where the system does not say.
+/// Boot id of the machine, padded; all zero where the system has none.
 fn boot() -> [u8; BOOT_BYTES] {
     let mut boot = [0; BOOT_BYTES];
     let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -335,7 +335,7 @@ mod tests {
     const ITEM: Work = Work::Item(WorkItemId(7));
 
     #[test]
-    fn a18_only_what_is_under_way_at_each_crash_is_set_aside() {
+    fn a18_only_work_in_progress_at_each_crash_is_set_aside() {
         let folder = tempfile::tempdir().expect("a folder");
         let suspects = Suspects::open(folder.path());
         let all = [POISON, GOOD, ITEM].map(|work| suspects.enter(work, None));
@@ -344,7 +344,7 @@ mod tests {
         for crashes in 1..CRASHES_MAX {
             let suspects = Suspects::open(folder.path());
             assert_eq!(suspects.crashes(POISON), crashes);
-            // The others are cleared, each by itself.
+            // The others are cleared one by one.
             for work in [GOOD, ITEM] {
                 assert_eq!(suspects.crashes(work), u32::from(crashes == 1));
                 suspects.enter(work, None).done();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a18_a_shutdown_and_what_was_given_back_suspect_nothing() {
+    fn a18_a_shutdown_and_released_work_suspect_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let suspects = Suspects::open(folder.path());
         drop(suspects.enter(GOOD, None));
@@ -378,7 +378,7 @@ mod tests {
         drop(under_way);
         let suspects = Suspects::open(folder.path());
         assert_eq!([GOOD, POISON].map(|work| suspects.crashes(work)), [0, 0]);
-        // Given back it is still suspected, and done it is not.
+        // After a release it is still suspected; after completion it is not.
         let under_way = suspects.enter(POISON, None);
         suspects.crash();
         drop(under_way);
@@ -388,7 +388,7 @@ mod tests {
         suspects.enter(POISON, None).done();
         assert_eq!(suspects.crashes(POISON), 0);
         drop(suspects);
-        // Files that are damaged, of another boot or unreadable suspect nothing.
+        // Files that are damaged, unreadable or of another boot suspect nothing.
         std::fs::write(folder.path().join(KNOWN_FILE), b"half").expect("written");
         std::fs::write(folder.path().join(SLOTS_FILE), [7; BOOT_BYTES + 3 * SLOT_BYTES]).expect("written");
         assert_eq!(Suspects::open(folder.path()).crashes(Work::Events(EventBatchId(0x0707_0707_0707_0707))), 0);

@@ -1,6 +1,7 @@
-//! What an operator has switched off: kept by the journal, known to all steps at once, and over restarts.
+//! Components that an operator has switched off: stored in the journal, effective in all steps at once and across
+//! restarts.
 //!
-//! Nothing is broken off: what is begun is finished first, and until then the switch is pending.
+//! Work in progress is finished first; until then the switch is pending.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,20 @@ use tocsin_store::{
 };
 use tokio::sync::watch;
 
-/// Something that is switched off, and how far that has come.
+/// A switched-off component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switched {
     /// The switch.
     pub switch: Switch,
-    /// Whether something that was begun before is still under way.
+    /// Whether work begun before is still in progress.
     pub pending: bool,
 }
 
-/// All that is switched off.
+/// All switches.
 pub(crate) struct Switches {
     off: Mutex<BTreeMap<Component, Switch>>,
     changes: watch::Sender<u64>,
-    /// The count of quanta of an application that are not committed yet.
+    /// Number of quanta in progress, by application.
     matching: Mutex<BTreeMap<Name, usize>>,
 }
 
@@ -36,49 +37,49 @@ impl Default for Switches {
 }
 
 impl Switches {
-    /// Reads what the journal keeps.
+    /// Loads the switches from the journal.
     pub async fn load(&self, journal: &dyn Journal) -> Result<(), StoreError> {
         let kept = journal.switches().await?;
         *self.off.lock() = kept.into_iter().map(|switch| (switch.component.clone(), switch)).collect();
-        self.tell();
+        self.notify();
         Ok(())
     }
 
-    /// Switches something off that the journal keeps as such already.
+    /// Switches a component off. The caller has already stored the switch.
     pub fn put(&self, switch: Switch) {
-        tracing::warn!(component = %switch.component, state = switch.state.word(), by = switch.by, reason = switch.reason, "something is switched off");
+        tracing::warn!(component = %switch.component, state = switch.state.word(), by = switch.by, reason = switch.reason, "a component is switched off");
         self.off.lock().insert(switch.component.clone(), switch);
-        self.tell();
+        self.notify();
     }
 
-    /// Switches something on.
+    /// Switches a component on.
     pub fn remove(&self, component: &Component) -> bool {
         let was_off = self.off.lock().remove(component).is_some();
         if was_off {
-            tracing::info!(%component, "something is switched on again");
-            self.tell();
+            tracing::info!(%component, "a component is switched on again");
+            self.notify();
         }
         was_off
     }
 
-    fn tell(&self) {
-        metrics::gauge!("pipeline_switched_off").set(self.off.lock().len() as f64);
+    fn notify(&self) {
+        metrics::gauge!("tocsin_pipeline_switched_off").set(self.off.lock().len() as f64);
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Each receiver wakes up when something is switched after its last look.
+    /// Subscribes to changes of switches.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Everything that is off, by its text.
+    /// All switches, by text.
     pub fn list(&self) -> Vec<Switch> {
         let mut all: Vec<Switch> = self.off.lock().values().cloned().collect();
         all.sort_by_cached_key(|switch| switch.component.to_string());
         all
     }
 
-    /// Why events of a class are not accepted, if they are not.
+    /// Reason why events of a class are not accepted, if they are not.
     pub fn refuse(&self, application: &Name, class: &Name) -> Option<String> {
         let off = self.off.lock();
         if off.is_empty() {
@@ -94,12 +95,12 @@ impl Switches {
         found.map(|switch| format!("`{}` is disabled by {}: {}", switch.component, switch.by, switch.reason))
     }
 
-    /// Whether nothing is matched.
+    /// Whether matching is switched off.
     pub fn holds_matching(&self) -> bool {
         self.off.lock().contains_key(&Component::Role(Role::Match))
     }
 
-    /// The applications whose events and notifications wait.
+    /// Applications whose events and notifications are held.
     pub fn held(&self) -> Vec<Name> {
         let off = self.off.lock();
         let application = |component: &Component| match component {
@@ -109,7 +110,7 @@ impl Switches {
         off.keys().filter_map(application).collect()
     }
 
-    /// Whether work for a channel waits.
+    /// Whether work for a channel is held.
     pub fn holds_delivery(&self, application: &Name, channel: &Name) -> bool {
         self.holds(&[
             Component::Role(Role::Deliver),
@@ -118,7 +119,7 @@ impl Switches {
         ])
     }
 
-    /// Whether a source waits.
+    /// Whether a source is held.
     pub fn holds_source(&self, application: &Name, source: &Name) -> bool {
         self.holds(&[
             Component::Role(Role::Sources),
@@ -132,12 +133,12 @@ impl Switches {
         !off.is_empty() && parts.iter().any(|part| off.contains_key(part))
     }
 
-    /// A quantum of an application is under way.
+    /// Counts a quantum of an application as in progress.
     pub fn begin_matching(&self, application: &Name) {
         *self.matching.lock().entry(application.clone()).or_default() += 1;
     }
 
-    /// A quantum of it is committed or given back.
+    /// Counts a quantum as committed or released.
     pub fn end_matching(&self, application: &Name) {
         let mut matching = self.matching.lock();
         if let Some(count) = matching.get_mut(application) {
@@ -148,12 +149,12 @@ impl Switches {
         }
     }
 
-    /// None of its quanta is under way.
+    /// Resets the count of an application.
     pub fn forget_matching(&self, application: &Name) {
         self.matching.lock().remove(application);
     }
 
-    /// Whether events of an application, or of any, are being matched.
+    /// Whether a quantum of an application, or of any, is in progress.
     pub fn is_matching(&self, application: Option<&Name>) -> bool {
         let matching = self.matching.lock();
         application.map_or(!matching.is_empty(), |name| matching.contains_key(name))

@@ -1,6 +1,10 @@
-//! The clockwork beside the flow: retention in small steps, what ends by itself, and gauges of what waits.
+//! Background upkeep: retention in small steps, expiry, and gauges.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tocsin_model::{
     application::{Application, Retention},
@@ -10,22 +14,23 @@ use tocsin_model::{
 use tocsin_store::{error::StoreError, journal::Cutoffs};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Flow, class_counters::Labels, feeds, options::PipelineOptions};
+use crate::{Flow, Pipeline, class_counters::Labels, feeds, options::PipelineOptions};
 
-/// How long an endpoint is remembered of which nothing is heard.
+/// Retention of endpoints without attempts.
 const ENDPOINTS_KEPT: Duration = Duration::from_secs(60 * 86_400);
-/// Batches that are past their retention are counted up to so many.
+/// Limit when counting the batches past their retention.
 const REMAINING_MAX: usize = 100_000;
 
-/// Removes what is finished and past its retention, every now and then until `stop`. `cutoffs` gives what was finished
-/// before which time is to go, by what the running applications say.
-pub(crate) async fn run(flow: Arc<Flow>, cutoffs: impl Fn(Timestamp) -> Option<Cutoffs>, stop: CancellationToken) {
+/// Removes data past its retention at an interval, until `stop`.
+pub(crate) async fn run(flow: Arc<Flow>, pipeline: Weak<Pipeline>, stop: CancellationToken) {
     let every = Duration::from_secs(flow.options.upkeep_seconds.max(1));
     let mut shown = BTreeMap::new();
     show_subscriptions(&flow, &mut shown).await;
+    end_removed(&flow, &pipeline).await;
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = flow.clock.now();
-        if let Some(cutoffs) = cutoffs(now)
+        end_removed(&flow, &pipeline).await;
+        if let Some(cutoffs) = pipeline.upgrade().map(|pipeline| pipeline.cutoffs(now))
             && let Err(error) = retain(&flow, &cutoffs, &stop).await
         {
             tracing::error!(%error, "finished batches cannot be removed");
@@ -34,20 +39,20 @@ pub(crate) async fn run(flow: Arc<Flow>, cutoffs: impl Fn(Timestamp) -> Option<C
         wake_subscriptions(&flow).await;
         prune_suppressions(&flow).await;
         if let Err(error) = flow.endpoints.prune(&flow, now - ENDPOINTS_KEPT).await {
-            tracing::error!(%error, "endpoints that nobody sends to cannot be forgotten");
+            tracing::error!(%error, "unused endpoints cannot be removed");
         }
         show_subscriptions(&flow, &mut shown).await;
-        metrics::histogram!("upkeep_duration_seconds").record(flow.clock.now().since(now));
+        metrics::histogram!("tocsin_upkeep_duration_seconds").record(flow.clock.now().since(now));
     }
 }
 
-/// What is removed now, if applications are kept for these times.
+/// Cut-off times of retention for these applications.
 pub(crate) fn cutoffs<'a>(
     applications: impl Iterator<Item = &'a Application>,
     options: &PipelineOptions,
     now: Timestamp,
 ) -> Cutoffs {
-    // What is of no running application is kept as long as the longest.
+    // Data of removed applications is kept for the longest retention.
     let mut longest = Retention::default().finished;
     let mut cutoffs = Cutoffs::all(now);
     for application in applications {
@@ -55,15 +60,15 @@ pub(crate) fn cutoffs<'a>(
         let of = |class: &Name| (application.name.clone(), class.clone());
         let events = application.events.keys().map(|class| (of(class), now - application.events_kept(class)));
         cutoffs.events.extend(events);
-        let told = application.notifications.keys();
-        cutoffs.notifications.extend(told.map(|class| (of(class), now - application.notifications_kept(class))));
+        let classes = application.notifications.keys();
+        cutoffs.notifications.extend(classes.map(|class| (of(class), now - application.notifications_kept(class))));
     }
     cutoffs.before = now - longest;
     cutoffs.activity = now - Duration::from_secs(u64::from(options.activity_days) * 86_400);
     cutoffs
 }
 
-/// Removes what is to go, at the hours for it, and shows what then is still there.
+/// Removes data past its retention at the permitted hours, and logs the rest.
 async fn retain(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationToken) -> Result<(), StoreError> {
     let in_hours = || flow.options.may_prune(flow.clock.now());
     let began = in_hours();
@@ -71,15 +76,15 @@ async fn retain(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationToken) -> Res
         prune(flow, cutoffs, in_hours, stop).await?;
     }
     let remaining = flow.journal.prunable(cutoffs, REMAINING_MAX).await?;
-    metrics::gauge!("upkeep_remaining_batches").set(remaining as f64);
+    metrics::gauge!("tocsin_upkeep_remaining_batches").set(remaining as f64);
     if began && remaining > 0 && !in_hours() {
         tracing::warn!(batches = remaining, "the hours of retention ended before all was removed that is past it");
-        metrics::counter!("upkeep_timeouts_total").increment(1);
+        metrics::counter!("tocsin_upkeep_timeouts_total").increment(1);
     }
     Ok(())
 }
 
-/// Removes what is to go, in small steps, for as long as it may. Gives how many batches it were.
+/// Removes data past its retention in small steps, while permitted. Returns the number of batches removed.
 pub(crate) async fn prune(
     flow: &Flow,
     cutoffs: &Cutoffs,
@@ -90,7 +95,7 @@ pub(crate) async fn prune(
     let is_done = loop {
         let count = flow.journal.prune(cutoffs, flow.clock.now(), flow.options.prune_batches).await?;
         removed += count as u64;
-        metrics::counter!("upkeep_removed_batches_total").increment(count as u64);
+        metrics::counter!("tocsin_upkeep_deleted_batches_total").increment(count as u64);
         let is_done = count < flow.options.prune_batches;
         if is_done || stop.is_cancelled() || !goes_on() {
             break is_done;
@@ -101,12 +106,12 @@ pub(crate) async fn prune(
         tracing::info!(batches = removed, "removed finished batches past their retention");
     }
     if is_done {
-        metrics::gauge!("upkeep_retention_ended_timestamp_seconds").set(flow.clock.now().0 as f64 / 1e6);
+        metrics::gauge!("tocsin_upkeep_retention_ended_timestamp_seconds").set(flow.clock.now().0 as f64 / 1e6);
     }
     Ok(removed)
 }
 
-/// Shows the subscriptions of each class. What was shown and is gone is none.
+/// Updates the gauges of subscriptions by class. Gauges of removed classes are set to zero.
 async fn show_subscriptions(flow: &Flow, shown: &mut BTreeMap<Labels, [u64; 3]>) {
     let counts = match flow.records.subscription_counts().await {
         Ok(counts) => counts,
@@ -124,13 +129,13 @@ async fn show_subscriptions(flow: &Flow, shown: &mut BTreeMap<Labels, [u64; 3]>)
         for (state, count) in [("enabled", enabled), ("disabled", disabled)] {
             let [application, class] = class.clone();
             let labels = [application, class, ("state", state.to_owned())];
-            metrics::gauge!("records_class_subscriptions", &labels).set(*count as f64);
+            metrics::gauge!("tocsin_records_class_subscriptions", &labels).set(*count as f64);
         }
-        metrics::counter!("records_class_subscriptions_added_total", class).absolute(*added);
+        metrics::counter!("tocsin_records_class_subscriptions_added_total", class).absolute(*added);
     }
 }
 
-/// Who was snoozed until now is matched again.
+/// Enables subscriptions whose snooze has ended.
 async fn wake_subscriptions(flow: &Flow) {
     let most = flow.options.prune_batches;
     loop {
@@ -138,6 +143,23 @@ async fn wake_subscriptions(flow: &Flow) {
             Ok(count) if count == most => tokio::task::yield_now().await,
             Ok(_) => return,
             Err(error) => return tracing::error!(%error, "subscriptions that were snoozed cannot be woken"),
+        }
+    }
+}
+
+/// Ends the work of applications that are not in the records: a crash interrupted their removal.
+async fn end_removed(flow: &Flow, pipeline: &Weak<Pipeline>) {
+    let open = match flow.journal.open_applications().await {
+        Ok(open) => open,
+        Err(error) => return tracing::error!(%error, "applications with open work cannot be listed"),
+    };
+    for name in open {
+        let Some(pipeline) = pipeline.upgrade() else { return };
+        if pipeline.application(&name).is_some() {
+            continue;
+        }
+        if let Err(error) = pipeline.end_removed(&name).await {
+            tracing::error!(application = %name, %error, "the work of a removed application cannot be ended");
         }
     }
 }
@@ -158,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_class_has_its_time_and_events_stay_as_long_as_what_tells_of_them() {
+    fn each_class_has_its_retention_and_events_stay_as_long_as_their_notifications() {
         let text = "
             application: stock
             events: { trade: { fields: { price: number }, retention: 1h }, quote: { fields: { price: number } } }

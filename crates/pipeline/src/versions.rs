@@ -1,4 +1,4 @@
-//! Versions of applications, compiled when first asked for: old batches are read by the version that packed them.
+//! Cache of compiled application versions: an old batch is read by the version that packed it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,10 +11,10 @@ use tocsin_store::{error::StoreError, records::Records};
 
 use crate::compile::Compiled;
 
-/// Most versions kept, beside those in use elsewhere.
+/// Maximum number of cached versions, beside those in use elsewhere.
 const KEPT: usize = 64;
 
-/// Gives versions by name and number.
+/// Compiled versions by name and number.
 pub struct Versions {
     records: Arc<dyn Records>,
     environment: Environment,
@@ -26,7 +26,7 @@ impl Versions {
         Versions { records, environment, kept: Mutex::new(BTreeMap::new()) }
     }
 
-    /// One version, or `None` if there is none or it can no longer be compiled (which is logged).
+    /// Returns a version; `None` if it does not exist or cannot be compiled any more (which is logged).
     ///
     /// # Errors
     /// The records fail.
@@ -55,12 +55,12 @@ impl Versions {
         }
     }
 
-    /// Remembers a version that was compiled elsewhere.
+    /// Adds a version that was compiled elsewhere.
     pub(crate) fn keep(&self, compiled: Arc<Compiled>) {
         let mut kept = self.kept.lock();
         let newest = (compiled.application.name.clone(), compiled.version);
         kept.insert(newest.clone(), compiled);
-        // Those in use elsewhere stay: they cost nothing here, and compiling them for every batch would.
+        // Versions in use elsewhere cost nothing extra here, and compiling them for every batch would.
         while kept.len() > KEPT
             && let Some(unused) = kept.iter().find(|(key, held)| **key != newest && Arc::strong_count(held) == 1)
         {
@@ -69,7 +69,7 @@ impl Versions {
         }
     }
 
-    /// The environment in which definitions are read.
+    /// Environment in which definitions are read.
     pub fn environment(&self) -> &Environment {
         &self.environment
     }

@@ -1,5 +1,4 @@
-//! Looks subscribers up as the rules of an application see them: to which audiences they belong, and the values of what
-//! rules read of them.
+//! Reads subscribers as the rules of an application see them: their audiences, and the attributes that rules read.
 
 use tocsin_matching::{
     rule::{Memberships, RuleSet},
@@ -8,11 +7,11 @@ use tocsin_matching::{
 use tocsin_model::id::{ChangeSequence, SubscriberNumber};
 use tocsin_store::{error::StoreError, records::Records};
 
-/// The subscribers as they were at a place of the change feed, one for each number. Asks the records for nothing that no
-/// rule asks for. Of one that was not there nothing is known.
+/// Returns the subscribers at a change sequence, one per number. Reads only the attributes that rules use. A
+/// subscriber that did not exist has an empty view.
 ///
 /// # Errors
-/// `Missing` if the feed does not reach back to the place.
+/// `Missing` if the change feed does not reach back to the sequence.
 pub async fn view_subscribers(
     records: &dyn Records,
     rules: &RuleSet,

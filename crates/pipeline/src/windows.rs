@@ -1,5 +1,4 @@
-//! The windows in which notifications of one channel are gathered for their digests: which are open, and which have
-//! notifications on their way into them that are not yet stored.
+//! Digest windows of a channel: the open windows, and the notifications being added to them that are not stored yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,30 +11,30 @@ use tokio::sync::{Notify, OnceCell};
 
 use crate::digest::GroupKey;
 
-/// Most windows that are remembered to have been opened by a first notification. Beyond it those that are over are
-/// forgotten, and if none is, each notification has a window of its own.
+/// Maximum number of tracked windows opened by a first notification. Beyond it, expired ones are dropped; if none is
+/// expired, each notification has a window of its own.
 const OPEN_MAX: usize = 4_000_000;
 
 /// The windows of one channel.
 #[derive(Default)]
 pub(crate) struct Windows {
-    /// Those that a first notification opened, by what their digests have in common.
+    /// Open windows by grouping key.
     open: Mutex<HashMap<GroupKey, Timestamp>>,
-    /// How many work items have notifications for a window that are not stored yet.
+    /// Number of work items with unstored notifications, by window.
     placing: Mutex<BTreeMap<Timestamp, usize>>,
     placed: Notify,
-    /// Set once `open` knows what was gathered before the process began.
+    /// Set once `open` holds the windows from before the process began.
     pub recovered: OnceCell<()>,
 }
 
-/// Keeps a window from being told, as long as something for it is not stored.
+/// Holds a window closed for sending while a notification for it is not stored.
 pub(crate) struct Placing {
     windows: Arc<Windows>,
     window: Timestamp,
 }
 
 impl Windows {
-    /// The end of the window of these that is open, or else of the one that `end` opens.
+    /// Returns the end of the open window of this key, or opens one that ends at `end`.
     pub fn place<E>(
         &self,
         key: GroupKey,
@@ -56,23 +55,23 @@ impl Windows {
         Ok(end)
     }
 
-    /// Notes a window that was open before the process began.
+    /// Restores a window from before the process began.
     pub fn recover(&self, key: GroupKey, end: Timestamp) {
         self.open.lock().insert(key, end);
     }
 
-    /// Forgets the windows that are over.
+    /// Drops the expired windows.
     pub fn close(&self, now: Timestamp) {
         self.open.lock().retain(|_, end| *end > now);
     }
 
-    /// Something is on its way into a window.
+    /// Registers a notification that is being added to a window.
     pub fn placing(self: &Arc<Self>, window: Timestamp) -> Placing {
         *self.placing.lock().entry(window).or_default() += 1;
         Placing { windows: self.clone(), window }
     }
 
-    /// Waits until all that is on its way into a window is stored.
+    /// Waits until all notifications for a window are stored.
     pub async fn settled(&self, window: Timestamp) {
         loop {
             let mut placed = std::pin::pin!(self.placed.notified());
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_window_waits_for_what_is_on_its_way() {
+    async fn a_window_waits_for_notifications_that_are_not_stored() {
         let windows = Arc::new(Windows::default());
         let (one, other) = (windows.placing(Timestamp(5)), windows.placing(Timestamp(5)));
         let settled =

@@ -1,4 +1,4 @@
-//! Stories of what is kept of events, and of rules that read it: whatever dies in between, the same is told.
+//! Scenarios of chronicles (per-key aggregates) and rules that read them: crashes do not change the notifications.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 use expect_test::expect;
 use tocsin_pipeline::PipelineOptions;
 use tocsin_store::journal::Journal;
-use tocsin_testkit::{Moment, Scenario, check};
+use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const PRICES: &str = r#"
 application: prices
@@ -125,7 +125,7 @@ channels:
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn a_query_of_another_class_joins_with_what_is_kept_at_its_place() {
+async fn a_query_of_another_class_joins_with_the_aggregate_at_its_position() {
     check(
         VALUES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -160,7 +160,7 @@ async fn a_query_of_another_class_joins_with_what_is_kept_at_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_at_any_write_changes_nothing_in_what_a_query_joins_with() {
+async fn a_crash_at_any_write_does_not_change_the_join_of_a_query() {
     const STORY: &str = r#"
         08:00:00 subscriber alice email=alice@example.org
         08:00:00 subscribe alice holding {"symbol": "A", "units": 1}
@@ -170,15 +170,15 @@ async fn a_crash_at_any_write_changes_nothing_in_what_a_query_joins_with() {
         09:10:00 event bell {"name": "two"}
         09:30:00 event bell {"name": "three"}"#;
     let expected = ["one: 10.0 after 1", "two: 11.0 after 2", "three: 11.0 after 0"].map(str::to_owned);
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[VALUES]).await;
             scenario.die_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
-            let told = |line: &str| line.split_whitespace().skip(4).take(4).collect::<Vec<_>>().join(" ");
-            let told: BTreeSet<String> = seen.lines().filter(|line| line.contains("-> delivered")).map(told).collect();
-            assert_eq!(told, BTreeSet::from(expected.clone()), "{moment:?} write {writes}\n{seen}");
+            let sent = |line: &str| line.split_whitespace().skip(4).take(4).collect::<Vec<_>>().join(" ");
+            let sent: BTreeSet<String> = seen.lines().filter(|line| line.contains("-> delivered")).map(sent).collect();
+            assert_eq!(sent, BTreeSet::from(expected.clone()), "{moment:?} write {writes}\n{seen}");
             if !scenario.has_died() {
                 break;
             }
@@ -188,9 +188,9 @@ async fn a_crash_at_any_write_changes_nothing_in_what_a_query_joins_with() {
     }
 }
 
-/// Random prices and bells, with crashes between them: what the query joins with is what the events before it come to.
+/// Random prices and bells with crashes: the query joins with the aggregate of all events before.
 #[tokio::test(start_paused = true)]
-async fn what_a_query_joins_with_agrees_with_all_events_before() {
+async fn the_join_of_a_query_equals_the_aggregate_of_all_earlier_events() {
     let environment = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seed = environment("SEED").unwrap_or(20_270_105);
     for case in 0..environment("CASES").unwrap_or(3) {
@@ -231,17 +231,17 @@ async fn what_a_query_joins_with_agrees_with_all_events_before() {
         }
         let options = PipelineOptions { match_shards: [1, 4][random.usize(0..2)], ..PipelineOptions::default() };
         let seen = Scenario::with(&[VALUES], options).await.run_and_wait(&script, Duration::from_secs(3600)).await;
-        let told =
+        let sent =
             seen.lines().filter_map(|line| line.strip_suffix(" -> delivered")?.split_once(": ")?.1.to_owned().into());
-        let mut told: Vec<String> = told.collect();
-        told.sort();
+        let mut sent: Vec<String> = sent.collect();
+        sent.sort();
         expected.sort();
-        assert_eq!(told, expected, "SEED={seed}\n{script}\n{seen}");
+        assert_eq!(sent, expected, "SEED={seed}\n{script}\n{seen}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_new_high_of_the_day_is_told() {
+async fn only_a_new_high_of_the_day_makes_a_notification() {
     check(
         &prices(DAY, ""),
         r#"08:00 subscriber alice email=alice@example.org
@@ -301,7 +301,7 @@ async fn changes_by_a_percentage_and_repetitions_are_rules_of_one_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_by_schedule_reads_what_events_saw_when_they_came() {
+async fn a_scheduled_rule_reads_the_aggregates_of_the_time_of_each_event() {
     let rules = "    every: 1h";
     check(
         &prices(DAY, rules),
@@ -322,7 +322,7 @@ async fn a_rule_by_schedule_reads_what_events_saw_when_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_rule_remembers_may_speak_of_chronicles() {
+async fn rule_state_may_depend_on_chronicles() {
     let state =
         "    per: event.symbol\n    rearm: event.symbol == sub.symbol && event.price < chronicle.day.low.before";
     check(
@@ -340,7 +340,7 @@ async fn what_a_rule_remembers_may_speak_of_chronicles() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_version_goes_on_with_what_means_the_same() {
+async fn a_new_version_keeps_the_chronicles_whose_definition_is_unchanged() {
     let week = DAY.replace("every: day", "every: week");
     let more = DAY.replace("by: symbol", "keys: 7, by: symbol");
     let none = PRICES
@@ -382,22 +382,22 @@ const STORY: &str = r#"
     09:30:00 event price {"symbol": "A", "price": 13} {"symbol": "A", "price": 14}"#;
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_at_any_write_changes_nothing_in_what_is_told() {
+async fn a_crash_at_any_write_does_not_change_the_notifications() {
     let expected = BTreeSet::from(["A 11.0 10.0)", "A 12.0 11.0)", "A 13.0 12.0)", "A 14.0 13.0)"].map(str::to_owned));
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[&prices(DAY, "")]).await;
             scenario.die_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
-            let mut told: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+            let mut sent: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
             for line in seen.lines().filter(|line| line.contains("-> delivered")) {
                 let words: Vec<&str> = line.split_whitespace().collect();
-                told.entry(format!("{} {} {}", words[4], words[5], words[7])).or_default().insert(words[3]);
+                sent.entry(format!("{} {} {}", words[4], words[5], words[7])).or_default().insert(words[3]);
             }
             let context = format!("{moment:?} write {writes}\n{seen}");
-            assert_eq!(told.keys().cloned().collect::<BTreeSet<_>>(), expected, "{context}");
-            assert!(told.values().all(|ids| ids.len() == 1), "told under several ids: {context}");
+            assert_eq!(sent.keys().cloned().collect::<BTreeSet<_>>(), expected, "{context}");
+            assert!(sent.values().all(|ids| ids.len() == 1), "sent under several ids: {context}");
             if !scenario.has_died() {
                 break;
             }
@@ -407,9 +407,9 @@ async fn a_crash_at_any_write_changes_nothing_in_what_is_told() {
     }
 }
 
-/// The example, as its README tells it.
+/// The example of the README.
 #[tokio::test(start_paused = true)]
-async fn the_example_tells_of_highs_and_jumps() {
+async fn the_example_notifies_of_highs_and_jumps() {
     let definition = include_str!("../../../examples/ticker/application.yaml").replace("${SMTP_PORT:-2525}", "2525");
     let trades: Vec<&str> = include_str!("../../../examples/ticker/samples/trades.ndjson").lines().collect();
     let script = format!(

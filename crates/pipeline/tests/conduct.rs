@@ -1,15 +1,15 @@
-//! Stories of when and how notifications are told: together, at whose hours, by whose wish.
+//! Scenarios of the delivery policy: digests, send hours and preferences.
 
 use std::time::Duration;
 
 use expect_test::expect;
 use tocsin_pipeline::PipelineOptions;
 use tocsin_store::journal::Journal;
-use tocsin_testkit::{Moment, Scenario, check};
+use tocsin_testkit::{CrashPoint, Scenario, check};
 
-/// Quakes, with what is to be said of the class of their notifications.
-fn quakes(conduct: &str) -> String {
-    let subject = if conduct.contains("digest") {
+/// Quakes, with options of the notification class.
+fn quakes(delivery_policy: &str) -> String {
+    let subject = if delivery_policy.contains("digest") {
         "{% for quake in digest.items %}{{ quake.place }} {{ quake.magnitude }}, {% endfor %}{{ digest.count }} in all\
          {% if digest.more %}, and {{ digest.more }} more{% endif %}"
     } else {
@@ -25,7 +25,7 @@ subscriptions:
 notifications:
   alert:
     fields: {{ magnitude: number, place: string, region: string }}
-    {conduct}
+    {delivery_policy}
     content: {{ templates: {{ base: {{ subject: "{subject}" }} }} }}
 rules:
   strong: {{ on: quake, subscription: nearby, when: event.magnitude >= sub.magnitude, notify: alert }}
@@ -37,7 +37,7 @@ channels:
 }
 
 #[tokio::test(start_paused = true)]
-async fn quiet_hours_hold_what_comes_until_they_end() {
+async fn quiet_hours_hold_notifications_until_they_end() {
     check(
         &quakes(""),
         r#"08:00 subscriber alice email=alice@example.org zone=Europe/Vienna
@@ -64,7 +64,7 @@ async fn quiet_hours_hold_what_comes_until_they_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_expires_in_quiet_hours_is_not_sent_after_them() {
+async fn a_notification_that_expires_in_quiet_hours_is_not_sent() {
     check(
         &quakes("expires_after: 2h"),
         r#"08:00 subscriber alice email=alice@example.org
@@ -101,7 +101,7 @@ async fn a_retry_waits_for_the_end_of_quiet_hours_and_is_no_attempt_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_critical_knows_no_quiet_hours_and_no_wishes() {
+async fn critical_notifications_ignore_quiet_hours_and_preferences() {
     check(
         &quakes("critical: true"),
         r#"08:00 subscriber alice email=alice@example.org
@@ -134,7 +134,7 @@ async fn send_hours_are_by_the_subscribers_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn subscribers_choose_what_they_are_told_and_by_which_channel() {
+async fn subscribers_choose_notification_classes_and_channels() {
     check(
         &quakes(""),
         r#"08:00 subscriber alice email=alice@example.org sms=+431
@@ -160,7 +160,7 @@ async fn subscribers_choose_what_they_are_told_and_by_which_channel() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_an_hour_that_never_comes() {
+async fn a_notification_without_a_permitted_hour_is_suspended() {
     check(
         &quakes("send_hours: 09:00-10:00"),
         r#"08:00 subscriber alice email=alice@example.org
@@ -176,7 +176,7 @@ async fn nobody_waits_for_an_hour_that_never_comes() {
 const THREE: &str = r#"{"magnitude": 6, "place": "Kobe", "region": "asia"} {"magnitude": 7, "place": "Lima", "region": "america"} {"magnitude": 5, "place": "Sendai", "region": "asia"}"#;
 
 #[tokio::test(start_paused = true)]
-async fn those_of_one_batch_are_one_message() {
+async fn notifications_of_one_batch_make_one_digest() {
     check(
         &quakes("digest: {}"),
         &format!(
@@ -211,6 +211,18 @@ async fn grouping_fields_devices_and_locales_keep_digests_apart() {
             08:10:00 email bob@example.org n-1-1: Kobe 6.0, 2 in all, and 1 more -> delivered
             08:10:00 email alice@example.org n-1-2: Lima 7.0, 1 in all -> delivered
             08:10:00 email bob@example.org n-1-3: Lima 7.0, 1 in all -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn zeros_of_both_signs_are_one_group() {
+    check(
+        &quakes("digest: { by: [magnitude] }"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby {"magnitude": -1}
+           08:10 event quake {"magnitude": 0.0, "place": "Kobe"} {"magnitude": -0.0, "place": "Lima"}"#,
+        expect!["08:10:00 email alice@example.org n-1-0: Kobe 0.0, Lima -0.0, 2 in all -> delivered"],
     )
     .await;
 }
@@ -341,7 +353,8 @@ async fn a_window_of_many_batches_is_one_digest() {
     .await;
 }
 
-/// The process dies at each write to the journal while digests gather and go out: one may be told twice, but under one id.
+/// The process dies at each journal write while digests are collected and sent: a digest may be repeated, but under
+/// one id.
 #[tokio::test(start_paused = true)]
 async fn slow_a_digest_has_one_id_over_a_crash_at_any_write() {
     for window in ["batch", "hourly"] {
@@ -357,7 +370,7 @@ async fn slow_a_digest_has_one_id_over_a_crash_at_any_write() {
                09:00:30 alice@example.org delivers
                09:50 report"#
         );
-        for moment in [Moment::Before, Moment::After] {
+        for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
             for write in 1.. {
                 let mut scenario = Scenario::new(&[&definition]).await;
                 scenario.die_at(write, moment);
@@ -417,10 +430,10 @@ async fn a_digest_of_a_window_is_tried_again_as_it_was() {
     .await;
 }
 
-/// Wherever the process dies, each notification is told once or again under the same id, and none is lost.
+/// Wherever the process dies, each notification is delivered once or repeated under the same id, and none is lost.
 #[tokio::test(start_paused = true)]
 async fn a_death_at_any_write_loses_nothing_of_a_window() {
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         for write in 1..40 {
             let mut scenario = Scenario::new(&[&quakes("digest: { window: 10m }")]).await;
             scenario.die_at(write, moment);
@@ -435,10 +448,10 @@ async fn a_death_at_any_write_loses_nothing_of_a_window() {
                 )
                 .await;
             assert!(seen.contains("events 2 notifications 2 open 0 suspended 0"), "{write} {moment:?}: {seen}");
-            let told: std::collections::BTreeSet<&str> =
-                seen.lines().filter_map(|line| line.split_once(" n-")).map(|(_, told)| told).collect();
+            let sent: std::collections::BTreeSet<&str> =
+                seen.lines().filter_map(|line| line.split_once(" n-")).map(|(_, sent)| sent).collect();
             assert_eq!(
-                told.into_iter().collect::<Vec<_>>(),
+                sent.into_iter().collect::<Vec<_>>(),
                 ["1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered"],
                 "{write} {moment:?}: {seen}"
             );
@@ -450,7 +463,7 @@ async fn a_death_at_any_write_loses_nothing_of_a_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_channel_cannot_deliver_the_next_may() {
+async fn a_failed_channel_falls_back_to_the_next() {
     check(
         &quakes("fallback: [{ channel: sms, after: 30m }]"),
         r#"08:00 subscriber alice email=alice@example.org sms=+431
@@ -507,7 +520,7 @@ async fn a_destination_that_rests_does_not_stop_the_time_of_its_channel() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_prefers_a_channel_of_the_chain_goes_on_behind_it() {
+async fn a_preferred_channel_of_the_chain_falls_back_to_those_behind_it() {
     check(
         &quakes("fallback: [{ channel: sms }]"),
         r#"08:00 subscriber alice email=alice@example.org sms=+431
@@ -551,7 +564,7 @@ async fn a_chain_that_fails_at_its_end_is_suspended_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_is_sent_in_place_of_what_failed() {
+async fn an_edit_replaces_the_failed_notification() {
     let definition = quakes("").replace("{{ place }} {{ magnitude }}", "{{ place }} {{ 10 / magnitude }}");
     check(
         &definition,
@@ -580,7 +593,7 @@ async fn an_edit_is_sent_in_place_of_what_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_is_told_alone_and_swallows_no_digest() {
+async fn an_edited_notification_is_sent_alone_outside_of_digests() {
     check(
         &quakes("digest: {}"),
         r#"08:00 subscriber alice email=alice@example.org
@@ -612,7 +625,7 @@ async fn an_edit_is_told_alone_and_swallows_no_digest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_are_told_the_same_get_one_message() {
+async fn recipients_of_the_same_content_get_one_message() {
     let mut scenario = Scenario::new(&[&quakes("multicast: { recipient_limit: 3 }")]).await;
     let mut script = String::new();
     for who in ["ann", "ben", "cat", "dan", "eve"] {
@@ -629,7 +642,7 @@ async fn those_who_are_told_the_same_get_one_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_becomes_of_a_message_to_many_becomes_of_each() {
+async fn the_outcome_of_a_multicast_applies_to_each_notification() {
     check(
         &quakes("multicast: { recipient_limit: 3 }"),
         r#"08:00 subscriber ann email=ann@example.org
@@ -663,7 +676,7 @@ async fn what_becomes_of_a_message_to_many_becomes_of_each() {
 }
 
 #[test]
-fn a_message_to_many_cannot_say_what_is_for_one() {
+fn a_multicast_template_cannot_use_the_subscriber() {
     let definition = quakes("multicast: {}").replace("{{ place }}", "{{ subscriber.id }} {{ notification.rule }}");
     let Err(problems) = tocsin_pipeline::compile_text(&definition, 1, &|_| None) else { panic!("it is compiled") };
     let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -686,9 +699,9 @@ channels:
   email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
 "#;
 
-/// The far side takes an hour for each, and four may be on their way: of the news the fifth waits for that hour.
+/// The receiver takes an hour per message, and four may be in flight: the fifth news item waits for that hour.
 #[tokio::test(start_paused = true)]
-async fn what_is_urgent_does_not_wait_for_what_was_begun_before_it() {
+async fn urgent_work_does_not_wait_for_work_begun_before_it() {
     let options = PipelineOptions { in_flight_per_channel: 4, ..PipelineOptions::default() };
     let mut scenario = Scenario::with(&[NEWS], options).await;
     let seen = scenario
@@ -761,8 +774,8 @@ async fn b6_an_event_batch_is_one_digest_for_each_subscriber() {
 async fn b6_a_window_over_many_batches_is_one_digest_for_each_subscriber() {
     for events in [at_once(), one_by_one()] {
         let script = with_subscribers(100, "", &events);
-        let conduct = "digest: { window: daily 08:00 }\n    batch_size: 250";
-        assert_eq!(messages_of(&quakes(conduct), PipelineOptions::default(), &script).await, (100, 2_000));
+        let delivery_policy = "digest: { window: daily 08:00 }\n    batch_size: 250";
+        assert_eq!(messages_of(&quakes(delivery_policy), PipelineOptions::default(), &script).await, (100, 2_000));
     }
 }
 
@@ -787,8 +800,8 @@ async fn b6_an_event_is_as_few_multicasts_as_its_recipients_need() {
     for match_shards in [1, 3] {
         let options = PipelineOptions { match_shards, ..PipelineOptions::default() };
         let script = with_subscribers(100, "", &at_once());
-        let conduct = "multicast: { recipient_limit: 50 }\n    batch_size: 130";
+        let delivery_policy = "multicast: { recipient_limit: 50 }\n    batch_size: 130";
         // Two of 50 for each event; in batches of 130 every second event would be in two.
-        assert_eq!(messages_of(&quakes(conduct), options, &script).await, (40, 2_000), "{match_shards} shards");
+        assert_eq!(messages_of(&quakes(delivery_policy), options, &script).await, (40, 2_000), "{match_shards} shards");
     }
 }

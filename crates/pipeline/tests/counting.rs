@@ -1,4 +1,4 @@
-//! What is counted by application and class.
+//! Metrics by application and class.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tocsin_pipeline::PipelineOptions;
 use tocsin_testkit::Scenario;
 
-/// A class that is told at once, one that is told hourly, and one that nobody can format.
+/// A class that is sent at once, an hourly digest, and a class with a broken template.
 const STOCK: &str = r#"
 application: stock
 events: { quote: { fields: { price: number } } }
@@ -39,17 +39,17 @@ async fn formatting_and_schedules_are_counted_by_class() {
     scenario.run_and_wait(script, Duration::from_secs(2 * 3_600)).await;
     let page = page.render();
     for (name, class, more, count) in [
-        ("format_requests_total", "crossed", ",result=\"ok\"", 2),
-        ("format_requests_total", "crossed", ",result=\"failed\"", 0),
-        ("format_requests_total", "broken", ",result=\"failed\"", 1),
-        ("format_requests_total", "hello", ",result=\"ok\"", 2),
-        ("records_class_subscriptions", "limit", ",state=\"enabled\"", 1),
-        ("records_class_subscriptions", "hourly", ",state=\"disabled\"", 0),
-        ("records_class_subscriptions_added_total", "limit", "", 2),
-        ("records_class_subscriptions_added_total", "hourly", "", 1),
-        ("schedule_runs_total", "hello", "", 3),
-        ("schedule_lag_seconds_count", "hello", "", 3),
-        ("schedule_run_duration_seconds_count", "hello", "", 3),
+        ("tocsin_format_requests_total", "crossed", ",result=\"ok\"", 2),
+        ("tocsin_format_requests_total", "crossed", ",result=\"failed\"", 0),
+        ("tocsin_format_requests_total", "broken", ",result=\"failed\"", 1),
+        ("tocsin_format_requests_total", "hello", ",result=\"ok\"", 2),
+        ("tocsin_records_class_subscriptions", "limit", ",state=\"enabled\"", 1),
+        ("tocsin_records_class_subscriptions", "hourly", ",state=\"disabled\"", 0),
+        ("tocsin_records_class_subscriptions_added_total", "limit", "", 2),
+        ("tocsin_records_class_subscriptions_added_total", "hourly", "", 1),
+        ("tocsin_schedule_runs_total", "hello", "", 3),
+        ("tocsin_schedule_lag_seconds_count", "hello", "", 3),
+        ("tocsin_schedule_run_duration_seconds_count", "hello", "", 3),
     ] {
         let line = format!("{name}{{application=\"stock\",class=\"{class}\"{more}}} {count}\n");
         assert!(page.contains(&line), "{line}{page}");
@@ -67,9 +67,9 @@ rules: { above: { on: quote, subscription: limit, notify: crossed } }
 channels: { email: { protocol: smtp, options: { host: localhost, from: t@example.org } } }
 "#;
 
-/// What is past its retention waits for the hours of retention, and is shown until it has gone.
+/// Data past its retention waits for the hours of retention, and is shown in the gauge until then.
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_the_hours_of_retention_is_shown() {
+async fn data_waiting_for_the_hours_of_retention_is_shown() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let page = recorder.handle();
     let _recording = metrics::set_default_local_recorder(&recorder);
@@ -82,11 +82,11 @@ async fn what_waits_for_the_hours_of_retention_is_shown() {
     let script = r#"01:20 event quote {"price": 3}
                     01:30 event quote {"price": 6}"#;
     scenario.run_and_wait(script, Duration::from_secs(5_400)).await;
-    assert!(page.render().contains("\nupkeep_remaining_batches 2\n"), "{}", page.render());
-    assert!(!page.render().contains("upkeep_removed_batches_total"), "{}", page.render());
+    assert!(page.render().contains("\ntocsin_upkeep_remaining_batches 2\n"), "{}", page.render());
+    assert!(!page.render().contains("tocsin_upkeep_deleted_batches_total"), "{}", page.render());
     scenario.run_and_wait("04:10 event quote {\"price\": 6}", Duration::from_secs(600)).await;
     let page = page.render();
-    assert!(page.contains("\nupkeep_remaining_batches 0\n"), "{page}");
-    assert!(page.contains("\nupkeep_removed_batches_total 2\n"), "{page}");
-    assert!(!page.contains("upkeep_timeouts_total 1"), "{page}");
+    assert!(page.contains("\ntocsin_upkeep_remaining_batches 0\n"), "{page}");
+    assert!(page.contains("\ntocsin_upkeep_deleted_batches_total 2\n"), "{page}");
+    assert!(!page.contains("tocsin_upkeep_timeouts_total 1"), "{page}");
 }

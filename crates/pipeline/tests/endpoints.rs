@@ -1,4 +1,4 @@
-//! Stories of endpoints that fail for days.
+//! Scenarios of endpoints that fail for days.
 
 use expect_test::{Expect, expect};
 use tocsin_testkit::check;
@@ -168,7 +168,7 @@ async fn a_device_that_is_switched_on_again_has_as_long_as_any_other() {
     .await;
 }
 
-const TELLING: &str = r#"
+const WITH_EVENTS: &str = r#"
 application: quakes
 events:
   quake: { fields: { place: string } }
@@ -205,7 +205,8 @@ channels:
   email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
 "#;
 
-/// Plays a story of Ann's endpoint, which fails from the first day on, and of an operator who hears of it.
+/// Runs a scenario of Ann's endpoint, which fails from the first day on, and of an operator who receives the endpoint
+/// events.
 async fn check_telling(story: &str, expected: Expect) {
     let before = r#"08:00 subscriber ann hook=https://ann.example/
            08:00 subscriber ops email=ops@example.org
@@ -214,7 +215,7 @@ async fn check_telling(story: &str, expected: Expect) {
            08:00 https://ann.example/ refuses
            08:10 event quake {"place": "Kobe"}
            +1d09:00 event quake {"place": "Lima"}"#;
-    check(TELLING, &format!("{before}\n{story}"), expected).await;
+    check(WITH_EVENTS, &format!("{before}\n{story}"), expected).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,7 +242,7 @@ async fn an_application_hears_of_endpoints_that_fail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_told_is_told_at_the_next_failure() {
+async fn an_endpoint_event_that_is_not_accepted_is_repeated_at_the_next_failure() {
     check_telling(
         r#"+2d08:50 switch off event-class:quakes/trouble disabled
            +2d09:00 event quake {"place": "Rome"}

@@ -1,17 +1,17 @@
-//! Items of feeds on their way through the flow: crashes make no second one, digests are one, and what is over goes.
+//! Inbox items through the pipeline: crashes make no duplicates, a digest is one item, and expired items are removed.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tocsin_model::{
     id::SubscriberId,
-    inbox::{Item, Standing},
+    inbox::{InboxItemFilter, Item},
     time::Timestamp,
 };
 use tocsin_store::{
-    inbox::{FeedFilter, Inbox, Reader},
+    inbox::{FeedFilter, FeedReader, Inbox},
     records::Records,
 };
-use tocsin_testkit::{Moment, Scenario};
+use tocsin_testkit::{CrashPoint, Scenario};
 
 const QUAKES: &str = r#"
 application: quakes
@@ -39,8 +39,8 @@ channels:
 async fn feed(scenario: &Scenario, id: &str, now: Timestamp) -> Vec<Item> {
     let id: SubscriberId = id.parse().expect("an id");
     let found = scenario.records().subscriber(&id).await.expect("records answer").expect("a subscriber");
-    let reader = Reader { subscriber: found.number, broadcasts: Vec::new() };
-    let filter = FeedFilter::standing(Standing::All);
+    let reader = FeedReader { subscriber: found.number, broadcasts: Vec::new() };
+    let filter = FeedFilter::standing(InboxItemFilter::All);
     scenario.inbox().feed(&reader, &filter, None, 100, now).await.expect("a feed")
 }
 
@@ -62,7 +62,7 @@ async fn a_crash_at_any_write_makes_no_second_item() {
         08:00 subscribe bob nearby
         08:30:00 event quake {"magnitude": 6, "place": "one"} {"magnitude": 7, "place": "two"}
         08:40 event quake {"magnitude": 9, "place": "three"}"#;
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[QUAKES]).await;
@@ -85,7 +85,7 @@ async fn a_crash_at_any_write_makes_no_second_item() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_digest_is_one_item_and_what_is_over_goes() {
+async fn a_digest_is_one_item_and_expired_items_are_removed() {
     let mut scenario = Scenario::new(&[QUAKES]).await;
     let story = r#"
         08:00 subscriber alice bell=a

@@ -1,4 +1,4 @@
-//! What the log tells of deliveries: by level, without what is personal, and of failures only now and then.
+//! Delivery logging: by level, without personal data, and with rate-limited failure alerts.
 
 use std::{
     fmt::{Debug, Write},
@@ -14,7 +14,7 @@ use tracing::{
     span,
 };
 
-/// Keeps the lines that are about deliveries, without their times.
+/// Collects the log lines about deliveries, without their times.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -53,7 +53,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line { message: String::new(), fields: String::new() };
         event.record(&mut line);
-        if ["sending", "a channel only fails", "a channel delivers again"].contains(&line.message.as_str()) {
+        if ["sending", "all attempts of a channel fail", "a channel delivers again"].contains(&line.message.as_str()) {
             self.0.lock().push(format!("{} {}:{}", event.metadata().level(), line.message, line.fields));
         }
     }
@@ -63,7 +63,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// What is logged while alice is told of a quake at the third attempt, by a channel with these keys.
+/// Log lines of a delivery to alice that succeeds at the third attempt, on a channel with these keys.
 async fn check(keys: &str, expected: Expect) {
     let keys = format!("retry: {{ delays: [1m, 5m], jitter: 0% }}\n    {keys}");
     let definition = format!(
@@ -119,7 +119,7 @@ async fn attempts_are_logged_with_redacted_addresses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn texts_are_logged_without_what_is_personal() {
+async fn texts_are_logged_without_personal_data() {
     check(
         "log: [status, text]",
         expect![[r#"
@@ -135,7 +135,7 @@ async fn failures_in_a_row_are_logged_once_and_so_is_their_end() {
     check(
         "log_failures: { after: 2, every: 1h }",
         expect![[r#"
-            WARN a channel only fails: application=quakes channel=email failures=2 reason=not now
+            WARN all attempts of a channel fail: application=quakes channel=email failures=2 reason=not now
             INFO a channel delivers again: application=quakes channel=email failures=2"#]],
     )
     .await;

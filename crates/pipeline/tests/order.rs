@@ -1,9 +1,10 @@
-//! Stories of ordered mode: what is told of one key comes in the order of its events, whatever fails or dies; others go on.
+//! Scenarios of ordered mode: notifications of one key arrive in the order of its events, across failures and
+//! crashes; other keys continue.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use expect_test::expect;
-use tocsin_testkit::{Moment, Scenario, check};
+use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const ORDERS: &str = r#"
 application: orders
@@ -27,7 +28,7 @@ channels:
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn who_has_to_wait_for_a_retry_goes_after_it_and_others_go_on() {
+async fn notifications_behind_a_retry_wait_and_other_keys_continue() {
     check(
         ORDERS,
         r#"08:00 subscriber alice email=alice@example.org
@@ -78,7 +79,7 @@ async fn a_restart_keeps_the_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_suspended_or_refused_holds_nobody_up() {
+async fn a_suspended_or_refused_notification_does_not_block_its_lane() {
     check(
         &ORDERS.replace("[10m, 10m, 10m]", "[10m]"),
         r#"08:00 subscriber alice email=alice@example.org
@@ -109,25 +110,25 @@ const STORY: &str = r#"
     09:05 alice@example.org delivers
     09:06 event status {"order": "A", "state": "3"} {"order": "B", "state": "2"}"#;
 
-/// Whenever the process dies, what comes first comes first.
+/// The order holds whenever the process dies.
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_any_write_keeps_the_order() {
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[ORDERS]).await;
             scenario.die_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(7_200)).await;
-            let mut told: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            let mut sent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
             for line in seen.lines().filter(|line| line.contains("-> delivered")) {
                 let words: Vec<&str> = line.split_whitespace().collect();
-                let states = told.entry(words[4]).or_default();
+                let states = sent.entry(words[4]).or_default();
                 if states.last() != Some(&words[5]) {
                     states.push(words[5]);
                 }
             }
             let expected = BTreeMap::from([("A", vec!["1", "2", "3"]), ("B", vec!["1", "2"])]);
-            assert_eq!(told, expected, "{moment:?} write {writes}\n{seen}");
+            assert_eq!(sent, expected, "{moment:?} write {writes}\n{seen}");
             if !scenario.has_died() {
                 break;
             }

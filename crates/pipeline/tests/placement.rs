@@ -1,5 +1,5 @@
-//! Changes in the middle of a stream of events take effect exactly at their place in it, on any number of shards and
-//! through crashes: what was told is compared with what a look at every subscription gave at the moment of each event.
+//! Linearizability of changes and events: a change takes effect exactly at its position in the stream of events, on
+//! any number of shards and across crashes. The oracle evaluates every subscription at the moment of each event.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,15 +8,15 @@ use tocsin_model::{
     event::{EventPacker, PackedEvents},
     id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberId, SubscriptionId},
     subscriber::{Device, DeviceState, Profile},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     value::Value,
 };
 use tocsin_pipeline::{PipelineOptions, compile_text};
 use tocsin_store::{
     journal::{EventBatchState, Journal, NewEventBatch},
-    records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionChange},
+    records::{NewSubscriber, NewSubscription, Precondition, Records, SubscriptionChange},
 };
-use tocsin_testkit::{Moment, Scenario};
+use tocsin_testkit::{CrashPoint, Scenario};
 
 const QUAKES: &str = r#"
 application: quakes
@@ -50,22 +50,22 @@ fn options(match_shards: usize) -> PipelineOptions {
     PipelineOptions { match_shards, ..PipelineOptions::default() }
 }
 
-/// Whom each event tells, and through which channel.
-type Told = BTreeMap<(EventId, SubscriptionId), Name>;
+/// The channel of each expected notification.
+type Notified = BTreeMap<(EventId, SubscriptionId), Name>;
 
-/// A stream of random changes, events, crashes and pauses, and what it should tell.
+/// A random stream of changes, events, crashes and pauses, with its expected notifications.
 struct Stream {
     scenario: Scenario,
     luck: fastrand::Rng,
     seconds: u64,
     batches: u64,
-    expected: Told,
+    expected: Notified,
 }
 
 impl Stream {
     async fn new(seed: u64, shards: usize) -> Stream {
         let scenario = Scenario::with(&[QUAKES], options(shards)).await;
-        Stream { scenario, luck: fastrand::Rng::with_seed(seed), seconds: 0, batches: 0, expected: Told::new() }
+        Stream { scenario, luck: fastrand::Rng::with_seed(seed), seconds: 0, batches: 0, expected: Notified::new() }
     }
 
     async fn act(&mut self) {
@@ -80,7 +80,7 @@ impl Stream {
             88..90 => self.script("crash").await,
             90..91 => self.script("drain").await,
             91..93 => {
-                let moment = if self.luck.bool() { Moment::Before } else { Moment::After };
+                let moment = if self.luck.bool() { CrashPoint::BeforeWrite } else { CrashPoint::AfterWrite };
                 self.scenario.die_at(self.luck.u64(1..6), moment);
             }
             _ => {
@@ -101,7 +101,7 @@ impl Stream {
         format!("p{}", self.luck.u32(..8)).parse().expect("an id")
     }
 
-    /// A number of a subscription, there or not.
+    /// A subscription number, used or unused.
     fn some_subscription(&mut self) -> SubscriptionId {
         SubscriptionId(self.luck.u64(1..40))
     }
@@ -123,13 +123,13 @@ impl Stream {
             devices: Some(devices.into_iter().take(count).collect()),
             preferences: None,
         };
-        self.scenario.records().put_subscriber(new, Expect::Any, Default::default()).await.expect("stored");
+        self.scenario.records().put_subscriber(new, Precondition::Any, Default::default()).await.expect("stored");
     }
 
     async fn remove_subscriber(&mut self) {
         // There may be none.
         let someone = self.someone();
-        let _ = self.scenario.records().remove_subscriber(&someone, Expect::Any, Default::default()).await;
+        let _ = self.scenario.records().remove_subscriber(&someone, Precondition::Any, Default::default()).await;
     }
 
     async fn merge_subscribers(&mut self) {
@@ -151,7 +151,7 @@ impl Stream {
             device: (self.luck.u32(..3) == 0).then(|| name(if self.luck.bool() { "a" } else { "b" })),
             enabled: self.luck.u32(..5) > 0,
             values: self.values(),
-            terms: Terms::default(),
+            terms: SubscriptionParams::default(),
         });
         let new = new.collect();
         self.scenario.records().put_subscriptions(new, Default::default()).await.expect("stored");
@@ -162,18 +162,18 @@ impl Stream {
             device: None,
             enabled: self.luck.u32(..3) > 0,
             values: self.values(),
-            terms: Terms::default(),
+            terms: SubscriptionParams::default(),
         };
         let id = self.some_subscription();
-        let _ = self.scenario.records().update_subscription(id, change, Expect::Any, Default::default()).await;
+        let _ = self.scenario.records().update_subscription(id, change, Precondition::Any, Default::default()).await;
     }
 
     async fn unsubscribe(&mut self) {
         let id = self.some_subscription();
-        let _ = self.scenario.records().remove_subscription(id, Expect::Any, Default::default()).await;
+        let _ = self.scenario.records().remove_subscription(id, Precondition::Any, Default::default()).await;
     }
 
-    /// Submits a batch, and notes whom it should tell.
+    /// Submits a batch, and records its expected notifications.
     async fn events(&mut self) {
         self.batches += 1;
         let magnitudes: Vec<i64> = (0..self.luck.usize(1..4)).map(|_| self.luck.i64(0..10)).collect();
@@ -202,29 +202,29 @@ impl Stream {
     async fn check(mut self, context: &str) {
         self.seconds += 600;
         self.script("report").await;
-        let told = told(&self.scenario, context).await;
+        let notified = notified(&self.scenario, context).await;
         assert_eq!(self.scenario.journal().backlog().event_batches, 0, "{context}");
         for (at, channel) in &self.expected {
-            assert_eq!(told.get(at), Some(channel), "{at:?} should be told: {context}");
+            assert_eq!(notified.get(at), Some(channel), "{at:?} should be notified: {context}");
         }
-        for at in told.keys() {
-            assert!(self.expected.contains_key(at), "{at:?} should not be told: {context}");
+        for at in notified.keys() {
+            assert!(self.expected.contains_key(at), "{at:?} should not be notified: {context}");
         }
     }
 }
 
-/// All notifications that were made; none may have been made twice.
-async fn told(scenario: &Scenario, context: &str) -> Told {
+/// All notifications made; none may have been made twice.
+async fn notified(scenario: &Scenario, context: &str) -> Notified {
     let journal = scenario.journal();
-    let mut told = Told::new();
+    let mut notified = Notified::new();
     for (id, head, _) in journal.notification_batches(None, usize::MAX).await.expect("the journal answers") {
         let batch = journal.notification_batch(id).await.expect("the journal answers").expect("it is there");
         for (event, subscription) in batch.notifications.event_of_each().zip(&batch.notifications.subscriptions) {
-            let before = told.insert((event, *subscription), head.channel.clone());
-            assert!(before.is_none(), "{event} told {subscription} twice: {context}");
+            let before = notified.insert((event, *subscription), head.channel.clone());
+            assert!(before.is_none(), "{subscription} was notified of {event} twice: {context}");
         }
     }
-    told
+    notified
 }
 
 async fn streams(seeds: usize, acts: usize) {
@@ -237,7 +237,7 @@ async fn streams(seeds: usize, acts: usize) {
             for _ in 0..acts {
                 stream.act().await;
             }
-            assert!(!stream.expected.is_empty(), "nothing was to be told: TOCSIN_SEED={seed}");
+            assert!(!stream.expected.is_empty(), "no notifications are expected: TOCSIN_SEED={seed}");
             stream.check(&format!("TOCSIN_SEED={seed}, {shards} shards")).await;
         }
     }
@@ -256,7 +256,7 @@ async fn slow_changes_take_effect_exactly_at_their_place_in_many_streams() {
 #[tokio::test(start_paused = true)]
 async fn events_that_wait_are_matched_with_the_subscriptions_of_their_time() {
     let mut scenario = Scenario::with(&[QUAKES], options(4)).await;
-    // The process dies before the commit of what it matched; all that is told now is told by the next life.
+    // The process dies before the commit of its matches; all notifications come from the next start.
     scenario
         .run_and_wait(
             r#"08:00 subscriber ann email=ann@example.org
@@ -266,7 +266,7 @@ async fn events_that_wait_are_matched_with_the_subscriptions_of_their_time() {
             Duration::from_secs(60),
         )
         .await;
-    scenario.die_at(3, Moment::Before);
+    scenario.die_at(3, CrashPoint::BeforeWrite);
     scenario
         .run_and_wait(
             r#"08:05 event quake {"magnitude": 6}
@@ -279,13 +279,13 @@ async fn events_that_wait_are_matched_with_the_subscriptions_of_their_time() {
             Duration::from_secs(600),
         )
         .await;
-    let told: Vec<(u64, u64)> =
-        told(&scenario, "").await.into_keys().map(|(event, id)| (event.batch.0, id.0)).collect();
-    assert_eq!(told, [(1, 1), (2, 1), (3, 2)]);
+    let notified: Vec<(u64, u64)> =
+        notified(&scenario, "").await.into_keys().map(|(event, id)| (event.batch.0, id.0)).collect();
+    assert_eq!(notified, [(1, 1), (2, 1), (3, 2)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
+async fn a_damaged_batch_makes_no_notifications_and_all_others_do() {
     let mut scenario = Scenario::with(&[QUAKES], options(2)).await;
     let setup = r#"08:00 subscriber ann email=ann@example.org
                    08:00 subscribe ann nearby {"magnitude": 5}"#;
@@ -312,9 +312,9 @@ async fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
         scenario.journal().accept(new).await.expect("accepted");
     }
     scenario.run_and_wait("09:00 report", Duration::ZERO).await;
-    let told: Vec<(u64, u32)> =
-        told(&scenario, "").await.into_keys().map(|(event, _)| (event.batch.0, event.ordinal)).collect();
-    assert_eq!(told, [(1, 0), (1, 1), (3, 0), (3, 1)]);
+    let notified: Vec<(u64, u32)> =
+        notified(&scenario, "").await.into_keys().map(|(event, _)| (event.batch.0, event.ordinal)).collect();
+    assert_eq!(notified, [(1, 0), (1, 1), (3, 0), (3, 1)]);
     let (_, state) = scenario.journal().event_batch(EventBatchId(2)).await.expect("read").expect("there");
     assert!(matches!(state, EventBatchState::Failed(_)), "{state:?}");
 }

@@ -1,6 +1,6 @@
-//! Own filters in every dialect and audiences take effect exactly at their place among the events, on any number of
-//! shards and through crashes at any write: what was told is compared with what a look at every
-//! subscription gave at the moment of each event. A failure prints the seed; `TOCSIN_SEED` repeats it.
+//! Linearizability of filters and audiences: own filters in every dialect, and audiences, take effect exactly at
+//! their position among the events, on any number of shards and across crashes at any write. The oracle evaluates
+//! every subscription at the moment of each event. A failure prints the seed; `TOCSIN_SEED` repeats it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,15 +11,15 @@ use tocsin_model::{
     id::{EventBatchId, EventId, Name, SubscriberId, SubscriptionId},
     ldap::{Entry, LdapFilter},
     subscriber::{Device, DeviceState, Profile},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     value::Value,
 };
 use tocsin_pipeline::{PipelineOptions, compile_text};
 use tocsin_store::{
     journal::Journal,
-    records::{Expect, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange},
+    records::{NewSegment, NewSubscriber, NewSubscription, Precondition, Records, SubscriptionChange},
 };
-use tocsin_testkit::{Moment, Scenario};
+use tocsin_testkit::{CrashPoint, Scenario};
 
 const QUAKES: &str = r#"
 application: quakes
@@ -39,7 +39,7 @@ channels:
   web: { protocol: http }
 "#;
 
-/// The same in two dialects and in one alone, what is looked up and what is looked at, and what fails.
+/// Filters in two dialects and in one only, indexed and scanned, and failing ones.
 const FILTERS: [(Dialect, &str); 12] = [
     (Dialect::Cel, "event.magnitude > 5"),
     (Dialect::Cel, "event.place >= 'Kobe' && event.place < 'Lima'"),
@@ -69,10 +69,10 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// Whom each event tells by which rule.
-type Told = BTreeSet<(EventId, SubscriptionId, Name)>;
+/// Expected notifications: event, subscription and rule.
+type Notified = BTreeSet<(EventId, SubscriptionId, Name)>;
 
-/// A stream of random changes, events and crashes, and what it should tell.
+/// A random stream of changes, events and crashes, with its expected notifications.
 struct Stream {
     scenario: Scenario,
     luck: fastrand::Rng,
@@ -82,24 +82,24 @@ struct Stream {
     gold: LdapFilter,
     seconds: u64,
     batches: u64,
-    expected: Told,
+    expected: Notified,
 }
 
 impl Stream {
-    async fn new(seed: u64, match_shards: usize, feed_kept: u64) -> Stream {
+    async fn new(seed: u64, match_shards: usize, changes_kept: u64) -> Stream {
         let options = PipelineOptions { match_shards, ..PipelineOptions::default() };
         let compiled = compile_text(QUAKES, 1, &|_| None).expect("it compiles");
         let fields = compiled.application.events["quake"].fields.clone();
         let filters = FILTERS.map(|(dialect, text)| compile(&Filter::new(dialect, text), &fields).expect("a filter"));
         let mut stream = Stream {
-            scenario: Scenario::with_feed(&[QUAKES], options, feed_kept).await,
+            scenario: Scenario::with_feed(&[QUAKES], options, changes_kept).await,
             luck: fastrand::Rng::with_seed(seed),
             fields,
             filters: filters.into(),
             gold: LdapFilter::parse("(tier=gold)").expect("a filter"),
             seconds: 0,
             batches: 0,
-            expected: Told::new(),
+            expected: Notified::new(),
         };
         stream.put_segment("(tier=gold)").await;
         stream
@@ -110,13 +110,14 @@ impl Stream {
             0..18 => self.put_subscriber().await,
             18..20 => {
                 let someone = self.someone();
-                let _ = self.scenario.records().remove_subscriber(&someone, Expect::Any, Default::default()).await;
+                let _ =
+                    self.scenario.records().remove_subscriber(&someone, Precondition::Any, Default::default()).await;
             }
             20..44 => self.subscribe().await,
             44..56 => self.update().await,
             56..61 => {
                 let id = self.some_subscription();
-                let _ = self.scenario.records().remove_subscription(id, Expect::Any, Default::default()).await;
+                let _ = self.scenario.records().remove_subscription(id, Precondition::Any, Default::default()).await;
             }
             61..64 => {
                 let filter = ["(tier=gold)", "(!(tier=tin))", "(tier=*)", "(|)"][self.luck.usize(..4)];
@@ -125,7 +126,7 @@ impl Stream {
             64..86 => self.events().await,
             86..88 => self.script("crash").await,
             88..94 => {
-                let moment = if self.luck.bool() { Moment::Before } else { Moment::After };
+                let moment = if self.luck.bool() { CrashPoint::BeforeWrite } else { CrashPoint::AfterWrite };
                 self.scenario.die_at(self.luck.u64(1..6), moment);
             }
             _ => {
@@ -146,7 +147,7 @@ impl Stream {
         format!("p{}", self.luck.u32(..8)).parse().expect("an id")
     }
 
-    /// A number of a subscription, there or not.
+    /// A subscription number, used or unused.
     fn some_subscription(&mut self) -> SubscriptionId {
         SubscriptionId(self.luck.u64(1..40))
     }
@@ -154,7 +155,7 @@ impl Stream {
     async fn put_segment(&mut self, filter: &str) {
         self.gold = LdapFilter::parse(filter).expect("a filter");
         let segment = NewSegment { name: name("gold"), description: None, filter: filter.into() };
-        self.scenario.records().put_segment(segment, Expect::Any, Default::default()).await.expect("stored");
+        self.scenario.records().put_segment(segment, Precondition::Any, Default::default()).await.expect("stored");
     }
 
     async fn put_subscriber(&mut self) {
@@ -167,12 +168,15 @@ impl Stream {
             devices: Some([(name("a"), device)].into()),
             preferences: None,
         };
-        self.scenario.records().put_subscriber(new, Expect::Any, Default::default()).await.expect("stored");
+        self.scenario.records().put_subscriber(new, Precondition::Any, Default::default()).await.expect("stored");
     }
 
-    fn terms(&mut self) -> Terms {
+    fn terms(&mut self) -> SubscriptionParams {
         let filter = FILTERS.get(self.luck.usize(..FILTERS.len() + 1));
-        Terms { filter: filter.map(|(dialect, text)| Filter::new(*dialect, *text)), ..Terms::default() }
+        SubscriptionParams {
+            filter: filter.map(|(dialect, text)| Filter::new(*dialect, *text)),
+            ..SubscriptionParams::default()
+        }
     }
 
     async fn subscribe(&mut self) {
@@ -193,10 +197,10 @@ impl Stream {
     async fn update(&mut self) {
         let (id, enabled) = (self.some_subscription(), self.luck.u32(..3) > 0);
         let change = SubscriptionChange { device: None, enabled, values: "{}".into(), terms: self.terms() };
-        let _ = self.scenario.records().update_subscription(id, change, Expect::Any, Default::default()).await;
+        let _ = self.scenario.records().update_subscription(id, change, Precondition::Any, Default::default()).await;
     }
 
-    /// So many changes that nobody is told anything by.
+    /// Makes changes that cause no notification.
     async fn bustle(&mut self, changes: usize) {
         let idle = |_| NewSubscription {
             application: name("quakes"),
@@ -206,21 +210,21 @@ impl Stream {
             device: None,
             enabled: true,
             values: "{}".into(),
-            terms: Terms::default(),
+            terms: SubscriptionParams::default(),
         };
         let new = (0..changes).map(idle).collect();
         self.scenario.records().put_subscriptions(new, Default::default()).await.expect("stored");
     }
 
-    /// Whom an event tells as things are now.
-    async fn tells(&self, event: EventId, text: &str) -> Told {
+    /// Expected notifications of an event in the current state.
+    async fn expected_of(&self, event: EventId, text: &str) -> Notified {
         let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).expect("JSON");
         let row = self.fields.row(json.iter().map(|(key, value)| (key, Value::from(value.clone()))));
         let row = row.expect("an event of the class");
         let magnitude = json.get("magnitude").and_then(serde_json::Value::as_i64);
         let records = self.scenario.records();
         let there = records.indexed_subscriptions(&name("quakes"), None, usize::MAX).await.expect("the records answer");
-        let mut told = Told::new();
+        let mut notified = Notified::new();
         for subscription in there.into_iter().filter(|subscription| subscription.class == name("own")) {
             let own = subscription.terms.filter.as_ref().map(|filter| {
                 let at =
@@ -230,24 +234,24 @@ impl Stream {
             if own.is_some_and(|filter| !filter.holds(&row).expect("few steps")) {
                 continue;
             }
-            told.insert((event, subscription.id, name("everyone")));
+            notified.insert((event, subscription.id, name("everyone")));
             let owner = records.subscription(subscription.id).await.expect("the records answer").expect("it is there");
             let owner = records.subscriber(&owner.subscriber).await.expect("the records answer").expect("it is there");
             if self.gold.matches(&Entry::from(&owner)) && magnitude.is_some_and(|magnitude| magnitude >= 3) {
-                told.insert((event, subscription.id, name("golden")));
+                notified.insert((event, subscription.id, name("golden")));
             }
         }
-        told
+        notified
     }
 
-    /// Submits a batch, and notes whom it should tell.
+    /// Submits a batch, and records its expected notifications.
     async fn events(&mut self) {
         self.batches += 1;
         let events: Vec<&str> = (0..self.luck.usize(1..4)).map(|_| EVENTS[self.luck.usize(..EVENTS.len())]).collect();
         for (ordinal, text) in (0..).zip(&events) {
             let event = EventId { batch: EventBatchId(self.batches), ordinal };
-            let tells = self.tells(event, text).await;
-            self.expected.extend(tells);
+            let expected_of = self.expected_of(event, text).await;
+            self.expected.extend(expected_of);
         }
         self.script(&format!("event quake {}", events.join(" "))).await;
     }
@@ -256,24 +260,24 @@ impl Stream {
         self.seconds += 600;
         self.script("report").await;
         assert_eq!(self.scenario.journal().backlog().event_batches, 0, "{context}");
-        let told = told(&self.scenario, context).await;
-        let wrong: Vec<_> = told.symmetric_difference(&self.expected).take(5).collect();
-        assert!(wrong.is_empty(), "told otherwise than it should be: {wrong:?}: {context}");
+        let notified = notified(&self.scenario, context).await;
+        let wrong: Vec<_> = notified.symmetric_difference(&self.expected).take(5).collect();
+        assert!(wrong.is_empty(), "unexpected or missing notifications: {wrong:?}: {context}");
     }
 }
 
-/// All notifications that were made; none may have been made twice.
-async fn told(scenario: &Scenario, context: &str) -> Told {
+/// All notifications made; none may have been made twice.
+async fn notified(scenario: &Scenario, context: &str) -> Notified {
     let journal = scenario.journal();
-    let mut told = Told::new();
+    let mut notified = Notified::new();
     for (id, head, _) in journal.notification_batches(None, usize::MAX).await.expect("the journal answers") {
         let batch = journal.notification_batch(id).await.expect("the journal answers").expect("it is there");
         for (event, subscription) in batch.notifications.event_of_each().zip(&batch.notifications.subscriptions) {
-            let is_new = told.insert((event, *subscription, head.rule.clone()));
-            assert!(is_new, "{event} told {subscription} twice: {context}");
+            let is_new = notified.insert((event, *subscription, head.rule.clone()));
+            assert!(is_new, "{subscription} was notified of {event} twice: {context}");
         }
     }
-    told
+    notified
 }
 
 async fn streams(seeds: usize, acts: usize) {
@@ -288,9 +292,9 @@ async fn streams(seeds: usize, acts: usize) {
                 rules.len() == 2
             };
             let mut done = 0;
-            // A stream in which a rule tells nobody would prove nothing of it, and goes on until it does.
+            // A stream in which a rule never matches proves nothing, so it continues until it does.
             while done < acts || !told_by_both(&stream) {
-                assert!(done < 100 * acts, "one of the rules is to tell nobody: TOCSIN_SEED={seed}");
+                assert!(done < 100 * acts, "one of the rules has no matches: TOCSIN_SEED={seed}");
                 stream.act().await;
                 done += 1;
             }
@@ -309,10 +313,10 @@ async fn slow_filters_and_audiences_take_effect_exactly_at_their_place_in_many_s
     streams(10, 400).await;
 }
 
-/// The feed keeps a hundred places, and ten times as many for who needs them: the index falls behind, and is built anew
+/// The feed retains a hundred changes, and ten times as many for followers: the index falls behind, and is rebuilt
 /// from the records.
 #[tokio::test(start_paused = true)]
-async fn an_index_that_falls_behind_the_changes_is_built_anew() {
+async fn an_index_that_falls_behind_the_change_feed_is_rebuilt() {
     for shards in [1, 4] {
         let mut stream = Stream::new(7, shards, 100).await;
         for number in 0..8 {

@@ -1,15 +1,15 @@
-//! One recipient among ten thousand who can never be told holds up nobody.
+//! One recipient among ten thousand who can never be notified delays no other.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tocsin_delivery::{Context, Signet, SystemClock, networks::Networks, programs::Programs};
+use tocsin_delivery::{Context, SystemClock, TokenSigner, networks::Networks, programs::Programs};
 use tocsin_model::{
     application::api_source,
     event::EventPacker,
     id::Name,
     receipt::Outcome,
     subscriber::{Device, DeviceState, Profile},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     time::Timestamp,
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
@@ -19,7 +19,7 @@ use tocsin_store::{
     records::{NewSubscriber, NewSubscription, Records},
     sqlite::journal::SqliteJournal,
 };
-use tocsin_testkit::{FarEnds, Manner, SimulatedClock};
+use tocsin_testkit::{ScriptedAnswer, ScriptedChannels, SimulatedClock};
 
 const RECIPIENTS: usize = 10_000;
 const POISON: usize = 4_711;
@@ -65,7 +65,7 @@ async fn records() -> Arc<MemoryRecords> {
         device: None,
         enabled: true,
         values: "{}".into(),
-        terms: Terms::default(),
+        terms: SubscriptionParams::default(),
     };
     records.put_subscribers((0..RECIPIENTS).map(person).collect(), Timestamp(0)).await.expect("stored");
     records.put_subscriptions((0..RECIPIENTS).map(interest).collect(), Timestamp(0)).await.expect("stored");
@@ -73,12 +73,12 @@ async fn records() -> Arc<MemoryRecords> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
+async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_notified_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = JournalOptions { free_bytes_min: 0, ..JournalOptions::default() };
     let journal = Arc::new(SqliteJournal::open(folder.path().join("journal.db"), options).await.expect("it opens"));
-    let ends = FarEnds::new(SimulatedClock::midnight());
-    ends.set(&format!("https://p{POISON}.example/"), Manner::Defers(None));
+    let ends = ScriptedChannels::new(SimulatedClock::midnight());
+    ends.set(&format!("https://p{POISON}.example/"), ScriptedAnswer::Defers(None));
     let far_ends = ends.clone();
     let records = records().await;
     records.put_application(&name("quakes"), QUAKES, "test", Timestamp(0)).await.expect("stored");
@@ -92,7 +92,7 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
             installation: "test".to_owned(),
             data_folder: folder.path().to_owned(),
             networks: Networks::default(),
-            signet: Arc::new(Signet::new(&[7; 32])),
+            token_signer: Arc::new(TokenSigner::new(&[7; 32])),
             public_url: None,
             feeds: None,
             programs: Programs::default(),
@@ -125,7 +125,7 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
         if !found.is_empty() && journal.backlog().notifications == 0 {
             break found;
         }
-        // Work that becomes due tells; what ends does not, so the far side's pace is waited for.
+        // Work that becomes due wakes the worker; finished work does not, so the receiver's pace is waited for.
         let _ = tokio::time::timeout(Duration::from_millis(10), work.changed()).await;
     };
     assert_eq!(suspended.len(), 1);

@@ -1,9 +1,9 @@
-//! Stories of what had failed and is sent again.
+//! Scenarios of failed notifications that are sent again.
 
 use std::time::Duration;
 
 use expect_test::expect;
-use tocsin_testkit::{Moment, Scenario, check};
+use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const QUAKES: &str = r#"
 application: quakes
@@ -37,7 +37,7 @@ const PEOPLE: &str = "08:00 subscriber ann hook=https://ann.example/
            08:30 bob@example.org delivers";
 
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_or_suspended_goes_out_under_its_id() {
+async fn refused_and_suspended_notifications_are_sent_again_under_their_ids() {
     check(
         QUAKES,
         &format!(
@@ -71,7 +71,7 @@ async fn what_was_refused_or_suspended_goes_out_under_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_notification_or_those_of_a_reason_are_sent() {
+async fn one_notification_or_all_of_a_reason_are_sent_again() {
     check(
         QUAKES,
         &format!(
@@ -131,8 +131,8 @@ async fn as_new_has_an_id_and_a_time_of_its_own() {
     .await;
 }
 
-/// The process dies at each write to the journal while what had failed is sent again: all of it goes out, and what goes out
-/// twice has one id.
+/// The process dies at each journal write during a resend: all notifications are sent, and repetitions have the same
+/// id.
 #[tokio::test(start_paused = true)]
 async fn slow_it_is_carried_out_over_a_crash_at_any_write() {
     let script = format!(
@@ -140,7 +140,7 @@ async fn slow_it_is_carried_out_over_a_crash_at_any_write() {
            08:40 resend {{"application": "quakes"}}
            09:00 report"#
     );
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         for write in 1.. {
             let mut scenario = Scenario::new(&[QUAKES]).await;
             scenario.die_at(write, moment);
@@ -155,9 +155,9 @@ async fn slow_it_is_carried_out_over_a_crash_at_any_write() {
     }
 }
 
-/// The channel goes with a new version, and its worker with the process.
+/// The channel is removed by a new version, and its worker ends with the process.
 #[tokio::test(start_paused = true)]
-async fn b16_what_goes_again_to_a_channel_that_is_missing_is_suspended() {
+async fn b16_a_resend_to_a_missing_channel_is_suspended() {
     let without = QUAKES.replace("  hook: { protocol: http, retry: [] }\n", "");
     assert_ne!(without, QUAKES);
     let mut scenario = Scenario::new(&[QUAKES, &without]).await;

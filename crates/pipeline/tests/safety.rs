@@ -1,5 +1,5 @@
-//! Stories of rules that fail, are stopped or come too late, and of applications that make too much: what is not told is
-//! listed, and told when somebody says so.
+//! Scenarios of rules that fail, are stopped or run too late, and of applications beyond their limits: missed firings
+//! are listed, and can be fired again.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use expect_test::expect;
 use tocsin_pipeline::PipelineOptions;
 use tocsin_testkit::{Scenario, check};
 
-/// `long` takes too many steps for any list of 60 items, and tells of shorter ones.
+/// `long` takes too many steps for any list of 60 items, and matches shorter ones.
 const NOTES: &str = r#"
 application: notes
 events:
@@ -15,10 +15,10 @@ events:
 subscriptions:
   above: { fields: { number: { type: integer, default: 0 } } }
 notifications:
-  told: { fields: { number: integer, who: string }, content: { templates: { base: { subject: "{{ who }} {{ number }}" } } } }
+  alert: { fields: { number: integer, who: string }, content: { templates: { base: { subject: "{{ who }} {{ number }}" } } } }
 rules:
-  long: { on: note, subscription: above, notify: told, with: { who: "'long'" }, stop_after: 2, when: "event.items.all(a, event.items.all(b, event.items.all(c, a + b + c > 0))) && event.number > sub.number" }
-  plain: { on: note, subscription: above, notify: told, with: { who: "'plain'" }, when: event.number > sub.number }
+  long: { on: note, subscription: above, notify: alert, with: { who: "'long'" }, stop_after: 2, when: "event.items.all(a, event.items.all(b, event.items.all(c, a + b + c > 0))) && event.number > sub.number" }
+  plain: { on: note, subscription: above, notify: alert, with: { who: "'plain'" }, when: event.number > sub.number }
 channels:
   log: { protocol: file, options: { path: log } }
 "#;
@@ -28,8 +28,8 @@ fn items(count: usize) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_takes_long_is_listed_with_its_plan() {
-    let query = "  every: { on: note, subscription: above, notify: told, with: { who: \"'every'\" }, sql: \"SELECT n._event, a._subscription FROM events n JOIN above a ON a.number = n.number\" }\n";
+async fn a_slow_query_is_listed_with_its_plan() {
+    let query = "  every: { on: note, subscription: above, notify: alert, with: { who: \"'every'\" }, sql: \"SELECT n._event, a._subscription FROM events n JOIN above a ON a.number = n.number\" }\n";
     let definition = NOTES.replace("  plain:", &format!("{query}  plain:"));
     // From no time at all on; what the index takes is only known from a millisecond on.
     let options = PipelineOptions { slow_rule_ms: 0, ..PipelineOptions::default() };
@@ -47,9 +47,9 @@ async fn what_takes_long_is_listed_with_its_plan() {
     assert!(scenario.pipeline().slow_firings(Some(&name("other")), None, 10).is_empty());
 }
 
-/// A predicate that takes its time is listed with the ways of the index.
+/// A slow predicate is listed with its index branches.
 #[tokio::test(start_paused = true)]
-async fn what_the_index_takes_long_for_is_listed_with_its_ways() {
+async fn a_slow_predicate_is_listed_with_its_index_branches() {
     let options = PipelineOptions { slow_rule_ms: 0, ..PipelineOptions::default() };
     let mut scenario = Scenario::with(&[NOTES], options).await;
     // Evaluated as far as the steps go, for each of so many events.
@@ -113,7 +113,7 @@ async fn a_rule_that_fails_leaves_the_others_alone_and_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_stopped_rule_misses_is_one_entry_and_can_be_fired() {
+async fn missed_firings_of_a_stopped_rule_are_one_entry_and_can_be_fired() {
     let script = r#"08:00 subscriber alice log=alice
            08:00 subscribe alice above
            08:01 stop plain
@@ -132,15 +132,15 @@ async fn what_a_stopped_rule_misses_is_one_entry_and_can_be_fired() {
         script,
         expect![[r#"
         08:04:00 crash
-        08:06:00 plain skipped eb-1..eb-2 (2): it is stopped: op says so
-        08:06:00 plain skipped eb-3..eb-3 (1): it is stopped: op says so
-        08:06:00 plain stopped by op: op says so
+        08:06:00 plain skipped eb-1..eb-2 (2): it is stopped: maintenance
+        08:06:00 plain skipped eb-3..eb-3 (1): it is stopped: maintenance
+        08:06:00 plain stopped by op: maintenance
         08:07:00 log alice n-1-0: plain 1 -> delivered
         08:07:00 log alice n-2-0: plain 2 -> delivered
         08:07:00 plain fired for 2 batches
         08:07:00 log alice n-3-0: plain 3 -> delivered
         08:07:00 plain fired for 1 batches
-        08:08:00 plain stopped by op: op says so
+        08:08:00 plain stopped by op: maintenance
         08:09:00 plain was stopped: true
         08:10:00 log alice n-4-0: plain 4 -> delivered
         08:11:00 plain was stopped: false"#]],
@@ -293,7 +293,7 @@ channels: { log: { protocol: file, options: { path: log } } }
 /// index or by a query.
 #[tokio::test(start_paused = true)]
 async fn b7_a_rule_is_stopped_within_a_quantum() {
-    let query = "  queried: { on: note, subscription: above, notify: told, stop_after: 3, with: { who: \"'queried'\" }, sql: \"SELECT n._event, a._subscription, abs(-9223372036854775807 - n.number) AS number FROM events n, above a\" }\n";
+    let query = "  queried: { on: note, subscription: above, notify: alert, stop_after: 3, with: { who: \"'queried'\" }, sql: \"SELECT n._event, a._subscription, abs(-9223372036854775807 - n.number) AS number FROM events n, above a\" }\n";
     let definition = NOTES.replace("  plain:", &format!("{query}  plain:"));
     let mut script =
         "08:00 subscriber alice log=alice\n08:00 subscribe alice above\n08:00 switch off role:match paused\n"

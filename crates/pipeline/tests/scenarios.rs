@@ -1,4 +1,4 @@
-//! Stories of the whole flow, on a platform in memory with simulated time.
+//! End-to-end scenarios on an in-memory platform with simulated time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use expect_test::expect;
 use tocsin_model::{id::NotificationId, receipt::Outcome};
 use tocsin_pipeline::PipelineOptions;
 use tocsin_store::journal::{FiringFilter, Journal};
-use tocsin_testkit::{Moment, Scenario, check};
+use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const QUAKES: &str = r#"
 application: quakes
@@ -33,7 +33,7 @@ channels:
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn those_who_care_are_told_in_their_language() {
+async fn subscribers_are_notified_in_their_language() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -53,7 +53,7 @@ async fn those_who_care_are_told_in_their_language() {
     .await;
 }
 
-/// A device may name a channel that its application lacks, which becomes known at the first notification only.
+/// A device may name a channel that its application lacks; this is detected at the first notification only.
 #[tokio::test(start_paused = true)]
 async fn b16_a_notification_for_a_channel_that_is_missing_is_suspended() {
     check(
@@ -84,7 +84,7 @@ async fn b16_a_notification_for_a_channel_that_is_missing_is_suspended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_snoozes_is_told_again_by_itself() {
+async fn a_snoozed_subscription_resumes_automatically() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -102,7 +102,7 @@ async fn who_snoozes_is_told_again_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_audience_is_who_belongs_to_it_when_the_event_comes() {
+async fn an_audience_is_evaluated_at_the_time_of_the_event() {
     let definition = QUAKES.replace("notify: alert,", "notify: alert, audience: vip,");
     check(
         &definition,
@@ -174,7 +174,7 @@ async fn the_far_side_may_ask_for_more_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_late_is_not_sent() {
+async fn an_expired_notification_is_not_sent() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -191,7 +191,7 @@ async fn what_is_late_is_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_is_refused_does_not_hold_up_the_others() {
+async fn a_refused_recipient_does_not_delay_others() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -218,7 +218,7 @@ async fn one_who_is_refused_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_sends_again_only_what_was_not_recorded_and_under_the_same_id() {
+async fn after_a_crash_only_unrecorded_notifications_are_sent_again_under_the_same_id() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -350,7 +350,7 @@ async fn an_update_finishes_the_old_and_begins_the_new() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_drain_finds_unsent_is_no_attempt() {
+async fn a_notification_unsent_at_a_drain_is_no_attempt() {
     check(
         &QUAKES.replace("delays: [1m, 5m, 1h]", "delays: []"),
         r#"08:00 subscriber alice email=alice@example.org
@@ -420,7 +420,7 @@ async fn while_a_channel_is_down_one_item_finds_out_and_the_others_keep_their_at
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_waits_for_an_operator_and_nobody_waits_for_it() {
+async fn an_unreadable_work_item_is_suspended_without_delaying_others() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -446,7 +446,7 @@ async fn what_cannot_be_read_waits_for_an_operator_and_nobody_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_makes_our_own_work_panic_is_set_aside_after_three_times_and_nobody_waits_for_it() {
+async fn work_that_panics_three_times_is_suspended_without_delaying_others() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -468,7 +468,7 @@ async fn what_makes_our_own_work_panic_is_set_aside_after_three_times_and_nobody
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_gone_for_good_is_not_tried_again() {
+async fn a_device_that_is_gone_is_not_tried_again() {
     check(
         QUAKES,
         r#"08:00 subscriber alice email=alice@example.org
@@ -513,7 +513,7 @@ async fn slow_one_poison_recipient_among_10000_is_suspended_alone() {
     );
 }
 
-/// What a crash at any write may do to this story: repeat a delivery, under the same id, and nothing else.
+/// A crash at any write may repeat a delivery in this scenario, under the same id, and must change nothing else.
 const STORY: &str = r#"
     08:00 subscriber alice email=alice@example.org
     08:00 subscriber bob email=bob@example.org
@@ -532,7 +532,7 @@ const STORY: &str = r#"
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_any_write_loses_nothing_and_no_receipt_lies() {
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[QUAKES]).await;
@@ -542,14 +542,14 @@ async fn a_crash_at_any_write_loses_nothing_and_no_receipt_lies() {
                 break;
             }
             writes += 1;
-            told_the_truth(&scenario, &seen, &format!("{moment:?} write {writes}\n{seen}")).await;
+            matches_the_journal(&scenario, &seen, &format!("{moment:?} write {writes}\n{seen}")).await;
         }
         assert!(writes >= 12, "the story has many writes, but the process died at {writes} only");
     }
 }
 
-/// Checks a run of the story against the journal that it left.
-async fn told_the_truth(scenario: &Scenario, seen: &str, context: &str) {
+/// Compares a run of the scenario with the journal that it left.
+async fn matches_the_journal(scenario: &Scenario, seen: &str, context: &str) {
     let mut ids: BTreeMap<(String, String), BTreeSet<NotificationId>> = BTreeMap::new();
     let mut delivered: BTreeMap<NotificationId, usize> = BTreeMap::new();
     for line in seen.lines().filter(|line| line.contains(" -> ")) {
@@ -606,7 +606,7 @@ channels:
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn a_query_tells_of_a_batch_as_a_whole_and_sees_each_change() {
+async fn a_query_matches_a_batch_as_a_whole_and_sees_each_change() {
     check(
         SHOP,
         r#"08:00 subscriber alice email=alice@example.org
@@ -634,32 +634,32 @@ async fn a_query_tells_of_a_batch_as_a_whole_and_sees_each_change() {
     .await;
 }
 
-/// A predicate and a query that say the same must tell the same, whatever changes between the batches.
+/// A predicate and an equivalent query must make the same notifications, whatever changes between the batches.
 #[tokio::test(start_paused = true)]
 async fn a_query_and_a_predicate_agree_on_every_shard() {
     const RULES: &str = r#"
   by_predicate:
     on: trade
     subscription: watch
-    notify: told
+    notify: alert
     when: event.symbol == sub.symbol && event.price >= sub.least
     with: { by: "'predicate'" }
   by_query:
     on: trade
     subscription: watch
-    notify: told
+    notify: alert
     sql: |
       SELECT _event, _subscription, 'query' AS by
       FROM events e JOIN watch w ON w.symbol = e.symbol AND w.least <= e.price
 "#;
-    const TOLD: &str = r#"
-  told:
+    const ALERT: &str = r#"
+  alert:
     fields: { by: string, symbol: string, price: number }
     content: { templates: { base: { subject: "{{ by }} {{ symbol }} {{ price }}" } } }
 "#;
     let definition = SHOP
         .replace("\nrules:\n", &format!("\nrules:{RULES}"))
-        .replace("\nnotifications:\n", &format!("\nnotifications:{TOLD}"))
+        .replace("\nnotifications:\n", &format!("\nnotifications:{ALERT}"))
         .replace("    notify: summary\n", "    notify: summary\n    enabled: false\n");
     let seed = std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
@@ -690,19 +690,19 @@ async fn a_query_and_a_predicate_agree_on_every_shard() {
     }
     let options = PipelineOptions { match_shards: 4, ..PipelineOptions::default() };
     let transcript = Scenario::with(&[&definition], options).await.run(&script.join("\n")).await;
-    let told_by = |by: &str| {
+    let sent_by = |by: &str| {
         let lines = transcript.lines().filter(|line| line.contains(&format!(": {by} ")));
-        let mut told: Vec<String> = lines
+        let mut sent: Vec<String> = lines
             .map(|line| {
                 let words: Vec<&str> = line.split_whitespace().filter(|word| !word.starts_with("n-")).collect();
                 words.join(" ").replace(by, "")
             })
             .collect();
-        told.sort();
-        told
+        sent.sort();
+        sent
     };
-    assert_eq!(told_by("predicate"), told_by("query"), "{transcript}");
-    assert!(!told_by("query").is_empty(), "{transcript}");
+    assert_eq!(sent_by("predicate"), sent_by("query"), "{transcript}");
+    assert!(!sent_by("query").is_empty(), "{transcript}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -725,7 +725,7 @@ async fn a_query_that_fails_harms_no_other_rule_and_is_listed() {
         09:00:00 events 1 notifications 1 open 0 suspended 0"#]]
     .assert_eq(&transcript);
     let firings = scenario.journal().firings(&FiringFilter::default(), 0, 10).await.expect("firings");
-    let told: Vec<String> = firings
+    let listed: Vec<String> = firings
         .iter()
         .map(|firing| format!("{} {} {} {}", firing.rule, firing.first, firing.status.name(), firing.reason))
         .collect();
@@ -734,11 +734,11 @@ async fn a_query_that_fails_harms_no_other_rule_and_is_listed() {
             "turnover eb-1 failed malformed JSON",
         ]
     "#]]
-    .assert_debug_eq(&told);
+    .assert_debug_eq(&listed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_example_of_meters_adds_up_and_spares_who_is_away() {
+async fn the_meters_example_sums_up_and_skips_absent_subscribers() {
     let query = serde_json::to_string(include_str!("../../../examples/meters/over-budget.sql")).expect("JSON");
     let definition = include_str!("../../../examples/meters/application.yaml");
     let definition = definition.replace("{file: over-budget.sql}", &query);

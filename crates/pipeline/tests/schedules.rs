@@ -1,4 +1,4 @@
-//! Rules that are evaluated by a schedule, told as scripts on a simulated clock that begins at midnight of 2026-03-01 UTC.
+//! Rules that are evaluated by a schedule: scripts on a simulated clock that begins at midnight of 2026-03-01 UTC.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,9 +9,9 @@ use expect_test::expect;
 use tocsin_model::id::NotificationId;
 use tocsin_pipeline::PipelineOptions;
 use tocsin_store::journal::Journal;
-use tocsin_testkit::{Moment, Scenario, check};
+use tocsin_testkit::{CrashPoint, Scenario, check};
 
-/// What crossed my limit, when I want to know; what crossed it, at once; and a word at each hour of another kind.
+/// Rules: values above a limit at the subscription's schedule, the same at once, and an hourly one of another class.
 const STOCK: &str = r#"
 application: stock
 events: { quote: { fields: { price: number } } }
@@ -30,14 +30,14 @@ channels:
 
 const DAILY: &str = "DTSTART:20260301T080000|RRULE:FREQ=DAILY";
 
-/// Runs a script for so many days.
+/// Runs a script for `days` days.
 async fn run(definition: &str, script: &str, days: u64) -> String {
     let mut scenario = Scenario::new(&[definition]).await;
     scenario.run_and_wait(script, Duration::from_secs(days * 86_400)).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happened_since_the_last_run_is_told_when_it_is_due() {
+async fn a_due_rule_matches_events_since_its_last_run() {
     check(
         STOCK,
         &format!(
@@ -64,7 +64,7 @@ async fn what_happened_since_the_last_run_is_told_when_it_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_or_moves_between_runs_is_told_once_of_what_is_theirs() {
+async fn a_subscription_that_is_new_or_changed_between_runs_gets_its_events_once() {
     check(
         STOCK,
         &format!(
@@ -92,6 +92,30 @@ async fn who_comes_or_moves_between_runs_is_told_once_of_what_is_theirs() {
             +1d 08:00:00 email bob@example.org n-3-0: 9.0 crossed 1.0 -> delivered
             +1d 08:00:00 email bob@example.org n-3-1: 11.0 crossed 1.0 -> delivered
             +7d 10:00:00 email alice@example.org n-4-0: 11.0 crossed 1.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_for_the_class_skips_events_from_before_a_subscription_was_enabled() {
+    check(
+        &STOCK.replace("schedule: subscription }", "every: 6h }"),
+        r#"01:00 subscriber alice email=alice@example.org
+           01:00 subscriber bob email=bob@example.org
+           01:00 subscriber carol email=carol@example.org
+           01:00 subscribe alice limit {"price": 1}
+           01:00 subscribe bob limit {"price": 1}
+           01:00 subscribe carol limit {"price": 1}
+           02:00 disable alice
+           02:00 snooze bob 60
+           02:30 event quote {"price": 3}
+           04:00 enable alice
+           05:00 event quote {"price": 4}"#,
+        expect![[r#"
+            06:00:00 email carol@example.org n-1-0: 3.0 crossed 1.0 -> delivered
+            06:00:00 email carol@example.org n-1-1: 4.0 crossed 1.0 -> delivered
+            06:00:00 email bob@example.org n-1-2: 4.0 crossed 1.0 -> delivered
+            06:00:00 email alice@example.org n-1-3: 4.0 crossed 1.0 -> delivered"#]],
     )
     .await;
 }
@@ -251,20 +275,20 @@ async fn a_long_run_is_done_in_parts() {
     }
     script.push_str("09:00 event quote {\"price\": 9}\n09:30 report");
     let seen = scenario.run_and_wait(&script, Duration::from_secs(3_600)).await;
-    let told: Vec<&str> = seen.lines().filter(|line| line.ends_with("delivered")).collect();
-    let different: BTreeSet<(String, String)> = told.iter().map(|line| words(line)).collect();
-    assert_eq!((told.len(), different.len()), (33 * 4, 33 * 4), "{seen}");
+    let delivered: Vec<&str> = seen.lines().filter(|line| line.ends_with("delivered")).collect();
+    let different: BTreeSet<(String, String)> = delivered.iter().map(|line| words(line)).collect();
+    assert_eq!((delivered.len(), different.len()), (33 * 4, 33 * 4), "{seen}");
     assert!(scenario.journal().totals().event_batches > 8, "the rest of a run is a batch of its own");
 }
 
-/// Who is told, and of what.
+/// The recipient and the content of a line.
 fn words(line: &str) -> (String, String) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let address = words.iter().position(|word| word.contains('@')).expect("an address");
     (words[address].to_owned(), words[address + 2].to_owned())
 }
 
-/// What a crash at any write may do to this story: repeat a delivery under the same id, and nothing else.
+/// A crash at any write may repeat a delivery under the same id, and must change nothing else.
 const STORY: &str = r#"
     01:00 subscriber alice email=alice@example.org
     01:00 subscriber bob email=bob@example.org
@@ -276,10 +300,10 @@ const STORY: &str = r#"
     03:10 event quote {"price": 5}"#;
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_at_any_write_runs_what_is_due_once() {
+async fn a_crash_at_any_write_runs_a_due_rule_once() {
     let hours = STOCK.lines().find(|line| line.starts_with("  hours:")).expect("the rule of the hours");
     let definition = STOCK.replace(hours, "");
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         let mut writes = 0;
         loop {
             let options = PipelineOptions { run_notifications: 2, ..PipelineOptions::default() };
@@ -296,8 +320,8 @@ async fn a_crash_at_any_write_runs_what_is_due_once() {
                 let id = line.split_whitespace().find_map(|word| word.strip_suffix(':')?.parse().ok()).expect("an id");
                 ids.entry(words(line)).or_default().insert(id);
             }
-            assert_eq!(ids.len(), 10, "told of too few or too many: {context}");
-            assert!(ids.values().all(|ids| ids.len() == 1), "told under several ids: {context}");
+            assert_eq!(ids.len(), 10, "too few or too many notifications: {context}");
+            assert!(ids.values().all(|ids| ids.len() == 1), "sent under several ids: {context}");
             let backlog = scenario.journal().backlog();
             assert_eq!((backlog.event_batches, backlog.failed_batches, backlog.work_items), (0, 0, 0), "{context}");
         }
@@ -305,9 +329,9 @@ async fn a_crash_at_any_write_runs_what_is_due_once() {
     }
 }
 
-/// What a run makes counts for the throttle like anything else: the next events wait, and so does the next run.
+/// Notifications of a run count for the throttle: the next events wait, and so does the next run.
 #[tokio::test(start_paused = true)]
-async fn a_throttle_defers_runs_and_what_comes_behind_them() {
+async fn a_throttle_defers_runs_and_later_events() {
     let limits = "limits: { throttle: { notifications: 2, per: 1h } }\nrules:";
     let hours = STOCK.lines().find(|line| line.starts_with("  hours:")).expect("the rule of the hours");
     check(

@@ -1,12 +1,12 @@
-//! Sources under supervision: what dies at whichever write, each event of dropped files is accepted once; trouble is told
-//! and tried again.
+//! Supervision of sources: across a crash at any write, each event of dropped files is accepted once; errors are
+//! reported and retried.
 
 use std::{fs, path::Path, time::Duration};
 
 use tocsin_model::{event::EventBatch, id::Name, value::Value};
 use tocsin_pipeline::{Folders, PipelineOptions, SourceState, compile_text};
 use tocsin_store::journal::Journal;
-use tocsin_testkit::{Moment, Scenario};
+use tocsin_testkit::{CrashPoint, Scenario};
 
 const EVENTS_OF_A_FILE: usize = 1_100;
 
@@ -62,7 +62,7 @@ async fn slow_each_event_is_accepted_once_whatever_dies() {
     let mut deaths = 0;
     for write in 1..40 {
         let mut died = false;
-        for moment in [Moment::Before, Moment::After] {
+        for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
             let folder = tempfile::tempdir().expect("a folder");
             let expected = drop_files(folder.path());
             let mut scenario = scenario(folder.path()).await;
@@ -112,7 +112,7 @@ async fn a_source_holds_still_while_it_is_switched_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trouble_is_told_and_tried_again() {
+async fn errors_of_a_source_are_reported_and_retried() {
     let folder = tempfile::tempdir().expect("a folder");
     let gone = folder.path().join("gone");
     let source_folders = Folders { allow: vec![folder.path().to_owned()] };

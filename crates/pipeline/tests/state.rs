@@ -1,4 +1,4 @@
-//! Stories of rules that remember: who was told is not told again, whatever dies in between.
+//! Scenarios of stateful rules: no notification is repeated, across crashes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 
 use expect_test::expect;
 use tocsin_store::journal::Journal;
-use tocsin_testkit::{Moment, Scenario, check};
+use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const PRICES: &str = r#"
 application: prices
@@ -64,7 +64,7 @@ async fn a_cooldown_lets_one_through_in_a_day() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_told_waits_until_the_price_has_fallen() {
+async fn a_notified_subscriber_waits_until_the_price_has_fallen() {
     check(
         &prices("rearm: event.symbol == sub.symbol && event.price < sub.limit * 0.95"),
         r#"08:00 subscriber alice email=alice@example.org
@@ -83,7 +83,7 @@ async fn who_was_told_waits_until_the_price_has_fallen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_has_changed_is_told_for_each_key_by_itself() {
+async fn only_changes_are_notified_per_key() {
     check(
         &prices("changed: event.rating\n    per: event.symbol").replace("event.symbol == sub.symbol && ", ""),
         r#"08:00 subscriber alice email=alice@example.org
@@ -103,7 +103,7 @@ async fn only_what_has_changed_is_told_for_each_key_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_version_remembers_what_it_has_in_common_with_the_old_one() {
+async fn a_new_version_keeps_the_state_of_unchanged_rules() {
     let (old, new) = (prices("cooldown: 24h"), prices("cooldown: 2h"));
     let without = prices("timeout: 9s");
     let mut scenario = Scenario::new(&[&old, &new, &without]).await;
@@ -141,7 +141,7 @@ const STORY: &str = r#"
     09:30:00 event price {"symbol": "A", "price": 24} {"symbol": "A", "price": 24}"#;
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_at_any_write_changes_nothing_in_who_is_told() {
+async fn a_crash_at_any_write_does_not_change_the_recipients() {
     let definition = prices("cooldown: 5m\n    rearm: event.symbol == sub.symbol && event.price < sub.limit");
     let expected = BTreeSet::from([
         ("alice@example.org", "A 11.0"),
@@ -150,21 +150,21 @@ async fn a_crash_at_any_write_changes_nothing_in_who_is_told() {
         ("alice@example.org", "A 24.0"),
         ("bob@example.org", "A 24.0"),
     ]);
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[&definition]).await;
             scenario.die_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
-            let mut told: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
+            let mut sent: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
             for line in seen.lines().filter(|line| line.contains("-> delivered")) {
                 let words: Vec<&str> = line.split_whitespace().collect();
-                told.entry((words[2], format!("{} {}", words[4], words[5]))).or_default().insert(words[3]);
+                sent.entry((words[2], format!("{} {}", words[4], words[5]))).or_default().insert(words[3]);
             }
             let context = format!("{moment:?} write {writes}\n{seen}");
-            let found: BTreeSet<(&str, &str)> = told.keys().map(|(who, what)| (*who, what.as_str())).collect();
+            let found: BTreeSet<(&str, &str)> = sent.keys().map(|(who, what)| (*who, what.as_str())).collect();
             assert_eq!(found, expected, "{context}");
-            assert!(told.values().all(|ids| ids.len() == 1), "told under several ids: {context}");
+            assert!(sent.values().all(|ids| ids.len() == 1), "sent under several ids: {context}");
             if !scenario.has_died() {
                 break;
             }

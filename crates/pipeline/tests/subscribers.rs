@@ -1,4 +1,4 @@
-//! Rules that ask who a subscriber is, by attributes and audiences: at events, by a schedule and in SQL.
+//! Rules that use subscriber attributes and audiences: at events, by a schedule and in SQL.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ attributes:
 subscriptions:
   news: { fields: { least: { type: number, default: 0 } } }
 notifications:
-  told:
+  alert:
     fields: { region: string, minutes: number, patience: number }
     content: { templates: { base: { subject: "{{ region }} {{ minutes }} ({{ patience }})" } } }
 rules:
@@ -23,7 +23,7 @@ rules:
     on: outage
     subscription: news
     when: event.region == subscriber.attributes.region && event.minutes >= subscriber.attributes.patience
-    notify: told
+    notify: alert
     with: { patience: subscriber.attributes.patience }
 channels:
   email: { protocol: smtp, options: { host: localhost, from: t@example.org }, retry: [] }
@@ -88,8 +88,8 @@ async fn an_attribute_counts_as_it_is_when_the_event_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scheduled_rule_tells_its_audience_as_it_is_at_the_run() {
-    let definition = OUTAGES.replace("notify: told\n", "notify: told\n    audience: vip\n    every: 1h\n");
+async fn a_scheduled_rule_uses_the_audience_at_the_time_of_the_run() {
+    let definition = OUTAGES.replace("notify: alert\n", "notify: alert\n    audience: vip\n    every: 1h\n");
     check(
         &definition,
         r#"00:01 segment vip (tier=gold)
@@ -112,7 +112,7 @@ async fn a_scheduled_rule_tells_its_audience_as_it_is_at_the_run() {
     .await;
 }
 
-/// A query, which sees all, with an audience and a state of its own.
+/// A query, which sees all subscribers, with an audience and a state of its own.
 const QUERIED: &str = "
     sql: |
       SELECT e._event, n._subscription, rank() OVER (PARTITION BY e._event ORDER BY n._subscription) AS patience
@@ -123,10 +123,10 @@ const QUERIED: &str = "
 ";
 
 #[tokio::test(start_paused = true)]
-async fn a_query_sees_all_and_tells_its_audience_unless_it_remembers_to_have() {
+async fn a_query_sees_all_subscribers_and_notifies_its_audience_once() {
     let when = OUTAGES.split_once("    when:").expect("a predicate").0;
     let rest = OUTAGES.split_once("with: { patience: subscriber.attributes.patience }").expect("its fields").1;
-    let definition = format!("{when}    notify: told{QUERIED}{rest}");
+    let definition = format!("{when}    notify: alert{QUERIED}{rest}");
     check(
         &definition,
         r#"08:00 segment vip (tier=gold)
@@ -163,7 +163,7 @@ async fn a_query_reads_attributes_as_they_are_when_the_event_comes() {
       WHERE e.minutes >= n."subscriber-attributes-patience"
 "#;
     check(
-        &format!("{when}    notify: told{query}{rest}"),
+        &format!("{when}    notify: alert{query}{rest}"),
         r#"08:00 subscriber alice email=alice@example.org @region=Vienna
            08:00 subscriber bob email=bob@example.org
            08:00 subscribe alice news
@@ -185,7 +185,7 @@ async fn a_query_reads_attributes_as_they_are_when_the_event_comes() {
     .await;
 }
 
-/// A query that fails once is a firing that can be fired again; what it told then is remembered like anything else.
+/// A query that fails once is a missed firing and can be fired again; its state then changes as usual.
 #[tokio::test(start_paused = true)]
 async fn a_query_with_state_that_failed_is_fired_again() {
     let when = OUTAGES.split_once("    when:").expect("a predicate").0;
@@ -198,7 +198,7 @@ async fn a_query_with_state_that_failed_is_fired_again() {
     changed: event.region
     cooldown: 10m
 ";
-    let definition = format!("{when}    notify: told{query}{rest}");
+    let definition = format!("{when}    notify: alert{query}{rest}");
     let script = r#"08:00 subscriber alice email=alice@example.org
            08:00 subscribe alice news
            08:05 event outage {"region": "Graz", "minutes": 1}
@@ -218,8 +218,8 @@ async fn a_query_with_state_that_failed_is_fired_again() {
     .assert_eq(&said);
 }
 
-/// A filter that an update of the application leaves without the field that it names makes its subscription unusable: it
-/// is in no index, and no query counts it either, until an update brings the field back.
+/// An application update removes a field that a filter names: the subscription becomes unusable. It is in no index
+/// and in no query until an update restores the field.
 #[tokio::test(start_paused = true)]
 async fn a_subscription_whose_filter_no_longer_compiles_is_seen_by_no_rule() {
     let filtered = OUTAGES.replace("subscriptions:\n  news: {", "subscriptions:\n  news: { filter: cel,");
@@ -228,7 +228,7 @@ async fn a_subscription_whose_filter_no_longer_compiles_is_seen_by_no_rule() {
   counted:
     on: outage
     subscription: news
-    notify: told
+    notify: alert
     sql: |
       SELECT e._event, n._subscription, count(*) OVER (PARTITION BY e._event) AS patience
       FROM events e JOIN news n ON n.least <= e.minutes

@@ -1,11 +1,11 @@
-//! Stories of addresses that are not written to.
+//! Scenarios of suppressed addresses.
 
 use expect_test::expect;
 use tocsin_testkit::check;
 
-/// Quakes by mail and short message, with what is to be said of the class of their notifications.
-fn quakes(conduct: &str) -> String {
-    let subject = if conduct.contains("digest") { "{{ digest.count }} quakes" } else { "{{ place }}" };
+/// Quakes by mail and short message, with options of the notification class.
+fn quakes(delivery_policy: &str) -> String {
+    let subject = if delivery_policy.contains("digest") { "{{ digest.count }} quakes" } else { "{{ place }}" };
     format!(
         r#"
 application: quakes
@@ -16,7 +16,7 @@ subscriptions:
 notifications:
   alert:
     fields: {{ place: string }}
-    {conduct}
+    {delivery_policy}
     content: {{ templates: {{ base: {{ subject: "{subject}" }} }} }}
 rules:
   every: {{ on: quake, subscription: any, notify: alert }}
@@ -100,7 +100,7 @@ async fn the_next_channel_of_the_chain_takes_over_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_digest_is_not_told_to_whom_complained_before_it_closes() {
+async fn a_digest_is_not_sent_to_a_subscriber_who_complained_before_it_closes() {
     check(
         &quakes("digest: { window: 10m }"),
         &format!(
@@ -135,7 +135,7 @@ async fn a_multicast_leaves_them_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_critical_passes_soft_bounces_only() {
+async fn critical_notifications_bypass_soft_bounces_only() {
     check(
         &quakes("critical: true"),
         &format!(
@@ -178,7 +178,7 @@ async fn an_address_is_gone_where_it_was_tried_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_nobody_has_is_suppressed() {
+async fn an_unknown_mailbox_is_suppressed() {
     check(
         &quakes(""),
         &format!(

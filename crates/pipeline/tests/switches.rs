@@ -1,7 +1,7 @@
-//! What an operator pauses waits, over crashes, and goes on from where it was.
+//! Switched-off work waits, across crashes, and then continues where it stopped.
 
 use expect_test::expect;
-use tocsin_testkit::check;
+use tocsin_testkit::{Scenario, check};
 
 const QUAKES: &str = "
 application: quakes
@@ -67,4 +67,29 @@ async fn events_of_a_paused_application_meet_the_subscriptions_of_their_time() {
             09:30:00 email bob@example.org n-2-1:  -> delivered"#]],
     )
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_removal_of_an_application_ends_its_notifications_also_after_a_crash() {
+    let script = |removal: &str| {
+        format!(
+            "08:00 subscriber alice email=alice@example.org
+             08:00 subscribe alice nearby {{\"magnitude\": 5}}
+             08:10 switch off channel:quakes/email paused
+             08:20 event quake {{\"magnitude\": 6, \"place\": \"Kobe\"}}
+             08:30 report
+             {removal}
+             09:00 report"
+        )
+    };
+    let ended = |crash: &str| {
+        format!(
+            "08:30:00 events 1 notifications 1 open 1 suspended 0\n{crash}\
+             09:00:00 events 1 notifications 1 open 0 suspended 0"
+        )
+    };
+    for (removal, crash) in [("08:40 remove application", ""), ("08:40 remove\n08:41 crash", "08:41:00 crash\n")] {
+        let mut scenario = Scenario::new(&[QUAKES]).await;
+        assert_eq!(scenario.run(&script(removal)).await.trim(), ended(crash), "{removal}");
+    }
 }

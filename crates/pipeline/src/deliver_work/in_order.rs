@@ -1,4 +1,4 @@
-//! Feeds an item whose events are in ordered mode: each notification when it is its turn.
+//! Dispatches an item whose event class is in ordered mode: each notification when it is first in its lane.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    feed::Feeding,
-    lanes::{Standing, Turn},
+    dispatch_items::ItemDispatch,
+    lanes::{LaneStatus, Turn},
     record_receipts::Report,
 };
 
-/// How long an item waits for one before it that is neither sent nor put off, and how long it is put off then.
+/// Maximum wait for an earlier notification that is neither sent nor deferred; also the deferral after that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Hands over what is first in its lane, and waits for the answers of those before the rest. What has to wait for a
-    /// retry is put off until then, so that it holds up nothing here.
-    pub(super) async fn feed_in_order(&self, item: &mut Feeding, stop: &CancellationToken) {
+    /// Hands over the notifications that are first in their lanes, and waits for earlier answers before the rest.
+    /// Notifications behind a retry are deferred until that retry, so that they block nothing here.
+    pub(super) async fn dispatch_in_order(&self, item: &mut ItemDispatch, stop: &CancellationToken) {
         let lanes = &self.running.lanes;
         let mut left = std::mem::take(&mut item.ordinals);
         let mut left_over = Vec::new();
@@ -29,16 +29,16 @@ impl Worker {
             for ordinal in left {
                 match lanes.turn(item.loaded.id(ordinal)) {
                     Turn::Now => ready.push(ordinal),
-                    Turn::After(Standing::Later(time)) if time > now => later.push((ordinal, time)),
-                    Turn::After(Standing::Later(_) | Standing::Waits) if !patient => {
+                    Turn::After(LaneStatus::Later(time)) if time > now => later.push((ordinal, time)),
+                    Turn::After(LaneStatus::Later(_) | LaneStatus::Waits) if !patient => {
                         later.push((ordinal, now + PATIENCE))
                     }
                     Turn::After(_) => behind.push(ordinal),
                 }
             }
             for (ordinal, due_at) in later {
-                metrics::counter!("deliver_put_off_total").increment(1);
-                item.fed += 1;
+                metrics::counter!("tocsin_deliver_order_deferred_total").increment(1);
+                item.dispatched += 1;
                 if self.reports.send(Report::Snoozed { key: item.key, ordinal, due_at }).await.is_err() {
                     return item.left.extend(left_over);
                 }
@@ -48,7 +48,7 @@ impl Worker {
             if !ready.is_empty() {
                 lanes.sent(ready.iter().map(|ordinal| item.loaded.id(*ordinal)));
                 item.ordinals = ready;
-                self.feed(std::slice::from_mut(item), stop).await;
+                self.dispatch(std::slice::from_mut(item), stop).await;
                 let unsent = std::mem::take(&mut item.left);
                 lanes.unsent(unsent.iter().map(|ordinal| item.loaded.id(*ordinal)));
                 is_fed = unsent.is_empty();

@@ -1,4 +1,5 @@
-//! Claims event batches and gives each application its own, as one quantum at a time; keeps a matcher on each application.
+//! Dispatcher of step 2: claims event batches and hands each application its own, one quantum at a time; runs a
+//! matcher for each application.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -27,36 +28,36 @@ use super::{
     taken_up,
 };
 use crate::{
-    Flow, RefireError, Throttled, compile::Compiled, follow_changes::Followed, guard::Guard, rates::Rates,
+    Flow, RefireError, Throttled, compile::Compiled, follow_changes::Followed, rates::Rates, rule_breaker::RuleBreaker,
     suspects::Work,
 };
 
-/// Reports of matchers that wait for the dispatcher; a matcher with a further one waits.
+/// Maximum number of matcher reports waiting for the dispatcher; a matcher with another one waits.
 const REPORTS_WAITING_MAX: usize = 256;
-/// Orders that wait for a matcher. Beyond them a rule is not fired again, with an error.
+/// Maximum number of commands waiting for a matcher. Beyond it, a refire request fails.
 const CONTROLS_WAITING_MAX: usize = 16;
 
 /// A report of a matcher.
 pub(super) struct Report {
-    /// The matcher. Reports of one that was removed are ignored.
+    /// The matcher. Reports of removed matchers are ignored.
     pub id: u64,
     pub application: Name,
     pub outcome: Outcome,
 }
 
-/// The near end of a matcher.
+/// Handle of a matcher.
 struct Handle {
     id: u64,
     compiled: Arc<Compiled>,
     quanta: mpsc::Sender<Quantum>,
     controls: mpsc::Sender<Control>,
-    /// The place to which its index may go while nothing waits.
+    /// Change sequence up to which its index may advance while nothing waits.
     follow: watch::Sender<ChangeSequence>,
     rates: Rates,
-    /// The count of times that batches were given back. A quantum that was claimed before is given back as well, so that it
-    /// does not overtake them.
+    /// Number of times batches were released. A quantum claimed before is released as well, so that it does not
+    /// overtake them.
     generation: u64,
-    /// The quantum that it has, if it has one.
+    /// Batches of the quantum it is working on.
     under_way: Vec<Claim<EventBatchId>>,
 }
 
@@ -65,7 +66,7 @@ pub(crate) struct Dispatcher {
     flow: Arc<Flow>,
     handles: BTreeMap<Name, Handle>,
     matchers: JoinSet<()>,
-    /// The matcher that runs as a task, and who waits for its end.
+    /// Running matcher tasks, with the receiver that waits for the end of each.
     tasks: HashMap<Id, (Name, u64, Option<oneshot::Sender<()>>)>,
     next_id: u64,
     commands: mpsc::Receiver<Command>,
@@ -96,7 +97,7 @@ impl Dispatcher {
         }
     }
 
-    /// Hands out batches until `stop`; what is claimed then is finished first.
+    /// Distributes batches until `stop`; claimed batches are finished first.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             while let Ok(command) = self.commands.try_recv() {
@@ -106,8 +107,8 @@ impl Dispatcher {
                 self.hear(report);
             }
             self.changes.mark_unchanged();
-            // Before the claim: what is claimed later sees at least this.
-            let settled = self.flow.places.settled();
+            // Read before the claim: batches claimed later see at least this.
+            let settled = self.flow.snapshots.settled();
             self.switched.mark_unchanged();
             let (except, wait) = self.except();
             let rests = stop.is_cancelled() || self.flow.switches.holds_matching();
@@ -131,21 +132,21 @@ impl Dispatcher {
                 Some(report) = self.reports.recv() => self.hear(report),
                 Some(ended) = self.matchers.join_next_with_id(), if !self.matchers.is_empty() => self.bury(ended).await,
                 Ok(()) = self.arrivals.events.changed() => {}
-                // Without an application there is no index that follows.
+                // Without an application there is no index to advance.
                 Ok(()) = self.changes.changed(), if !self.handles.is_empty() => {}
                 Ok(()) = self.switched.changed() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
-        // A matcher ends when it has finished what it has.
+        // A matcher ends when it has finished its queue.
         self.handles.clear();
         self.reports.close();
         while self.matchers.join_next().await.is_some() {}
     }
 
-    /// Matches an application that was not matched before.
+    /// Starts matching an application.
     pub fn start(&mut self, compiled: Arc<Compiled>, followed: Followed) {
-        let matched = Matched::new(compiled.clone(), followed, Guard::default());
+        let matched = Matched::new(compiled.clone(), followed, RuleBreaker::default());
         matched.publish(&self.flow);
         self.employ(compiled, Start::Matched(Box::new(matched)));
     }
@@ -211,7 +212,7 @@ impl Dispatcher {
         }
     }
 
-    /// Notes what a matcher has done.
+    /// Handles a report of a matcher.
     fn hear(&mut self, Report { id, application, outcome }: Report) {
         let Some(handle) = self.handles.get_mut(&application).filter(|handle| handle.id == id) else { return };
         match outcome {
@@ -227,7 +228,7 @@ impl Dispatcher {
         }
     }
 
-    /// A matcher has ended: it was removed, or it panicked. Then another takes over.
+    /// Handles the end of a matcher: it was removed, or it panicked and is replaced.
     async fn bury(&mut self, ended: Result<(Id, ()), JoinError>) {
         let (task, panicked) = match &ended {
             Ok((task, ())) => (*task, None),
@@ -236,25 +237,24 @@ impl Dispatcher {
         let Some((name, id, waits)) = self.tasks.remove(&task) else { return };
         if let Some(error) = panicked {
             tracing::error!(application = %name, %error, "the matcher of an application panicked and begins anew");
-            metrics::counter!("match_panics_total").increment(1);
+            metrics::counter!("tocsin_match_panics_total").increment(1);
         }
         if let Some(waits) = waits {
-            // Nothing of it is published after its end.
+            // Its status is never published after its end.
             self.flow.publish(&name, None);
             let _ = waits.send(());
         }
         let Some(handle) = self.handles.get(&name).filter(|handle| handle.id == id) else { return };
         let compiled = handle.compiled.clone();
         for claim in handle.under_way.clone() {
-            // A claim that is lost already needs no giving back.
+            // A lost claim needs no release.
             let _ = self.flow.journal.release_events(claim).await;
         }
         self.flow.switches.forget_matching(&name);
         self.employ(compiled, Start::Build);
     }
 
-    /// Applications that are matched or held and events that a throttle holds, and the time until the next of them may go
-    /// on.
+    /// Applications and throttled events to exclude from the claim, and the time until the first throttle ends.
     fn except(&mut self) -> (Except, Duration) {
         let now = self.flow.clock.now();
         let (mut except, mut soonest) = (Except::default(), LEASE);
@@ -275,9 +275,9 @@ impl Dispatcher {
         }
         except.applications.extend(self.flow.switches.held());
         let holds = throttled.values().filter(|throttled| throttled.all.is_some()).count();
-        metrics::gauge!("match_throttled_applications").set(holds as f64);
+        metrics::gauge!("tocsin_match_throttled_applications").set(holds as f64);
         let holds = throttled.values().map(|throttled| throttled.classes.len()).sum::<usize>();
-        metrics::gauge!("match_throttled_classes").set(holds as f64);
+        metrics::gauge!("tocsin_match_throttled_classes").set(holds as f64);
         *self.flow.throttled.lock() = throttled;
         (except, soonest)
     }
@@ -289,7 +289,7 @@ impl Dispatcher {
         self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, except, LEASE, now).await
     }
 
-    /// Gives batches to the matchers of their applications.
+    /// Hands batches to the matchers of their applications.
     async fn give(&mut self, claimed: Vec<ClaimedEvents>) {
         let taken_up_at = self.flow.clock.now();
         let mut by_application: BTreeMap<Name, Vec<ClaimedEvents>> = BTreeMap::new();
@@ -309,13 +309,13 @@ impl Dispatcher {
             handle.under_way = claimed.iter().map(|events| events.claim).collect();
             let generation = handle.generation;
             self.flow.switches.begin_matching(&name);
-            // There is room for one, and it has none. If the matcher is gone, its end gives them back.
+            // There is room for one, and it has none. If the matcher ended, its end releases them.
             let _ = handle.quanta.try_send(Quantum { claimed, taken_up_at, generation, run_notifications_max });
         }
     }
 
-    /// Gives back the event batches of a throttled application that one quantum may not match: they would all be matched
-    /// before the throttle could hold any of them.
+    /// Releases the event batches of a throttled application beyond one quantum's limit: the throttle could not hold
+    /// them later.
     async fn within_rates(&mut self, name: &Name, claimed: Vec<ClaimedEvents>, now: Timestamp) -> Vec<ClaimedEvents> {
         let Some(handle) = self.handles.get_mut(name) else { return claimed };
         let compiled = handle.compiled.clone();
@@ -323,27 +323,27 @@ impl Dispatcher {
         let (kept, beyond): (Vec<_>, Vec<_>) =
             claimed.into_iter().partition(|events: &ClaimedEvents| rooms.take(&events.batch.class));
         for events in beyond {
-            // A claim that is lost already needs no giving back.
+            // A lost claim needs no release.
             let _ = self.flow.journal.release_events(events.claim).await;
         }
         kept
     }
 
-    /// Gives back what comes after a batch that was under way when the process crashed, or from it on: such a batch is
-    /// matched by itself. One that crashed the process too often is set aside, and there is nothing left.
+    /// Isolates a batch that was in progress when the process crashed: it is matched alone, and the rest is released.
+    /// A batch that crashed the process too often is set aside, and nothing is left.
     async fn apart(&self, name: &Name, claimed: Vec<ClaimedEvents>, now: Timestamp) -> Option<Vec<ClaimedEvents>> {
         let suspects = &self.flow.suspects;
         let is_suspect = |events: &ClaimedEvents| suspects.crashes(Work::Events(events.claim.id)) > 0;
         let Some(first) = claimed.iter().position(is_suspect) else { return Some(claimed) };
         let mut kept = claimed;
         for events in kept.split_off(first.max(1)) {
-            // A claim that is lost already needs no giving back.
+            // A lost claim needs no release.
             let _ = self.flow.journal.release_events(events.claim).await;
         }
         let id = kept[0].claim.id;
         match suspects.poison(Work::Events(id)) {
             Some(reason) => {
-                metrics::counter!("pipeline_poison_total", "work" => "events").increment(1);
+                metrics::counter!("tocsin_pipeline_poison_total", "work" => "events").increment(1);
                 self.set_aside(reason, kept, now).await;
                 suspects.set_aside(id, name);
                 None
@@ -352,7 +352,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sets aside batches that are not matched.
+    /// Sets aside batches that cannot be matched.
     async fn set_aside(&self, reason: String, claimed: Vec<ClaimedEvents>, taken_up_at: Timestamp) {
         let quantum = NewQuantum {
             started_at: taken_up_at,
@@ -375,8 +375,8 @@ impl Dispatcher {
         }
     }
 
-    /// Nothing waits that sees less than this: indexes may go there. What waits for an application that is held or throttled
-    /// was accepted before: its index waits as well, and the records keep what it has not followed.
+    /// Lets indexes advance to `settled`: no waiting batch sees less. Events of held or throttled applications were
+    /// accepted before, so their indexes wait too, and the records retain the changes.
     fn let_follow(&self, settled: ChangeSequence, except: &Except) {
         let throttled: BTreeSet<&Name> = except.classes.iter().map(|(name, _)| name).collect();
         for (name, handle) in &self.handles {
@@ -393,7 +393,7 @@ impl Dispatcher {
     }
 }
 
-/// Gives an order. Where too many wait, the matcher gets it later; the dispatcher does not wait for a matcher.
+/// Sends a command. If the queue is full, a task sends it later; the dispatcher never waits for a matcher.
 fn order(handle: &Handle, control: Control) {
     if let Err(refused) = handle.controls.try_send(control) {
         let controls = handle.controls.clone();
@@ -402,7 +402,7 @@ fn order(handle: &Handle, control: Control) {
 }
 
 impl Flow {
-    /// From here on the records keep the changes that events of an application may have to see which wait for a throttle.
+    /// Asks the records to retain the changes that throttled events of the application may need.
     fn pin(&self, application: &Name) {
         let Some(place) = self.indexes.lock().get(application).map(|status| status.place) else { return };
         self.pins.lock().entry(application.clone()).or_insert(place);

@@ -1,25 +1,25 @@
-//! What was cut becomes notification batches with their heads.
+//! Turns cut matches into notification batches with their heads.
 
 use std::collections::BTreeSet;
 
 use tocsin_matching::{cut::CutBatch, rule::RuleSet};
-use tocsin_model::{conduct::Priority, id::Name, notification::NotificationHead, time::Timestamp};
+use tocsin_model::{delivery_policy::Priority, id::Name, notification::NotificationHead, time::Timestamp};
 use tocsin_store::journal::{NewNotificationBatch, Step};
 
 use super::unassigned_channel;
-use crate::{compile::Compiled, guard::cap};
+use crate::{compile::Compiled, rule_breaker::cap};
 
-/// The applications and channels of the notifications that a step makes; suspended ones may be resumed.
+/// Applications and channels of the notifications of a step. Suspended ones may be resumed.
 pub(super) fn channels_of(step: &Step) -> BTreeSet<(Name, Name)> {
     step.batches.iter().map(|batch| (batch.head.application.clone(), batch.head.channel.clone())).collect()
 }
 
-/// How many notifications a step makes.
+/// Number of notifications of a step.
 pub(super) fn notifications_of(step: &Step) -> u64 {
     step.batches.iter().map(|batch| u64::from(batch.count)).sum()
 }
 
-/// Cut batches with their heads. The rules are those by which they were cut.
+/// Builds notification batches from cut matches and the rule set that made them.
 pub(crate) fn new_batches(
     compiled: &Compiled,
     rules: &RuleSet,
@@ -47,7 +47,7 @@ fn new_batch(
     let suspended = beyond.or_else(without_device);
     let class = compiled.application.notifications.get(&cut.class);
     NewNotificationBatch {
-        priority: class.map_or(Priority::Normal, |class| class.conduct.priority),
+        priority: class.map_or(Priority::Normal, |class| class.delivery_policy.priority),
         head: NotificationHead {
             application: compiled.application.name.clone(),
             version: compiled.version,

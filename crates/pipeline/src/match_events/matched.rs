@@ -1,4 +1,4 @@
-//! An application's share of a quantum: its batches meet its index, its chronicles and its queries.
+//! Matches the batches of one application's quantum against its index, chronicles and queries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,9 +10,9 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_matching::{
-    chronicle::{book::PREFIX, tables::EntryChange},
+    chronicle::{store::PREFIX, tables::EntryChange},
     rule::RuleNumber,
-    state::remembered::Remembered,
+    state::restored::RestoredStates,
 };
 use tocsin_model::{
     event::EventBatch,
@@ -23,7 +23,7 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{ClaimedEvents, Step},
-    queries::Beside,
+    queries::ExtraColumns,
 };
 
 use super::{
@@ -33,48 +33,49 @@ use super::{
 };
 use crate::{
     Flow,
-    follow_changes::Lost,
-    guard::{LeftOut, Strikes},
-    keep_busy, run_queries,
+    follow_changes::FollowError,
+    keep_busy,
+    rule_breaker::{IsolatedRules, Strikes},
+    run_queries,
     shards::{Cut, Memory, UnpackedBatch},
     slow_firings::SlowFiring,
 };
 
-/// How often an index that was lost is built anew for one quantum.
+/// Rebuilds of a lost index per quantum.
 const REBUILDS_MAX: usize = 3;
 
-/// A batch that could be unpacked. Once its chronicles have taken it, it holds what rules read of them.
+/// An unpacked batch. Once the chronicles have processed it, it holds the values that rules read from them.
 pub(super) struct Readable {
     pub batch: EventBatch,
-    /// Those that it was packed with.
+    /// Fields it was packed with.
     pub fields: Fields,
     pub rows: Arc<[Row]>,
     /// Rules that do not fire for it.
     pub left_out: Vec<RuleNumber>,
     /// Whether it was matched before, by all rules or by others.
     pub again: bool,
-    /// What the tables of chronicles say otherwise once the batch is taken, unless they were told already.
+    /// Changes of chronicle tables after this batch, unless they were already applied.
     pub entries: Vec<EntryChange>,
-    /// The failures that rules have left at the first of the batches with which it is matched.
+    /// Failures left to each rule before it is stopped, as of the first batch of the quantum.
     pub strikes: Strikes,
 }
 
-/// The queries that gave no matches.
+/// Query results other than matches.
 #[derive(Default)]
 pub(super) struct Queried {
     /// Queries that failed for a batch, with the reason.
     pub failed: Vec<(EventBatchId, RuleNumber, String)>,
-    /// Queries that were left out of a batch, since they had failed too often before it.
+    /// Queries left out of a batch because they had failed too often.
     pub stopped: Vec<(EventBatchId, RuleNumber)>,
 }
 
 impl Matched {
-    /// Takes the next step to a place. Gives whether the index is there, and whole again if it was lost.
+    /// Advances the index by one step towards a change sequence. Returns whether the index is available and intact.
     pub(super) async fn follow(&mut self, flow: &Flow, name: &Name, place: ChangeSequence) -> Result<bool, StoreError> {
         let arrived = match self.followed.step_to(&*flow.records, place).await {
             Ok(true) => keep_busy(|| self.followed.settle()).map(|report| self.report = report).map(|()| true),
             Ok(false) => Ok(false),
-            Err(Lost::Store(error)) => return Err(error),
+            Err(FollowError::Store(error)) => return Err(error),
             Err(lost) => {
                 self.rebuild(flow, name, place, &lost).await?;
                 return Ok(true);
@@ -86,9 +87,8 @@ impl Matched {
         }
     }
 
-    /// Matches batches in their order, and adds to the step what they give. Nothing is told of one that cannot be
-    /// matched: the matches before the trouble come again when it is matched again. A rule that has failed too
-    /// often is stopped within the batches.
+    /// Matches batches in order and adds the results to the step. A batch that fails yields no notifications: its
+    /// matches come again when it is matched again. A rule that fails too often is stopped within the quantum.
     pub(super) async fn match_batches(
         &mut self,
         flow: &Flow,
@@ -110,12 +110,12 @@ impl Matched {
         let compiled = self.compiled.clone();
         let rules = compiled.rules.clone();
         let stops = flow.stops.lock().clone();
-        let mut left_out = LeftOut::default();
-        let strikes = self.guard.strikes(&compiled);
-        let guard = &mut self.guard;
+        let mut left_out = IsolatedRules::default();
+        let strikes = self.breaker.strikes(&compiled);
+        let breaker = &mut self.breaker;
         let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
             Ok(rows) => {
-                guard.before(&compiled, &stops, batch, now, &mut left_out);
+                breaker.before(&compiled, &stops, batch, now, &mut left_out);
                 let left_out = left_out.of(batch.id);
                 let batch = EventBatch { chronicled: Bytes::new(), ..batch.clone() };
                 let rows = rows.into();
@@ -133,15 +133,15 @@ impl Matched {
             let (cut, Queried { failed: queries, stopped }) = self.cut(flow, name, &readable).await?;
             self.report = self.followed.with_queries(cut.report.clone());
             self.note_slow(flow, &readable, &cut);
-            // Nothing was told by them, so nothing is to be taken back.
+            // They produced no matches, so there is nothing to undo.
             for (batch, rule, reason) in queries {
                 left_out.fail(&compiled, batch, rule, reason, now);
             }
             for (batch, rule) in stopped {
-                self.guard.skip(&compiled, batch, rule, now, &mut left_out);
+                self.breaker.skip(&compiled, batch, rule, now, &mut left_out);
             }
             let mut is_done = cut.stopped.is_empty();
-            // A rule may panic on several shards, but once it is left out on none.
+            // A rule may panic on several shards, but is isolated once.
             let mut isolated: BTreeSet<(EventBatchId, RuleNumber)> = BTreeSet::new();
             for (id, rule) in &cut.panicked {
                 is_done = false;
@@ -155,18 +155,18 @@ impl Matched {
                 }
             }
             for failure in cut.failures.iter().filter(|failure| failure.whole) {
-                let reason = format!("{} (event {})", failure.trouble, failure.event);
+                let reason = format!("{} (event {})", failure.error, failure.event);
                 is_done &= !left_out.fail(&compiled, failure.event.batch, failure.rule, reason, now);
             }
             // Shards that did not leave it out have matched it.
             for (batch, rule) in &cut.stopped {
-                self.guard.skip(&compiled, *batch, *rule, now, &mut left_out);
+                self.breaker.skip(&compiled, *batch, *rule, now, &mut left_out);
             }
             if is_done {
                 break cut;
             }
-            // The others are matched anew, as if those had not been there: all of a firing is told, or nothing.
-            // If a shard is gone, the next cut finds that out.
+            // The other rules are matched again without the failed ones: a firing is complete or does not happen. If
+            // a shard is lost, the next cut finds out.
             let _ = keep_busy(|| self.followed.shards().remember(&Memory::Undo));
             readable.retain(|readable| !failed.contains_key(&readable.batch.id));
             for readable in &mut readable {
@@ -179,7 +179,7 @@ impl Matched {
                 Some(reason) => step.failed.push((events.claim, reason)),
                 None => {
                     oldest = oldest.min(events.batch.accepted_at);
-                    self.guard.after(&compiled, &events.batch, &left_out, now, &mut step.stops);
+                    self.breaker.after(&compiled, &events.batch, &left_out, now, &mut step.stops);
                     step.matched.push(events.claim);
                 }
             }
@@ -190,23 +190,23 @@ impl Matched {
         let pages = self.chronicles.take_changes();
         step.states.extend(pages.into_iter().map(|page| (name.clone(), page)));
         self.report_incidents(name);
-        // Of a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
+        // For a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
         let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
         step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
         report_failures(&compiled, &compiled.rules, &cut.failures);
         report_suppressed(&cut.suppressed);
         report_filtered(cut.filtered);
         step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
-        // Rules may take seconds; a notification is made, and its time to live begins, when they have ended.
+        // Rules may take seconds; a notification is made, and its time to live begins, when they end.
         let matched_at = flow.clock.now();
         step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, matched_at)));
         Ok(())
     }
 
-    /// Has the chronicles take the events of batches in their order, anew if they took some of them before. One that makes
-    /// them panic is set aside.
+    /// Processes the events of batches by the chronicles in order, or again after a failure. A batch that makes them
+    /// panic is set aside.
     fn take_events(&mut self, readable: &mut Vec<Readable>, failed: &mut BTreeMap<EventBatchId, String>) {
-        if !self.chronicles.is_kept() {
+        if !self.chronicles.has_chronicles() {
             return;
         }
         let chronicles = &mut self.chronicles;
@@ -218,12 +218,13 @@ impl Matched {
                 entries.clear();
                 let take = || {
                     let packed = chronicles.take(&batch.class, Arc::make_mut(rows), batch.accepted_at);
-                    // Nobody asks the tables before the first batch, so that is where they stand already.
+                    // Before the first batch the tables are not read, so this is their initial state.
                     match tables.take() {
                         Some(tables) => {
-                            chronicles.tell_tables(batch.accepted_at, &mut |change| run_queries::keep(tables, &change));
+                            chronicles
+                                .publish_tables(batch.accepted_at, &mut |change| run_queries::keep(tables, &change));
                         }
-                        None => chronicles.tell_tables(batch.accepted_at, &mut |change| entries.push(change)),
+                        None => chronicles.publish_tables(batch.accepted_at, &mut |change| entries.push(change)),
                     }
                     packed
                 };
@@ -236,7 +237,7 @@ impl Matched {
         }
     }
 
-    /// Lists the firings that took long.
+    /// Lists slow firings.
     fn note_slow(&self, flow: &Flow, batches: &[Readable], cut: &Cut) {
         let least = flow.options.slow_rule();
         for ((id, rule), took) in cut.times.iter().filter(|(_, took)| **took >= least) {
@@ -248,21 +249,21 @@ impl Matched {
         }
     }
 
-    /// Counts what chronicles did not take, and whom they forgot.
+    /// Counts events that chronicles rejected and keys that they evicted.
     fn report_incidents(&mut self, application: &Name) {
         for ((class, chronicle), incidents) in self.chronicles.take_incidents() {
-            metrics::counter!("match_chronicle_evictions_total").increment(incidents.evicted);
+            metrics::counter!("tocsin_match_chronicle_evictions_total").increment(incidents.evicted);
             for (reason, count) in incidents.not_taken {
-                metrics::counter!("match_chronicle_not_taken_total", "reason" => reason.name()).increment(count);
+                metrics::counter!("tocsin_match_chronicle_skipped_total", "reason" => reason.name()).increment(count);
             }
-            if let Some(trouble) = incidents.trouble {
+            if let Some(trouble) = incidents.error {
                 tracing::warn!(%application, %class, %chronicle, %trouble, "a chronicle could not take an event");
             }
         }
     }
 
-    /// Has the shards match batches, each as of its place, and gives what they made of all, with the queries that failed.
-    /// An index that is lost on the way is built anew, and all are matched by that.
+    /// Matches batches on the shards, each at its snapshot sequence. Returns the results and the failed queries. A
+    /// lost index is rebuilt and matches all batches again.
     pub(super) async fn cut(
         &mut self,
         flow: &Flow,
@@ -273,19 +274,19 @@ impl Matched {
         loop {
             match self.try_cut(flow, name, batches).await {
                 Ok(cut) => return Ok(cut),
-                Err(Lost::Store(error)) => {
+                Err(FollowError::Store(error)) => {
                     self.remembers = false;
-                    // What the shards have made so far is of no use to the next quantum.
+                    // Results so far are discarded; the next quantum does not use them.
                     let _ = keep_busy(|| self.followed.settle());
                     return Err(error);
                 }
                 Err(lost) if rebuilds < REBUILDS_MAX => {
                     rebuilds += 1;
                     let first = batches.first().and_then(|readable| readable.batch.sees);
-                    self.rebuild(flow, name, first.unwrap_or_else(|| flow.places.newest()), &lost).await?;
-                    if self.compiled.rules.remembers() || self.compiled.rules.has_chronicle_tables() {
-                        // What they remember is read again first, when nothing is on its way to the journal. So are
-                        // chronicles, of which new tables know nothing.
+                    self.rebuild(flow, name, first.unwrap_or_else(|| flow.snapshots.newest()), &lost).await?;
+                    if self.compiled.rules.has_state() || self.compiled.rules.has_chronicle_tables() {
+                        // State is read again first, when no commit is in progress. Chronicles too: new tables hold
+                        // nothing.
                         return Err(StoreError::unavailable(lost));
                     }
                 }
@@ -294,7 +295,7 @@ impl Matched {
         }
     }
 
-    async fn try_cut(&mut self, flow: &Flow, name: &Name, batches: &[Readable]) -> Result<(Cut, Queried), Lost> {
+    async fn try_cut(&mut self, flow: &Flow, name: &Name, batches: &[Readable]) -> Result<(Cut, Queried), FollowError> {
         keep_busy(|| self.followed.shards().remember(&Memory::Begin))?;
         let (mut queried, mut failures) = (Queried::default(), BTreeMap::new());
         let mut times = BTreeMap::new();
@@ -316,7 +317,7 @@ impl Matched {
         Ok((Cut::default(), queried))
     }
 
-    /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards.
+    /// Runs the queries for a batch on the current tables, and returns the batch for the shards.
     fn query(
         &mut self,
         readable: &Readable,
@@ -335,13 +336,13 @@ impl Matched {
             }
         }
         let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
-        let told = self.followed.queries().map_or_else(Vec::new, |queries| {
+        let query_matches = self.followed.queries().map_or_else(Vec::new, |queries| {
             entries.iter().for_each(|change| run_queries::keep(queries, change));
             let (first, columns) = rules.columns_of_queries(&batch.class);
-            let beside = Beside { columns: &columns, first, rows };
+            let beside = ExtraColumns { columns: &columns, first, rows };
             run_queries::run(queries, batch, fields, &beside, &fires)
         });
-        for firing in &told {
+        for firing in &query_matches {
             let Some(number) = rules.number(firing.rule.as_str()) else { continue };
             times.insert((batch.id, number), firing.took);
             match &firing.outcome {
@@ -359,22 +360,23 @@ impl Matched {
             rows: rows.clone(),
             left_out,
             again: *again,
-            told,
+            query_matches,
             strikes: strikes.clone(),
         }
     }
 
-    /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
-    async fn go_to(&mut self, flow: &Flow, name: &Name, sees: Option<ChangeSequence>) -> Result<(), Lost> {
-        match self.followed.go_to(&*flow.records, sees.unwrap_or_else(|| flow.places.newest())).await {
-            Err(Lost::Place(place)) => {
+    /// Brings the index to a change sequence. If the change feed no longer reaches back to it, the index stays where
+    /// it is.
+    async fn go_to(&mut self, flow: &Flow, name: &Name, sees: Option<ChangeSequence>) -> Result<(), FollowError> {
+        match self.followed.go_to(&*flow.records, sees.unwrap_or_else(|| flow.snapshots.newest())).await {
+            Err(FollowError::SequenceTrimmed(place)) => {
                 let stands = self.followed.place();
-                metrics::counter!("match_displaced_batches_total").increment(1);
+                metrics::counter!("tocsin_match_later_snapshot_total").increment(1);
                 tracing::warn!(
                     application = %name,
                     sees = place.0,
                     matched_at = stands.0,
-                    "the records no longer know what event batches should see; they are matched by what is known"
+                    "the change feed no longer reaches back to the snapshot of event batches; they are matched at the current state of the index"
                 );
                 Ok(())
             }
@@ -382,8 +384,8 @@ impl Matched {
         }
     }
 
-    /// Makes the shards remember what the journal does, and nothing else, if they do not; for the subscriptions as of a
-    /// place, or as they are.
+    /// Reloads the shards' rule state from the journal if they differ, for the subscriptions at a change sequence or
+    /// at the newest.
     pub(super) async fn remember(
         &mut self,
         flow: &Flow,
@@ -403,12 +405,12 @@ impl Matched {
             }
         }
         if let (Some(_), Err(lost)) = (sees, self.go_to(flow, name, sees).await) {
-            self.rebuild(flow, name, sees.unwrap_or_else(|| flow.places.newest()), &lost).await?;
+            self.rebuild(flow, name, sees.unwrap_or_else(|| flow.snapshots.newest()), &lost).await?;
         }
         let rules = self.compiled.rules.clone();
         let (chronicled, pages): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| page.name.starts_with(PREFIX));
         let damaged = keep_busy(|| self.chronicles.restore(chronicled));
-        let remembered = Remembered::read(&rules, pages);
+        let remembered = RestoredStates::read(&rules, pages);
         if remembered.damaged + damaged > 0 {
             let pages = remembered.damaged + damaged;
             tracing::error!(application = %name, pages, "what rules remember is damaged in part and begins anew there");
@@ -416,7 +418,7 @@ impl Matched {
         let remembered = Arc::new(Mutex::new(remembered));
         let restored = keep_busy(|| {
             self.followed.shards().remember(&Memory::Restore(remembered.clone()))?;
-            // Each shard has taken its own when all have answered.
+            // When all shards have answered, each has taken its own pages.
             self.followed.settle()?;
             let rest = std::mem::take(&mut *remembered.lock()).rest(&rules);
             self.followed.shards().remember(&Memory::TakeOver(rest.into()))
@@ -431,10 +433,10 @@ impl Matched {
         flow: &Flow,
         name: &Name,
         place: ChangeSequence,
-        lost: &Lost,
+        lost: &FollowError,
     ) -> Result<(), StoreError> {
         tracing::warn!(application = %name, reason = %lost, "the match index is built anew");
-        metrics::counter!("match_index_rebuilds_total").increment(1);
+        metrics::counter!("tocsin_match_index_rebuilds_total").increment(1);
         self.remembers = false;
         self.followed = build(flow, &self.compiled, place).await?;
         self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?;

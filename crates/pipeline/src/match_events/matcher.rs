@@ -1,4 +1,4 @@
-//! The task that matches one application: it owns its index and takes its quanta in their order.
+//! The task that matches one application: owns its index and processes its quanta in order.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -28,33 +28,33 @@ use crate::{
     Flow, RefireError,
     compile::Compiled,
     follow_changes::Followed,
-    guard::Guard,
     keep_busy,
     rates::Made,
+    rule_breaker::RuleBreaker,
     schedules,
     shards::Memory,
     suspects::{UnderWay, Work},
 };
 
-/// With what a matcher begins.
+/// Initial state of a matcher.
 pub(super) enum Start {
     /// An index.
     Matched(Box<Matched>),
-    /// Nothing: it builds the index.
+    /// No index yet: the matcher builds it.
     Build,
 }
 
-/// Batches that are matched and committed together.
+/// Event batches that are matched and committed together.
 pub(super) struct Quantum {
     pub claimed: Vec<ClaimedEvents>,
     pub taken_up_at: Timestamp,
-    /// The count of times that batches were given back before it was claimed.
+    /// Number of releases of batches before it was claimed.
     pub generation: u64,
-    /// The notifications that a throttle lets runs of schedules make.
+    /// Limit that throttles set on the notifications of schedule runs.
     pub run_notifications_max: Option<usize>,
 }
 
-/// An order that is carried out between two quanta.
+/// A command, carried out between two quanta.
 pub(super) enum Control {
     /// Match with this version and index from now on.
     Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
@@ -62,15 +62,15 @@ pub(super) enum Control {
     Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
 }
 
-/// The outcome of a quantum.
+/// Outcome of a quantum.
 pub(super) enum Outcome {
-    /// It is matched and on its way to the journal, or given back; the next may come. What it made, by event class.
+    /// Matched and being committed, or released; the next may come. Counts by event class.
     Matched(BTreeMap<Name, Made>),
-    /// Batches were given back, for the so many-th time.
+    /// Batches were released; `generation` counts the releases.
     GaveBack { generation: u64 },
 }
 
-/// Matches until nobody can give it anything any more.
+/// Matches until all senders are gone.
 pub(super) struct Matcher {
     pub flow: Arc<Flow>,
     pub id: u64,
@@ -81,7 +81,7 @@ pub(super) struct Matcher {
     pub reports: mpsc::Sender<Report>,
 }
 
-/// A quantum that is being committed.
+/// A quantum being committed.
 struct Committing {
     claimed: Vec<ClaimedEvents>,
     under_way: Vec<UnderWay>,
@@ -94,7 +94,7 @@ struct AtWork {
     matched: Matched,
     committing: Option<Committing>,
     generation: u64,
-    /// Whether the last quantum took long.
+    /// Whether the last quantum was slow.
     is_slow: bool,
 }
 
@@ -111,7 +111,7 @@ impl Matcher {
         work.run().await;
     }
 
-    /// Builds the index of the version that runs, when it is known.
+    /// Builds the index of the running version, once it is known.
     async fn build(&self) -> Option<Matched> {
         loop {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
@@ -122,7 +122,7 @@ impl Matcher {
             };
             match built {
                 Ok(followed) => {
-                    let matched = Matched::new(compiled, followed, Guard::default());
+                    let matched = Matched::new(compiled, followed, RuleBreaker::default());
                     matched.publish(&self.flow);
                     return Some(matched);
                 }
@@ -151,7 +151,7 @@ impl AtWork {
                 Ok(()) = self.matcher.follow.changed() => {}
             }
         }
-        // What was given is finished.
+        // Finish the remaining queue.
         while let Some(quantum) = self.matcher.quanta.recv().await {
             self.match_quantum(quantum).await;
         }
@@ -159,17 +159,18 @@ impl AtWork {
     }
 
     async fn obey(&mut self, control: Control) {
-        // What a commit changes belongs to the index that is there now.
+        // A pending commit belongs to the current index.
         let _ = self.settle().await;
         match control {
             Control::Install(compiled, followed, done) => {
-                // What its rules did under the version before still counts.
-                let guard = std::mem::take(&mut self.matched.guard);
-                self.matched = Matched::new(compiled, *followed, guard);
+                // Failure counts carry over from the previous version.
+                let breaker = std::mem::take(&mut self.matched.breaker);
+                self.matched = Matched::new(compiled, *followed, breaker);
                 self.matched.publish(&self.matcher.flow);
                 let _ = done.send(());
             }
-            // By the subscriptions as they are now, some batches at a time; those for which it fails again stay on the list.
+            // Uses the current subscriptions, some batches at a time; batches for which the rule fails again stay
+            // listed.
             Control::Refire(firing, done) => {
                 let flow = self.matcher.flow.clone();
                 let permit = flow.permits.acquire(self.is_slow).await;
@@ -180,7 +181,7 @@ impl AtWork {
         }
     }
 
-    /// Takes the next step to where the index may go.
+    /// Advances the index by one step.
     async fn follow(&mut self) {
         let place = *self.matcher.follow.borrow();
         let Matcher { flow, name, .. } = &self.matcher;
@@ -191,13 +192,13 @@ impl AtWork {
         self.matched.publish(flow);
     }
 
-    /// Matches a quantum and has it committed.
+    /// Matches a quantum and commits it.
     async fn match_quantum(&mut self, quantum: Quantum) {
         let flow = self.matcher.flow.clone();
         let Quantum { claimed, taken_up_at, generation, run_notifications_max } = quantum;
         let mut made = BTreeMap::new();
         if generation == self.generation {
-            // One that was under way when the process crashed is alone in its quantum.
+            // A batch that was in progress when the process crashed is alone in its quantum.
             let works: Vec<Work> = claimed.iter().map(|events| Work::Events(events.claim.id)).collect();
             let alone = if works.iter().any(|work| flow.suspects.crashes(*work) > 0) {
                 let _ = self.settle().await;
@@ -224,14 +225,13 @@ impl AtWork {
             }
             self.matched.publish(&flow);
         } else {
-            // Those that were given back come before it.
+            // The released batches come before it.
             self.give_back(claimed, &StoreError::unavailable("event batches before them were given back")).await;
         }
         self.report(Outcome::Matched(made)).await;
     }
 
-    /// Matches a quantum, each batch by the index as of its place. What rules remember by it is true only once the step is
-    /// stored.
+    /// Matches a quantum, each batch at its snapshot sequence. Rule state becomes valid once the step is stored.
     async fn step(
         &mut self,
         claimed: &[ClaimedEvents],
@@ -247,7 +247,7 @@ impl AtWork {
             claimed.iter().partition(|events| schedules::is_due(&compiled, &events.batch));
         if !batches.is_empty() {
             if !self.matched.remembers {
-                // The journal must have what is on its way there.
+                // The pending commit must reach the journal first.
                 self.settle().await?;
             }
             self.matched.remember(&flow, &name, batches[0].batch.sees).await?;
@@ -264,7 +264,7 @@ impl AtWork {
         for events in due {
             let before = notifications_of(&step);
             if compiled.rules.has_chronicles() {
-                // What the events of the last quantum saw of them is read from the journal.
+                // Chronicle values seen by the last quantum's events are read from the journal.
                 self.settle().await?;
             }
             match schedules::run_due(&flow, &compiled, &events.batch, run_notifications_max, &mut step).await? {
@@ -283,12 +283,12 @@ impl AtWork {
             batches: claimed.iter().map(taken_up).collect(),
             scheduled_notifications: notifications - of_events,
         });
-        metrics::histogram!("match_duration_seconds").record(started.elapsed());
-        metrics::counter!("match_quanta_total").increment(1);
+        metrics::histogram!("tocsin_match_duration_seconds").record(started.elapsed());
+        metrics::counter!("tocsin_match_quanta_total").increment(1);
         count(&flow, claimed, &step);
         for status in [FiringStatus::Failed, FiringStatus::Skipped] {
             let count = step.firings.iter().filter(|firing| firing.status == status).count();
-            metrics::counter!("match_firings_missed_total", "status" => status.name()).increment(count as u64);
+            metrics::counter!("tocsin_match_missed_firings_total", "status" => status.name()).increment(count as u64);
         }
         for (claim, reason) in &step.failed {
             tracing::error!(batch = %claim.id, reason, "an event batch cannot be matched and is set aside");
@@ -299,7 +299,7 @@ impl AtWork {
     fn commit(&mut self, claimed: Vec<ClaimedEvents>, under_way: Vec<UnderWay>, step: Step) {
         let flow = self.matcher.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
-        // Only batches with traces.
+        // Only batches with trace context.
         let is_traced = |events: &&ClaimedEvents| flow.spans.is_on() && !events.batch.events.traces().is_empty();
         let traced: Vec<EventBatch> = claimed.iter().filter(is_traced).map(|events| events.batch.clone()).collect();
         let commit = tokio::spawn(async move {
@@ -322,7 +322,7 @@ impl AtWork {
         self.committing = Some(Committing { claimed, under_way, commit });
     }
 
-    /// Waits for a commit, if one is under way. If it failed, its batches are given back to be matched again.
+    /// Waits for a pending commit. If it failed, its batches are released and matched again.
     async fn settle(&mut self) -> Result<(), StoreError> {
         if self.committing.is_none() {
             return Ok(());
@@ -337,12 +337,12 @@ impl AtWork {
         match &done {
             Ok(()) => {
                 under_way.into_iter().for_each(UnderWay::done);
-                // If a shard is gone, matching will find that out.
+                // If a shard is lost, matching will find out.
                 let _ = keep_busy(|| self.matched.followed.shards().remember(&Memory::Confirm));
                 self.matcher.flow.switches.end_matching(&self.matcher.name);
             }
             Err(error) => {
-                // What was remembered is not stored, or nobody knows whether it is; only the journal does.
+                // The state was not stored, or that is unknown; only the journal is authoritative.
                 self.matched.remembers = false;
                 self.give_back(claimed, error).await;
             }
@@ -354,23 +354,23 @@ impl AtWork {
         tracing::error!(%error, batches = claimed.len(), "event batches could not be matched and will be tried again");
         self.generation += 1;
         for events in claimed {
-            // A claim that is lost already needs no giving back.
+            // A lost claim needs no release.
             let _ = self.matcher.flow.journal.release_events(events.claim).await;
         }
-        // What is claimed with this generation is claimed after they are free, and so together with them.
+        // Batches claimed with this generation are claimed after the release, so together with these.
         self.report(Outcome::GaveBack { generation: self.generation }).await;
         self.matcher.flow.switches.end_matching(&self.matcher.name);
         tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
     }
 
-    /// At a shutdown nobody listens any more.
+    /// At a shutdown the receiver may be gone.
     async fn report(&self, outcome: Outcome) {
         let (id, application) = (self.matcher.id, self.matcher.name.clone());
         let _ = self.matcher.reports.send(Report { id, application, outcome }).await;
     }
 }
 
-/// Waits for the end of a commit, for ever if there is none.
+/// Waits for the end of the pending commit; never returns if there is none.
 async fn committed(committing: &mut Option<Committing>) -> Result<Result<(), StoreError>, JoinError> {
     match committing {
         Some(committing) => (&mut committing.commit).await,

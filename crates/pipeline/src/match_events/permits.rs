@@ -1,30 +1,30 @@
-//! Bounds the applications that are matched at the same time. Those whose last quantum was slow have half of the permits, so that
-//! slow applications, however many, leave room for the others.
+//! Concurrency limit of the matchers. Applications whose last quantum was slow share half of the permits, so that any
+//! number of slow applications leaves room for the others.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The permits of all matchers. Who waits is served in turn.
+/// Permits of all matchers, granted in order of request.
 pub(crate) struct Permits {
     all: Arc<Semaphore>,
     slow: Arc<Semaphore>,
 }
 
-/// The right to match until it is dropped.
+/// Permission to match, until it is dropped.
 pub(crate) struct Permit {
     _all: OwnedSemaphorePermit,
     _slow: Option<OwnedSemaphorePermit>,
 }
 
 impl Permits {
-    /// For so many applications at a time, at least one.
+    /// Creates permits for `most` applications at a time, at least one.
     pub fn new(most: usize) -> Permits {
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
         Permits { all: Arc::new(Semaphore::new(most)), slow: Arc::new(Semaphore::new(most.div_ceil(2))) }
     }
 
-    /// Waits for the turn of an application whose last quantum was slow, or was not.
+    /// Waits for a permit; `is_slow` says whether the last quantum was slow.
     pub async fn acquire(&self, is_slow: bool) -> Permit {
         let acquire = async |semaphore: &Arc<Semaphore>| {
             semaphore.clone().acquire_owned().await.expect("the semaphore is never closed")

@@ -1,10 +1,10 @@
-//! A rule is fired again for batches for which it did not fire.
+//! Fires a rule again for batches for which it did not fire.
 
 use std::sync::Arc;
 
 use tocsin_matching::{chronicle::tables::EntryChange, rule::RuleNumber};
 use tocsin_model::{id::EventBatchId, time::Timestamp};
-use tocsin_store::journal::{Firing, Refired, Step};
+use tocsin_store::journal::{Firing, RefiredBatch, Step};
 
 use super::{
     Matched, event_fields,
@@ -12,7 +12,7 @@ use super::{
     matched::Readable,
     report::report_suppressed,
 };
-use crate::{Flow, RefireError, guard::Strikes, keep_busy, shards::Memory};
+use crate::{Flow, RefireError, keep_busy, rule_breaker::Strikes, shards::Memory};
 
 impl Matched {
     /// See [`Matcher::refire`].
@@ -29,11 +29,11 @@ impl Matched {
         let mut done = 0;
         self.remember(flow, &firing.application, None).await?;
         for id in firing.first.0..=firing.last.0 {
-            let refired = Refired { id: firing.id, batch: EventBatchId(id) };
+            let refired = RefiredBatch { id: firing.id, batch: EventBatchId(id) };
             let mut step = Step { refired: vec![refired], ..Step::default() };
             let is_last = id == firing.last.0;
             let found = flow.journal.event_batch(EventBatchId(id)).await?;
-            // What retention has removed, or a rule that is gone, cannot be fired any more.
+            // Batches removed by retention, or of a removed rule, cannot be fired any more.
             let batch = found.map(|(batch, _)| batch);
             let batch =
                 batch.filter(|batch| batch.application == firing.application && Some(&batch.class) == on.as_ref());
@@ -42,7 +42,7 @@ impl Matched {
                     let Ok(fields) = event_fields(flow, &batch).await? else { continue };
                     let Ok(rows) = rules.rows(&batch, &fields) else { continue };
                     let mut batch = batch;
-                    // By the subscriptions as they are now.
+                    // At the current subscriptions.
                     batch.sees = Some(self.followed.place());
                     let readable = Readable {
                         batch: batch.clone(),
@@ -50,17 +50,17 @@ impl Matched {
                         rows: rows.into(),
                         left_out: others(number),
                         again: true,
-                        entries: self.untold_entries(batch.accepted_at),
+                        entries: self.missing_entries(batch.accepted_at),
                         strikes: Strikes::default(),
                     };
                     let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
-                    // Unless it is committed, what was remembered by it does not count.
+                    // Unless it is committed, the rule state it made is invalid.
                     self.remembers = false;
                     if let Some((batch, _, reason)) = queries.failed.into_iter().next() {
                         return Err(RefireError::Failed { batch, reason });
                     }
                     if let Some(failure) = cut.failures.iter().find(|failure| failure.whole) {
-                        let reason = format!("{} (event {})", failure.trouble, failure.event);
+                        let reason = format!("{} (event {})", failure.error, failure.event);
                         return Err(RefireError::Failed { batch: batch.id, reason });
                     }
                     if !cut.panicked.is_empty() {
@@ -86,11 +86,11 @@ impl Matched {
         Ok(done)
     }
 
-    /// All that the tables of chronicles say, if they know nothing.
-    fn untold_entries(&mut self, accepted_at: Timestamp) -> Vec<EntryChange> {
+    /// All entries of the chronicle tables, if they are empty.
+    fn missing_entries(&mut self, accepted_at: Timestamp) -> Vec<EntryChange> {
         let mut entries = Vec::new();
-        if self.chronicles.is_untold() {
-            self.chronicles.tell_tables(accepted_at, &mut |change| entries.push(change));
+        if self.chronicles.needs_full_publish() {
+            self.chronicles.publish_tables(accepted_at, &mut |change| entries.push(change));
         }
         entries
     }

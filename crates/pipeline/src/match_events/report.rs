@@ -1,4 +1,4 @@
-//! What matching did is counted, and what went wrong is told.
+//! Counters and log lines of matching.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tocsin_store::journal::{ClaimedEvents, Step};
 
 use crate::{Flow, compile::Compiled};
 
-/// Counts what became of a quantum, class by class.
+/// Counts the results of a quantum by class.
 pub(super) fn count(flow: &Flow, claimed: &[ClaimedEvents], step: &Step) {
     let classes = &flow.classes;
     let failed: BTreeSet<EventBatchId> = step.failed.iter().map(|(claim, _)| claim.id).collect();
@@ -17,37 +17,37 @@ pub(super) fn count(flow: &Flow, claimed: &[ClaimedEvents], step: &Step) {
     for events in claimed {
         let labels = classes.labels(&events.batch.application, &events.batch.class);
         if matched.contains(&events.claim.id) {
-            metrics::counter!("match_event_batches_total", &labels).increment(1);
+            metrics::counter!("tocsin_match_event_batches_total", &labels).increment(1);
         } else if failed.contains(&events.claim.id) {
-            metrics::counter!("match_failed_batches_total", &labels).increment(1);
+            metrics::counter!("tocsin_match_failed_batches_total", &labels).increment(1);
         }
     }
     for batch in &step.batches {
         let labels = classes.labels(&batch.head.application, &batch.head.class);
-        metrics::counter!("match_notification_batches_total", &labels).increment(1);
-        metrics::counter!("match_notifications_total", &labels).increment(u64::from(batch.count));
+        metrics::counter!("tocsin_match_notification_batches_total", &labels).increment(1);
+        metrics::counter!("tocsin_match_notifications_total", &labels).increment(u64::from(batch.count));
     }
 }
 
-/// Counts the matches that were not told.
+/// Counts suppressed matches.
 pub(super) fn report_suppressed(suppressed: &[u64; Suppression::ALL.len()]) {
     for (reason, count) in Suppression::ALL.into_iter().zip(suppressed) {
-        metrics::counter!("match_suppressed_total", "reason" => reason.name()).increment(*count);
+        metrics::counter!("tocsin_match_suppressed_total", "reason" => reason.name()).increment(*count);
     }
 }
 
-/// Counts what was done with the subscriptions' own filters.
+/// Counts evaluations of the subscriptions' own filters.
 pub(super) fn report_filtered(counts: Counts) {
-    metrics::counter!("match_filter_candidates_total").increment(counts.candidates);
-    metrics::counter!("match_filter_evaluations_total").increment(counts.evaluated);
-    metrics::counter!("match_filter_matches_total").increment(counts.matched);
+    metrics::counter!("tocsin_match_filter_candidates_total").increment(counts.candidates);
+    metrics::counter!("tocsin_match_filter_evaluations_total").increment(counts.evaluated);
+    metrics::counter!("tocsin_match_filter_matches_total").increment(counts.matched);
 }
 
-/// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
+/// Counts and logs rule failures: a rule that cannot be evaluated for an event does not match.
 pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[RuleFailure]) {
     for failure in failures {
         let (application, rule) = (&compiled.application.name, rules.name(failure.rule));
-        metrics::counter!("match_rule_failures_total").increment(failure.count);
-        tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
+        metrics::counter!("tocsin_match_rule_failures_total").increment(failure.count);
+        tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.error, "a rule could not be decided");
     }
 }

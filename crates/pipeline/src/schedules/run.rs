@@ -1,9 +1,8 @@
-//! A due time is run where its event stands in the log: its rule meets the events between it and the due time before,
-//! and of the subscriptions those that are due.
+//! Executes a due time at the position of its event in the log: its rule is evaluated for the due subscriptions, over
+//! the events between it and the previous due time.
 //!
-//! These are put into an index of their own, which is dropped afterwards: so a run costs what its subscriptions, events
-//! and matches cost, and no more, however many others there are. A long run is done in parts, each one commit; between
-//! them other events are matched.
+//! The due subscriptions are put into a temporary index. So the cost of a run depends on its own subscriptions,
+//! events and matches only. A long run is executed in parts, each one commit; other events are matched in between.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,10 +14,10 @@ use std::{
 use bytes::Bytes;
 use tocsin_matching::{
     cut::NotificationCutter,
-    datum::Trouble,
+    eval_value::EvalError,
     join::join,
     rule::{RuleNumber, RuleSet},
-    shard::{MatchSink, Run, Shard, Subject, Watch},
+    shard::{MatchOptions, MatchSink, Run, Shard, Subject},
     subscriber::SubscriberView,
 };
 use tocsin_model::{
@@ -46,18 +45,18 @@ use crate::{
 
 /// Subscriptions read at a time.
 const PAGE: usize = 5_000;
-/// After all events.
+/// Later than all events.
 const NEVER: Timestamp = Timestamp(i64::MAX);
 /// Packed bytes of events read at a time.
 const EVENT_BYTES: usize = 4 << 20;
-/// The same under a throttle, which is looked at between them.
+/// Packed bytes of events read at a time under a throttle, which is checked after each read.
 const EVENT_BYTES_THROTTLED: usize = 64 << 10;
-/// After so many read bytes of events a step is full, and the rest is for the next one.
+/// Bytes of events after which a step is full; the rest is for the next step.
 const BYTES_AT_ONCE: usize = 64 << 20;
-/// The same for a class with a digest: a step that is full cuts the digests of its subscribers in two.
+/// The same for a class with a digest: a step that is full splits the digests of its subscribers.
 const BYTES_OF_DIGESTS: usize = 1 << 30;
 
-/// A schedule that is due, or a part of its run: an event of the class `due`.
+/// A due schedule, or a part of its run: an event of the class `due`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Due {
     pub rule: Name,
@@ -65,18 +64,18 @@ pub(super) struct Due {
     pub due_at: Timestamp,
     pub last_run: Timestamp,
     pub skipped: u64,
-    /// The batch of the last run: its events come after it, but for those who are new.
+    /// Batch of the last run: events come after it, except for new subscriptions.
     pub after: EventBatchId,
-    /// After which batch this part goes on; `None`: it begins.
+    /// Batch after which this part continues; `None`: the first part.
     pub from: Option<EventBatchId>,
-    /// The batch before which its events end; `None`: its own.
+    /// Batch before which its events end; `None`: its own batch.
     pub before: Option<EventBatchId>,
-    /// The last changes of the records that the last run saw, and that this one sees. Who came between them is new.
+    /// Snapshot sequences of the last run and of this one. Subscriptions created between them are new.
     pub seen: ChangeSequence,
     pub sees: ChangeSequence,
     /// Its subscriptions come after this one.
     pub subscriptions_after: SubscriptionId,
-    /// And up to this one, if not to the last.
+    /// Its last subscription; `None`: no limit.
     pub subscriptions_through: Option<SubscriptionId>,
 }
 
@@ -98,12 +97,12 @@ impl Due {
         }
     }
 
-    /// The same as the run after this one.
+    /// The run that follows a known last run.
     pub fn behind(&self, last: &ScheduleRun, sees: ChangeSequence) -> Due {
         Due { after: last.after, seen: last.seen, sees, ..self.clone() }
     }
 
-    /// As a row of `due_fields`.
+    /// Converts it to a row of `due_fields`.
     pub fn row(&self) -> Row {
         let number = |number: u64| Value::Integer(number as i64);
         vec![
@@ -159,8 +158,8 @@ pub(crate) fn is_due(compiled: &Compiled, batch: &EventBatch) -> bool {
         && compiled.application.events.contains_key(&batch.class)
 }
 
-/// Runs what is due by a batch, and adds to the step what that makes and what is left, as far as it makes about `most`
-/// notifications. The inner error says why it could not be run; nothing was added then.
+/// Runs the due times of a batch, and adds the result and the remaining parts to the step, up to about `most`
+/// notifications. The inner error says why it could not be run; then nothing was added.
 pub(crate) async fn run_due(
     flow: &Flow,
     compiled: &Arc<Compiled>,
@@ -177,14 +176,14 @@ pub(crate) async fn run_due(
         Ok(rows) => rows,
         Err(damaged) => return Ok(Err(damaged.to_string())),
     };
-    // What was matched in this very step is not in the journal yet.
+    // The chronicle entries of this step are not in the journal yet.
     let chronicled: BTreeMap<EventBatchId, Bytes> = step.chronicled.iter().cloned().collect();
     let mut part = Part { flow, compiled, batch, chronicled, most, made: Vec::new(), notifications: 0, bytes: 0 };
     let mut queue: VecDeque<(usize, Row)> = rows.into_iter().enumerate().collect();
     let (mut left, mut labels) = (Vec::new(), None);
     while let Some((ordinal, row)) = queue.pop_front() {
         let Some(due) = Due::read(&row) else { return Ok(Err("the event of a due time cannot be read".to_owned())) };
-        // All of a batch are of one rule.
+        // All due times of a batch are of one rule.
         labels = labels.or_else(|| part.labels(&due.rule));
         if part.is_full() {
             left.push(due);
@@ -200,12 +199,12 @@ pub(crate) async fn run_due(
         step.continued.push(rest_of(compiled, batch, &left, flow.clock.now()));
     }
     if let Some(labels) = labels {
-        metrics::histogram!("schedule_run_duration_seconds", &labels).record(started.elapsed());
+        metrics::histogram!("tocsin_schedule_run_duration_seconds", &labels).record(started.elapsed());
     }
     Ok(Ok(()))
 }
 
-/// The rest of a run, as a batch that takes its place behind what has arrived meanwhile.
+/// The remaining parts of a run, as a new batch behind the events that arrived meanwhile.
 fn rest_of(compiled: &Compiled, batch: &EventBatch, left: &[Due], now: Timestamp) -> NewEventBatch {
     let mut packer = EventPacker::new(due_fields());
     for due in left {
@@ -225,13 +224,13 @@ fn rest_of(compiled: &Compiled, batch: &EventBatch, left: &[Due], now: Timestamp
     }
 }
 
-/// One step of runs.
+/// Execution of one step of runs.
 struct Part<'a> {
     flow: &'a Flow,
     compiled: &'a Arc<Compiled>,
     batch: &'a EventBatch,
     chronicled: BTreeMap<EventBatchId, Bytes>,
-    /// The notifications that a throttle allows.
+    /// Notifications that a throttle allows.
     most: Option<usize>,
     made: Vec<NewNotificationBatch>,
     notifications: usize,
@@ -241,26 +240,26 @@ struct Part<'a> {
 /// Progress of the subscriptions of a run through its events.
 enum Met {
     All,
-    /// The step is full: they go on after this batch.
+    /// The step is full: continue after this batch.
     Until(EventBatchId),
-    /// They make too many notifications for one step, and those of a digest stay together: half of the subscriptions at a
-    /// time has to do. Nothing of them was taken.
+    /// Too many notifications for one step, and digests must not be split: retry with half of the subscriptions.
+    /// Nothing was added.
     TooMany,
 }
 
 /// A subscription of a run.
 struct Member {
     subscription: IndexedSubscription,
-    /// Its subscriber, as it is at the run.
+    /// Its subscriber at the time of the run.
     subscriber: SubscriberView,
-    /// Since when events are its.
+    /// Events count from this time on.
     since: Timestamp,
-    /// Whether this is its first run, so that events before the last one may be its as well.
+    /// Whether this is its first run, so that events before the last run may count.
     is_new: bool,
 }
 
 impl Part<'_> {
-    /// What is counted of a rule, by the class that it makes; nothing if it is gone.
+    /// Metric labels of a rule's notification class; `None` if the rule was removed.
     fn labels(&self, rule: &Name) -> Option<Labels> {
         let rule = self.compiled.application.rules.get(rule)?;
         Some(self.flow.classes.labels(&self.batch.application, &rule.notify))
@@ -270,7 +269,7 @@ impl Part<'_> {
     fn has_digests(&self, rule: &Name) -> bool {
         let class = self.compiled.application.rules.get(rule).map(|rule| &rule.notify);
         let class = class.and_then(|class| self.compiled.application.notifications.get(class));
-        class.is_some_and(|class| class.conduct.digest.is_some())
+        class.is_some_and(|class| class.delivery_policy.digest.is_some())
     }
 
     fn is_full(&self) -> bool {
@@ -281,7 +280,7 @@ impl Part<'_> {
         self.flow.options.run_notifications.min(self.most.unwrap_or(usize::MAX))
     }
 
-    /// Runs some of the subscriptions of one due time. Gives what is left of it.
+    /// Runs some subscriptions of one due time. Returns the remaining parts.
     async fn run(&mut self, ordinal: usize, row: &Row, due: Due) -> Result<Result<Vec<Due>, String>, StoreError> {
         let Some(rules) = self.compiled.scheduled.get(&due.rule).cloned() else { return Ok(Ok(Vec::new())) };
         let (members, last, more) = self.members(&rules, &due).await?;
@@ -292,14 +291,14 @@ impl Part<'_> {
             let of_now = members.into_iter().filter(|member| member.since <= due.due_at);
             let mut table = Table::new(rules, self.compiled, false);
             of_now.for_each(|member| table.put(member));
-            if let Err(reason) = table.tell(self.batch.id, ordinal as u32, row) {
+            if let Err(reason) = table.match_due_event(self.batch.id, ordinal as u32, row) {
                 return Ok(Err(reason));
             }
             self.take(table);
         } else {
             match self.run_events(rules, members, &due).await? {
                 Ok(Met::All) => {}
-                // The rest of the events for these subscriptions, then the others.
+                // The remaining events for these subscriptions, then the other subscriptions.
                 Ok(Met::Until(from)) => {
                     rest.push(Due { from: Some(from), subscriptions_through: Some(last), ..due.clone() });
                 }
@@ -318,7 +317,7 @@ impl Part<'_> {
         Ok(Ok(rest))
     }
 
-    /// Some of the subscriptions of a run, the last that was looked at, and whether there are more.
+    /// Some subscriptions of a run, the last one examined, and whether there are more.
     async fn members(
         &self,
         rules: &RuleSet,
@@ -330,7 +329,7 @@ impl Part<'_> {
         let records = &self.flow.records;
         let mut most = self.flow.options.run_subscriptions.max(1);
         if rule.on == due_class() {
-            // Each makes one notification at most.
+            // Each makes at most one notification.
             most = most.min(self.notifications_max().saturating_sub(self.notifications).max(1));
         }
         let (page_size, mut members) = (most.min(PAGE), Vec::new());
@@ -339,17 +338,18 @@ impl Part<'_> {
         loop {
             let page: Vec<Member> = if own {
                 let page = records.scheduled_subscriptions(application, class, &due.schedule, Some(after), page_size);
-                // Who came after the due time was accepted is for the next run.
+                // Subscriptions created after the due time was accepted are for the next run.
                 let (seen, sees) = (due.seen, due.sees);
                 let member = |ScheduledSubscription { subscription, since, joined }| {
-                    let since = if joined > sees { NEVER } else { since };
+                    // Its subscriber may have been enabled later.
+                    let since = if joined > sees { NEVER } else { since.max(subscription.since()) };
                     Member { subscription, subscriber: SubscriberView::default(), since, is_new: joined > seen }
                 };
                 page.await?.into_iter().map(member).collect()
             } else {
                 let page = records.indexed_subscriptions(application, Some(after), page_size).await?;
                 let member = |found: IndexedSubscription| {
-                    let since = if found.created_at > self.batch.received_at { NEVER } else { found.created_at };
+                    let since = if found.since() > self.batch.received_at { NEVER } else { found.since() };
                     Member { subscription: found, subscriber: SubscriberView::default(), since, is_new: false }
                 };
                 page.into_iter().map(member).collect()
@@ -389,13 +389,13 @@ impl Part<'_> {
         let most = if has_digests { self.flow.options.run_notifications } else { self.notifications_max() };
         let page = if self.most.is_some() { EVENT_BYTES_THROTTLED } else { EVENT_BYTES };
         let (mut new, mut known): (Vec<Member>, Vec<Member>) = members.into_iter().partition(|member| member.is_new);
-        // Each joins when the events have come to its time; the next to join is the last.
+        // Each subscription joins when the events reach its time; the next to join is last.
         let latest_first = |member: &Member| std::cmp::Reverse((member.since, member.subscription.id));
         new.sort_by_key(latest_first);
         known.sort_by_key(latest_first);
         let begin = match new.last() {
             Some(first) => {
-                let place = self.flow.journal.place_at(first.since).await?;
+                let place = self.flow.journal.position_at(first.since).await?;
                 if known.is_empty() { place } else { place.min(due.after) }
             }
             None => due.after,
@@ -407,7 +407,7 @@ impl Part<'_> {
             for id in &page.damaged {
                 tracing::error!(batch = %id, rule = %due.rule, "an event batch cannot be read and is left out of a run");
                 if let Some(labels) = self.labels(&due.rule) {
-                    metrics::counter!("schedule_unreadable_batches_total", &labels).increment(1);
+                    metrics::counter!("tocsin_schedule_unreadable_batches_total", &labels).increment(1);
                 }
             }
             for mut batch in page.batches {
@@ -437,7 +437,7 @@ impl Part<'_> {
             }
             let Some(next) = page.next else { break };
             after = next;
-            let is_much = self.notifications + table.told >= most;
+            let is_much = self.notifications + table.emitted >= most;
             if is_much && has_digests && !is_one {
                 return Ok(Ok(Met::TooMany));
             }
@@ -451,7 +451,7 @@ impl Part<'_> {
         Ok(Ok(Met::All))
     }
 
-    /// Cuts what a table has told into notification batches.
+    /// Cuts the matches of a table into notification batches.
     fn take(&mut self, mut table: Table<'_>) {
         let rules = table.shard.rules().clone();
         let (cut, failures) = table.cutter.finish(&rules);
@@ -464,21 +464,21 @@ impl Part<'_> {
     }
 }
 
-/// The subscriptions of a run, and what they were told.
+/// Temporary index of the subscriptions of a run, with their matches.
 struct Table<'a> {
     shard: Shard,
     compiled: &'a Compiled,
     cutter: NotificationCutter,
-    /// Whether own filters count: they are over events.
+    /// Whether the subscriptions' own filters apply: they are over events.
     takes_filters: bool,
-    told: usize,
+    emitted: usize,
     out_of_time: bool,
 }
 
 impl<'a> Table<'a> {
     fn new(rules: Arc<RuleSet>, compiled: &'a Compiled, takes_filters: bool) -> Self {
         let cutter = NotificationCutter::new();
-        Table { shard: Shard::new(rules), compiled, cutter, takes_filters, told: 0, out_of_time: false }
+        Table { shard: Shard::new(rules), compiled, cutter, takes_filters, emitted: 0, out_of_time: false }
     }
 
     fn put(&mut self, Member { subscription, subscriber, .. }: Member) {
@@ -493,25 +493,25 @@ impl<'a> Table<'a> {
         };
         if let Err(problem) = self.shard.put_of(subject, subscriber) {
             let application = &self.compiled.application.name;
-            metrics::counter!("match_unusable_subscriptions_total").increment(1);
+            metrics::counter!("tocsin_match_unusable_subscriptions_total").increment(1);
             tracing::warn!(%application, subscription = %subscription.id, %problem, "a subscription cannot be matched");
         }
     }
 
-    /// Tells of a due time itself.
-    fn tell(&mut self, batch: EventBatchId, ordinal: u32, row: &Row) -> Result<(), String> {
+    /// Evaluates the due time itself.
+    fn match_due_event(&mut self, batch: EventBatchId, ordinal: u32, row: &Row) -> Result<(), String> {
         self.watched(|shard, sink, watch| {
-            // A scheduled rule remembers nothing, so it does not matter when.
+            // A scheduled rule has no state, so the time is irrelevant.
             let batch = (batch, Timestamp(0));
             shard.match_rows(batch, &due_class(), std::slice::from_ref(row), watch, &mut At { ordinal, sink });
             Ok(())
         })
     }
 
-    /// Meets an event batch.
+    /// Matches an event batch.
     fn meet(&mut self, batch: &EventBatch, fields: &tocsin_model::field::Fields) -> Result<(), String> {
         self.watched(|shard, sink, watch| {
-            // A batch that is damaged inside was set aside when it was matched, and says so.
+            // A batch with damaged events was set aside and logged when it was matched.
             let rows = match shard.rules().rows(batch, fields) {
                 Ok(rows) => rows,
                 Err(damaged) => {
@@ -526,14 +526,14 @@ impl<'a> Table<'a> {
 
     fn watched(
         &mut self,
-        work: impl FnOnce(&mut Shard, &mut Counting<'_>, Watch<'_>) -> Result<(), String>,
+        work: impl FnOnce(&mut Shard, &mut Counting<'_>, MatchOptions<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         let started = Instant::now();
         let clock = move || -> Duration { started.elapsed() };
-        let mut sink = Counting { cutter: &mut self.cutter, told: 0, out_of_time: false };
-        let watch = Watch { clock: Some(&clock), ..Watch::default() };
+        let mut sink = Counting { cutter: &mut self.cutter, emitted: 0, out_of_time: false };
+        let watch = MatchOptions { clock: Some(&clock), ..MatchOptions::default() };
         let done = catch_unwind(AssertUnwindSafe(|| work(&mut self.shard, &mut sink, watch)));
-        self.told += sink.told;
+        self.emitted += sink.emitted;
         self.out_of_time |= sink.out_of_time;
         match done {
             Err(_) => Err("matching it made the matcher panic".to_owned()),
@@ -543,30 +543,30 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Counts what goes on to the cutter.
+/// A sink that counts matches and forwards them to the cutter.
 struct Counting<'a> {
     cutter: &'a mut NotificationCutter,
-    told: usize,
+    emitted: usize,
     out_of_time: bool,
 }
 
 impl MatchSink for Counting<'_> {
     fn run(&mut self, run: Run<'_>) {
-        self.told += run.slots.len();
+        self.emitted += run.slots.len();
         self.cutter.run(run);
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
-        self.out_of_time |= trouble == Trouble::Time;
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError) {
+        self.out_of_time |= trouble == EvalError::Time;
         self.cutter.rule_failed(rule, event, trouble);
     }
 
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
         self.cutter.subscriptions_failed(rule, event, trouble, count);
     }
 }
 
-/// Gives the events of a match the place that they have in their batch.
+/// A sink that replaces the ordinal of matches by that of their event in the batch.
 struct At<'a, S> {
     ordinal: u32,
     sink: &'a mut S,
@@ -578,11 +578,11 @@ impl<S: MatchSink> MatchSink for At<'_, S> {
         self.sink.run(run);
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError) {
         self.sink.rule_failed(rule, EventId { ordinal: self.ordinal, ..event }, trouble);
     }
 
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
         self.sink.subscriptions_failed(rule, EventId { ordinal: self.ordinal, ..event }, trouble, count);
     }
 }

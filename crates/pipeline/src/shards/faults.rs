@@ -1,19 +1,19 @@
-//! Panics and losses that a test plans: nothing that can be written in a definition brings them about, as far as we know.
+//! Fault injection for tests: panics, lost shards and slow matches. No definition is known to cause them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::{Condvar, Mutex};
 use tocsin_matching::{
-    datum::Trouble,
+    eval_value::EvalError,
     rule::RuleNumber,
     shard::{MatchSink, Run},
 };
 use tocsin_model::id::{EventBatchId, EventId, Name};
 
-/// For an application, the batch and the rule whose first match panics.
+/// By application, the batch and the rule whose first match panics.
 static PLANNED: Mutex<BTreeMap<Name, (EventBatchId, RuleNumber)>> = Mutex::new(BTreeMap::new());
 
-/// From now on the matches of a batch by a rule panic; or none does any more.
+/// Plans a panic for the matches of a batch by a rule, or cancels it.
 pub fn plan(application: &Name, fault: Option<(EventBatchId, RuleNumber)>) {
     let mut planned = PLANNED.lock();
     match fault {
@@ -22,20 +22,20 @@ pub fn plan(application: &Name, fault: Option<(EventBatchId, RuleNumber)>) {
     };
 }
 
-/// For an application, the batch at which the owner of a shard ends.
+/// Batches at which the owner of a shard ends.
 static ENDS: Mutex<BTreeSet<(Name, EventBatchId)>> = Mutex::new(BTreeSet::new());
 
-/// The first owner that comes to a batch ends there, and its shard with it.
+/// The first owner that reaches the batch ends there, and its shard is lost.
 pub fn plan_end(application: &Name, batch: EventBatchId) {
     ENDS.lock().insert((application.clone(), batch));
 }
 
-/// Whether an owner ends at a batch. Nobody else does after it.
+/// Whether an owner ends at this batch. Only the first call returns true.
 pub fn ends(application: &Name, batch: EventBatchId) -> bool {
     ENDS.lock().remove(&(application.clone(), batch))
 }
 
-/// For an application and a batch, how far it is with a match that waits.
+/// State of planned slow matches, by application and batch.
 static WAITS: Mutex<BTreeMap<(Name, EventBatchId), Wait>> = Mutex::new(BTreeMap::new());
 static CHANGED: Condvar = Condvar::new();
 
@@ -46,25 +46,25 @@ enum Wait {
     Over,
 }
 
-/// The match of a batch takes until `release`, as a rule does that takes long.
+/// Makes the match of a batch block until `release`.
 pub fn plan_wait(application: &Name, batch: EventBatchId) {
     WAITS.lock().insert((application.clone(), batch), Wait::Planned);
 }
 
-/// Blocks until the match of a batch has begun that was planned to wait.
+/// Blocks until the planned slow match of a batch has begun.
 pub fn wait_until_begun(application: &Name, batch: EventBatchId) {
     let key = (application.clone(), batch);
     let mut waits = WAITS.lock();
     CHANGED.wait_while(&mut waits, |waits| waits.get(&key) == Some(&Wait::Planned));
 }
 
-/// The match of a batch goes on.
+/// Lets the match of a batch continue.
 pub fn release(application: &Name, batch: EventBatchId) {
     WAITS.lock().insert((application.clone(), batch), Wait::Over);
     CHANGED.notify_all();
 }
 
-/// Waits where that was planned.
+/// Blocks if that was planned.
 pub fn wait(application: &Name, batch: EventBatchId) {
     let key = (application.clone(), batch);
     let mut waits = WAITS.lock();
@@ -75,7 +75,7 @@ pub fn wait(application: &Name, batch: EventBatchId) {
     CHANGED.wait_while(&mut waits, |waits| waits.get(&key) == Some(&Wait::Begun));
 }
 
-/// Panics as planned, and else hands on.
+/// A sink that panics as planned, and otherwise forwards.
 pub struct Faulty<'a, S> {
     pub application: &'a Name,
     pub sink: &'a mut S,
@@ -88,11 +88,11 @@ impl<S: MatchSink> MatchSink for Faulty<'_, S> {
         assert_ne!(planned, Some((run.batch, run.rule)), "planned by a test");
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError) {
         self.sink.rule_failed(rule, event, trouble);
     }
 
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
         self.sink.subscriptions_failed(rule, event, trouble, count);
     }
 }

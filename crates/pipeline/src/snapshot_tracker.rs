@@ -1,8 +1,8 @@
-//! Where submissions stand among the changes of the records.
+//! Tracks the snapshot sequences of submissions in progress.
 //!
-//! Every submission is stamped with the newest change there is when it comes: a change that was acknowledged before is
-//! seen by its events, one that is made after its answer is not. Until it is in the journal its place is held here, so
-//! that the index does not run ahead of a batch that is still on its way.
+//! Every submission gets the newest change sequence as its snapshot. Its events see all changes acknowledged before
+//! it arrives and none made after its answer. The tracker holds the sequence until the batch is in the journal, so
+//! that the index does not advance past a batch in progress.
 
 use std::collections::BTreeMap;
 
@@ -11,47 +11,47 @@ use tocsin_model::id::ChangeSequence;
 use tocsin_store::records::Records;
 use tokio::sync::watch;
 
-/// The places of submissions that are on their way.
-pub(crate) struct Places {
+/// Snapshot sequences of submissions in progress.
+pub(crate) struct SnapshotTracker {
     newest: watch::Receiver<ChangeSequence>,
-    /// How many there are at each place.
+    /// Number of submissions by sequence.
     underway: Mutex<BTreeMap<ChangeSequence, usize>>,
 }
 
-impl Places {
-    pub fn new(records: &dyn Records) -> Places {
-        Places { newest: records.newest_change(), underway: Mutex::default() }
+impl SnapshotTracker {
+    pub fn new(records: &dyn Records) -> SnapshotTracker {
+        SnapshotTracker { newest: records.newest_change(), underway: Mutex::default() }
     }
 
-    /// The newest change.
+    /// The newest change sequence.
     pub fn newest(&self) -> ChangeSequence {
         *self.newest.borrow()
     }
 
-    /// Stamps a submission with the newest change.
-    pub fn stamp(&self) -> Stamp<'_> {
+    /// Assigns the newest change sequence to a submission.
+    pub fn stamp(&self) -> SnapshotGuard<'_> {
         let mut underway = self.underway.lock();
         let place = self.newest();
         *underway.entry(place).or_default() += 1;
-        Stamp { places: self, place }
+        SnapshotGuard { tracker: self, place }
     }
 
-    /// A place that every batch sees at least which is not in the journal yet.
+    /// A sequence that every batch not yet in the journal sees at least.
     pub fn settled(&self) -> ChangeSequence {
         let underway = self.underway.lock();
         underway.keys().next().copied().unwrap_or_else(|| self.newest())
     }
 }
 
-/// The place of one submission, held until it is dropped.
-pub(crate) struct Stamp<'a> {
-    places: &'a Places,
+/// The snapshot sequence of one submission, held until the guard is dropped.
+pub(crate) struct SnapshotGuard<'a> {
+    tracker: &'a SnapshotTracker,
     pub place: ChangeSequence,
 }
 
-impl Drop for Stamp<'_> {
+impl Drop for SnapshotGuard<'_> {
     fn drop(&mut self) {
-        let mut underway = self.places.underway.lock();
+        let mut underway = self.tracker.underway.lock();
         if let Some(count) = underway.get_mut(&self.place) {
             *count -= 1;
             if *count == 0 {
@@ -69,20 +69,20 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_submission_on_its_way_holds_the_place() {
         let records = MemoryRecords::new().expect("random numbers");
-        let places = Places::new(&records);
+        let tracker = SnapshotTracker::new(&records);
         let name = "quakes".parse().expect("a name");
         let change = async || records.put_application(&name, "text", "ann", Default::default()).await.expect("stored");
         change().await;
-        let (first, second) = (places.stamp(), places.stamp());
+        let (first, second) = (tracker.stamp(), tracker.stamp());
         change().await;
-        let third = places.stamp();
+        let third = tracker.stamp();
         assert_eq!((first.place.0, second.place.0, third.place.0), (1, 1, 2));
         change().await;
         drop(first);
-        assert_eq!((places.settled().0, places.newest().0), (1, 3));
+        assert_eq!((tracker.settled().0, tracker.newest().0), (1, 3));
         drop(second);
-        assert_eq!(places.settled().0, 2);
+        assert_eq!(tracker.settled().0, 2);
         drop(third);
-        assert_eq!(places.settled().0, 3);
+        assert_eq!(tracker.settled().0, 3);
     }
 }

@@ -1,4 +1,5 @@
-//! When a channel only fails the log says so once, again from time to time, and when it is over; never for each failure.
+//! Log alerts for a failing channel: one line when failures in a row reach a limit, repeated at an interval, and one
+//! on recovery. Single failures are not logged here.
 
 use tocsin_model::{
     application::FailureLog,
@@ -6,32 +7,32 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-/// The failures of a channel in a row.
-pub(crate) struct Trouble {
+/// Failures of a channel in a row.
+pub(crate) struct ChannelAlerts {
     log: FailureLog,
     failures: u64,
     since: Timestamp,
-    /// When it was told last.
-    told: Option<Timestamp>,
+    /// Time of the last alert.
+    alerted_at: Option<Timestamp>,
 }
 
-/// What the log is to say.
+/// An alert to log.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Tidings<'d> {
-    /// So many attempts in a row have failed since then, the last for this reason.
+pub(crate) enum ChannelAlert<'d> {
+    /// All attempts since this time have failed; the last one for this reason.
     Fails { failures: u64, since: Timestamp, reason: &'d str },
-    /// Something was delivered, after so many failures since then.
+    /// The channel delivers again, after these failures.
     Delivers { failures: u64, since: Timestamp },
 }
 
-impl Trouble {
-    /// A channel of which nothing is known.
+impl ChannelAlerts {
+    /// A channel without failures.
     pub fn new(log: FailureLog) -> Self {
-        Trouble { log, failures: 0, since: Timestamp(0), told: None }
+        ChannelAlerts { log, failures: 0, since: Timestamp(0), alerted_at: None }
     }
 
-    /// Takes in what became of an attempt.
-    pub fn note<'d>(&mut self, disposition: &'d Disposition, at: Timestamp) -> Option<Tidings<'d>> {
+    /// Counts the outcome of an attempt. Returns an alert if one is due.
+    pub fn note<'d>(&mut self, disposition: &'d Disposition, at: Timestamp) -> Option<ChannelAlert<'d>> {
         match disposition {
             Disposition::Delivered { .. } => self.delivered(),
             Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => {
@@ -44,28 +45,29 @@ impl Trouble {
         }
     }
 
-    fn delivered<'d>(&mut self) -> Option<Tidings<'d>> {
-        let told = self.told.take().map(|_| Tidings::Delivers { failures: self.failures, since: self.since });
+    fn delivered<'d>(&mut self) -> Option<ChannelAlert<'d>> {
+        let alert =
+            self.alerted_at.take().map(|_| ChannelAlert::Delivers { failures: self.failures, since: self.since });
         self.failures = 0;
-        told
+        alert
     }
 
-    fn failed<'d>(&mut self, reason: &'d str, at: Timestamp) -> Option<Tidings<'d>> {
+    fn failed<'d>(&mut self, reason: &'d str, at: Timestamp) -> Option<ChannelAlert<'d>> {
         if self.failures == 0 {
             self.since = at;
         }
         self.failures += 1;
         let is_enough = self.log.after > 0 && self.failures >= u64::from(self.log.after);
-        if !is_enough || self.told.is_some_and(|told| at < told + self.log.every) {
+        if !is_enough || self.alerted_at.is_some_and(|last| at < last + self.log.every) {
             return None;
         }
-        self.told = Some(at);
-        Some(Tidings::Fails { failures: self.failures, since: self.since, reason })
+        self.alerted_at = Some(at);
+        Some(ChannelAlert::Fails { failures: self.failures, since: self.since, reason })
     }
 }
 
-/// Whether an attempt that ended so says that the channel fails. What was wrong with the message or the address alone says
-/// neither that it fails nor that it works.
+/// Whether an outcome means that the channel fails. A problem of the message or the address alone counts neither as
+/// failure nor as success.
 fn fails(kind: ReasonKind) -> bool {
     match kind {
         ReasonKind::Answer
@@ -94,11 +96,12 @@ mod tests {
 
     use super::*;
 
-    /// Attempts as `minute:outcome`, of a channel that is told of after 3 failures, every 10 minutes; what the log says.
+    /// Attempts are `minute:outcome`, of a channel with alerts after 3 failures, every 10 minutes. Compares the
+    /// alerts.
     fn check(after: u32, attempts: &str, expected: &str) {
-        let mut trouble = Trouble::new(FailureLog { after, every: Duration::from_secs(600) });
+        let mut trouble = ChannelAlerts::new(FailureLog { after, every: Duration::from_secs(600) });
         let minute = |number: u64| Timestamp(0) + Duration::from_secs(60 * number);
-        let mut told = Vec::new();
+        let mut alerts = Vec::new();
         for attempt in attempts.split(' ') {
             let (at, outcome) = attempt.split_once(':').expect("a minute and an outcome");
             let at: u64 = at.parse().expect("a minute");
@@ -114,20 +117,20 @@ mod tests {
             };
             let since = |since: Timestamp| since.since(minute(0)).as_secs() / 60;
             match trouble.note(&disposition, minute(at)) {
-                Some(Tidings::Fails { failures, since: begun, .. }) => {
-                    told.push(format!("{at}: fails {failures} times since {}", since(begun)));
+                Some(ChannelAlert::Fails { failures, since: begun, .. }) => {
+                    alerts.push(format!("{at}: fails {failures} times since {}", since(begun)));
                 }
-                Some(Tidings::Delivers { failures, since: begun }) => {
-                    told.push(format!("{at}: delivers after {failures} since {}", since(begun)));
+                Some(ChannelAlert::Delivers { failures, since: begun }) => {
+                    alerts.push(format!("{at}: delivers after {failures} since {}", since(begun)));
                 }
                 None => {}
             }
         }
-        assert_eq!(told.join(", "), expected, "{attempts}");
+        assert_eq!(alerts.join(", "), expected, "{attempts}");
     }
 
     #[test]
-    fn failures_in_a_row_are_told_now_and_then() {
+    fn failures_in_a_row_are_alerted_at_an_interval() {
         check(3, "1:no 2:silent 3:ok 4:no 5:no 6:ok", "");
         check(
             3,
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_address_says_nothing_of_the_channel() {
+    fn a_problem_of_an_address_is_no_failure_of_the_channel() {
         check(3, "1:no 1:unknown 1:later 1:no 2:unknown 3:no", "3: fails 3 times since 1");
     }
 }

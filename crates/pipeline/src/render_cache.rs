@@ -1,5 +1,5 @@
-//! What is formatted once for many: of a class whose templates and fields ask nothing of who is told, all who are told of
-//! one event read the same, if they have the same channel, language and time zone.
+//! Cache of rendered content that does not depend on the recipient. If neither templates nor fields of a class use
+//! the subscriber, all recipients of one event with the same channel, locale and time zone share one rendering.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,32 +13,32 @@ use tocsin_model::{
 
 use crate::load_work::Loaded;
 
-/// So long a content may be used: a template can say how long ago something was.
+/// Maximum age of an entry: a template can show how long ago something was.
 const AGE_MAX: Duration = Duration::from_secs(1);
-/// Contents that are kept; with one more all are forgotten.
+/// Maximum number of entries; when full, the cache is cleared.
 const KEPT_MAX: usize = 64;
 
-/// The contents of some work that others can use.
+/// Rendered contents of one notification batch.
 #[derive(Default)]
-pub(crate) struct Alike {
+pub(crate) struct RenderCache {
     batch: Option<NotificationBatchId>,
-    kept: Vec<Kept>,
+    kept: Vec<CachedContent>,
 }
 
-/// A content, and the fields for machines beside it.
-pub(crate) type Shared = (Arc<Content>, Arc<FactFields>);
+/// A rendered content with its machine-readable fields.
+pub(crate) type RenderedContent = (Arc<Content>, Arc<FactFields>);
 
-struct Kept {
+struct CachedContent {
     event: EventId,
     channel: Name,
     locale: Option<String>,
     time_zone: Option<String>,
     made_at: Timestamp,
-    shared: Shared,
+    shared: RenderedContent,
 }
 
-impl Alike {
-    /// What somebody else was told who reads the same.
+impl RenderCache {
+    /// Returns the shared rendering for a notification, if there is a fresh one.
     pub fn find(
         &self,
         loaded: &Loaded,
@@ -46,7 +46,7 @@ impl Alike {
         channel: &Name,
         profile: &Profile,
         now: Timestamp,
-    ) -> Option<Shared> {
+    ) -> Option<RenderedContent> {
         if self.batch != Some(loaded.batch.id) || !is_shareable(loaded) {
             return None;
         }
@@ -60,7 +60,7 @@ impl Alike {
         (now.since(found.made_at) < AGE_MAX).then(|| found.shared.clone())
     }
 
-    /// Keeps what is nobody's own.
+    /// Stores a rendering, if it does not depend on the recipient.
     pub fn keep(
         &mut self,
         loaded: &Loaded,
@@ -68,7 +68,7 @@ impl Alike {
         channel: &Name,
         profile: &Profile,
         now: Timestamp,
-        shared: &Shared,
+        shared: &RenderedContent,
     ) {
         if !is_shareable(loaded) {
             return;
@@ -79,16 +79,16 @@ impl Alike {
         }
         let event = loaded.event_of[ordinal as usize];
         let (locale, time_zone) = (profile.locale.clone(), profile.time_zone.clone());
-        let is_same = |kept: &Kept| {
+        let is_same = |kept: &CachedContent| {
             kept.event == event && kept.channel == *channel && kept.locale == locale && kept.time_zone == time_zone
         };
         self.kept.retain(|kept| !is_same(kept));
         let (channel, shared) = (channel.clone(), shared.clone());
-        self.kept.push(Kept { event, channel, locale, time_zone, made_at: now, shared });
+        self.kept.push(CachedContent { event, channel, locale, time_zone, made_at: now, shared });
     }
 }
 
-/// Whether the fields are the same for all: none was captured at the match, and nobody has changed any by hand.
+/// Whether the fields are the same for all recipients: none was captured at the match, and no operator edited any.
 fn is_shareable(loaded: &Loaded) -> bool {
-    loaded.notifications().captured.is_empty() && loaded.edit.is_none() && loaded.conduct.digest.is_none()
+    loaded.notifications().captured.is_empty() && loaded.edit.is_none() && loaded.delivery_policy.digest.is_none()
 }

@@ -1,6 +1,6 @@
-//! Which rules fire for which batches, and what becomes of firings that do not happen: a rule that fails is isolated,
-//! one that is stopped or too late skips, and what an event makes too much is suspended. All of it is counted and listed, and
-//! nothing is lost.
+//! Circuit breaker for rules: which rules fire for which batches. A rule that fails is isolated; one that is stopped
+//! or too late skips its firings; notifications of an event beyond its limit are suspended. Every missed firing is
+//! counted and listed, so it can be fired again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,40 +18,40 @@ use tocsin_store::journal::{FiringStatus, NewFiring, RuleStop};
 
 use crate::compile::Compiled;
 
-/// Who stops a rule that fails again and again.
+/// Actor recorded when the server stops a rule.
 const SELF: &str = "tocsin";
 
-/// The failures in a row that each rule has left; with the last one it is stopped. Rules without a bound are missing.
+/// Failures in a row left to each rule until it is stopped. Rules without a limit are missing.
 pub(crate) type Strikes = Arc<BTreeMap<RuleNumber, u32>>;
 
 /// The stopped rules of all applications, by application and rule.
 pub(crate) type Stops = BTreeMap<(Name, Name), RuleStop>;
 
-/// What is remembered of the rules of one application from batch to batch.
+/// Breaker state of the rules of one application.
 #[derive(Debug, Default)]
-pub(crate) struct Guard {
+pub(crate) struct RuleBreaker {
     /// Failed firings in a row.
     failures: BTreeMap<Name, u32>,
-    /// The unbroken run of skipped firings that a rule is in: its first batch and why.
+    /// Current run of skipped firings of each rule: its first batch and the reason.
     runs: BTreeMap<Name, (EventBatchId, String)>,
 }
 
-/// Firings that do not happen, while a quantum is matched.
+/// Missed firings of a quantum.
 #[derive(Debug, Default)]
-pub(crate) struct LeftOut {
+pub(crate) struct IsolatedRules {
     rules: BTreeMap<EventBatchId, Vec<RuleNumber>>,
     failed: BTreeSet<(EventBatchId, RuleNumber)>,
-    /// For the journal.
+    /// Missed firings for the journal.
     pub firings: Vec<NewFiring>,
 }
 
-impl LeftOut {
-    /// The rules that do not fire for a batch.
+impl IsolatedRules {
+    /// Rules that do not fire for a batch.
     pub fn of(&self, batch: EventBatchId) -> Vec<RuleNumber> {
         self.rules.get(&batch).cloned().unwrap_or_default()
     }
 
-    /// A rule failed for a batch. Gives whether that is news.
+    /// Records a failure of a rule for a batch. Returns whether it is new.
     pub fn fail(
         &mut self,
         compiled: &Compiled,
@@ -81,15 +81,15 @@ impl LeftOut {
     }
 }
 
-impl Guard {
-    /// What is known before a batch is matched: rules that are stopped, and all of them if it waited too long.
+impl RuleBreaker {
+    /// Before a batch is matched: skips stopped rules, and all rules if the batch waited too long.
     pub fn before(
         &mut self,
         compiled: &Compiled,
         stops: &Stops,
         batch: &EventBatch,
         now: Timestamp,
-        left_out: &mut LeftOut,
+        left_out: &mut IsolatedRules,
     ) {
         let application = &compiled.application;
         let age = now.since(batch.accepted_at);
@@ -119,7 +119,7 @@ impl Guard {
         }
     }
 
-    /// The failures that each rule has left at the beginning of a quantum.
+    /// Failures left to each rule at the beginning of a quantum.
     pub fn strikes(&self, compiled: &Compiled) -> Strikes {
         let strikes =
             compiled.application.rules.iter().filter(|(_, rule)| rule.stop_after > 0).filter_map(|(name, rule)| {
@@ -129,14 +129,14 @@ impl Guard {
         Arc::new(strikes.collect())
     }
 
-    /// A rule was left out of a batch, since it has failed too often in the batches before it.
+    /// Skips a batch for a rule that failed too often in the batches before it.
     pub fn skip(
         &mut self,
         compiled: &Compiled,
         batch: EventBatchId,
         rule: RuleNumber,
         now: Timestamp,
-        left_out: &mut LeftOut,
+        left_out: &mut IsolatedRules,
     ) {
         let rules = left_out.rules.entry(batch).or_default();
         if rules.contains(&rule) {
@@ -158,7 +158,7 @@ impl Guard {
         });
     }
 
-    /// The first batch of the unbroken run of skipped firings that goes on with a batch.
+    /// First batch of the run of skipped firings that this batch continues.
     fn run_of(&mut self, rule: &Name, batch: EventBatchId, reason: &str) -> EventBatchId {
         let run = self.runs.entry(rule.clone()).or_insert_with(|| (batch, reason.to_owned()));
         if run.1 != reason {
@@ -167,12 +167,12 @@ impl Guard {
         run.0
     }
 
-    /// Counts failures in a row, now that a batch is matched. Gives the rules to stop.
+    /// After a batch is matched: counts failures in a row. Returns the rules to stop.
     pub fn after(
         &mut self,
         compiled: &Compiled,
         batch: &EventBatch,
-        left_out: &LeftOut,
+        left_out: &IsolatedRules,
         now: Timestamp,
         stops: &mut Vec<RuleStop>,
     ) {
@@ -207,7 +207,7 @@ fn failed_too_often(most: u32) -> String {
     format!("it failed {most} times in a row")
 }
 
-/// Parts what was cut where an event has more notifications than it may: the rest is for an operator to decide on.
+/// Splits off the notifications of an event beyond its limit: an operator decides on them.
 pub(crate) fn cap(cut: Vec<CutBatch>, most: u64) -> Vec<(CutBatch, Option<String>)> {
     let total: u64 = cut.iter().map(|cut| cut.notifications.count() as u64).sum();
     if total <= most {
@@ -237,7 +237,7 @@ pub(crate) fn cap(cut: Vec<CutBatch>, most: u64) -> Vec<(CutBatch, Option<String
     capped
 }
 
-/// The first so many of each run of an event, and the others.
+/// Splits notifications: the first `within` of each event, and the rest.
 fn part(notifications: &Notifications, within: &[u32]) -> (Notifications, Notifications) {
     let (mut kept, mut beyond) = (Notifications::default(), Notifications::default());
     let mut at = 0;
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_event_has_too_much_is_parted_off() {
+    fn notifications_beyond_the_limit_of_an_event_are_split_off() {
         let event = |ordinal| EventId { batch: EventBatchId(1), ordinal };
         let runs = [(event(0), 3), (event(1), 1)].map(|(event, count)| EventRun { event, count });
         let whole = Notifications {
@@ -283,7 +283,7 @@ mod tests {
         };
         let cut = CutBatch {
             rule: RuleNumber(0),
-            class: "told".parse().expect("a name"),
+            class: "alert".parse().expect("a name"),
             channel: None,
             notifications: whole.clone(),
             subscribers: Vec::new(),

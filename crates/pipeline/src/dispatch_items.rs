@@ -1,4 +1,5 @@
-//! The notifications of a job are decided on, formatted and handed over, one after the other or together.
+//! Dispatch loop of step 3: decides on each notification of a job, formats it and hands it to its channel, alone, as
+//! a multicast or as a digest.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -8,8 +9,8 @@ use std::{
 use tocsin_delivery::{Answer, Message, Outgoing, Ticket, redact};
 use tocsin_model::{
     application::DeliveryLog,
-    conduct::{Digest, DigestWindow},
     content::PartsUsed,
+    delivery_policy::{Digest, DigestWindow},
     id::{Name, SubscriptionId},
     receipt::{Outcome, Reason, ReasonKind},
     subscriber::Device,
@@ -21,7 +22,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    alike::Alike,
     decide::{Chosen, Unsent, choose_device, time_to_send},
     deliver_work::{REST_AFTER_FAILURE, Worker, next_key},
     digest::{Group, GroupKey, Groups, group_key},
@@ -29,70 +29,71 @@ use crate::{
     multicast::Multicasts,
     record_receipts::Report,
     render::{Member, render},
+    render_cache::RenderCache,
     running::Open,
 };
 
-/// Notifications whose recipients are read, and which are formatted and handed over, at a time.
+/// Notifications per chunk: their recipients are read together, then they are formatted and handed over.
 const RECIPIENTS: usize = 512;
 
-/// A work item of a job, and how far feeding it came.
-pub(crate) struct Feeding {
-    /// Its recorder knows it by this.
+/// Dispatch progress of one work item of a job.
+pub(crate) struct ItemDispatch {
+    /// Key under which its recorder knows it.
     pub key: u64,
     pub loaded: Loaded,
-    /// Which of its notifications are fed now.
+    /// Ordinals of its notifications to dispatch now.
     pub ordinals: Vec<u32>,
-    /// How many were reported or handed over.
-    pub fed: usize,
-    /// Those that were not, to be tried from `due_at` on.
+    /// Notifications already reported or handed over.
+    pub dispatched: usize,
+    /// Ordinals of notifications that were not tried, due again at `due_at`.
     pub left: Vec<u32>,
     pub due_at: Timestamp,
 }
 
-/// A notification of a job: the place of its item, and its own.
-pub(crate) type Place = (usize, u32);
+/// Position of a notification in a job: index of its item, and its ordinal.
+pub(crate) type ItemPosition = (usize, u32);
 
-/// What becomes of a notification for now.
-enum Taken {
-    /// It leaves by this channel.
+/// Decision about one notification.
+enum DispatchDecision {
+    /// Sent now, through this channel.
     Ready(Arc<Open>, Outgoing),
-    /// It is told together with others.
+    /// Sent as part of a digest.
     Grouped,
-    /// It waits until then, for its subscriber.
+    /// Waits until this time because of its subscriber's hours.
     Later(Timestamp),
-    /// It waits until then, for its destination, which this channel reaches.
+    /// Waits until this time because its destination, which this channel reaches, is paused.
     Held(Name, Timestamp),
-    /// It waits for the end of this window.
+    /// Waits for the end of this digest window.
     Gathered(Timestamp),
-    /// The channel has no device of its subscriber.
+    /// The channel reaches no device of its subscriber.
     Passed(Reason),
-    /// Nothing may go to its device.
+    /// The address of its device is suppressed.
     Suppressed(Cause),
 }
 
-/// What becomes of a digest for now. It is decided for all of it at once, so that it stays one.
-enum Told {
+/// Decision about a whole digest, so that it stays one message.
+enum DigestDecision {
     Now(Arc<Open>, Outgoing),
-    /// Its destination, which this channel reaches, is better let be until then.
+    /// Its destination, which this channel reaches, is paused until this time.
     Later(Name, Timestamp),
 }
 
-/// What gathers while a job is fed.
+/// Groups and caches that are filled while a job is dispatched.
 #[derive(Default)]
 struct Gathered {
-    groups: Groups<Place>,
+    groups: Groups<ItemPosition>,
     multicasts: Multicasts,
-    alike: Alike,
-    /// Windows that this job has put something into.
+    cache: RenderCache,
+    /// Digest windows that this job has added notifications to.
     placed: BTreeSet<(usize, Timestamp)>,
 }
 
 impl Worker {
-    /// Feeds the items of a job, until all are, or `stop`, or the records fail.
-    pub(crate) async fn feed(&self, items: &mut [Feeding], stop: &CancellationToken) {
+    /// Dispatches the items of a job until all are done, `stop` is set, or the records fail.
+    pub(crate) async fn dispatch(&self, items: &mut [ItemDispatch], stop: &CancellationToken) {
         let mut gathered = Gathered::default();
         for at in 0..items.len() {
-            if let Err(Broken(due_at)) = self.feed_item(items, at, &mut gathered, stop).await {
+            if let Err(DispatchInterrupted(due_at)) = self.dispatch_item(items, at, &mut gathered, stop).await {
                 leave(items, due_at, gathered.groups.drain().flat_map(|group| group.members));
                 for rest in &mut items[at + 1..] {
                     rest.left.extend(&rest.ordinals);
@@ -102,27 +103,27 @@ impl Worker {
             }
         }
         let groups = gathered.groups.drain().collect();
-        self.feed_digests(items, groups, stop).await;
+        self.dispatch_digests(items, groups, stop).await;
     }
 
-    /// Feeds one item; those of it that are told together with others are only gathered.
-    async fn feed_item(
+    /// Dispatches one item. Its notifications for digests are only grouped.
+    async fn dispatch_item(
         &self,
-        items: &mut [Feeding],
+        items: &mut [ItemDispatch],
         at: usize,
         gathered: &mut Gathered,
         stop: &CancellationToken,
-    ) -> Result<(), Broken> {
-        let Feeding { key, loaded, ordinals, fed, left, .. } = &mut items[at];
+    ) -> Result<(), DispatchInterrupted> {
+        let ItemDispatch { key, loaded, ordinals, dispatched, left, .. } = &mut items[at];
         let key = *key;
-        let limit = loaded.conduct.multicast.map_or(0, |limit| limit as usize);
-        // Whole multicasts, so that none is cut in two.
+        let limit = loaded.delivery_policy.multicast.map_or(0, |limit| limit as usize);
+        // A multiple of the multicast size, so that no multicast is split.
         let chunk_size = RECIPIENTS.next_multiple_of(limit.max(1));
         for (chunk_at, chunk) in ordinals.chunks(chunk_size).enumerate() {
             let rest = &ordinals[chunk_at * chunk_size..];
             if (chunk_at > 0 || at > 0) && stop.is_cancelled() {
                 left.extend(rest);
-                return Err(Broken(None));
+                return Err(DispatchInterrupted(None));
             }
             let recipients = match self.recipients(loaded, chunk).await {
                 Ok(recipients) => self.flow.suppressions.follow(&*self.flow.records).await.map(|()| recipients),
@@ -138,37 +139,39 @@ impl Worker {
             let mut ready = Ready::default();
             let mut now = self.flow.clock.now();
             for (ordinal, recipient) in chunk.iter().copied().zip(recipients) {
-                // Of a multicast most are only added, which takes no time.
+                // Most notifications of a multicast are only added to it, which takes no time.
                 if limit == 0 {
                     now = self.flow.clock.now();
                 }
                 let taken = match recipient {
                     Ok(recipient) => {
-                        self.take(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, gathered).await
+                        self.decide(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, gathered).await
                     }
                     Err(unsent) => Err(unsent),
                 };
                 let report = match taken {
-                    Ok(Taken::Grouped) => continue,
-                    Ok(Taken::Ready(channel, outgoing)) => {
+                    Ok(DispatchDecision::Grouped) => continue,
+                    Ok(DispatchDecision::Ready(channel, outgoing)) => {
                         self.log_attempt(&outgoing);
-                        *fed += 1;
+                        *dispatched += 1;
                         ready.push(channel, outgoing);
                         continue;
                     }
-                    Ok(Taken::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
-                    Ok(Taken::Held(channel, due_at)) => Report::Held { key, ordinal, channel, at: now, due_at },
-                    Ok(Taken::Gathered(window)) => {
+                    Ok(DispatchDecision::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
+                    Ok(DispatchDecision::Held(channel, due_at)) => {
+                        Report::Held { key, ordinal, channel, at: now, due_at }
+                    }
+                    Ok(DispatchDecision::Gathered(window)) => {
                         let placing = gathered.placed.insert((at, window)).then(|| self.windows.placing(window));
                         Report::Gathered { key, ordinal, window, placing }
                     }
-                    Ok(Taken::Passed(reason)) => Report::Passed { key, ordinal, at: now, reason },
-                    Ok(Taken::Suppressed(cause)) => Report::Suppressed { key, ordinal, at: now, cause },
+                    Ok(DispatchDecision::Passed(reason)) => Report::Passed { key, ordinal, at: now, reason },
+                    Ok(DispatchDecision::Suppressed(cause)) => Report::Suppressed { key, ordinal, at: now, cause },
                     Err(Unsent { outcome, reason }) => Report::Unsent { key, ordinal, at: now, outcome, reason },
                 };
-                *fed += 1;
+                *dispatched += 1;
                 if self.reports.send(report).await.is_err() {
-                    return Err(Broken(None));
+                    return Err(DispatchInterrupted(None));
                 }
             }
             ready.send(&self.answers).await;
@@ -177,58 +180,58 @@ impl Worker {
         Ok(())
     }
 
-    fn unreadable(&self, error: &StoreError) -> Broken {
+    fn unreadable(&self, error: &StoreError) -> DispatchInterrupted {
         tracing::error!(%error, channel = %self.channel, "recipients cannot be read yet");
-        Broken(Some(self.flow.clock.now() + REST_AFTER_FAILURE))
+        DispatchInterrupted(Some(self.flow.clock.now() + REST_AFTER_FAILURE))
     }
 
-    /// What becomes of one notification.
-    async fn take(
+    /// Decides on one notification.
+    async fn decide(
         &self,
         loaded: &Loaded,
-        place: Place,
+        place: ItemPosition,
         recipient: Option<Recipient>,
         ticket: Ticket,
         now: Timestamp,
         gathered: &mut Gathered,
-    ) -> Result<Taken, Unsent> {
+    ) -> Result<DispatchDecision, Unsent> {
         let (_, ordinal) = place;
-        let recipient = self.tellable(loaded, recipient, now)?;
+        let recipient = self.may_notify(loaded, recipient, now)?;
         let device = match self.choose(loaded, &recipient, now)? {
             Chosen::Device(device) => device,
-            Chosen::Suppressed(cause) => return Ok(Taken::Suppressed(cause)),
-            Chosen::Nobody => {
+            Chosen::Suppressed(cause) => return Ok(DispatchDecision::Suppressed(cause)),
+            Chosen::NoDevice => {
                 let text = format!("the subscriber has no device that `{}` could reach", self.channel);
-                return Ok(Taken::Passed(Reason::new(ReasonKind::Unreachable, text)));
+                return Ok(DispatchDecision::Passed(Reason::new(ReasonKind::Unreachable, text)));
             }
         };
         if let Some(digest) = self.waits_for_others(loaded) {
             let key = group_key(loaded, digest, ordinal, &recipient, device)?;
             self.recover_windows(loaded, digest).await?;
-            return Ok(Taken::Gathered(self.window(loaded, digest, key, &recipient, now)?));
+            return Ok(DispatchDecision::Gathered(self.window(loaded, digest, key, &recipient, now)?));
         }
-        let time = time_to_send(&loaded.conduct, &recipient, now)?;
+        let time = time_to_send(&loaded.delivery_policy, &recipient, now)?;
         if time > now {
-            return Ok(Taken::Later(time));
+            return Ok(DispatchDecision::Later(time));
         }
-        if let Some(digest) = &loaded.conduct.digest {
+        if let Some(digest) = &loaded.delivery_policy.digest {
             gathered.groups.add(group_key(loaded, digest, ordinal, &recipient, device)?, device.clone(), place);
-            return Ok(Taken::Grouped);
+            return Ok(DispatchDecision::Grouped);
         }
         let (channel, target) = self.open(&recipient, device)?;
-        if let Some(wait) = channel.hold(&target.address, loaded.conduct.priority) {
-            return Ok(Taken::Held(target.channel.clone(), now + wait));
+        if let Some(wait) = channel.hold(&target.address, loaded.delivery_policy.priority) {
+            return Ok(DispatchDecision::Held(target.channel.clone(), now + wait));
         }
         let (used, to) = (self.parts_used(&channel), (device, target));
-        let Gathered { multicasts, alike, .. } = gathered;
-        let mut made = || render(&self.flow, &[Member { loaded, ordinal }], &recipient, to, used, alike, now);
-        let message = match loaded.conduct.multicast {
+        let Gathered { multicasts, cache, .. } = gathered;
+        let mut made = || render(&self.flow, &[Member { loaded, ordinal }], &recipient, to, used, cache, now);
+        let message = match loaded.delivery_policy.multicast {
             Some(limit) if loaded.edit.is_none() => {
                 multicasts.message(loaded, ordinal, &recipient, target, limit, made)?
             }
             _ => Arc::new(made()?),
         };
-        Ok(Taken::Ready(channel, self.outgoing(loaded, ordinal, &recipient, target, ticket, message)))
+        Ok(DispatchDecision::Ready(channel, self.outgoing(loaded, ordinal, &recipient, target, ticket, message)))
     }
 
     fn choose<'r>(&self, loaded: &Loaded, recipient: &'r Recipient, now: Timestamp) -> Result<Chosen<'r>, Unsent> {
@@ -237,10 +240,10 @@ impl Worker {
         })
     }
 
-    /// The recipient, if it may be told at all.
-    fn tellable(&self, loaded: &Loaded, recipient: Option<Recipient>, now: Timestamp) -> Result<Recipient, Unsent> {
+    /// Returns the recipient if the subscriber may be notified at all.
+    fn may_notify(&self, loaded: &Loaded, recipient: Option<Recipient>, now: Timestamp) -> Result<Recipient, Unsent> {
         if loaded.batch.head.expires_at.is_some_and(|end| end <= now) {
-            let text = "its time was over before it was sent";
+            let text = "its time to live expired before it was sent";
             return Err(Unsent::closed(Outcome::Expired, ReasonKind::Expired, text));
         }
         let refused = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
@@ -251,13 +254,13 @@ impl Worker {
         Ok(recipient)
     }
 
-    /// The digest for whose window a notification waits that comes alone.
+    /// The digest for whose window a single notification waits.
     fn waits_for_others<'l>(&self, loaded: &'l Loaded) -> Option<&'l Digest> {
-        let digest = loaded.conduct.digest.as_ref()?;
-        (digest.window != DigestWindow::Batch && loaded.course.window.is_none()).then_some(digest)
+        let digest = loaded.delivery_policy.digest.as_ref()?;
+        (digest.window != DigestWindow::Batch && loaded.work_state.window.is_none()).then_some(digest)
     }
 
-    /// When the window closes for which a notification waits, at an hour at which it may be sent.
+    /// The end of the digest window of a notification, moved to a permitted hour.
     fn window(
         &self,
         loaded: &Loaded,
@@ -268,16 +271,16 @@ impl Worker {
     ) -> Result<Timestamp, Unsent> {
         let end = || {
             let end = digest.window.end(recipient.profile.time_zone.as_deref(), now).unwrap_or(now);
-            time_to_send(&loaded.conduct, recipient, end)
+            time_to_send(&loaded.delivery_policy, recipient, end)
         };
         match digest.window {
-            // Only these depend on who came first; the others are the same for all who come.
+            // Only these windows depend on the first notification; the others have fixed times.
             DigestWindow::After(_) => self.windows.place(key, now, end),
             _ => end(),
         }
     }
 
-    /// After a restart: finds out which windows the first of their notifications have opened.
+    /// After a restart: restores the windows that were opened by their first notifications.
     async fn recover_windows(&self, loaded: &Loaded, digest: &Digest) -> Result<(), Unsent> {
         if !matches!(digest.window, DigestWindow::After(_)) || self.windows.recovered.initialized() {
             return Ok(());
@@ -294,12 +297,14 @@ impl Worker {
         let now = self.flow.clock.now();
         let mut after = tocsin_model::id::WorkItemId(0);
         loop {
-            let items = self.flow.journal.gathering(application, &self.channel, now, after, 64).await?;
+            let items = self.flow.journal.digest_window_work(application, &self.channel, now, after, 64).await?;
             let Some(last) = items.last() else { return Ok(()) };
             after = last.claim.id;
             for item in &items {
                 let Ok(loaded) = Loaded::read(&self.flow, item).await else { continue };
-                let (Some(digest), Some(end)) = (&loaded.conduct.digest, item.course.window) else { continue };
+                let (Some(digest), Some(end)) = (&loaded.delivery_policy.digest, item.work_state.window) else {
+                    continue;
+                };
                 if !matches!(digest.window, DigestWindow::After(_)) {
                     continue;
                 }
@@ -317,7 +322,7 @@ impl Worker {
         }
     }
 
-    /// The device of this name, and its channel.
+    /// Returns the named device and its channel.
     fn open<'r>(&self, recipient: &'r Recipient, device: &Name) -> Result<(Arc<Open>, &'r Device), Unsent> {
         let target = recipient
             .devices
@@ -330,11 +335,17 @@ impl Worker {
         Ok((open, target))
     }
 
-    /// Formats digests and hands them over, each for all its notifications.
-    async fn feed_digests(&self, items: &mut [Feeding], mut groups: Vec<Group<Place>>, stop: &CancellationToken) {
-        let event_of = |items: &[Feeding], (at, ordinal): Place| items[at].loaded.event_of[ordinal as usize];
+    /// Formats digests and hands each over as one message for all its notifications.
+    async fn dispatch_digests(
+        &self,
+        items: &mut [ItemDispatch],
+        mut groups: Vec<Group<ItemPosition>>,
+        stop: &CancellationToken,
+    ) {
+        let event_of =
+            |items: &[ItemDispatch], (at, ordinal): ItemPosition| items[at].loaded.event_of[ordinal as usize];
         for group in &mut groups {
-            // Must stay a stable sort: a digest tells events in the order they were accepted.
+            // Must be a stable sort: a digest lists events in the order they were accepted.
             group.members.sort_by_key(|place| event_of(items, *place));
         }
         groups.reverse();
@@ -353,7 +364,7 @@ impl Worker {
             let recipients = match self.recipients_of(&heads).await {
                 Ok(recipients) => recipients,
                 Err(error) => {
-                    let Broken(due_at) = self.unreadable(&error);
+                    let DispatchInterrupted(due_at) = self.unreadable(&error);
                     groups.extend(some);
                     return leave(items, due_at, groups.into_iter().flat_map(|group| group.members));
                 }
@@ -363,37 +374,38 @@ impl Worker {
                 let now = self.flow.clock.now();
                 let joined = next_key();
                 let rendered = recipient.and_then(|recipient| {
-                    let told: Vec<Member<'_>> = members
+                    let notified: Vec<Member<'_>> = members
                         .iter()
                         .map(|(at, ordinal)| Member { loaded: &items[*at].loaded, ordinal: *ordinal })
                         .collect();
-                    let recipient = self.tellable(told[0].loaded, recipient, Timestamp(i64::MIN))?;
+                    let recipient = self.may_notify(notified[0].loaded, recipient, Timestamp(i64::MIN))?;
                     let (channel, target) = self.open(&recipient, &device)?;
-                    if let Some(wait) = channel.hold(&target.address, told[0].loaded.conduct.priority) {
-                        return Ok(Told::Later(target.channel.clone(), now + wait));
+                    if let Some(wait) = channel.hold(&target.address, notified[0].loaded.delivery_policy.priority) {
+                        return Ok(DigestDecision::Later(target.channel.clone(), now + wait));
                     }
                     let (used, to) = (self.parts_used(&channel), (&device, target));
-                    let message = render(&self.flow, &told, &recipient, to, used, &mut Alike::default(), now)?;
+                    let message =
+                        render(&self.flow, &notified, &recipient, to, used, &mut RenderCache::default(), now)?;
                     let ticket = Ticket { key: joined, ordinal: 0 };
-                    let (loaded, ordinal) = (told[0].loaded, told[0].ordinal);
+                    let (loaded, ordinal) = (notified[0].loaded, notified[0].ordinal);
                     let outgoing = self.outgoing(loaded, ordinal, &recipient, target, ticket, Arc::new(message));
-                    Ok(Told::Now(channel, outgoing))
+                    Ok(DigestDecision::Now(channel, outgoing))
                 });
                 let tickets: Vec<Ticket> = members
                     .into_iter()
                     .map(|(at, ordinal)| {
-                        items[at].fed += 1;
+                        items[at].dispatched += 1;
                         Ticket { key: items[at].key, ordinal }
                     })
                     .collect();
                 let sent = match rendered {
-                    Ok(Told::Now(channel, outgoing)) => {
-                        metrics::counter!("deliver_digests_total").increment(1);
+                    Ok(DigestDecision::Now(channel, outgoing)) => {
+                        metrics::counter!("tocsin_deliver_digest_messages_total").increment(1);
                         self.log_attempt(&outgoing);
                         ready.push(channel, outgoing);
                         self.reports.send(Report::Joined { key: joined, members: tickets }).await.is_ok()
                     }
-                    Ok(Told::Later(channel, due_at)) => {
+                    Ok(DigestDecision::Later(channel, due_at)) => {
                         let held = |Ticket { key, ordinal }| Report::Held {
                             key,
                             ordinal,
@@ -423,12 +435,12 @@ impl Worker {
         }
     }
 
-    /// What of a content a channel has a use for, or the log.
+    /// The parts of a content that the channel or the log uses.
     fn parts_used(&self, channel: &Open) -> PartsUsed {
         if self.log.text { PartsUsed::ALL } else { channel.parts_used() }
     }
 
-    /// The message on its way to a device.
+    /// Builds the outgoing message for a device.
     fn outgoing(
         &self,
         loaded: &Loaded,
@@ -445,7 +457,7 @@ impl Worker {
         Outgoing { id: loaded.id(ordinal), subscriber, address, ticket, unsubscribe, message, others: Vec::new() }
     }
 
-    /// Tells the log what is about to be sent, as far as its channel wants it.
+    /// Logs an attempt about to be made, at the level its channel asks for.
     fn log_attempt(&self, outgoing: &Outgoing) {
         let DeliveryLog { attempts, text, .. } = self.log;
         if !attempts && !text {
@@ -461,7 +473,7 @@ impl Worker {
         tracing::info!(%id, %channel, address, subject, body, "sending");
     }
 
-    /// Gives whether anybody still listens.
+    /// Sends reports to the recorder. Returns whether it still receives.
     async fn report(&self, reports: impl Iterator<Item = Report>) -> bool {
         for report in reports {
             if self.reports.send(report).await.is_err() {
@@ -471,14 +483,14 @@ impl Worker {
         true
     }
 
-    /// The recipients of some notifications.
-    async fn recipients(&self, loaded: &Loaded, chunk: &[u32]) -> Result<Vec<Found>, StoreError> {
+    /// Reads the recipients of some notifications.
+    async fn recipients(&self, loaded: &Loaded, chunk: &[u32]) -> Result<Vec<ReadRecipient>, StoreError> {
         let of = |ordinal: &u32| loaded.notifications().subscriptions[*ordinal as usize];
         self.recipients_of(&chunk.iter().map(of).collect::<Vec<_>>()).await
     }
 
-    /// The recipients of some subscriptions. If one of them is damaged, only what goes there is suspended.
-    async fn recipients_of(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Found>, StoreError> {
+    /// Reads the recipients of some subscriptions. If a record is damaged, only its notifications are suspended.
+    async fn recipients_of(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<ReadRecipient>, StoreError> {
         match self.flow.records.recipients(subscriptions).await {
             Ok(recipients) => return Ok(recipients.into_iter().map(Ok).collect()),
             Err(StoreError::Damaged(_)) => {}
@@ -499,14 +511,14 @@ impl Worker {
     }
 }
 
-/// A recipient, nobody if the subscription is gone, or why it cannot be known.
-type Found = Result<Option<Recipient>, Unsent>;
+/// A recipient, `None` if the subscription was removed, or why it cannot be read.
+type ReadRecipient = Result<Option<Recipient>, Unsent>;
 
-/// Feeding breaks off; what is left is due then, or as it was.
-struct Broken(Option<Timestamp>);
+/// Dispatch was interrupted. The remaining notifications are due at this time, or as before.
+struct DispatchInterrupted(Option<Timestamp>);
 
-/// Notes what is left of each item.
-fn leave(items: &mut [Feeding], due_at: Option<Timestamp>, places: impl Iterator<Item = Place>) {
+/// Records the remaining notifications of each item.
+fn leave(items: &mut [ItemDispatch], due_at: Option<Timestamp>, places: impl Iterator<Item = ItemPosition>) {
     places.for_each(|(at, ordinal)| items[at].left.push(ordinal));
     if let Some(due_at) = due_at {
         for item in items.iter_mut().filter(|item| !item.left.is_empty()) {
@@ -515,7 +527,7 @@ fn leave(items: &mut [Feeding], due_at: Option<Timestamp>, places: impl Iterator
     }
 }
 
-/// Messages by the channel that takes them; those that are the same are together.
+/// Outgoing messages by channel; equal messages are adjacent.
 #[derive(Default)]
 struct Ready(Vec<(Arc<Open>, Vec<Outgoing>)>);
 
@@ -538,7 +550,7 @@ impl Ready {
     }
 }
 
-/// Puts those with the same message next to the first of them.
+/// Moves each message next to the first equal one.
 fn bring_together(outgoing: &mut [Outgoing]) {
     if outgoing.iter().all(|one| Arc::strong_count(&one.message) == 1) {
         return;
