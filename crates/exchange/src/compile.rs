@@ -1,11 +1,11 @@
-//! A definition becomes what runs, or every problem in it.
+//! Compiles an exchange definition, or reports every problem in it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use tocsin_delivery::{Clock, files::Files, http::call::Caller, networks::Networks, programs::Programs};
 use tocsin_model::{
     definition,
-    exchange::{Exchange, Place, Step, Transport},
+    exchange::{Exchange, PropertyLocation, Step, Transport},
     field::Fields,
     id::Name,
     problem::{Problem, closest},
@@ -13,38 +13,39 @@ use tocsin_model::{
 
 use crate::{
     Exchanges,
-    pipeline::{self, Pipeline, Tools},
+    pipeline::{self, CompileContext, Pipeline},
     route::Routes,
 };
 
-/// Networks and files that the transports of send ports may reach.
+/// Networks and files that the transports of send ports may access.
 #[derive(Clone, Copy)]
-pub struct Reach<'a> {
-    /// Networks that are not public.
+pub struct TransportAccess<'a> {
+    /// Non-public networks that may be reached.
     pub networks: &'a Networks,
-    /// Files that options name.
+    /// Files that options may name.
     pub files: &'a Files,
 }
 
-/// An exchange, ready to run.
-pub struct Compiled {
-    /// As it is defined.
+/// A compiled exchange definition.
+pub struct CompiledExchange {
+    /// The definition.
     pub definition: Exchange,
     pub(crate) fields: Fields,
     pub(crate) routes: Routes,
-    pub(crate) ways: BTreeMap<Name, Arc<Way>>,
+    pub(crate) send_ports: BTreeMap<Name, Arc<CompiledSendPort>>,
     /// The pipelines of the receive ports.
     pub(crate) receive: BTreeMap<Name, Arc<Pipeline>>,
-    /// Headers that are kept of each message, in lower case.
+    /// Headers that are stored with each message, in lower case.
     pub(crate) headers_kept: Vec<String>,
-    /// Where later replies come in, and by which properties they may be known.
-    pub(crate) later: BTreeMap<Name, Vec<Vec<Name>>>,
-    /// The receive ports whose messages are to be together, as they may answer each other; none where no replies come later.
-    pub(crate) together: Vec<Name>,
+    /// The receive ports of asynchronous replies, each with the property lists that can correlate them.
+    pub(crate) reply_ports: BTreeMap<Name, Vec<Vec<Name>>>,
+    /// Receive ports whose messages must share a partition because they can correlate with each other; empty without
+    /// asynchronous replies.
+    pub(crate) colocated_ports: Vec<Name>,
 }
 
-/// How a send port reaches its far side.
-pub(crate) struct Way {
+/// A compiled send port: its transports and pipelines.
+pub(crate) struct CompiledSendPort {
     pub definition: tocsin_model::exchange::SendPort,
     pub first: Caller,
     pub backup: Option<Caller>,
@@ -56,35 +57,40 @@ impl Exchanges {
     /// Reads and checks a definition.
     ///
     /// # Errors
-    /// Every problem found, with its place in the text.
-    pub fn compile(&self, text: &str) -> Result<Compiled, Vec<Problem>> {
+    /// Every problem found, with its position in the text.
+    pub fn compile(&self, text: &str) -> Result<CompiledExchange, Vec<Problem>> {
         let parts = &self.parts;
-        beside_tasks(|| {
+        blocking(|| {
             compile(
                 text,
                 &*parts.environment,
-                Reach { networks: &parts.networks, files: &parts.files },
+                TransportAccess { networks: &parts.networks, files: &parts.files },
                 &parts.programs,
                 &parts.clock,
             )
         })
     }
 
-    /// Checks a definition for somebody who may not apply it: variables stand for themselves, and ports that take something
-    /// from one are not judged.
+    /// Checks a definition for a user who may not apply it. Variables are replaced by placeholders, and ports that use
+    /// a variable are not checked.
     ///
     /// # Errors
-    /// Every problem found, with its place in the text.
+    /// Every problem found, with its position in the text.
     pub fn check_sealed(&self, text: &str) -> Result<(), Vec<Problem>> {
         let parts = &self.parts;
-        beside_tasks(|| {
-            check_sealed(text, Reach { networks: &parts.networks, files: &parts.files }, &parts.programs, &parts.clock)
+        blocking(|| {
+            check_sealed(
+                text,
+                TransportAccess { networks: &parts.networks, files: &parts.files },
+                &parts.programs,
+                &parts.clock,
+            )
         })
     }
 }
 
-/// Compiles without holding up the other tasks of this thread: stylesheets and schemas may take seconds.
-fn beside_tasks<T>(work: impl FnOnce() -> T) -> T {
+/// Compiles without blocking the other tasks of this thread: stylesheets and schemas can take seconds.
+fn blocking<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -92,22 +98,27 @@ fn beside_tasks<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Reads and checks a definition; without a server, too. Problems tell no values of variables.
+/// Reads and checks a definition; usable without a server. Problems do not reveal the values of variables.
 ///
 /// # Errors
-/// Every problem found, with its place in the text.
+/// Every problem found, with its position in the text.
 pub fn compile(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-    reach: Reach<'_>,
+    reach: TransportAccess<'_>,
     programs: &Programs,
     clock: &Arc<dyn Clock>,
-) -> Result<Compiled, Vec<Problem>> {
+) -> Result<CompiledExchange, Vec<Problem>> {
     let read = |environment: &dyn Fn(&str) -> Option<String>| compile_text(text, environment, reach, programs, clock);
     definition::read_without_saying(environment, &["send.", "receive."], read)
 }
 
-fn check_sealed(text: &str, reach: Reach<'_>, programs: &Programs, clock: &Arc<dyn Clock>) -> Result<(), Vec<Problem>> {
+fn check_sealed(
+    text: &str,
+    reach: TransportAccess<'_>,
+    programs: &Programs,
+    clock: &Arc<dyn Clock>,
+) -> Result<(), Vec<Problem>> {
     let sealed = |name: &str| Some(definition::stand_in(name));
     let Err(mut problems) = compile_text(text, &sealed, reach, programs, clock) else { return Ok(()) };
     let unknown = definition::ports_with_variables(text);
@@ -120,24 +131,24 @@ fn check_sealed(text: &str, reach: Reach<'_>, programs: &Programs, clock: &Arc<d
 fn compile_text(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-    reach: Reach<'_>,
+    reach: TransportAccess<'_>,
     programs: &Programs,
     clock: &Arc<dyn Clock>,
-) -> Result<Compiled, Vec<Problem>> {
+) -> Result<CompiledExchange, Vec<Problem>> {
     let exchange = definition::read_exchange(text, environment)?;
     compile_read(exchange, reach, programs, clock).map_err(|problems| definition::locate(text, problems))
 }
 
 fn compile_read(
     exchange: Exchange,
-    reach: Reach<'_>,
+    reach: TransportAccess<'_>,
     programs: &Programs,
     clock: &Arc<dyn Clock>,
-) -> Result<Compiled, Vec<Problem>> {
+) -> Result<CompiledExchange, Vec<Problem>> {
     let mut problems = Vec::new();
     let fields = exchange.fields();
     let mut keep = |found: Vec<Problem>| problems.extend(found);
-    let tools = Tools { exchange: &exchange, programs, clock, begun: Instant::now() };
+    let tools = CompileContext { exchange: &exchange, programs, clock, begun: Instant::now() };
     let mut receive = BTreeMap::new();
     for (name, port) in &exchange.receive {
         let located = port.locations.iter().flat_map(|(location, defined)| {
@@ -148,27 +159,67 @@ fn compile_read(
         let pipeline = pipeline::compile(&port.pipeline, &format!("receive.{name}.pipeline"), &tools);
         receive.extend(pipeline.map_err(&mut keep).ok().map(|pipeline| (name.clone(), pipeline)));
     }
-    let mut ways = BTreeMap::new();
+    keep(shared_addresses(&exchange));
+    let mut send_ports = BTreeMap::new();
     for name in exchange.send.keys() {
-        let way = way(name, &fields, reach, &tools).map_err(&mut keep).ok();
-        ways.extend(way.map(|way| (name.clone(), Arc::new(way))));
+        let send_port = send_port(name, &fields, reach, &tools).map_err(&mut keep).ok();
+        send_ports.extend(send_port.map(|send_port| (name.clone(), Arc::new(send_port))));
     }
     let routes = Routes::compile(&exchange, &fields).map_err(&mut keep).ok();
     let headers_kept = headers_kept(&exchange);
-    let later = later(&exchange);
-    // Those that replies come through are the first, whatever else there is or will be.
-    let others = exchange.receive.keys().filter(|port| !later.contains_key(*port));
-    let together = if later.is_empty() { Vec::new() } else { later.keys().chain(others).cloned().collect() };
+    let reply_ports = reply_ports(&exchange);
+    // Reply ports come first, so that their position does not depend on other ports.
+    let others = exchange.receive.keys().filter(|port| !reply_ports.contains_key(*port));
+    let colocated_ports =
+        if reply_ports.is_empty() { Vec::new() } else { reply_ports.keys().chain(others).cloned().collect() };
     match routes {
-        Some(routes) if problems.is_empty() => {
-            Ok(Compiled { definition: exchange, fields, routes, ways, receive, headers_kept, later, together })
-        }
+        Some(routes) if problems.is_empty() => Ok(CompiledExchange {
+            definition: exchange,
+            fields,
+            routes,
+            send_ports,
+            receive,
+            headers_kept,
+            reply_ports,
+            colocated_ports,
+        }),
         _ => Err(problems),
     }
 }
 
-/// A send port, ready to send.
-fn way(name: &Name, fields: &Fields, reach: Reach<'_>, tools: &Tools<'_>) -> Result<Way, Vec<Problem>> {
+/// Mail locations that listen at the address of an earlier one: only one can.
+fn shared_addresses(exchange: &Exchange) -> Vec<Problem> {
+    let mut known: BTreeMap<&str, String> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for (port, defined) in &exchange.receive {
+        for (name, location) in &defined.locations {
+            let path = format!("receive.{port}.locations.{name}");
+            let listen = location.options.get("listen").and_then(|listen| listen.as_str());
+            let Some(listen) = listen.filter(|_| location.kind.as_str() == "mail") else { continue };
+            match known.get(listen) {
+                Some(first) => {
+                    let problem = Problem::at(
+                        format!("{path}.options.listen"),
+                        format!("`{listen}` is the address of `{first}`"),
+                    );
+                    problems.push(
+                        problem.hint("give each mail location an address of its own, or one location both recipients"),
+                    );
+                }
+                None => drop(known.insert(listen, path)),
+            }
+        }
+    }
+    problems
+}
+
+/// Compiles a send port.
+fn send_port(
+    name: &Name,
+    fields: &Fields,
+    reach: TransportAccess<'_>,
+    tools: &CompileContext<'_>,
+) -> Result<CompiledSendPort, Vec<Problem>> {
     let port = &tools.exchange.send[name];
     let path = format!("send.{name}");
     let mut problems = Vec::new();
@@ -192,13 +243,18 @@ fn way(name: &Name, fields: &Fields, reach: Reach<'_>, tools: &Tools<'_>) -> Res
     match (first, backup, pipeline, reply_pipeline) {
         (Some(first), backup @ (None | Some(Some(_))), Some(pipeline), Some(reply_pipeline)) if problems.is_empty() => {
             let backup = backup.flatten();
-            Ok(Way { definition: port.clone(), first, backup, pipeline, reply_pipeline })
+            Ok(CompiledSendPort { definition: port.clone(), first, backup, pipeline, reply_pipeline })
         }
         _ => Err(problems),
     }
 }
 
-fn open(transport: &Transport, path: &str, reach: Reach<'_>, clock: &Arc<dyn Clock>) -> Result<Caller, Vec<Problem>> {
+fn open(
+    transport: &Transport,
+    path: &str,
+    reach: TransportAccess<'_>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Caller, Vec<Problem>> {
     if transport.protocol.as_str() != "http" {
         let message = format!("`{}` is not a protocol of send ports", transport.protocol);
         return Err(vec![Problem::at(format!("{path}.protocol"), message).hint("give `http`")]);
@@ -206,7 +262,7 @@ fn open(transport: &Transport, path: &str, reach: Reach<'_>, clock: &Arc<dyn Clo
     Caller::open(&transport.options, &format!("{path}.options"), reach.networks, reach.files, clock.clone())
 }
 
-/// A place in a URL or a header is a property, or every message would be refused.
+/// Checks that each placeholder in a URL or a header names a property; otherwise every message would be refused.
 fn check_places(caller: Caller, fields: &Fields, path: &str) -> Result<Caller, Vec<Problem>> {
     let unknown = caller.places().into_iter().filter(|place| fields.position(place).is_none());
     let problem = |place: &str| {
@@ -220,8 +276,8 @@ fn check_places(caller: Caller, fields: &Fields, path: &str) -> Result<Caller, V
     if problems.is_empty() { Ok(caller) } else { Err(problems) }
 }
 
-/// The receive ports that later replies come through, each with the properties by which they are known.
-fn later(exchange: &Exchange) -> BTreeMap<Name, Vec<Vec<Name>>> {
+/// The receive ports of asynchronous replies, each with the property lists that can correlate them.
+fn reply_ports(exchange: &Exchange) -> BTreeMap<Name, Vec<Vec<Name>>> {
     let mut ports: BTreeMap<Name, Vec<Vec<Name>>> = BTreeMap::new();
     for port in exchange.send.values() {
         let Some(later) = &port.later else { continue };
@@ -233,24 +289,25 @@ fn later(exchange: &Exchange) -> BTreeMap<Name, Vec<Vec<Name>>> {
     ports
 }
 
-/// The headers that a property, a step or a send port asks for.
+/// The headers that a property, a step or a send port uses, and `content-encoding`, without which the body cannot be
+/// decoded.
 fn headers_kept(exchange: &Exchange) -> Vec<String> {
-    let header = |place: &Place| match place {
-        Place::Header(name) => Some(name.clone()),
-        Place::Json(_) | Place::Xml(_) => None,
+    let header = |place: &PropertyLocation| match place {
+        PropertyLocation::Header(name) => Some(name.clone()),
+        PropertyLocation::Json(_) | PropertyLocation::Xml(_) => None,
     };
     let properties = exchange.properties.iter().filter_map(|property| header(&property.from));
     let receive = exchange.receive.values().map(|port| &port.pipeline);
     let pipelines = receive.chain(exchange.send.values().map(|port| &port.reply_pipeline));
     let steps = pipelines.flat_map(|pipeline| &pipeline.0).flat_map(|step| match step {
         Step::Promote(places) => places.iter().filter_map(|(_, place)| header(place)).collect(),
-        Step::Decompress { .. } => vec!["content-encoding".to_owned()],
         _ => Vec::new(),
     });
     let transports = exchange.send.values().flat_map(|port| std::iter::once(&port.transport).chain(&port.backup));
     let forwarded = transports.filter_map(|transport| transport.options.get("forward")?.as_array());
     let forwarded = forwarded.flatten().filter_map(|name| Some(name.as_str()?.to_ascii_lowercase()));
-    let mut kept: Vec<String> = properties.chain(steps).chain(forwarded).collect();
+    let packed = std::iter::once("content-encoding".to_owned());
+    let mut kept: Vec<String> = packed.chain(properties).chain(steps).chain(forwarded).collect();
     kept.sort();
     kept.dedup();
     kept
@@ -277,55 +334,74 @@ routes: { every: { when: 'true', to: erp } }
         }
     }
 
-    fn told(checked: Result<(), Vec<Problem>>) -> Vec<String> {
+    fn messages_of(checked: Result<(), Vec<Problem>>) -> Vec<String> {
         let problems = checked.err().unwrap_or_default();
         problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect()
     }
 
-    /// What is said to who may apply, and to who may not.
+    /// The problems that `compile` and `check_sealed` report.
     fn check_text(text: &str) -> [Vec<String>; 2] {
         let (networks, files, programs) = (Networks::default(), Files::default(), Programs::default());
-        let reach = Reach { networks: &networks, files: &files };
+        let reach = TransportAccess { networks: &networks, files: &files };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let compiled = compile(text, &environment, reach, &programs, &clock);
-        let both = [compiled.map(drop), check_sealed(text, reach, &programs, &clock)].map(told);
+        let both = [compiled.map(drop), check_sealed(text, reach, &programs, &clock)].map(messages_of);
         let shown = format!("{both:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("99999999"), "{shown}");
         both
     }
 
-    /// The same of a send port.
+    /// The same for a send port.
     fn check(port: &str) -> [Vec<String>; 2] {
         check_text(&DEFINITION.replace("PORT", port))
     }
 
     #[test]
-    fn no_problem_tells_what_a_variable_holds() {
+    fn problems_do_not_reveal_the_values_of_variables() {
         let unfit = "does not fit with what the environment gives";
         let good = "url: 'https://a.example/'";
-        let [told, sealed] =
+        let [open, sealed] =
             check(&format!("{{ mode: one_way, protocol: http, options: {{ {good}, timeout: '${{SECRET}}' }} }}"));
-        assert_eq!(told, [format!("send.erp.options.timeout: {unfit}")]);
+        assert_eq!(open, [format!("send.erp.options.timeout: {unfit}")]);
         assert!(sealed.is_empty(), "{sealed:?}");
-        let [told, sealed] = check(&format!("{{ mode: one_way, protocol: '${{SECRET}}', options: {{ {good} }} }}"));
-        assert_eq!(told, [format!("send.erp.protocol: {unfit}")]);
+        let [open, sealed] = check(&format!("{{ mode: one_way, protocol: '${{SECRET}}', options: {{ {good} }} }}"));
+        assert_eq!(open, [format!("send.erp.protocol: {unfit}")]);
         assert!(sealed.is_empty(), "{sealed:?}");
-        let [told, sealed] =
+        let [open, sealed] =
             check(&format!("{{ mode: one_way, protocol: http, concurrency: '${{NUMBER}}', options: {{ {good} }} }}"));
-        assert_eq!(told, ["send.erp.concurrency: should be an integer, not text"]);
+        assert_eq!(open, ["send.erp.concurrency: should be an integer, not text"]);
         assert!(sealed.is_empty(), "{sealed:?}");
-        let [told, sealed] = check("{ mode: one_way, protocol: http, options: { url: '${SECRET}' } }");
-        assert_eq!(told, [format!("send.erp.options.url: {unfit}")]);
+        let [open, sealed] = check("{ mode: one_way, protocol: http, options: { url: '${SECRET}' } }");
+        assert_eq!(open, [format!("send.erp.options.url: {unfit}")]);
         assert!(sealed.is_empty(), "{sealed:?}");
     }
 
     #[test]
-    fn what_takes_nothing_from_the_environment_is_judged_in_any_case() {
-        for told in check("{ mode: one_way, protocol: http, options: { url: 'https://a.example/', timeout: soon } }") {
-            assert_eq!(told.len(), 1, "{told:?}");
-            assert!(told[0].contains("`soon` is not a time"), "{told:?}");
+    fn two_mail_locations_cannot_listen_at_one_address() {
+        let mails = |other: &str| {
+            let location =
+                |address: &str| format!("{{ kind: mail, options: {{ listen: '{address}', recipients: ['*'] }} }}");
+            let (first, second) = (location("127.0.0.1:2525"), location(other));
+            let port = format!("orders: {{ mode: one_way, locations: {{ first: {first}, second: {second} }} }}");
+            let good = "{ mode: one_way, protocol: http, options: { url: 'https://a.example/' } }";
+            check_text(&DEFINITION.replace("orders: { mode: one_way }", &port).replace("PORT", good))
+        };
+        for problems in mails("127.0.0.1:2525") {
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].starts_with("receive.orders.locations.second.options.listen: "), "{problems:?}");
         }
-        // And so is what is wrong elsewhere.
+        assert_eq!(mails("127.0.0.1:2526"), [Vec::<String>::new(), Vec::new()]);
+    }
+
+    #[test]
+    fn ports_without_variables_are_checked_even_if_sealed() {
+        for problems in
+            check("{ mode: one_way, protocol: http, options: { url: 'https://a.example/', timeout: soon } }")
+        {
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].contains("`soon` is not a time"), "{problems:?}");
+        }
+        // Problems of other ports are reported too.
         let both = "send:\n  erp: { mode: one_way, protocol: http, options: { url: '${SECRET}' } }\n  odd: { mode: one_way, protocol: gopher, options: {} }";
         let [_, sealed] = check_text(&DEFINITION.replace("send: { erp: PORT }", both));
         assert_eq!(sealed, ["send.odd.protocol: `gopher` is not a protocol of send ports"]);

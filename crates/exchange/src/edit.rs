@@ -1,4 +1,4 @@
-//! Suspended messages become what an operator wants, and go on as that. What they were before is kept.
+//! Edits of suspended messages by an operator. The original version is kept.
 
 use bytes::Bytes;
 use serde_json::Value as Json;
@@ -6,46 +6,48 @@ use tocsin_model::{
     charset::{self, Syntax},
     exact_json::Exact,
     id::{MessageId, Name},
+    media_type,
     merge_patch::TooDeep,
     value::Value,
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{EditedMessage, Head, LegState, MessageEdit, NewLeg, OriginalMessage, Standing, StoredMessage},
+    spool::{EditedMessage, Head, LegState, MessageEdit, MessageStatus, NewLeg, OriginalMessage, StoredMessage},
 };
 
 use crate::{
-    Exchanges, Running,
-    operate::{Choice, OperateError},
-    pipeline::Parcel,
+    Exchanges, RunningExchange,
+    operate::{MessageSelection, OperateError},
+    pipeline::PipelineMessage,
     promote,
 };
 
-/// Of so many messages that could not be edited it is told why.
-const TOLD_MAX: usize = 100;
+/// The number of messages for which the reason for not editing is returned.
+const REASONS_MAX: usize = 100;
 
-/// A patch may be as deep as the JSON of a request, and so as a body.
+/// Maximum nesting of a patch, equal to that of a JSON request.
 const PATCH_DEPTH_MAX: usize = 128;
 
-/// What is changed of messages.
+/// Changes to apply to messages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Edit {
-    /// Another body.
+    /// Replacement body.
     pub body: Option<Bytes>,
-    /// A merge patch (RFC 7396) of a body of JSON. What it does not name stays as it is written, numbers digit by digit.
+    /// A merge patch (RFC 7396) for a JSON body. Members that it does not name keep their exact text, including the
+    /// digits of numbers.
     pub patch: Option<Exact>,
-    /// Another media type.
+    /// Replacement media type.
     pub content_type: Option<String>,
-    /// Properties with other values, whatever the body says; null takes one away.
+    /// Property values that override the promoted ones; null removes a property.
     pub properties: Vec<(Name, Json)>,
 }
 
-/// What became of an edit.
+/// Result of an edit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Edited {
-    /// Messages that are as they should be.
+pub struct EditSummary {
+    /// Messages that were edited.
     pub messages: Vec<MessageId>,
-    /// Messages that are as they were, and why; the first hundred.
+    /// Messages that were not edited, with the reason; the first hundred.
     pub unchanged: Vec<(MessageId, String)>,
 }
 
@@ -53,16 +55,16 @@ impl Exchanges {
     /// Changes suspended messages. They stay suspended until they are resumed.
     ///
     /// # Errors
-    /// The store does not answer; what was done before stays.
-    pub async fn edit(&self, choice: &Choice, edit: &Edit, by: &str) -> Result<Edited, OperateError> {
-        let mut edited = Edited::default();
+    /// The store is unavailable; earlier changes remain.
+    pub async fn edit(&self, selection: &MessageSelection, edit: &Edit, by: &str) -> Result<EditSummary, OperateError> {
+        let mut edited = EditSummary::default();
         let mut before = None;
-        while let Some((found, last)) = self.step(choice, Standing::Suspended, before).await? {
+        while let Some((found, last)) = self.step(selection, MessageStatus::Suspended, before).await? {
             before = Some(last);
             for stored in found {
                 match self.edit_one(&stored, edit, by).await? {
                     Ok(()) => edited.messages.push(stored.id),
-                    Err(why) if edited.unchanged.len() < TOLD_MAX => edited.unchanged.push((stored.id, why)),
+                    Err(why) if edited.unchanged.len() < REASONS_MAX => edited.unchanged.push((stored.id, why)),
                     Err(_) => {}
                 }
             }
@@ -79,17 +81,20 @@ impl Exchanges {
                        edit its body instead";
             return Ok(Err(why.to_owned()));
         }
+        if let Some(kind) = edit.content_type.as_ref().filter(|kind| !media_type::is_valid(kind)) {
+            return Ok(Err(format!("`{}` is not a media type, such as `application/json`", kind.escape_debug())));
+        }
         let Some(before) = self.parts.spool.body(stored.id).await? else { return Ok(Err("it is gone".to_owned())) };
         let content_type = edit.content_type.as_ref().unwrap_or(&stored.head.content_type);
         let body = match changed(&before, content_type, edit) {
             Ok(body) => body,
             Err(why) => return Ok(Err(why)),
         };
-        // Addresses, headers and steps may take properties too.
+        // A property can change an address, a header or a step, so it counts as another version.
         let is_other = body != before
             || !edit.properties.is_empty()
             || edit.content_type.as_ref().is_some_and(|new| *new != stored.head.content_type);
-        let parcel = Parcel {
+        let message = PipelineMessage {
             content_type: match edit.patch {
                 Some(_) => in_utf8(content_type),
                 None => content_type.clone(),
@@ -97,13 +102,13 @@ impl Exchanges {
             headers: stored.head.headers.clone(),
             body,
             trace: stored.head.trace.clone(),
-            ..Parcel::default()
+            ..PipelineMessage::default()
         };
-        let old = Parcel { content_type: stored.head.content_type.clone(), body: before, ..parcel.clone() };
-        let head = promote::head(&running.compiled, &parcel);
+        let old = PipelineMessage { content_type: stored.head.content_type.clone(), body: before, ..message.clone() };
+        let head = promote::head(&running.compiled, &message);
         let properties = match stored.head.raw {
             true => head.properties.clone(),
-            false => promote::promote_again(&running.compiled, &stored.port, (&stored.head, &old), &parcel),
+            false => promote::promote_again(&running.compiled, &stored.port, (&stored.head, &old), &message),
         };
         let head = Head { properties, ..head };
         let head = match with_properties(&running.compiled.definition.properties, head, &stored.head, edit) {
@@ -114,9 +119,9 @@ impl Exchanges {
             Ok(legs) => legs,
             Err(why) => return Ok(Err(why)),
         };
-        self.let_be_found(&running, stored.id, &head, stored.accepted_at);
+        self.index_properties(&running, stored.id, &head, stored.accepted_at);
         let (by, at, change) = (by.to_owned(), self.parts.clock.now(), described(edit));
-        let edited = EditedMessage { head, body: parcel.body, legs, is_other, change, by, at };
+        let edited = EditedMessage { head, body: message.body, legs, is_other, change, by, at };
         Ok(match self.parts.spool.edit(stored.id, edited).await? {
             MessageEdit::Done => Ok(()),
             MessageEdit::NotSuspended => Err("it is not suspended any more".to_owned()),
@@ -124,16 +129,16 @@ impl Exchanges {
         })
     }
 
-    /// A message as it was before it was edited; `None` if it was not.
+    /// The original of an edited message; `None` if it was not edited.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn original(&self, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
         self.parts.spool.original(id).await
     }
 }
 
-/// The media type of what a patch makes, which is UTF-8.
+/// The media type of a patched body, which is UTF-8.
 fn in_utf8(content_type: &str) -> String {
     match charset::of_media_type(content_type) {
         Some(named) if !named.eq_ignore_ascii_case("utf-8") => charset::with_charset(content_type, "utf-8"),
@@ -162,15 +167,19 @@ fn described(edit: &Edit) -> String {
     parts.join(", ")
 }
 
-/// The suspended legs of a message with the keys that its properties give now: the lane of each, and by what a later reply is
-/// known. A leg keeps its send port: only a message without legs is routed anew.
-fn suspended_legs(running: &Running, stored: &StoredMessage, head: &Head) -> Result<Vec<(u32, NewLeg)>, String> {
+/// The suspended legs of a message with keys that are derived from its new properties: the ordering lane and the
+/// correlation key. A leg keeps its send port; only a message without legs is routed again.
+fn suspended_legs(
+    running: &RunningExchange,
+    stored: &StoredMessage,
+    head: &Head,
+) -> Result<Vec<(u32, NewLeg)>, String> {
     let suspended = stored.legs.iter().filter(|leg| leg.state == LegState::Suspended);
-    let lanes = suspended.filter_map(|leg| Some((leg.number, running.lanes.get(&leg.port)?)));
-    lanes.map(|(number, lane)| Ok((number, lane.new_leg(head)?))).collect()
+    let send_queues = suspended.filter_map(|leg| Some((leg.number, running.send_queues.get(&leg.port)?)));
+    send_queues.map(|(number, send_queue)| Ok((number, send_queue.new_leg(head)?))).collect()
 }
 
-/// The properties that an operator sets.
+/// Applies the properties that the operator sets.
 fn with_properties(
     declared: &[tocsin_model::exchange::Property],
     mut head: Head,

@@ -1,9 +1,9 @@
-//! Worker groups: how many messages are worked on at the same time, for each kind of work.
+//! Worker groups (bulkheads): concurrency limits per kind of work.
 //!
-//! Each group has workers of its own, so a flood in one never takes those of another: what comes does not keep what leaves
-//! from leaving, and tracking keeps nobody from anything. A message that waits for its far side has no worker. A group finds
-//! by itself how many help, or has as many as the configuration says; what finds none waits for its turn, and how many may
-//! wait follows from the flow: senders are slowed down before.
+//! Each group has its own workers, so a flood in one group cannot starve another: receiving does not delay sending, and
+//! tracking delays nothing. A message that waits for its receiver occupies no worker. A group adapts its limit, or has
+//! the configured one. Messages without a worker wait in turn; flow control limits how many, by slowing senders down
+//! earlier.
 
 use std::sync::{
     Arc,
@@ -11,89 +11,90 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
-use tocsin_pace::Pace;
+use tocsin_pace::AdaptiveConcurrency;
 use tokio::{sync::Notify, time::Instant};
 
-/// A kind of work.
+/// A worker group: one kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
-    /// The steps of receive ports.
+pub enum WorkerGroup {
+    /// Pipeline steps of receive ports.
     Receive,
-    /// Predicates over messages.
+    /// Evaluation of routes.
     Route,
-    /// The steps of send ports, also for replies.
+    /// Pipeline steps of send ports, including replies.
     Send,
-    /// What is kept of bodies on their way.
+    /// Tracking of bodies.
     Track,
 }
 
-impl Group {
+impl WorkerGroup {
     /// All of them.
-    pub const ALL: [Group; 4] = [Group::Receive, Group::Route, Group::Send, Group::Track];
+    pub const ALL: [WorkerGroup; 4] = [WorkerGroup::Receive, WorkerGroup::Route, WorkerGroup::Send, WorkerGroup::Track];
 
-    /// Its one word.
+    /// Its name in metrics and reports.
     pub const fn word(self) -> &'static str {
         match self {
-            Group::Receive => "receive",
-            Group::Route => "route",
-            Group::Send => "send",
-            Group::Track => "track",
+            WorkerGroup::Receive => "receive",
+            WorkerGroup::Route => "route",
+            WorkerGroup::Send => "send",
+            WorkerGroup::Track => "track",
         }
     }
 }
 
-/// How many workers each group has at most; 0: it finds by itself how many help.
+/// Maximum workers of each group; 0: adaptive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WorkersMost {
-    /// See [`Group`].
+pub struct WorkerLimits {
+    /// See [`WorkerGroup`].
     pub receive: usize,
-    /// See [`Group`].
+    /// See [`WorkerGroup`].
     pub route: usize,
-    /// See [`Group`].
+    /// See [`WorkerGroup`].
     pub send: usize,
 }
 
-/// How busy a group is.
+/// Load of a worker group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupLoad {
-    /// Which.
-    pub group: Group,
-    /// Messages that are worked on.
+    /// The group.
+    pub group: WorkerGroup,
+    /// Workers in use.
     pub busy: usize,
     /// Messages that wait for a worker.
     pub waiting: usize,
-    /// How many workers there may be now.
+    /// The present limit of workers.
     pub most: usize,
 }
 
-/// How many workers of a group may help, if it finds out by itself: with more of them more messages come to a commit at the
-/// same time, until it takes all along anyway.
+/// Upper bound of the adaptive limit, per processor. More workers let more messages share a commit, until one commit
+/// takes all of them.
 const MOST_FOR_EACH_PROCESSOR: usize = 16;
 
 /// The groups of a process.
-pub(crate) struct Groups([Arc<Workers>; 4]);
+pub(crate) struct WorkerGroups([Arc<Workers>; 4]);
 
-impl Groups {
-    pub fn new(most: WorkersMost) -> Groups {
+impl WorkerGroups {
+    pub fn new(most: WorkerLimits) -> WorkerGroups {
         let many = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * MOST_FOR_EACH_PROCESSOR;
-        let pace = |given: usize| if given == 0 { Pace::new(many) } else { Pace::fixed(given) };
-        // What is tracked goes to one file.
-        let paces = [pace(most.receive), pace(most.route), pace(most.send), Pace::fixed(1)];
-        Groups(paces.map(|pace| Arc::new(Workers::new(pace))))
+        let pace =
+            |given: usize| if given == 0 { AdaptiveConcurrency::new(many) } else { AdaptiveConcurrency::fixed(given) };
+        // Tracking writes to one file.
+        let paces = [pace(most.receive), pace(most.route), pace(most.send), AdaptiveConcurrency::fixed(1)];
+        WorkerGroups(paces.map(|pace| Arc::new(Workers::new(pace))))
     }
 
-    pub fn of(&self, group: Group) -> &Arc<Workers> {
+    pub fn of(&self, group: WorkerGroup) -> &Arc<Workers> {
         &self.0[group as usize]
     }
 
     pub fn load(&self) -> Vec<GroupLoad> {
-        let load = |group: Group| {
+        let load = |group: WorkerGroup| {
             let workers = self.of(group);
             let state = workers.state.lock();
             let waiting = workers.waiting.load(Ordering::Relaxed);
             GroupLoad { group, busy: state.busy, waiting, most: state.pace.limit() }
         };
-        Group::ALL.into_iter().map(load).collect()
+        WorkerGroup::ALL.into_iter().map(load).collect()
     }
 }
 
@@ -106,17 +107,17 @@ pub(crate) struct Workers {
 
 struct State {
     busy: usize,
-    pace: Pace,
+    pace: AdaptiveConcurrency,
 }
 
 impl Workers {
-    pub fn new(pace: Pace) -> Workers {
+    pub fn new(pace: AdaptiveConcurrency) -> Workers {
         Workers { state: Mutex::new(State { busy: 0, pace }), waiting: AtomicUsize::new(0), freed: Notify::new() }
     }
 
-    /// Waits for a worker. It works until it is dropped.
-    pub async fn enter(&self) -> Worker<'_> {
-        let _waits = Waits::new(&self.waiting);
+    /// Waits for a worker permit, which is released on drop.
+    pub async fn enter(&self) -> WorkerPermit<'_> {
+        let _waits = WaitingCount::new(&self.waiting);
         loop {
             let freed = self.freed.notified();
             if let Some(worker) = self.try_enter() {
@@ -126,7 +127,7 @@ impl Workers {
         }
     }
 
-    fn try_enter(&self) -> Option<Worker<'_>> {
+    fn try_enter(&self) -> Option<WorkerPermit<'_>> {
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.busy >= state.pace.limit() {
@@ -134,37 +135,37 @@ impl Workers {
         }
         state.busy += 1;
         state.pace.begin(now);
-        // The limit may have grown by more than one.
+        // The limit can grow by more than one, so wake the next waiter too.
         if state.busy < state.pace.limit() {
             self.freed.notify_one();
         }
-        Some(Worker { workers: self, since: now })
+        Some(WorkerPermit { workers: self, since: now })
     }
 }
 
-/// Somebody waits.
-struct Waits<'a>(&'a AtomicUsize);
+/// Counts a waiter until it is dropped.
+struct WaitingCount<'a>(&'a AtomicUsize);
 
-impl<'a> Waits<'a> {
-    fn new(waiting: &'a AtomicUsize) -> Waits<'a> {
+impl<'a> WaitingCount<'a> {
+    fn new(waiting: &'a AtomicUsize) -> WaitingCount<'a> {
         waiting.fetch_add(1, Ordering::Relaxed);
-        Waits(waiting)
+        WaitingCount(waiting)
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WaitingCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A worker that works.
-pub(crate) struct Worker<'a> {
+/// Permit of a worker in use.
+pub(crate) struct WorkerPermit<'a> {
     workers: &'a Workers,
     since: Instant,
 }
 
-impl Drop for Worker<'_> {
+impl Drop for WorkerPermit<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut state = self.workers.state.lock();
@@ -180,11 +181,11 @@ impl Drop for Worker<'_> {
 mod tests {
     use super::*;
 
-    fn groups(receive: usize, send: usize) -> Groups {
-        Groups::new(WorkersMost { receive, route: 1, send })
+    fn groups(receive: usize, send: usize) -> WorkerGroups {
+        WorkerGroups::new(WorkerLimits { receive, route: 1, send })
     }
 
-    fn load(groups: &Groups, group: Group) -> (usize, usize, usize) {
+    fn load(groups: &WorkerGroups, group: WorkerGroup) -> (usize, usize, usize) {
         let load = groups.load().into_iter().find(|load| load.group == group).expect("all are there");
         (load.busy, load.waiting, load.most)
     }
@@ -192,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn a_flood_in_one_group_leaves_the_others_alone() {
         let groups = groups(2, 2);
-        let receive = groups.of(Group::Receive).clone();
+        let receive = groups.of(WorkerGroup::Receive).clone();
         let held = [receive.enter().await, receive.enter().await];
         let flood: Vec<_> = (0..100)
             .map(|_| {
@@ -204,23 +205,23 @@ mod tests {
                 })
             })
             .collect();
-        while load(&groups, Group::Receive).1 < 100 {
+        while load(&groups, WorkerGroup::Receive).1 < 100 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(load(&groups, Group::Receive), (2, 100, 2));
-        let _leaves = groups.of(Group::Send).enter().await;
-        assert_eq!(load(&groups, Group::Send), (1, 0, 2));
+        assert_eq!(load(&groups, WorkerGroup::Receive), (2, 100, 2));
+        let _leaves = groups.of(WorkerGroup::Send).enter().await;
+        assert_eq!(load(&groups, WorkerGroup::Send), (1, 0, 2));
         drop(held);
         for task in flood {
             task.await.expect("each has its turn");
         }
-        assert_eq!(load(&groups, Group::Receive), (0, 0, 2));
+        assert_eq!(load(&groups, WorkerGroup::Receive), (0, 0, 2));
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_takes_no_worker_away() {
+    async fn a_cancelled_wait_does_not_leak_a_worker() {
         let groups = groups(1, 1);
-        let receive = groups.of(Group::Receive).clone();
+        let receive = groups.of(WorkerGroup::Receive).clone();
         let held = receive.enter().await;
         for _ in 0..10 {
             let waits = tokio::spawn({
@@ -229,7 +230,7 @@ mod tests {
                     receive.enter().await;
                 }
             });
-            while load(&groups, Group::Receive).1 == 0 {
+            while load(&groups, WorkerGroup::Receive).1 == 0 {
                 tokio::task::yield_now().await;
             }
             waits.abort();
@@ -237,12 +238,12 @@ mod tests {
         }
         drop(held);
         receive.enter().await;
-        assert_eq!(load(&groups, Group::Receive), (0, 0, 1));
+        assert_eq!(load(&groups, WorkerGroup::Receive), (0, 0, 1));
     }
 
     #[test]
-    fn a_group_without_a_number_finds_it_by_itself() {
-        let groups = Groups::new(WorkersMost::default());
+    fn a_group_without_a_configured_limit_adapts() {
+        let groups = WorkerGroups::new(WorkerLimits::default());
         assert!(groups.load().iter().all(|load| load.most > 0 && load.busy == 0));
     }
 }

@@ -1,37 +1,40 @@
-//! Systems talk through the platform: a message is stored, routed by what it holds, delivered, and its reply finds its way
-//! back.
+//! System-to-system messaging: a message is stored, routed by its content, delivered, and its reply is returned to the
+//! sender.
 //!
-//! A message comes through a receive port and is stored with its legs, one for each send port that a route leads it to,
-//! before anything of it leaves: routing is a function of the message, so both are one commit. A leg is sent, and what came
-//! of it, the reply and the legs of the reply are the second commit; only then the caller hears of it. After a crash the
-//! spool says what is still to be done. Where a receive port says so, a request whose caller waits and could not ask again
-//! leaves first, and both are one commit. Far sides may see a message again, always under the same id; callers who repeat
-//! their idempotency key get the stored reply.
+//! Store and forward. A receive port stores each message together with its legs before anything is sent. A leg is one
+//! delivery to one send port that a route selects. Routing is a function of the message, so message and legs are one
+//! commit. The outcome of a leg, its reply and the legs of the reply are the second commit; the caller is answered
+//! after that. After a crash, the spool contains the remaining work.
 //!
-//! Knows nothing of SQL, and nothing of how callers reach it.
+//! A receive port can send before it commits (`store_first: false`): if the caller waits and has no idempotency key,
+//! the request is sent first, and message and outcome are one commit. Delivery is at least once: receivers can get a
+//! message again, always with the same id. Callers that repeat their idempotency key get the stored reply.
+//!
+//! Contains no SQL and no code for the protocols of callers.
 
-pub mod compile; // 1. a definition becomes what runs, or every problem in it
-pub mod groups; //  1c. workers of their own for each kind of work
-mod pipeline; //    1b. what is done to messages at a port, step by step
-mod promote; //     2. a message's properties are taken out of it
-mod route; //       3. predicates over them say where it goes
-mod later; //       3b. or it is the reply to a message that waits for one
-pub mod receive; // 4. a message comes, is stored, and its caller waits
-pub mod locations; // 4d. messages are taken from where they are
-pub mod flow; //    4a. how fast they come and leave, and why they are slowed down
-mod gather; //      4c. what was gathered becomes one message
-mod callers; //     4b. who waits for which reply
-mod follow; //      4e. what is stored sets off what comes next
-mod lane; //        5. what waits for a send port, in memory and behind that in the spool
-mod send; //        6. a leg leaves; what came of it is stored
-mod suspects; //    6a. messages whose steps crash the process are set aside
-pub mod track; //   6b. bodies on their way are kept beside it, for people
-mod spans; //       6c. what is told of those that stand in a trace
-mod meters; //      6d. what is counted for every message
-pub mod operate; // 7. what operators do: definitions, ports, suspended messages
-pub mod edit; //    7b. suspended messages become what an operator wants
-pub mod look; //    7c. what was tracked, and messages by their properties
-mod upkeep; //      8. what is over: requests without an answer, messages that need not be kept
+pub mod compile; // 1. compiles a definition, or reports every problem in it
+pub mod groups; // 1b. worker groups: separate concurrency limits per kind of work
+mod pipeline; // 1c. pipelines: the steps of a port
+mod promote; // 2. property promotion: values from body and headers
+mod route; // 3. content-based routing
+mod reply_correlation; // 3b. correlation of asynchronous replies with their requests
+pub mod receive; // 4. receives a message, stores it and waits for its reply
+pub mod flow; // 4a. flow control: rates, limits and back-pressure
+pub mod intake; // 4f. intake: refusal and hold of messages while it is closed
+mod reply_waiters; // 4b. callers that wait for a reply
+mod aggregator; // 4c. aggregator: combines collected messages into one
+pub mod locations; // 4d. receive locations: messages from folders, brokers and tables
+mod after_commit; // 4e. work that follows a commit
+mod send_queue; // 5. send queue of a port, in memory, with overflow in the spool
+mod send; // 6. delivery attempts: sends a leg and stores its outcome
+mod poison_messages; // 6a. suspends messages whose steps crash the process
+pub mod track; // 6b. message tracking: copies of bodies for operators
+mod spans; // 6c. trace spans of messages
+mod meters; // 6d. metrics of ports
+pub mod operate; // 7. operator actions: definitions, ports, suspended messages
+pub mod edit; // 7b. edits of suspended messages
+pub mod tracking_queries; // 7c. queries of tracked bodies, and message search by property
+mod upkeep; // 8. upkeep: expires requests, deletes messages past their retention
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -46,169 +49,173 @@ use tocsin_store::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use callers::Callers;
-use compile::Compiled;
-use flow::{Flow, Memory, Watch};
-use groups::{Group, GroupLoad, Groups, WorkersMost};
-use lane::Lane;
+use compile::CompiledExchange;
+use flow::{Flow, FlowMonitor, Memory};
+use groups::{GroupLoad, WorkerGroup, WorkerGroups, WorkerLimits};
 use locations::Locations;
 use meters::ReceiveMeters;
+use poison_messages::PoisonMessages;
+use reply_waiters::ReplyWaiters;
+use send_queue::SendQueue;
 use spans::MessageSpans;
-use suspects::Suspects;
-use track::{Tracker, Tracks};
+use track::{ActiveTracking, Tracker};
 
-/// What exchanges work with.
-pub struct Parts {
-    /// Where messages are kept.
+/// Dependencies of all exchanges.
+pub struct ExchangeDependencies {
+    /// The message store.
     pub spool: Arc<SqliteSpool>,
-    /// Where what is tracked of them is kept.
+    /// The store of tracked bodies.
     pub tracking: Arc<SqliteTracking>,
-    /// The time.
+    /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// What send ports may reach besides public addresses.
+    /// Non-public networks that send ports may reach.
     pub networks: Networks,
-    /// The programs that steps may start.
+    /// Programs that pipeline steps may start.
     pub programs: Programs,
-    /// The files that options may name.
+    /// Files that options may name.
     pub files: Files,
-    /// Answers `${NAME}` in definitions.
+    /// Resolves `${NAME}` in definitions.
     pub environment: Environment,
-    /// The memory of the process.
+    /// Memory usage and limit of the process.
     pub memory: Memory,
-    /// Folders that the server has for locations lie below it.
+    /// Parent folder of the folders that the server creates for locations.
     pub data_folder: PathBuf,
-    /// Which other folders locations may empty.
+    /// Other folders from which locations may remove files.
     pub folders: Folders,
-    /// Where locations may listen.
+    /// Addresses on which locations may listen.
     pub listeners: Listeners,
-    /// How many workers each group has.
-    pub workers: WorkersMost,
-    /// Who wants to know what became of messages that stand in a trace.
+    /// Worker limit of each group.
+    pub workers: WorkerLimits,
+    /// Exporter of trace spans.
     pub spans: Spans,
+    /// The intake at the start.
+    pub intake: intake::Intake,
 }
 
-/// All exchanges of an installation. One for the process.
+/// All exchanges of an installation; one instance per process.
 pub struct Exchanges {
-    parts: Parts,
-    running: RwLock<Arc<BTreeMap<Name, Arc<Running>>>>,
-    callers: Arc<Callers>,
-    /// Where the spool tells what it has stored.
-    stored: follow::Tell,
+    parts: ExchangeDependencies,
+    running: RwLock<Arc<BTreeMap<Name, Arc<RunningExchange>>>>,
+    reply_waiters: Arc<ReplyWaiters>,
+    /// Receives an event for each commit of the spool.
+    stored: after_commit::CommitSender,
     upkeep: upkeep::Alarm,
-    /// When gathered messages become one.
-    gatherings: upkeep::Alarm,
-    groups: Groups,
-    watch: Watch,
+    /// The earliest time at which a group of collected messages is due.
+    aggregation_alarm: upkeep::Alarm,
+    groups: WorkerGroups,
+    watch: FlowMonitor,
     locations: Locations,
+    intake: tokio::sync::watch::Sender<intake::Intake>,
     tracker: Arc<Tracker>,
-    suspects: Suspects,
+    poison_messages: PoisonMessages,
     spans: MessageSpans,
-    /// What carries away what is tracked, and what follows from what is stored: they end behind all other tasks.
-    carrying: TaskTracker,
-    carried: CancellationToken,
-    /// One change of a definition at a time.
+    /// Tasks that write tracked bodies and handle commits. They end after all other tasks.
+    background_tasks: TaskTracker,
+    stop_background: CancellationToken,
+    /// Held while a definition changes, so that changes are serialized.
     applying: tokio::sync::Mutex<()>,
     stopping: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// An exchange that runs.
-pub struct Running {
-    /// What it does.
-    pub compiled: Arc<Compiled>,
+/// A running exchange.
+pub struct RunningExchange {
+    /// The compiled definition.
+    pub compiled: Arc<CompiledExchange>,
     /// The version of its definition.
     pub version: u32,
-    /// The send ports. They outlive a change of the definition, with what is under way in them.
-    lanes: BTreeMap<Name, Arc<Lane>>,
-    /// Send ports that are not there any more, as long as something is under way in them.
-    leaving: BTreeMap<Name, Arc<Lane>>,
-    /// What slows its messages down. It outlives a change of the definition too.
+    /// The queues of the send ports. They outlive a change of the definition, with their attempts in progress.
+    send_queues: BTreeMap<Name, Arc<SendQueue>>,
+    /// Queues of removed send ports, until their attempts in progress end.
+    leaving: BTreeMap<Name, Arc<SendQueue>>,
+    /// Flow control. It outlives a change of the definition.
     flow: Arc<Flow>,
-    /// What is tracked at its ports now.
-    tracks: RwLock<Arc<Tracks>>,
-    /// What is counted at its receive ports.
+    /// Effective tracking of its ports.
+    tracks: RwLock<Arc<ActiveTracking>>,
+    /// Metrics of its receive ports.
     meters: BTreeMap<Name, ReceiveMeters>,
 }
 
 impl Drop for Exchanges {
     fn drop(&mut self) {
-        self.carried.cancel();
+        self.stop_background.cancel();
     }
 }
 
 impl Exchanges {
-    /// Starts all exchanges that are stored. One whose definition is not good any more does not run; the log says why.
+    /// Starts all stored exchanges. An exchange whose definition is invalid is not started; the log has the reason.
     ///
     /// # Errors
     /// The spool does not answer.
-    pub async fn start(parts: Parts) -> Result<Arc<Exchanges>, StoreError> {
-        let groups = Groups::new(parts.workers);
-        let tracker = Tracker::new(parts.tracking.clone(), groups.of(Group::Track).clone()).await?;
+    pub async fn start(parts: ExchangeDependencies) -> Result<Arc<Exchanges>, StoreError> {
+        let groups = WorkerGroups::new(parts.workers);
+        let tracker = Tracker::new(parts.tracking.clone(), groups.of(WorkerGroup::Track).clone()).await?;
         let tracker = Arc::new(tracker);
-        let (stored, hears) = tokio::sync::mpsc::unbounded_channel();
+        let (stored, commits) = tokio::sync::mpsc::unbounded_channel();
         let exchanges = Arc::new(Exchanges {
+            intake: tokio::sync::watch::Sender::new(parts.intake.clone()),
             spans: MessageSpans(parts.spans.clone()),
-            suspects: Suspects::open(&parts.data_folder),
+            poison_messages: PoisonMessages::open(&parts.data_folder),
             parts,
             tracker: tracker.clone(),
-            carrying: TaskTracker::new(),
-            carried: CancellationToken::new(),
+            background_tasks: TaskTracker::new(),
+            stop_background: CancellationToken::new(),
             running: RwLock::default(),
-            callers: Arc::default(),
+            reply_waiters: Arc::default(),
             stored,
             upkeep: upkeep::Alarm::default(),
-            gatherings: upkeep::Alarm::default(),
+            aggregation_alarm: upkeep::Alarm::default(),
             groups,
-            watch: Watch::default(),
+            watch: FlowMonitor::default(),
             locations: Locations::default(),
             applying: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        exchanges.carrying.spawn(tracker.run(exchanges.parts.clock.clone(), exchanges.carried.clone()));
-        exchanges.carrying.spawn(follow::run(hears, exchanges.carried.clone()));
+        exchanges.background_tasks.spawn(tracker.run(exchanges.parts.clock.clone(), exchanges.stop_background.clone()));
+        exchanges.background_tasks.spawn(after_commit::run(commits, exchanges.stop_background.clone()));
         for stored in exchanges.parts.spool.exchanges().await? {
             match exchanges.compile(&stored.text) {
                 Ok(compiled) => exchanges.run(compiled, stored.version).await?,
                 Err(problems) => {
                     let problems = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                    tracing::error!(exchange = %stored.name, problems, "an exchange does not run");
+                    tracing::error!(exchange = %stored.name, problems, "exchange not started: its definition is invalid");
                 }
             }
         }
         exchanges.parts.spool.end_throttles(exchanges.parts.clock.now()).await?;
         exchanges.tasks.spawn(flow::run(exchanges.clone()));
-        exchanges.tasks.spawn(gather::run(exchanges.clone()));
+        exchanges.tasks.spawn(aggregator::run(exchanges.clone()));
         exchanges.tasks.spawn(upkeep::run(exchanges.clone()));
         Ok(exchanges)
     }
 
-    /// How busy the worker groups are.
+    /// The load of the worker groups.
     pub fn workers(&self) -> Vec<GroupLoad> {
         self.groups.load()
     }
 
-    /// How much there is in each partition of the spool, in their order.
+    /// The load of each partition of the spool, in their order.
     pub fn partitions(&self) -> Vec<PartitionLoad> {
         self.parts.spool.load_by_partition().into_iter().map(|(_, load)| load).collect()
     }
 
-    /// The exchange of this name, if it runs.
-    pub fn find(&self, name: &Name) -> Option<Arc<Running>> {
+    /// The running exchange of this name.
+    pub fn find(&self, name: &Name) -> Option<Arc<RunningExchange>> {
         self.running.read().get(name).cloned()
     }
 
-    /// Takes nothing new from its queues and finishes what is under way, for at most `patience`. Gives whether all was.
+    /// Stops dispatching and waits up to `patience` for work in progress. Returns whether all of it finished.
     pub async fn stop(&self, patience: Duration) -> bool {
         self.locations.stop_all().await;
         self.stopping.cancel();
         self.tasks.close();
         let finished = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
-        self.carried.cancel();
-        self.carrying.close();
-        let finished = tokio::time::timeout(patience, self.carrying.wait()).await.is_ok() && finished;
-        // Whose request waits in the spool is told where the reply will be.
-        self.callers.release();
+        self.stop_background.cancel();
+        self.background_tasks.close();
+        let finished = tokio::time::timeout(patience, self.background_tasks.wait()).await.is_ok() && finished;
+        // Waiting callers are answered with the address at which to ask for the reply.
+        self.reply_waiters.release();
         finished
     }
 }

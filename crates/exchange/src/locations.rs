@@ -1,9 +1,8 @@
-//! Messages are taken from where they are: folders, brokers, tables.
+//! Receive locations: take messages from folders, brokers and tables.
 //!
-//! A location of a receive port is a source that gives messages as they come. What it took goes through the steps and the
-//! routes of its port as what is sent there does, and is stored in one commit with how far the location has come; only then
-//! the far side hears of it. Where a sender would be refused, a location waits with what it holds in its hand and takes
-//! nothing more.
+//! A location is a source that feeds a receive port. Its messages go through the pipeline and the routes of the port.
+//! They are stored in one commit with the location's checkpoint; after that the source is acknowledged. Where a sender
+//! would be refused, a location pauses with its current batch.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,55 +22,57 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_sources::{
-    Context, Gives, Message, OpenSource, Portion, Refusal, Setting, Trouble,
-    supervise::{Health, Host, Running as Runs, Taken, keep_refused},
+    Context, Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput, SourceSettings,
+    supervise::{Health, RunningSource, SourceHost, StoreOutcome, store_rejected},
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{Beside, LocationKey, NewMessage, TakenMessage},
+    spool::{LocationKey, NewMessage, PartitionAffinity, ReceivedMessage},
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Exchanges, Running,
-    flow::Brake,
+    Exchanges, RunningExchange,
+    flow::ThrottleRefusal,
+    intake::Intake,
     operate::OperateError,
-    pipeline::Parcel,
+    pipeline::PipelineMessage,
     promote,
-    receive::{Incoming, as_it_came},
-    track::Seen,
+    receive::{IncomingMessage, suspended_as_received},
+    track::BodyCapture,
 };
 
-/// The header that names the location of a message, for properties.
+/// Header with the name of the location, for properties.
 const LOCATION_HEADER: &str = "tocsin-location";
-/// Most bytes that the messages of one portion become; those beyond wait for an operator as they came.
+/// Maximum bytes that the pipeline may produce for one batch; messages beyond it are suspended in their received form.
 const BYTES_MAX: usize = 128 << 20;
-/// The longest that a location waits before it looks whether there is room: an operator may have made some.
+/// Maximum pause before capacity is checked again, since an operator may have raised it.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The longest that nobody looks at the clock.
-const LOOK_MAX: Duration = Duration::from_secs(3_600);
+/// Maximum time between checks of the clock.
+const CHECK_MAX: Duration = Duration::from_secs(3_600);
 
-/// How a location is doing, and what it did since it runs in this process.
+/// Status of a location, and its counters since it was started in this process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocationStatus {
-    /// Whose it is.
+    /// Exchange, port and name.
     pub key: LocationKey,
-    /// What kind of place it is.
+    /// The kind of source.
     pub kind: Name,
-    /// How it does.
+    /// Its health.
     pub health: Health,
-    /// Messages that it took.
+    /// Messages taken.
     pub messages: u64,
-    /// When it took the last.
+    /// Time of the last message.
     pub last_at: Option<Timestamp>,
 }
 
-/// All locations that run, by exchange.
+/// All running locations, by exchange.
 #[derive(Default)]
-pub(crate) struct Locations(Mutex<BTreeMap<Name, Vec<Runs<Taker>>>>);
+pub(crate) struct Locations(Mutex<BTreeMap<Name, Vec<RunningSource<LocationReceiver>>>>);
 
 impl Locations {
-    /// Runs the locations of a definition in place of those of the one before. What has not changed goes on.
+    /// Replaces the locations of an exchange by those of a new definition. Unchanged locations go on.
     pub async fn change(&self, exchanges: &Arc<Exchanges>, definition: &Exchange) {
         let mut before = self.0.lock().remove(&definition.name).unwrap_or_default();
         let mut running = Vec::new();
@@ -90,23 +91,25 @@ impl Locations {
                 }
             }
         }
-        // The next begins when the one before has ended, so that no two take from the same place.
-        Runs::end(before).await;
-        running.extend(wanted.into_iter().map(|(key, work)| Runs::start(Taker::new(exchanges, key, work))));
+        // The old location must end before its successor starts, so that no two read the same source.
+        RunningSource::end(before).await;
+        running.extend(
+            wanted.into_iter().map(|(key, work)| RunningSource::start(LocationReceiver::new(exchanges, key, work))),
+        );
         running.sort_by(|one, other| one.host.key.cmp(&other.host.key));
         self.0.lock().insert(definition.name.clone(), running);
     }
 
-    /// Ends those of an exchange.
+    /// Stops the locations of an exchange.
     pub async fn stop(&self, exchange: &Name) {
         let running = self.0.lock().remove(exchange).unwrap_or_default();
-        Runs::end(running).await;
+        RunningSource::end(running).await;
     }
 
-    /// Ends all. What they have taken is stored, or will be taken again.
+    /// Stops all locations. Their batches are stored, or will be read again.
     pub async fn stop_all(&self) {
         let running = std::mem::take(&mut *self.0.lock());
-        Runs::end(running.into_values().flatten().collect()).await;
+        RunningSource::end(running.into_values().flatten().collect()).await;
     }
 }
 
@@ -127,11 +130,11 @@ impl Exchanges {
     }
 }
 
-/// What a location does, as far as it must begin anew when that changes.
+/// The settings of a location; a change of any restarts it.
 #[derive(Clone, PartialEq)]
 struct Work {
     location: Location,
-    /// Whether its port takes anything, when, and how much.
+    /// Settings of its port.
     enabled: bool,
     window: Option<ServiceWindow>,
     body_bytes_max: usize,
@@ -151,7 +154,7 @@ impl Work {
         self.window.iter().chain(&self.location.window)
     }
 
-    /// Why nothing is taken now, if so.
+    /// The reason why the location is held, if it is.
     fn holds(&self, now: Timestamp) -> Option<String> {
         if !self.location.enabled {
             return Some("it is switched off".to_owned());
@@ -163,7 +166,7 @@ impl Work {
         Some(format!("service_window: opens at {opens_at}"))
     }
 
-    /// When that may change.
+    /// The next time at which that can change.
     fn changes_at(&self, now: Timestamp) -> Option<Timestamp> {
         if !self.enabled || !self.location.enabled {
             return None;
@@ -172,11 +175,12 @@ impl Work {
     }
 }
 
-/// Takes from one location.
-struct Taker {
-    /// Exchanges own their locations.
+/// Runs one location.
+struct LocationReceiver {
+    /// Weak, since exchanges own their locations.
     exchanges: Weak<Exchanges>,
     clock: Arc<dyn Clock>,
+    intake: watch::Receiver<Intake>,
     key: LocationKey,
     work: Work,
     health: Mutex<Health>,
@@ -184,11 +188,12 @@ struct Taker {
     last_at: Mutex<Option<Timestamp>>,
 }
 
-impl Taker {
-    fn new(exchanges: &Arc<Exchanges>, key: LocationKey, work: Work) -> Taker {
+impl LocationReceiver {
+    fn new(exchanges: &Arc<Exchanges>, key: LocationKey, work: Work) -> LocationReceiver {
         let clock = exchanges.parts.clock.clone();
-        Taker {
+        LocationReceiver {
             exchanges: Arc::downgrade(exchanges),
+            intake: exchanges.intake.subscribe(),
             health: Mutex::new(Health::new(clock.now())),
             clock,
             key,
@@ -213,71 +218,71 @@ impl Taker {
         [("exchange", exchange.to_string()), ("port", port.to_string()), ("location", location.to_string())]
     }
 
-    fn exchanges(&self) -> Result<Arc<Exchanges>, Trouble> {
-        self.exchanges.upgrade().ok_or_else(|| Trouble::of("the exchanges are stopping"))
+    fn exchanges(&self) -> Result<Arc<Exchanges>, SourceError> {
+        self.exchanges.upgrade().ok_or_else(|| SourceError::of("the exchanges are stopping"))
     }
 
-    /// Keeps what cannot be taken in a file beside the data, before the location forgets it.
-    async fn keep_refused(&self, refused: Vec<Refusal>) -> Result<(), Trouble> {
+    /// Saves rejected items to a file in the data folder, before the source forgets them.
+    async fn save_rejected(&self, refused: Vec<RejectedItem>) -> Result<(), SourceError> {
         let Some(last) = refused.last() else { return Ok(()) };
         let LocationKey { exchange, port, location } = &self.key;
         let (count, reason) = (refused.len() as u64, last.reason.clone());
-        tracing::warn!(%exchange, %port, %location, count, reason, "some of what came is not taken");
+        tracing::warn!(%exchange, %port, %location, count, reason, "some items were rejected");
         let name = format!("{exchange}.{port}.{location}");
-        keep_refused(&self.exchanges()?.parts.data_folder, name, refused, self.clock.now()).await?;
-        metrics::counter!("exchange_location_refused_total", &self.labels()).increment(count);
+        store_rejected(&self.exchanges()?.parts.data_folder, name, refused, self.clock.now()).await?;
+        metrics::counter!("tocsin_exchange_location_refused_total", &self.labels()).increment(count);
         Ok(())
     }
 
-    /// Waits until as many messages may come in, each counted where an operator has set a rate.
-    async fn let_in(&self, exchanges: &Exchanges, count: usize) -> Result<(), Trouble> {
+    /// Waits until this number of messages is admitted by flow control; each counts against an operator's rate.
+    async fn admit(&self, exchanges: &Exchanges, count: usize) -> Result<(), SourceError> {
         for _ in 0..count {
             loop {
                 let running = self.running(exchanges)?;
-                match exchanges.check_room(&running, &self.key.port, self.clock.now()) {
+                match exchanges.check_admission(&running, &self.key.port, self.clock.now()) {
                     Ok(()) => break,
-                    Err(brake) => self.pause(brake).await,
+                    Err(refusal) => self.pause(refusal).await,
                 }
             }
         }
         Ok(())
     }
 
-    fn running(&self, exchanges: &Exchanges) -> Result<Arc<Running>, Trouble> {
-        let gone = || Trouble::of(format!("the exchange `{}` does not run", self.key.exchange));
+    fn running(&self, exchanges: &Exchanges) -> Result<Arc<RunningExchange>, SourceError> {
+        let gone = || SourceError::of(format!("the exchange `{}` does not run", self.key.exchange));
         exchanges.find(&self.key.exchange).ok_or_else(gone)
     }
 
-    /// Takes nothing more for a while, and says why.
-    async fn pause(&self, Brake { code, reason, retry_after }: Brake) {
+    /// Pauses, and reports why in the health.
+    async fn pause(&self, ThrottleRefusal { code, reason, retry_after }: ThrottleRefusal) {
         let why = format!("{}: {reason}", code.word());
         if self.health.lock().wait(why, self.clock.now()) {
             let LocationKey { exchange, port, location } = &self.key;
-            tracing::warn!(%exchange, %port, %location, %code, reason, "a location waits");
+            tracing::warn!(%exchange, %port, %location, %code, reason, "a location is paused");
         }
         tokio::time::sleep(retry_after.min(PAUSE_MAX)).await;
     }
 
-    /// Does the steps of the port to messages, and waits while a send port has too much to do for them.
+    /// Runs the pipeline and routes on messages; pauses while a target send port is overloaded.
     async fn prepare(
         &self,
         exchanges: &Exchanges,
         messages: &[Message],
-    ) -> Result<(Arc<Running>, Vec<TakenMessage>), Trouble> {
+    ) -> Result<(Arc<RunningExchange>, Vec<ReceivedMessage>), SourceError> {
         loop {
             let (running, now) = (self.running(exchanges)?, self.clock.now());
-            let taken = self.work_on(exchanges, &running, messages, now).await?;
+            let taken = self.process_batch(exchanges, &running, messages, now).await?;
             let legs = taken.iter().flat_map(routed).flat_map(|message| &message.legs);
             let ports: BTreeSet<&Name> = legs.map(|leg| &leg.port).collect();
             match exchanges.check_queues(&running, ports.into_iter(), now) {
                 Ok(()) => return Ok((running, taken)),
-                Err(brake) => self.pause(brake).await,
+                Err(refusal) => self.pause(refusal).await,
             }
         }
     }
 
-    /// Waits for something for as long as the source may run.
-    async fn unless_over<T>(&self, stop: &CancellationToken, work: impl Future<Output = T>) -> Option<T> {
+    /// Runs `work` until the source must stop; `None` if it must.
+    async fn unless_stopped<T>(&self, stop: &CancellationToken, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             () = stop.cancelled() => None,
@@ -293,37 +298,41 @@ impl Taker {
         *self.last_at.lock() = Some(now);
         let (exchange, port) = (self.key.exchange.to_string(), self.key.port.to_string());
         let labels = [("exchange", exchange), ("port", port), ("result", "new".to_owned())];
-        metrics::counter!("exchange_received_total", &labels).increment(count);
-        metrics::counter!("exchange_location_messages_total", &self.labels()).increment(count);
+        metrics::counter!("tocsin_exchange_received_total", &labels).increment(count);
+        metrics::counter!("tocsin_exchange_location_messages_total", &self.labels()).increment(count);
         if let Some(since) = since {
-            metrics::histogram!("exchange_location_lag_seconds", &self.labels()).record(now.since(since));
+            metrics::histogram!("tocsin_exchange_location_lag_seconds", &self.labels()).record(now.since(since));
         }
     }
 
-    async fn work_on(
+    async fn process_batch(
         &self,
         exchanges: &Exchanges,
-        running: &Running,
+        running: &RunningExchange,
         messages: &[Message],
         now: Timestamp,
-    ) -> Result<Vec<TakenMessage>, Trouble> {
-        let gone = || Trouble::of(format!("the receive port `{}` does not exist any more", self.key.port));
+    ) -> Result<Vec<ReceivedMessage>, SourceError> {
+        let gone = || SourceError::of(format!("the receive port `{}` does not exist any more", self.key.port));
         let port = running.compiled.definition.receive.get(&self.key.port).ok_or_else(gone)?;
-        // One commit holds them and how far the location has come.
+        // Messages and checkpoint share a commit, so one partition.
         let (exchange, spool) = (&self.key.exchange, &exchanges.parts.spool);
-        let together = &running.compiled.together;
-        let beside = if together.is_empty() { Beside::Port } else { Beside::Ports(together) };
+        let colocated_ports = &running.compiled.colocated_ports;
+        let beside = if colocated_ports.is_empty() {
+            PartitionAffinity::Port
+        } else {
+            PartitionAffinity::Ports(colocated_ports)
+        };
         let home = spool.partition_for(exchange, &self.key.port, beside).await;
-        let home = home.map_err(|error| Trouble::new("messages cannot be stored", error))?;
+        let home = home.map_err(|error| SourceError::new("messages cannot be stored", error))?;
         let (mut taken, mut bytes) = (Vec::with_capacity(messages.len()), 0);
-        let stuck = |mut raw: Parcel, reason| {
+        let stuck = |mut raw: PipelineMessage, reason| {
             let whole =
                 exchanges.new_message(running, home, &self.key.port, MessageKind::OneWay, raw.body.clone(), now);
-            raw.trace = exchanges.spans.enter(&raw.headers, whole.id);
-            as_it_came(running, whole, &raw, reason)
+            raw.trace = exchanges.spans.trace_of_received(&raw.headers, whole.id);
+            suspended_as_received(running, whole, &raw, reason)
         };
         for message in messages {
-            let raw = self.parcel(message);
+            let raw = self.pipeline_message(message);
             let most = port.body_bytes_max as usize;
             if raw.body.len() > most {
                 let reason =
@@ -331,12 +340,12 @@ impl Taker {
                 taken.push(stuck(raw, reason));
                 continue;
             }
-            let Parcel { content_type, headers, body, .. } = raw.clone();
-            let incoming = Incoming { content_type, headers, body, ..Incoming::default() };
-            let worked = exchanges.take_in(running, home, (&self.key.port, port), incoming, now).await;
+            let PipelineMessage { content_type, headers, body, .. } = raw.clone();
+            let incoming = IncomingMessage { content_type, headers, body, ..IncomingMessage::default() };
+            let worked = exchanges.process_incoming(running, home, (&self.key.port, port), incoming, now).await;
             let made: usize = routed(&worked).map(|message| message.body.len()).sum();
             if bytes + made > BYTES_MAX && made > raw.body.len() {
-                let reason = format!("what came with it became more than {BYTES_MAX} bytes; resume it");
+                let reason = format!("its batch became larger than {BYTES_MAX} bytes; resume it to process it alone");
                 taken.push(stuck(raw, reason));
                 continue;
             }
@@ -346,35 +355,35 @@ impl Taker {
         Ok(taken)
     }
 
-    /// A message as the steps of a port take it.
-    fn parcel(&self, message: &Message) -> Parcel {
+    /// Converts a source's message for the pipeline.
+    fn pipeline_message(&self, message: &Message) -> PipelineMessage {
         let content_type = match (&self.work.location.content_type, message.content_type.is_empty()) {
             (Some(usual), true) => usual.clone(),
             _ => message.content_type.clone(),
         };
         let mut headers = vec![(LOCATION_HEADER.to_owned(), self.key.location.to_string())];
         headers.extend(message.headers.iter().filter(|(name, _)| name != LOCATION_HEADER).cloned());
-        Parcel { content_type, headers, body: message.body.clone(), ..Parcel::default() }
+        PipelineMessage { content_type, headers, body: message.body.clone(), ..PipelineMessage::default() }
     }
 
-    /// Keeps bodies as they came, where they are tracked.
+    /// Tracks the bodies in their received form.
     fn track(
         &self,
         exchanges: &Exchanges,
-        running: &Running,
+        running: &RunningExchange,
         messages: &[Message],
-        stored: &[TakenMessage],
+        stored: &[ReceivedMessage],
         now: Timestamp,
     ) {
         let tracks = running.tracks();
         if tracks.of_receive(&self.key.port).is_none() && !tracks.has_routes() {
             return;
         }
-        for (message, TakenMessage { whole, .. }) in messages.iter().zip(stored) {
-            let raw = self.parcel(message);
+        for (message, ReceivedMessage { whole, .. }) in messages.iter().zip(stored) {
+            let raw = self.pipeline_message(message);
             let NewMessage { port, kind, head, body, .. } = whole;
             let row = tracks.has_routes().then(|| promote::row(&running.compiled, port, *kind, head, body.len()));
-            let seen = Seen {
+            let seen = BodyCapture {
                 exchange: &self.key.exchange,
                 message: whole.id,
                 point: TrackPoint::Received,
@@ -388,35 +397,35 @@ impl Taker {
     }
 }
 
-/// What has legs: a message, or its parts.
-fn routed(taken: &TakenMessage) -> impl Iterator<Item = &NewMessage> {
-    let TakenMessage { whole, parts, .. } = taken;
+/// The messages that have legs: the message itself, or its parts.
+fn routed(taken: &ReceivedMessage) -> impl Iterator<Item = &NewMessage> {
+    let ReceivedMessage { whole, parts, .. } = taken;
     parts.as_deref().unwrap_or(std::slice::from_ref(whole)).iter()
 }
 
 impl Exchanges {
-    /// Stores messages that a location took, and sends them on their ways. Gives them.
-    async fn store_taken(
+    /// Stores messages of a location and dispatches them. Returns them.
+    async fn store_batch(
         self: &Arc<Self>,
-        running: &Arc<Running>,
+        running: &Arc<RunningExchange>,
         key: LocationKey,
-        taken: Vec<TakenMessage>,
+        taken: Vec<ReceivedMessage>,
         marks: Vec<tocsin_model::mark::Mark>,
-    ) -> Result<Vec<TakenMessage>, StoreError> {
+    ) -> Result<Vec<ReceivedMessage>, StoreError> {
         let (exchanges, running) = (self.clone(), running.clone());
-        // Whoever waits for it may go away meanwhile.
+        // The waiting task can be cancelled in the meantime.
         let storing = self.tasks.spawn(async move {
-            let ways: Vec<NewMessage> = taken.iter().flat_map(routed).cloned().collect();
-            let _announced = running.announce(&ways);
+            let routed_messages: Vec<NewMessage> = taken.iter().flat_map(routed).cloned().collect();
+            let _reservation = running.reserve_legs(&routed_messages);
             if let Some(due_at) = exchanges.parts.spool.accept_taken(key, taken.clone(), marks).await? {
-                exchanges.gatherings.expect(due_at);
+                exchanges.aggregation_alarm.expect(due_at);
             }
-            for TakenMessage { whole, parts, .. } in &taken {
+            for ReceivedMessage { whole, parts, .. } in &taken {
                 for message in std::iter::once(whole).chain(parts.iter().flatten()) {
-                    exchanges.let_be_found(&running, message.id, &message.head, message.accepted_at);
+                    exchanges.index_properties(&running, message.id, &message.head, message.accepted_at);
                 }
             }
-            ways.iter().for_each(|message| exchanges.begin(&running, message));
+            routed_messages.iter().for_each(|message| exchanges.dispatch(&running, message));
             Ok(taken)
         });
         storing.await.map_err(StoreError::unavailable)?
@@ -424,7 +433,7 @@ impl Exchanges {
 }
 
 #[async_trait]
-impl Host for Taker {
+impl SourceHost for LocationReceiver {
     fn health(&self) -> &Mutex<Health> {
         &self.health
     }
@@ -433,36 +442,49 @@ impl Host for Taker {
         self.clock.now()
     }
 
-    fn luck(&self) -> f64 {
+    fn jitter(&self) -> f64 {
         fastrand::f64()
     }
 
-    fn holds(&self) -> Option<String> {
-        self.work.holds(self.clock.now())
+    fn hold_reason(&self) -> Option<String> {
+        let hold = self.intake.borrow().hold.clone();
+        hold.or_else(|| self.work.holds(self.clock.now()))
     }
 
     async fn until(&self, may: bool) {
-        while self.holds().is_none() != may {
+        let mut intake = self.intake.clone();
+        loop {
+            intake.mark_unchanged();
+            if self.hold_reason().is_none() == may {
+                return;
+            }
             let now = self.clock.now();
-            match self.work.changes_at(now) {
-                Some(at) => tokio::time::sleep(at.since(now).min(LOOK_MAX)).await,
-                // Another definition begins anew.
-                None => std::future::pending().await,
+            let changes_at = self.work.changes_at(now);
+            let change = async {
+                match changes_at {
+                    Some(at) => tokio::time::sleep(at.since(now).min(CHECK_MAX)).await,
+                    // A new definition starts a new location.
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = change => {}
+                Ok(()) = intake.changed() => {}
             }
         }
     }
 
-    async fn open(&self) -> Result<Box<dyn OpenSource>, Trouble> {
+    async fn open(&self) -> Result<Box<dyn OpenSource>, SourceError> {
         let exchanges = self.exchanges()?;
         let marks = exchanges.parts.spool.location_marks(self.key.clone()).await;
-        let marks = marks.map_err(|error| Trouble::new("its marks cannot be read", error))?;
+        let marks = marks.map_err(|error| SourceError::new("its marks cannot be read", error))?;
         let LocationKey { exchange, port, location } = &self.key;
-        let setting = Setting {
+        let setting = SourceSettings {
             application: exchange.clone(),
             name: location.clone(),
-            // No source of an application is called so.
-            far_name: format!("tocsin:{exchange}:{port}:{location}"),
-            gives: Gives::Messages { bytes_max: self.work.body_bytes_max },
+            // Distinct from all source names of applications.
+            remote_name: format!("tocsin:{exchange}:{port}:{location}"),
+            output: SourceOutput::Messages { bytes_max: self.work.body_bytes_max },
             options: self.work.location.options.clone(),
             context: Context {
                 clock: self.clock.clone(),
@@ -476,54 +498,55 @@ impl Host for Taker {
         };
         tocsin_sources::open(self.work.location.kind.as_str(), setting, marks).map_err(|problems| {
             let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            Trouble::of(shown.join("; "))
+            SourceError::of(shown.join("; "))
         })
     }
 
-    async fn take(&self, portion: Portion, stop: &CancellationToken) -> Result<Taken, Trouble> {
-        let Portion { messages, marks, since, refused, .. } = portion;
-        self.keep_refused(refused).await?;
+    async fn take(&self, portion: SourceBatch, stop: &CancellationToken) -> Result<StoreOutcome, SourceError> {
+        let SourceBatch { messages, marks, since, refused, .. } = portion;
+        self.save_rejected(refused).await?;
         if messages.is_empty() && marks.is_empty() {
-            return Ok(Taken::Stored);
+            return Ok(StoreOutcome::Stored);
         }
         let exchanges = self.exchanges()?;
-        let Some(room) = self.unless_over(stop, self.let_in(&exchanges, messages.len())).await else {
-            return Ok(Taken::NotNow);
+        let Some(room) = self.unless_stopped(stop, self.admit(&exchanges, messages.len())).await else {
+            return Ok(StoreOutcome::NotNow);
         };
         room?;
         loop {
-            let Some(prepared) = self.unless_over(stop, self.prepare(&exchanges, &messages)).await else {
-                return Ok(Taken::NotNow);
+            let Some(prepared) = self.unless_stopped(stop, self.prepare(&exchanges, &messages)).await else {
+                return Ok(StoreOutcome::NotNow);
             };
             let (running, taken) = prepared?;
-            // Not given up half-way: whoever opens the source next must find these marks.
+            // Not cancelled: the next start of the source must find this checkpoint.
             let now = self.clock.now();
-            match exchanges.store_taken(&running, self.key.clone(), taken, marks.clone()).await {
+            match exchanges.store_batch(&running, self.key.clone(), taken, marks.clone()).await {
                 Ok(stored) => {
                     self.track(&exchanges, &running, &messages, &stored, now);
-                    for (message, TakenMessage { whole, .. }) in messages.iter().zip(&stored) {
+                    for (message, ReceivedMessage { whole, .. }) in messages.iter().zip(&stored) {
                         exchanges.spans.received(whole, &message.headers, now, self.clock.now());
                     }
                     break;
                 }
                 Err(StoreError::Full(reason)) => {
-                    let brake = running.flow.brake(None, ThrottleReason::Disk, reason, Duration::from_secs(1), now);
-                    if self.unless_over(stop, self.pause(brake)).await.is_none() {
-                        return Ok(Taken::NotNow);
+                    let refusal =
+                        running.flow.throttle(None, ThrottleReason::Disk, reason, Duration::from_secs(1), now);
+                    if self.unless_stopped(stop, self.pause(refusal)).await.is_none() {
+                        return Ok(StoreOutcome::NotNow);
                     }
                 }
-                Err(error) => return Err(Trouble::new("messages cannot be stored", error)),
+                Err(error) => return Err(SourceError::new("messages cannot be stored", error)),
             }
         }
         if !messages.is_empty() {
             self.count(messages.len(), since);
         }
-        Ok(Taken::Stored)
+        Ok(StoreOutcome::Stored)
     }
 
-    fn troubled(&self, trouble: &Trouble, failures: u32) {
+    fn report_error(&self, error: &SourceError, failures: u32) {
         let LocationKey { exchange, port, location } = &self.key;
-        tracing::warn!(%exchange, %port, %location, failures, reason = trouble.text, "a location is in trouble");
-        metrics::counter!("exchange_location_failures_total", &self.labels()).increment(1);
+        tracing::warn!(%exchange, %port, %location, failures, reason = error.text, "a location failed");
+        metrics::counter!("tocsin_exchange_location_failures_total", &self.labels()).increment(1);
     }
 }

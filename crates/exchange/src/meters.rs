@@ -1,19 +1,19 @@
-//! What is counted for every message. The handles are kept with the ports, so that counting costs no look-up.
+//! Metrics of ports. The handles are cached with the ports, so that counting needs no look-up.
 
 use std::collections::BTreeMap;
 
 use metrics::{Counter, Histogram};
 use tocsin_model::{exchange::Exchange, id::Name};
 
-/// What is counted at a receive port.
+/// Metrics of a receive port.
 pub(crate) struct ReceiveMeters {
-    /// Messages that are stored.
+    /// Stored messages.
     pub new: Counter,
-    /// Repetitions of them.
+    /// Duplicates.
     pub duplicate: Counter,
-    /// Requests that left before they were stored.
-    pub left_first: Counter,
-    /// How long requests waited for their reply.
+    /// Requests that were sent before their commit.
+    pub sent_before_commit: Counter,
+    /// Duration of requests until their reply.
     pub wait: Histogram,
 }
 
@@ -26,18 +26,18 @@ impl ReceiveMeters {
         let place = [("exchange", exchange.to_string()), ("port", port.to_string())];
         let received = |result: &str| {
             let [exchange, port] = place.clone();
-            metrics::counter!("exchange_received_total", &[exchange, port, ("result", result.to_owned())])
+            metrics::counter!("tocsin_exchange_received_total", &[exchange, port, ("result", result.to_owned())])
         };
         ReceiveMeters {
             new: received("new"),
             duplicate: received("duplicate"),
-            left_first: metrics::counter!("exchange_left_first_total", &place),
-            wait: metrics::histogram!("exchange_wait_seconds", &place),
+            sent_before_commit: metrics::counter!("tocsin_exchange_sent_before_commit_total", &place),
+            wait: metrics::histogram!("tocsin_exchange_request_duration_seconds", &place),
         }
     }
 }
 
-/// What is counted at a send port.
+/// Metrics of a send port.
 pub(crate) struct SendMeters {
     exchange: Name,
     port: Name,
@@ -49,7 +49,7 @@ impl SendMeters {
         SendMeters { exchange: exchange.clone(), port: port.clone(), done: sent(exchange, port, "done") }
     }
 
-    /// A leg was tried with this result.
+    /// Counts an attempt with this result.
     pub fn count(&self, result: &'static str) {
         match result {
             "done" => self.done.increment(1),
@@ -61,5 +61,5 @@ impl SendMeters {
 
 fn sent(exchange: &Name, port: &Name, result: &'static str) -> Counter {
     let labels = [("exchange", exchange.to_string()), ("port", port.to_string()), ("result", result.to_owned())];
-    metrics::counter!("exchange_sent_total", &labels)
+    metrics::counter!("tocsin_exchange_sent_total", &labels)
 }

@@ -1,4 +1,4 @@
-//! What operators do: definitions, the states of ports, and messages that are suspended.
+//! Operator actions: definitions, states of ports, and suspended messages.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -17,81 +17,82 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     spool::{
-        Acted, Head, HistoryEntry, Leg, LegState, MessageFilter, NewLeg, NewMessage, Reworked, SpoolCounts, Standing,
-        StoredExchange, StoredMessage,
+        AffectedCounts, Head, HistoryEntry, Leg, LegState, MessageFilter, MessageStatus, NewLeg, NewMessage,
+        ReprocessedMessage, SpoolCounts, StoredExchange, StoredMessage,
     },
 };
 
 use crate::{
-    Exchanges, Running, callers::Answer, compile::Compiled, flow::Flow, lane::Lane, later::Routed,
-    meters::ReceiveMeters, pipeline::Parcel, promote, receive::Worked, track::Tracks,
+    Exchanges, RunningExchange, compile::CompiledExchange, flow::Flow, meters::ReceiveMeters,
+    pipeline::PipelineMessage, promote, receive::PipelineOutput, reply_correlation::RoutingResult,
+    reply_waiters::ReplyNotice, send_queue::SendQueue, track::ActiveTracking,
 };
 
-/// Messages that one step of a bulk act looks at.
+/// Messages per step of a bulk action.
 const STEP: usize = 500;
 
-/// Why an operator's act was not done.
+/// Why an operator's action failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
-    /// There is no such thing.
+    /// The named object does not exist.
     #[error("{0} does not exist")]
     Missing(String),
-    /// This is wrong with the definition.
+    /// The definition is invalid.
     #[error("the definition has problems")]
     Invalid(Vec<Problem>),
-    /// Messages of the exchange are open: end them first, or let them finish.
+    /// The exchange has open messages: cancel them first, or let them finish.
     #[error("the exchange `{0}` has open messages")]
     InUse(Name),
-    /// The store does not answer.
+    /// The store is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A send port, as it is at this moment.
+/// Present state of a send port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortLoad {
     /// Its name.
     pub port: Name,
-    /// Whether it sends.
+    /// Its effective state.
     pub state: PortState,
-    /// Whether an operator has set that, against the definition.
+    /// Whether an operator's setting overrides the definition.
     pub is_set: bool,
-    /// Legs that are under way.
+    /// Legs in progress.
     pub under_way: u32,
-    /// Legs that are ready in memory. More may wait in the spool.
+    /// Ready legs in memory. More can wait in the spool.
     pub ready: usize,
     /// When its service window opens, if it is closed.
     pub opens_at: Option<Timestamp>,
 }
 
-/// Which messages: those of a filter that meet a predicate, too.
+/// Selection of messages by a filter and, optionally, a predicate.
 #[derive(Clone)]
-pub struct Choice {
+pub struct MessageSelection {
     filter: MessageFilter,
-    when: Option<(Arc<Running>, CompiledFilter)>,
+    when: Option<(Arc<RunningExchange>, CompiledFilter)>,
 }
 
-impl From<MessageFilter> for Choice {
-    fn from(filter: MessageFilter) -> Choice {
-        Choice { filter, when: None }
+impl From<MessageFilter> for MessageSelection {
+    fn from(filter: MessageFilter) -> MessageSelection {
+        MessageSelection { filter, when: None }
     }
 }
 
-impl Choice {
+impl MessageSelection {
     fn takes(&self, stored: &StoredMessage) -> bool {
         let Some((running, when)) = &self.when else { return true };
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
         let row = promote::row(&running.compiled, &stored.port, stored.kind, &stored.head, bytes);
-        // A predicate that cannot be answered for a message does not choose it.
+        // A predicate that cannot be evaluated does not select the message.
         when.holds(&row).unwrap_or(false)
     }
 }
 
 impl Exchanges {
-    /// The definitions that are stored, each with whether it runs.
+    /// The stored definitions, each with whether it runs.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn stored(&self) -> Result<Vec<(StoredExchange, bool)>, StoreError> {
         let stored = self.parts.spool.exchanges().await?;
         let runs =
@@ -99,14 +100,15 @@ impl Exchanges {
         Ok(stored.into_iter().map(|stored| (runs(&stored), stored)).map(|(runs, stored)| (stored, runs)).collect())
     }
 
-    /// Stores a definition and runs it from now on. What is under way goes on as it began; what waits takes the new way.
+    /// Stores a definition and activates it. Attempts in progress go on unchanged; waiting messages use the new
+    /// definition.
     ///
     /// # Errors
     /// Nothing was changed.
     pub async fn apply(self: &Arc<Self>, text: &str, author: &str) -> Result<StoredExchange, OperateError> {
         let compiled = self.compile(text).map_err(OperateError::Invalid)?;
         let (exchanges, text, author) = (self.clone(), text.to_owned(), author.to_owned());
-        self.to_the_end(async move {
+        self.run_to_completion(async move {
             let _one = exchanges.applying.lock().await;
             let (name, now) = (compiled.definition.name.clone(), exchanges.parts.clock.now());
             let stored = exchanges.parts.spool.put_exchange(name, text, author, now).await?;
@@ -116,39 +118,46 @@ impl Exchanges {
         .await
     }
 
-    /// Does something that must not stop in the middle when whoever asked for it is gone.
-    pub(crate) async fn to_the_end<T: Send + 'static>(&self, act: impl Future<Output = T> + Send + 'static) -> T {
+    /// Runs an action to completion even if the caller disconnects.
+    pub(crate) async fn run_to_completion<T: Send + 'static>(
+        &self,
+        act: impl Future<Output = T> + Send + 'static,
+    ) -> T {
         match self.tasks.spawn(act).await {
             Ok(done) => done,
             Err(broken) => std::panic::resume_unwind(broken.into_panic()),
         }
     }
 
-    /// Lets a definition take the place of the one before it.
-    pub(crate) async fn run(self: &Arc<Self>, compiled: Compiled, version: u32) -> Result<(), StoreError> {
+    /// Activates a definition in place of the previous one.
+    pub(crate) async fn run(self: &Arc<Self>, compiled: CompiledExchange, version: u32) -> Result<(), StoreError> {
         let name = compiled.definition.name.clone();
         let set: BTreeMap<Name, PortState> = self.set_ports(&name).await?;
         let before = self.find(&name);
-        let mut lanes = BTreeMap::new();
-        for (port, way) in &compiled.ways {
-            let state = set.get(port).copied().unwrap_or(way.definition.state);
-            let known = before.as_ref().and_then(|before| before.lanes.get(port).or(before.leaving.get(port)).cloned());
-            let lane = known.unwrap_or_else(|| {
-                Lane::new(name.clone(), port.clone(), way.clone(), PortState::Hold, Arc::downgrade(self))
+        let mut send_queues = BTreeMap::new();
+        for (port, send_port) in &compiled.send_ports {
+            let state = set.get(port).copied().unwrap_or(send_port.definition.state);
+            let known =
+                before.as_ref().and_then(|before| before.send_queues.get(port).or(before.leaving.get(port)).cloned());
+            let send_queue = known.unwrap_or_else(|| {
+                SendQueue::new(name.clone(), port.clone(), send_port.clone(), PortState::Hold, Arc::downgrade(self))
             });
-            lanes.insert(port.clone(), (lane, way.clone(), state));
+            send_queues.insert(port.clone(), (send_queue, send_port.clone(), state));
         }
         let flow = before.as_ref().map_or_else(|| Flow::new(name.clone()), |before| before.flow.clone());
         let rates = self.parts.spool.rates().await?;
         let leaving = before.iter().flat_map(|before| {
-            let still = before.leaving.iter().filter(|(_, lane)| lane.load().0 > 0);
-            before.lanes.iter().chain(still).filter(|(port, _)| !lanes.contains_key(*port))
+            let still = before.leaving.iter().filter(|(_, send_queue)| send_queue.load().0 > 0);
+            before.send_queues.iter().chain(still).filter(|(port, _)| !send_queues.contains_key(*port))
         });
-        let running = Arc::new(Running {
+        let running = Arc::new(RunningExchange {
             flow,
-            tracks: parking_lot::RwLock::new(Arc::new(Tracks::new(&compiled, &self.tracker.switches.read()))),
-            leaving: leaving.map(|(port, lane)| (port.clone(), lane.clone())).collect(),
-            lanes: lanes.iter().map(|(port, (lane, ..))| (port.clone(), lane.clone())).collect(),
+            tracks: parking_lot::RwLock::new(Arc::new(ActiveTracking::new(&compiled, &self.tracker.switches.read()))),
+            leaving: leaving.map(|(port, send_queue)| (port.clone(), send_queue.clone())).collect(),
+            send_queues: send_queues
+                .iter()
+                .map(|(port, (send_queue, ..))| (port.clone(), send_queue.clone()))
+                .collect(),
             meters: ReceiveMeters::of_all(&compiled.definition),
             compiled: Arc::new(compiled),
             version,
@@ -157,53 +166,54 @@ impl Exchanges {
         all.insert(name, running.clone());
         *self.running.write() = Arc::new(all);
         for set in rates.into_iter().filter(|set| set.exchange == running.compiled.definition.name) {
-            running.take_rate(set.side, set.port, Some(set.rate));
+            running.set_rate(set.side, set.port, Some(set.rate));
         }
         self.watch.wake();
-        self.gatherings.expect(self.parts.clock.now());
-        // Only now: what is sent looks for its exchange.
-        for (lane, way, state) in lanes.into_values() {
-            lane.change(way, state);
+        self.aggregation_alarm.expect(self.parts.clock.now());
+        // After the registration: an attempt looks its exchange up.
+        for (send_queue, send_port, state) in send_queues.into_values() {
+            send_queue.change(send_port, state);
         }
-        self.tasks.spawn(self.clone().catch_up(running.clone()));
+        self.tasks.spawn(self.clone().rebuild_index(running.clone()));
         self.locations.change(self, &running.compiled.definition).await;
-        running.leaving.values().for_each(|lane| lane.change(lane.way(), PortState::Off));
-        self.suspend_strays(&running).await;
+        running.leaving.values().for_each(|send_queue| send_queue.change(send_queue.send_port(), PortState::Off));
+        self.suspend_orphaned_legs(&running).await;
         Ok(())
     }
 
-    /// Suspends what waits for send ports that are not there any more. What is under way in them goes on.
-    async fn suspend_strays(&self, running: &Running) {
+    /// Suspends legs to removed send ports. Attempts in progress go on.
+    async fn suspend_orphaned_legs(&self, running: &RunningExchange) {
         let name = &running.compiled.definition.name;
-        let known: Arc<[Name]> = running.lanes.keys().cloned().collect();
-        let under_way = Arc::new(running.leaving.values().flat_map(|lane| lane.under_way()).collect());
+        let known: Arc<[Name]> = running.send_queues.keys().cloned().collect();
+        let under_way = Arc::new(running.leaving.values().flat_map(|send_queue| send_queue.under_way()).collect());
         loop {
             match self
                 .parts
                 .spool
-                .suspend_strays(name, known.clone(), Arc::clone(&under_way), STEP, self.parts.clock.now())
+                .suspend_orphaned_legs(name, known.clone(), Arc::clone(&under_way), STEP, self.parts.clock.now())
                 .await
             {
                 Ok(suspended) if suspended.is_empty() => return,
                 Ok(suspended) => {
                     let count = suspended.len();
                     tracing::warn!(exchange = %name, count, "messages to send ports that do not exist are suspended");
-                    suspended.into_iter().for_each(|id| self.callers.answer(id, Answer::None));
+                    suspended.into_iter().for_each(|id| self.reply_waiters.answer(id, ReplyNotice::None));
                 }
                 Err(error) => {
-                    return tracing::error!(exchange = %name, %error, "messages to former send ports still wait");
+                    return tracing::error!(exchange = %name, %error, "cannot suspend messages to removed send ports");
                 }
             }
         }
     }
 
-    /// Does so in all exchanges: some are tried again, or were routed before the definition changed, and stored after it.
-    pub(crate) async fn suspend_all_strays(&self) {
-        // Whoever applies a definition does it too.
+    /// Suspends orphaned legs of all exchanges: retries, and messages that were routed before a definition changed and
+    /// stored after it.
+    pub(crate) async fn suspend_all_orphaned_legs(&self) {
+        // Skipped while a definition is applied, which does the same.
         let Ok(_one) = self.applying.try_lock() else { return };
         let all = self.running.read().clone();
         for running in all.values() {
-            self.suspend_strays(running).await;
+            self.suspend_orphaned_legs(running).await;
         }
     }
 
@@ -218,15 +228,18 @@ impl Exchanges {
     /// There is none, or it has open messages.
     pub async fn remove(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
         let (exchanges, name) = (self.clone(), name.clone());
-        self.to_the_end(async move { exchanges.remove_whole(&name).await }).await
+        self.run_to_completion(async move { exchanges.remove_now(&name).await }).await
     }
 
-    async fn remove_whole(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
+    async fn remove_now(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
         let _one = self.applying.lock().await;
-        // Before it is looked at: what they take would be open.
+        // Stopped before the check, since they could add open messages.
         self.locations.stop(name).await;
-        let open =
-            MessageFilter { exchange: Some(name.clone()), standing: Some(Standing::Open), ..MessageFilter::default() };
+        let open = MessageFilter {
+            exchange: Some(name.clone()),
+            standing: Some(MessageStatus::Open),
+            ..MessageFilter::default()
+        };
         if !self.parts.spool.messages(open, None, 1).await?.is_empty() {
             if let Some(running) = self.find(name) {
                 self.locations.change(self, &running.compiled.definition).await;
@@ -236,7 +249,10 @@ impl Exchanges {
         let mut all = BTreeMap::clone(&self.running.read());
         if let Some(running) = all.remove(name) {
             *self.running.write() = Arc::new(all);
-            running.lanes.values().for_each(|lane| lane.change(lane.way(), PortState::Off));
+            running
+                .send_queues
+                .values()
+                .for_each(|send_queue| send_queue.change(send_queue.send_port(), PortState::Off));
         }
         let set: Vec<_> =
             self.tracker.switches.read().keys().filter(|(exchange, _)| exchange == name).cloned().collect();
@@ -257,15 +273,16 @@ impl Exchanges {
     pub async fn ports(&self, exchange: &Name) -> Result<Vec<PortLoad>, OperateError> {
         let running = self.running(exchange)?;
         let set = self.set_ports(exchange).await?;
-        let load = |(port, lane): (&Name, &Arc<Lane>)| {
-            let (under_way, ready) = lane.load();
-            let (state, opens_at) = (lane.state(), lane.opens_at(self.parts.clock.now()));
+        let load = |(port, send_queue): (&Name, &Arc<SendQueue>)| {
+            let (under_way, ready) = send_queue.load();
+            let (state, opens_at) = (send_queue.state(), send_queue.opens_at(self.parts.clock.now()));
             PortLoad { port: port.clone(), state, is_set: set.contains_key(port), under_way, ready, opens_at }
         };
-        Ok(running.lanes.iter().map(load).collect())
+        Ok(running.send_queues.iter().map(load).collect())
     }
 
-    /// Sets the state of a send port, for restarts and new definitions as well; `None`: as the definition says.
+    /// Sets the state of a send port; kept across restarts and new definitions. `None` restores the state of the
+    /// definition.
     ///
     /// # Errors
     /// There is no such port.
@@ -276,10 +293,10 @@ impl Exchanges {
         state: Option<PortState>,
     ) -> Result<(), OperateError> {
         let (exchanges, exchange, port) = (self.clone(), exchange.clone(), port.clone());
-        self.to_the_end(async move { exchanges.set_port_whole(&exchange, &port, state).await }).await
+        self.run_to_completion(async move { exchanges.set_port_now(&exchange, &port, state).await }).await
     }
 
-    async fn set_port_whole(
+    async fn set_port_now(
         self: &Arc<Self>,
         exchange: &Name,
         port: &Name,
@@ -287,31 +304,31 @@ impl Exchanges {
     ) -> Result<(), OperateError> {
         let running = self.running(exchange)?;
         let missing = || OperateError::Missing(format!("the send port `{port}` of `{exchange}`"));
-        let lane = running.lanes.get(port).ok_or_else(missing)?;
+        let send_queue = running.send_queues.get(port).ok_or_else(missing)?;
         self.parts.spool.set_port(exchange.clone(), port.clone(), state).await?;
-        let way = lane.way();
-        let state = state.unwrap_or(way.definition.state);
+        let send_port = send_queue.send_port();
+        let state = state.unwrap_or(send_port.definition.state);
         tracing::info!(%exchange, %port, %state, "the state of a send port was set");
-        lane.change(way, state);
+        send_queue.change(send_port, state);
         Ok(())
     }
 
-    pub(crate) fn running(&self, exchange: &Name) -> Result<Arc<Running>, OperateError> {
+    pub(crate) fn running(&self, exchange: &Name) -> Result<Arc<RunningExchange>, OperateError> {
         self.find(exchange).ok_or_else(|| OperateError::Missing(format!("the exchange `{exchange}`")))
     }
 
     /// A message without its body.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn message(&self, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
         self.parts.spool.message(id).await
     }
 
-    /// The history of a message, oldest first: attempts that failed, and what was done to it.
+    /// The history of a message, oldest first: failed attempts and operator actions.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn history(&self, id: MessageId) -> Result<Vec<HistoryEntry>, StoreError> {
         self.parts.spool.history(id).await
     }
@@ -319,7 +336,7 @@ impl Exchanges {
     /// The body of a message.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn body(&self, id: MessageId) -> Result<Option<Bytes>, StoreError> {
         self.parts.spool.body(id).await
     }
@@ -327,7 +344,7 @@ impl Exchanges {
     /// Some messages, newest first.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn messages(
         &self,
         filter: MessageFilter,
@@ -337,17 +354,17 @@ impl Exchanges {
         self.parts.spool.messages(filter, before, limit).await
     }
 
-    /// How much there is.
+    /// Counters of the spool.
     pub fn counts(&self) -> SpoolCounts {
         self.parts.spool.counts()
     }
 
-    /// What chooses messages.
+    /// Builds a selection of messages.
     ///
     /// # Errors
-    /// The predicate is wrong, or the exchange to whose properties it belongs is not named or does not run.
-    pub fn choice(&self, filter: MessageFilter, when: Option<&Filter>) -> Result<Choice, OperateError> {
-        let Some(when) = when else { return Ok(Choice { filter, when: None }) };
+    /// The predicate is invalid, or the exchange whose properties it uses is not given or does not run.
+    pub fn selection(&self, filter: MessageFilter, when: Option<&Filter>) -> Result<MessageSelection, OperateError> {
+        let Some(when) = when else { return Ok(MessageSelection { filter, when: None }) };
         let wrong = |message: &str| OperateError::Invalid(vec![Problem::at("when", message)]);
         let exchange =
             filter.exchange.as_ref().ok_or_else(|| wrong("goes with `exchange`, whose properties it asks"))?;
@@ -357,47 +374,51 @@ impl Exchanges {
             let here = |problem: Problem| Problem { path: "when".to_owned(), ..problem };
             OperateError::Invalid(problems.into_iter().map(here).collect())
         })?;
-        Ok(Choice { filter, when: Some((running, compiled)) })
+        Ok(MessageSelection { filter, when: Some((running, compiled)) })
     }
 
-    /// The next messages of a choice, newest first, and where the ones behind them begin; `None` at the end.
+    /// The next page of a selection, newest first, with the cursor behind it; `None` at the end.
     pub(crate) async fn step(
         &self,
-        choice: &Choice,
-        standing: Standing,
+        selection: &MessageSelection,
+        standing: MessageStatus,
         before: Option<MessageId>,
     ) -> Result<Option<(Vec<StoredMessage>, MessageId)>, StoreError> {
-        let filter = MessageFilter { standing: Some(standing), ..choice.filter.clone() };
+        let filter = MessageFilter { standing: Some(standing), ..selection.filter.clone() };
         let mut found = self.parts.spool.messages(filter, before, STEP).await?;
         let Some(last) = found.last().map(|last| last.id) else { return Ok(None) };
-        found.retain(|stored| choice.takes(stored));
+        found.retain(|stored| selection.takes(stored));
         Ok(Some((found, last)))
     }
 
-    /// Lets suspended messages go on: what no route led anywhere is routed anew, what failed is sent again with a fresh
-    /// schedule, whatever the state of its port.
+    /// Resumes suspended messages. Unroutable messages are routed again; failed legs are sent again with a fresh retry
+    /// schedule, whatever the state of their port.
     ///
     /// # Errors
-    /// The store does not answer; what was done before stays.
-    pub async fn resume(self: &Arc<Self>, choice: impl Into<Choice>, by: &str) -> Result<Acted, StoreError> {
-        let (exchanges, choice, by) = (self.clone(), choice.into(), by.to_owned());
-        self.to_the_end(async move {
-            let acted = exchanges.resume_all(&choice, &by).await;
-            // Also what was resumed before an error goes on.
-            exchanges.look();
+    /// The store is unavailable; earlier changes remain.
+    pub async fn resume(
+        self: &Arc<Self>,
+        selection: impl Into<MessageSelection>,
+        by: &str,
+    ) -> Result<AffectedCounts, StoreError> {
+        let (exchanges, selection, by) = (self.clone(), selection.into(), by.to_owned());
+        self.run_to_completion(async move {
+            let acted = exchanges.resume_all(&selection, &by).await;
+            // Messages that were resumed before an error are dispatched too.
+            exchanges.refill_all_queues();
             acted
         })
         .await
     }
 
-    async fn resume_all(&self, choice: &Choice, by: &str) -> Result<Acted, StoreError> {
-        let mut acted = Acted::default();
+    async fn resume_all(&self, selection: &MessageSelection, by: &str) -> Result<AffectedCounts, StoreError> {
+        let mut acted = AffectedCounts::default();
         let mut before = None;
-        while let Some((found, last)) = self.step(choice, Standing::Suspended, before).await? {
+        while let Some((found, last)) = self.step(selection, MessageStatus::Suspended, before).await? {
             before = Some(last);
             let now = self.parts.clock.now();
             for stored in found.iter().filter(|stored| stored.suspended.is_some()) {
-                let routed = self.route_anew(stored, by).await?;
+                let routed = self.reroute(stored, by).await?;
                 acted.messages += u64::from(routed > 0);
                 acted.legs += routed;
             }
@@ -405,11 +426,13 @@ impl Exchanges {
             for stored in found.iter().filter(|stored| stored.suspended.is_none()) {
                 let running = self.find(&stored.exchange);
                 let is_stray =
-                    |leg: &Leg| running.as_ref().is_some_and(|running| !running.lanes.contains_key(&leg.port));
+                    |leg: &Leg| running.as_ref().is_some_and(|running| !running.send_queues.contains_key(&leg.port));
                 let suspended = stored.legs.iter().filter(|leg| leg.state == LegState::Suspended);
                 let (strays, others): (Vec<&Leg>, Vec<&Leg>) = suspended.partition(|leg| is_stray(leg));
                 let routed = match &running {
-                    Some(running) if !strays.is_empty() => self.route_strays(running, stored, &strays, by).await?,
+                    Some(running) if !strays.is_empty() => {
+                        self.reroute_orphaned_legs(running, stored, &strays, by).await?
+                    }
                     _ => 0,
                 };
                 acted.messages += u64::from(routed > 0 && others.is_empty());
@@ -423,44 +446,44 @@ impl Exchanges {
         Ok(acted)
     }
 
-    /// Routes a message that went nowhere. Gives how many legs it has now.
-    async fn route_anew(&self, stored: &StoredMessage, by: &str) -> Result<u64, StoreError> {
+    /// Routes an unroutable message again. Returns the number of its legs.
+    async fn reroute(&self, stored: &StoredMessage, by: &str) -> Result<u64, StoreError> {
         let Some(running) = self.find(&stored.exchange) else { return Ok(0) };
         if stored.head.raw {
-            return self.rework(&running, stored, by).await;
+            return self.reprocess(&running, stored, by).await;
         }
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
         let (mut head, partition) = (stored.head.clone(), self.parts.spool.partition_of(stored.id));
-        let Routed { legs, answers } =
+        let RoutingResult { legs, answers } =
             self.route(&running, (&stored.port, stored.kind), &mut head, bytes, partition).await?;
         if answers.is_some() {
             let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
-            let reply = Reworked::One { head: Box::new(head), body, answers, legs };
-            return self.store_reworked(&running, stored, reply, by).await;
+            let reply = ReprocessedMessage::One { head: Box::new(head), body, answers, legs };
+            return self.store_reprocessed(&running, stored, reply, by).await;
         }
         let many = legs.as_ref().map_or(0, Vec::len) as u64;
-        self.parts.spool.route_anew(stored.id, legs, by, self.parts.clock.now()).await?;
+        self.parts.spool.reroute(stored.id, legs, by, self.parts.clock.now()).await?;
         Ok(many)
     }
 
-    /// Routes a message anew for its legs to send ports that are not there any more: to those that it did not have before.
-    /// Gives how many legs came of it.
-    async fn route_strays(
+    /// Replaces legs to removed send ports: routes the message again, to send ports that it did not have before.
+    /// Returns the number of new legs.
+    async fn reroute_orphaned_legs(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         stored: &StoredMessage,
         strays: &[&Leg],
         by: &str,
     ) -> Result<u64, StoreError> {
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
         let had = |port: &Name| stored.legs.iter().any(|leg| leg.port == *port && leg.state != LegState::Ended);
-        // Of a request that is over nobody wants another answer.
+        // A completed request needs no further reply.
         let is_over = stored.ending.is_some();
         let is_wanted = |leg: &NewLeg| !(had(&leg.port) || leg.replies && is_over);
         let legs = running.legs(&stored.port, stored.kind, &stored.head, bytes);
         let legs = legs.map(|legs| legs.into_iter().filter(is_wanted).collect::<Vec<NewLeg>>());
         let legs = match legs {
-            Ok(legs) if legs.is_empty() => Err("no route leads it to another".to_owned()),
+            Ok(legs) if legs.is_empty() => Err("no route leads it to another send port".to_owned()),
             legs => legs,
         };
         let port = &strays[0].port;
@@ -469,11 +492,11 @@ impl Exchanges {
         self.parts.spool.replace_legs(&stored.exchange, stored.id, strays, legs, by, self.parts.clock.now()).await
     }
 
-    /// Does the steps of its port again to a message that did not get to their end. Gives how many legs came of it.
-    async fn rework(&self, running: &Running, stored: &StoredMessage, by: &str) -> Result<u64, StoreError> {
+    /// Runs the receive pipeline again for a message that failed in it. Returns the number of new legs.
+    async fn reprocess(&self, running: &RunningExchange, stored: &StoredMessage, by: &str) -> Result<u64, StoreError> {
         let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
         let Head { content_type, headers, trace, .. } = stored.head.clone();
-        let raw = Parcel { content_type, headers, body: body.clone(), trace, ..Parcel::default() };
+        let raw = PipelineMessage { content_type, headers, body: body.clone(), trace, ..PipelineMessage::default() };
         let whole = NewMessage {
             id: stored.id,
             exchange: stored.exchange.clone(),
@@ -493,98 +516,112 @@ impl Exchanges {
             kept: running.compiled.definition.retention,
         };
         let reworked = match self.work(running, &whole, &raw).await {
-            Ok(Worked::One(head, body, Routed { legs, answers })) => {
-                Reworked::One { head: Box::new(head), body, answers, legs }
+            Ok(PipelineOutput::One(head, body, RoutingResult { legs, answers })) => {
+                ReprocessedMessage::One { head: Box::new(head), body, answers, legs }
             }
-            Ok(Worked::Parts(parts)) => Reworked::Parts(parts),
-            Ok(Worked::Gathered(head, body, gather)) => Reworked::Gathered { head: Box::new(head), body, gather },
-            Err(stuck) => Reworked::Stuck(stuck),
+            Ok(PipelineOutput::Parts(parts)) => ReprocessedMessage::Parts(parts),
+            Ok(PipelineOutput::Gathered(head, body, gather)) => {
+                ReprocessedMessage::Gathered { head: Box::new(head), body, gather }
+            }
+            Err(step_error) => ReprocessedMessage::Stuck(step_error),
         };
-        self.store_reworked(running, stored, reworked, by).await
+        self.store_reprocessed(running, stored, reworked, by).await
     }
 
-    /// Stores what a suspended message became, and tells those who wait for it. Gives how many legs came of it.
-    async fn store_reworked(
+    /// Stores the result of processing a suspended message again, and notifies callers. Returns the number of new legs.
+    async fn store_reprocessed(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         stored: &StoredMessage,
-        reworked: Reworked,
+        reworked: ReprocessedMessage,
         by: &str,
     ) -> Result<u64, StoreError> {
         let legs = match &reworked {
-            // The reply to a request goes to nobody but who waits for it.
-            Reworked::One { legs, answers, .. } => legs.as_ref().map_or(0, |legs| legs.len().max(answers.iter().len())),
-            Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len().max(part.settles.iter().len())).sum(),
-            // It goes on, if not to a send port yet.
-            Reworked::Gathered { .. } => 1,
-            Reworked::Stuck(_) => 0,
+            // The reply to a request has no legs; it goes to the waiting caller.
+            ReprocessedMessage::One { legs, answers, .. } => {
+                legs.as_ref().map_or(0, |legs| legs.len().max(answers.iter().len()))
+            }
+            ReprocessedMessage::Parts(parts) => {
+                parts.iter().map(|part| part.legs.len().max(part.settles.iter().len())).sum()
+            }
+            // It waits for aggregation, which counts as progress.
+            ReprocessedMessage::Gathered { .. } => 1,
+            ReprocessedMessage::Stuck(_) => 0,
         };
         match &reworked {
-            Reworked::One { head, .. } | Reworked::Gathered { head, .. } => {
-                self.let_be_found(running, stored.id, head, stored.accepted_at)
+            ReprocessedMessage::One { head, .. } | ReprocessedMessage::Gathered { head, .. } => {
+                self.index_properties(running, stored.id, head, stored.accepted_at)
             }
-            Reworked::Parts(parts) => {
-                parts.iter().for_each(|part| self.let_be_found(running, part.id, &part.head, part.accepted_at));
+            ReprocessedMessage::Parts(parts) => {
+                parts.iter().for_each(|part| self.index_properties(running, part.id, &part.head, part.accepted_at));
             }
-            Reworked::Stuck(_) => {}
+            ReprocessedMessage::Stuck(_) => {}
         }
         let answered: Vec<MessageId> = match &reworked {
-            Reworked::One { answers, .. } => answers.iter().map(|(request, _)| *request).collect(),
-            Reworked::Parts(parts) => {
+            ReprocessedMessage::One { answers, .. } => answers.iter().map(|(request, _)| *request).collect(),
+            ReprocessedMessage::Parts(parts) => {
                 parts.iter().filter(|part| part.settles.is_some()).filter_map(|part| part.answers).collect()
             }
-            Reworked::Gathered { .. } | Reworked::Stuck(_) => Vec::new(),
+            ReprocessedMessage::Gathered { .. } | ReprocessedMessage::Stuck(_) => Vec::new(),
         };
         let now = self.parts.clock.now();
         self.parts.spool.rework(&stored.exchange, stored.id, reworked, by, now).await?;
-        answered.into_iter().for_each(|request| self.callers.answer(request, Answer::None));
-        self.gatherings.expect(now);
+        answered.into_iter().for_each(|request| self.reply_waiters.answer(request, ReplyNotice::None));
+        self.aggregation_alarm.expect(now);
         Ok(legs as u64)
     }
 
-    /// Ends messages that are open or suspended: nothing more of them leaves.
+    /// Cancels open or suspended messages: nothing more of them is sent.
     ///
     /// # Errors
-    /// The store does not answer; what was done before stays.
-    pub async fn end(self: &Arc<Self>, choice: impl Into<Choice>, by: &str) -> Result<Acted, StoreError> {
-        let (exchanges, choice, by) = (self.clone(), choice.into(), by.to_owned());
-        self.to_the_end(async move {
-            let acted = exchanges.end_all(&choice, &by).await;
-            // Others of their keys may have waited for them.
-            exchanges.look();
+    /// The store is unavailable; earlier changes remain.
+    pub async fn end(
+        self: &Arc<Self>,
+        selection: impl Into<MessageSelection>,
+        by: &str,
+    ) -> Result<AffectedCounts, StoreError> {
+        let (exchanges, selection, by) = (self.clone(), selection.into(), by.to_owned());
+        self.run_to_completion(async move {
+            let acted = exchanges.end_all(&selection, &by).await;
+            // Later messages of their ordering keys may have waited for them.
+            exchanges.refill_all_queues();
             acted
         })
         .await
     }
 
-    async fn end_all(&self, choice: &Choice, by: &str) -> Result<Acted, StoreError> {
-        let standing = choice.filter.standing.unwrap_or(Standing::Suspended);
-        let mut acted = Acted::default();
+    async fn end_all(&self, selection: &MessageSelection, by: &str) -> Result<AffectedCounts, StoreError> {
+        let standing = selection.filter.standing.unwrap_or(MessageStatus::Suspended);
+        let mut acted = AffectedCounts::default();
         let mut before = None;
-        while let Some((found, last)) = self.step(choice, standing, before).await? {
+        while let Some((found, last)) = self.step(selection, standing, before).await? {
             before = Some(last);
             let ids: Vec<MessageId> = found.iter().map(|stored| stored.id).collect();
             let ended = self.parts.spool.end(ids.clone(), by, self.parts.clock.now()).await?;
             acted.messages += ended.messages;
             acted.legs += ended.legs;
-            self.forget(&ids);
-            ids.iter().for_each(|id| self.callers.answer(*id, Answer::None));
+            self.remove_cancelled(&ids);
+            ids.iter().for_each(|id| self.reply_waiters.answer(*id, ReplyNotice::None));
         }
         Ok(acted)
     }
 
-    /// Takes what ended out of the memory of all send ports.
-    fn forget(&self, ended: &[MessageId]) {
+    /// Removes cancelled messages from the memory of all send queues.
+    fn remove_cancelled(&self, ended: &[MessageId]) {
         let ended: HashSet<MessageId> = ended.iter().copied().collect();
         for running in self.running.read().values() {
-            running.lanes.values().chain(running.leaving.values()).for_each(|lane| lane.forget(&ended));
+            running
+                .send_queues
+                .values()
+                .chain(running.leaving.values())
+                .for_each(|send_queue| send_queue.remove_cancelled(&ended));
         }
     }
 
-    /// Lets all send ports look into the spool.
-    fn look(&self) {
+    /// Makes all send queues read the spool.
+    fn refill_all_queues(&self) {
         for running in self.running.read().values() {
-            running.lanes.values().for_each(Lane::look);
+            running.send_queues.values().for_each(SendQueue::refill_from_spool);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What is done to messages at a port, step by step. A step that fails says which it is and why; the message is suspended
-//! with that.
+//! Pipelines: the steps that a port applies to messages. The reason of a failed step names the step; the message is
+//! suspended with it.
 
 use std::{
     borrow::Cow,
@@ -13,7 +13,8 @@ use tocsin_delivery::{Clock, http::sign::Signer, process::change::Changer, progr
 use tocsin_model::{
     charset::{self, Syntax},
     exchange::{
-        Assembled, Exchange, Pipeline as Definition, Place, Property, Split, Step, TransformLanguage, Validation,
+        Assembled, Exchange, Pipeline as Definition, Property, PropertyLocation, Split, Step, TransformLanguage,
+        Validation,
     },
     id::Name,
     problem::Problem,
@@ -21,11 +22,11 @@ use tocsin_model::{
     value::Value,
 };
 
-pub(crate) mod assemble; // several messages become one
-mod compression; // bodies are packed and unpacked
-mod split; // one message becomes several
-mod transform; // a body becomes another
-mod validate; // a body is compared with its schema
+pub(crate) mod assemble; // combines several messages into one
+mod compression; // compresses and decompresses bodies
+mod split; // splits a message into several
+mod transform; // transforms a body
+mod validate; // validates a body against its schema
 
 use crate::{groups::Workers, promote};
 use assemble::Assembler;
@@ -34,62 +35,62 @@ use split::Splitter;
 use transform::Transformer;
 use validate::Schema;
 
-/// Time for all stylesheets and XML Schemas of a definition.
+/// Time limit for compiling all stylesheets and XML Schemas of a definition.
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(30);
-/// Most bytes of all that a message becomes, at any step.
+/// Maximum total bytes that a message may produce at any step.
 const BYTES_MAX: usize = 128 << 20;
-/// Most bytes of what a far side may be told of a failure.
+/// Maximum characters of the reason of a failed step.
 const REASON_CHARS_MAX: usize = 500;
 
-/// A message on its way through steps.
+/// A message between pipeline steps.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Parcel {
+pub(crate) struct PipelineMessage {
     pub content_type: String,
-    /// Names in lower case.
+    /// Headers, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// What steps have promoted so far.
+    /// Properties that steps have promoted.
     pub properties: Vec<(Name, Value)>,
     pub body: Bytes,
-    /// When its body was signed, in seconds since 1970, and the signature.
+    /// The time of the signature, in seconds since 1970, and the signature of the body.
     pub signed: Option<(i64, String)>,
-    /// Where it stands in a trace. No step changes that.
+    /// Its trace context, which no step changes.
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// The steps of a port, ready to be gone through.
+/// The compiled pipeline of a port.
 pub(crate) struct Pipeline {
-    steps: Vec<Ready>,
-    /// Whether one message may become several.
+    steps: Vec<CompiledStep>,
+    /// Whether a step splits messages.
     pub splits: bool,
-    /// What makes one of several, if anything does.
+    /// The aggregation step, if any.
     pub assembler: Option<Arc<Assembler>>,
 }
 
-/// A step, ready to be done.
-enum Ready {
+/// A compiled step.
+enum CompiledStep {
     Decompress(Unpack),
     Compress(tocsin_model::exchange::Compression),
     Split(Splitter),
     Validate(Schema),
     Assemble(Arc<Assembler>),
-    Promote(Vec<(Property, Place)>),
+    Promote(Vec<(Property, PropertyLocation)>),
     Transform(Transformer),
     Sign(Signer),
     Run(Changer),
 }
 
-/// Why a message came no further.
+/// Failure of a pipeline step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stuck {
-    /// The step, from 1.
+pub(crate) struct StepError {
+    /// The number of the step, from 1.
     step: usize,
     word: &'static str,
-    /// Which of its parts, from 1, if it had become several.
+    /// The number of the part, from 1, if the message was split.
     part: Option<usize>,
     why: String,
 }
 
-impl fmt::Display for Stuck {
+impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {} of the pipeline (`{}`)", self.step, self.word)?;
         if let Some(part) = self.part {
@@ -99,17 +100,21 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// What steps are made with.
-pub(crate) struct Tools<'a> {
+/// Context for compiling steps.
+pub(crate) struct CompileContext<'a> {
     pub exchange: &'a Exchange,
     pub programs: &'a Programs,
     pub clock: &'a Arc<dyn Clock>,
-    /// The beginning of compiling.
+    /// The start of compiling.
     pub begun: Instant,
 }
 
-/// Steps that are made ready, and what is wrong with them.
-pub(crate) fn compile(given: &Definition, path: &str, tools: &Tools<'_>) -> Result<Arc<Pipeline>, Vec<Problem>> {
+/// Compiles the steps of a pipeline.
+pub(crate) fn compile(
+    given: &Definition,
+    path: &str,
+    tools: &CompileContext<'_>,
+) -> Result<Arc<Pipeline>, Vec<Problem>> {
     let (mut steps, mut problems) = (Vec::new(), Vec::new());
     for (at, step) in given.0.iter().enumerate() {
         let path = format!("{path}[{at}].{}", step.word());
@@ -120,16 +125,16 @@ pub(crate) fn compile(given: &Definition, path: &str, tools: &Tools<'_>) -> Resu
     }
     let splits = given.0.iter().any(|step| matches!(step, Step::Split { .. }));
     let assembler = steps.iter().find_map(|step| match step {
-        Ready::Assemble(assembler) => Some(assembler.clone()),
+        CompiledStep::Assemble(assembler) => Some(assembler.clone()),
         _ => None,
     });
     if problems.is_empty() { Ok(Arc::new(Pipeline { steps, splits, assembler })) } else { Err(problems) }
 }
 
-fn ready(step: &Step, path: &str, tools: &Tools<'_>) -> Result<Ready, Vec<Problem>> {
+fn ready(step: &Step, path: &str, tools: &CompileContext<'_>) -> Result<CompiledStep, Vec<Problem>> {
     let is_xml =
         matches!(step, Step::Validate(Validation::Xml(_)) | Step::Transform { language: TransformLanguage::Xslt, .. });
-    // Each may take two seconds until it is stopped, and a definition has room for hundreds.
+    // Each can take two seconds before it is cancelled, and a definition can contain hundreds.
     if is_xml && tools.begun.elapsed() > COMPILE_TIME_MAX {
         let message = format!("the steps before took longer than {} s to compile", COMPILE_TIME_MAX.as_secs());
         return Err(vec![Problem::at(path, message).hint("correct those first")]);
@@ -140,119 +145,127 @@ fn ready(step: &Step, path: &str, tools: &Tools<'_>) -> Result<Ready, Vec<Proble
     };
     Ok(match step {
         Step::Decompress { compression, bytes_max } => {
-            Ready::Decompress(Unpack { compression: *compression, bytes_max: *bytes_max as usize })
+            CompiledStep::Decompress(Unpack { compression: *compression, bytes_max: *bytes_max as usize })
         }
-        Step::Compress(compression) => Ready::Compress(*compression),
+        Step::Compress(compression) => CompiledStep::Compress(*compression),
         Step::Split { into, most, may_be_empty } => {
-            Ready::Split(Splitter { into: into.clone(), most: *most as usize, may_be_empty: *may_be_empty })
+            CompiledStep::Split(Splitter { into: into.clone(), most: *most as usize, may_be_empty: *may_be_empty })
         }
-        Step::Validate(schema) => Ready::Validate(Schema::compile(schema).map_err(within)?),
+        Step::Validate(schema) => CompiledStep::Validate(Schema::compile(schema).map_err(within)?),
         Step::Assemble(assembly) => {
             let compiled = Assembler::compile(assembly, &tools.exchange.fields());
-            Ready::Assemble(Arc::new(
+            CompiledStep::Assemble(Arc::new(
                 compiled.map_err(|problems| problems.into_iter().flat_map(within).collect::<Vec<_>>())?,
             ))
         }
         Step::Promote(places) => {
             let property = |name: &Name| tools.exchange.properties.iter().find(|known| known.name == *name).cloned();
             let known = places.iter().filter_map(|(name, place)| Some((property(name)?, place.clone())));
-            Ready::Promote(known.collect())
+            CompiledStep::Promote(known.collect())
         }
         Step::Transform { language, text, content_type } => {
-            Ready::Transform(Transformer::compile(*language, text, content_type).map_err(within)?)
+            CompiledStep::Transform(Transformer::compile(*language, text, content_type).map_err(within)?)
         }
-        Step::Sign { secret } => Ready::Sign(Signer::new(secret).map_err(|text| {
+        Step::Sign { secret } => CompiledStep::Sign(Signer::new(secret).map_err(|text| {
             let hint = "make one with `echo whsec_$(openssl rand -base64 32)` and take it from the environment";
             within(Problem::at("secret", text).hint(hint))
         })?),
         Step::Run { command, environment, timeout } => {
             let name = &tools.exchange.name;
-            Ready::Run(Changer::open(name, command, environment, *timeout, tools.programs, path)?)
+            CompiledStep::Run(Changer::open(name, command, environment, *timeout, tools.programs, path)?)
         }
     })
 }
 
-impl Ready {
+impl CompiledStep {
     fn word(&self) -> &'static str {
         match self {
-            Ready::Decompress(_) => "decompress",
-            Ready::Compress(_) => "compress",
-            Ready::Split(_) => "split",
-            Ready::Validate(_) => "validate",
-            Ready::Assemble(_) => "assemble",
-            Ready::Promote(_) => "promote",
-            Ready::Transform(_) => "transform",
-            Ready::Sign(_) => "sign",
-            Ready::Run(_) => "run",
+            CompiledStep::Decompress(_) => "decompress",
+            CompiledStep::Compress(_) => "compress",
+            CompiledStep::Split(_) => "split",
+            CompiledStep::Validate(_) => "validate",
+            CompiledStep::Assemble(_) => "assemble",
+            CompiledStep::Promote(_) => "promote",
+            CompiledStep::Transform(_) => "transform",
+            CompiledStep::Sign(_) => "sign",
+            CompiledStep::Run(_) => "run",
         }
     }
 
-    /// Does it to one message. Never waits for anything.
-    fn work(&self, mut parcel: Parcel, context: &Context) -> Result<Vec<Parcel>, String> {
+    /// Applies the step to one message, without I/O.
+    fn work(&self, mut message: PipelineMessage, context: &Context) -> Result<Vec<PipelineMessage>, String> {
         match self {
-            Ready::Decompress(unpack) => unpack.apply(&mut parcel)?,
-            Ready::Compress(compression) => compression::pack(&mut parcel, *compression)?,
-            Ready::Split(splitter) => {
+            CompiledStep::Decompress(unpack) => unpack.apply(&mut message)?,
+            CompiledStep::Compress(compression) => compression::pack(&mut message, *compression)?,
+            CompiledStep::Split(splitter) => {
                 let syntax = match splitter.into {
                     Split::Json(_) => Syntax::Json,
                     Split::Lines => Syntax::Text,
                     Split::Xml(_) => Syntax::Xml,
                 };
-                return splitter.apply(&in_utf8(parcel, syntax)?);
+                return splitter.apply(&in_utf8(message, syntax)?);
             }
-            Ready::Validate(schema) => schema.check(&parcel)?,
-            Ready::Assemble(assembler) => {
+            CompiledStep::Validate(schema) => schema.check(&message)?,
+            CompiledStep::Assemble(assembler) => {
                 let syntax = match assembler.form() {
                     Assembled::Json => Syntax::Json,
                     Assembled::Lines => Syntax::Text,
                     Assembled::Xml(_) => Syntax::Xml,
                 };
-                parcel = in_utf8(parcel, syntax)?;
-                assembler.check(&parcel.body)?;
+                message = in_utf8(message, syntax)?;
+                assembler.check(&message.body)?;
             }
-            Ready::Promote(places) => promote::take(places, &mut parcel),
-            Ready::Transform(transformer) => transformer.apply(&mut parcel)?,
-            Ready::Sign(signer) => {
-                let signature = signer.sign(&context.id, context.seconds, &parcel.body);
-                parcel.signed = Some((context.seconds, signature));
+            CompiledStep::Promote(places) => promote::promote(places, &mut message),
+            CompiledStep::Transform(transformer) => transformer.apply(&mut message)?,
+            CompiledStep::Sign(signer) => {
+                let signature = signer.sign(&context.id, context.seconds, &message.body);
+                message.signed = Some((context.seconds, signature));
             }
-            Ready::Run(_) => unreachable!("programs are waited for"),
+            CompiledStep::Run(_) => unreachable!("programs run asynchronously"),
         }
-        Ok(vec![parcel])
+        Ok(vec![message])
     }
 }
 
-/// The body of a message as text, by its media type, its declaration or its byte-order mark.
-pub(crate) fn decoded_body(parcel: &Parcel, syntax: Syntax) -> Result<Cow<'_, str>, String> {
-    let charset = charset::of_media_type(&parcel.content_type);
-    charset::decode(&parcel.body, syntax, charset.as_deref()).map_err(|error| format!("the body {error}"))
+/// Decodes the body as text, by its media type, its declaration or its byte-order mark.
+pub(crate) fn decoded_body(message: &PipelineMessage, syntax: Syntax) -> Result<Cow<'_, str>, String> {
+    let charset = charset::of_media_type(&message.content_type);
+    let text =
+        charset::decode(&message.body, syntax, charset.as_deref()).map_err(|error| format!("the body {error}"))?;
+    match charset::not_of_xml(&text).filter(|_| matches!(syntax, Syntax::Xml)) {
+        None => Ok(text),
+        Some((_, character)) => Err(format!(
+            "the body is not XML: it has the character U+{:04X}, which XML 1.0 does not allow",
+            u32::from(character)
+        )),
+    }
 }
 
-/// A message whose body is UTF-8 without a byte-order mark, which its declaration and its media type name if they name an
-/// encoding. One that is so already is not copied.
-fn in_utf8(mut parcel: Parcel, syntax: Syntax) -> Result<Parcel, String> {
-    let body = match decoded_body(&parcel, syntax)? {
+/// Converts the body to UTF-8 without a byte-order mark, and updates the declaration and media type if they name an
+/// encoding. A body that is UTF-8 already is not copied.
+fn in_utf8(mut message: PipelineMessage, syntax: Syntax) -> Result<PipelineMessage, String> {
+    let body = match decoded_body(&message, syntax)? {
         Cow::Borrowed(text) => match syntax {
             Syntax::Xml => match charset::xml_for(text, "UTF-8") {
-                Cow::Borrowed(text) => parcel.body.slice_ref(text.as_bytes()),
+                Cow::Borrowed(text) => message.body.slice_ref(text.as_bytes()),
                 Cow::Owned(text) => Bytes::from(text),
             },
-            Syntax::Json | Syntax::Text => parcel.body.slice_ref(text.as_bytes()),
+            Syntax::Json | Syntax::Text => message.body.slice_ref(text.as_bytes()),
         },
         Cow::Owned(text) => match syntax {
             Syntax::Xml => Bytes::from(charset::xml_for(&text, "UTF-8").into_owned()),
             Syntax::Json | Syntax::Text => Bytes::from(text),
         },
     };
-    parcel.body = body;
-    let is_named = charset::of_media_type(&parcel.content_type);
+    message.body = body;
+    let is_named = charset::of_media_type(&message.content_type);
     if is_named.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
-        parcel.content_type = charset::with_charset(&parcel.content_type, "utf-8");
+        message.content_type = charset::with_charset(&message.content_type, "utf-8");
     }
-    Ok(parcel)
+    Ok(message)
 }
 
-/// Which message it is, and when.
+/// Message id and time for signatures.
 #[derive(Clone)]
 struct Context {
     id: Arc<str>,
@@ -260,76 +273,85 @@ struct Context {
 }
 
 impl Pipeline {
-    /// Whether nothing is done.
+    /// Whether there are no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Does all steps to a message; `id` is what signatures and programs know it by. `workers` bound how many messages are
-    /// at it at the same time.
+    /// Applies all steps to a message. `id` identifies it in signatures and programs; `workers` limits the concurrency.
     pub async fn apply(
         self: &Arc<Self>,
-        parcel: Parcel,
+        message: PipelineMessage,
         id: &str,
         clock: &Arc<dyn Clock>,
         workers: &Workers,
-    ) -> Result<Vec<Parcel>, Stuck> {
+    ) -> Result<Vec<PipelineMessage>, StepError> {
         if self.is_empty() {
-            return Ok(vec![parcel]);
+            return Ok(vec![message]);
         }
-        // Ports without steps are most, and their messages need not carry the room that steps take.
+        // Boxed: most ports have no steps, and their futures should not include this state.
         let done = Box::pin(async {
             let _worker = workers.enter().await;
             let context = Context { id: id.into(), seconds: clock.now().as_millis().div_euclid(1000) };
-            let (mut parcels, mut at) = (vec![parcel], 0);
+            let (mut messages, mut at) = (vec![message], 0);
             while let Some(step) = self.steps.get(at) {
-                if let Ready::Run(changer) = step {
-                    for part in 0..parcels.len() {
-                        let many = parcels.len();
-                        transform::run(changer, &mut parcels[part], id)
+                if let CompiledStep::Run(changer) = step {
+                    let (many, mut bytes) = (messages.len(), 0);
+                    for (part, message) in messages.iter_mut().enumerate() {
+                        transform::run(changer, message, id)
                             .await
-                            .map_err(|why| self.stuck(at, part, many, why))?;
+                            .map_err(|why| self.step_error(at, part, many, why))?;
+                        bytes += message.body.len();
+                        self.check_bytes(bytes, at)?;
                     }
                     at += 1;
                 } else {
                     let (pipeline, context) = (self.clone(), context.clone());
-                    let working = tokio::task::spawn_blocking(move || pipeline.work(parcels, at, &context));
-                    let broken = |_| self.stuck(at, 0, 1, "it broke; the log says more".to_owned());
-                    (parcels, at) = working.await.map_err(broken)??;
+                    let working = tokio::task::spawn_blocking(move || pipeline.work(messages, at, &context));
+                    let broken = |_| self.step_error(at, 0, 1, "the step panicked; see the log".to_owned());
+                    (messages, at) = working.await.map_err(broken)??;
                 }
-                self.check_bytes(&parcels, at)?;
             }
-            Ok(parcels)
+            Ok(messages)
         });
         done.await
     }
 
-    /// Does steps up to the next that waits. Gives what became of the messages, and which step is next.
-    fn work(&self, mut parcels: Vec<Parcel>, first: usize, context: &Context) -> Result<(Vec<Parcel>, usize), Stuck> {
+    /// Applies steps up to the next asynchronous one. Returns the messages and the index of the next step.
+    fn work(
+        &self,
+        mut messages: Vec<PipelineMessage>,
+        first: usize,
+        context: &Context,
+    ) -> Result<(Vec<PipelineMessage>, usize), StepError> {
         let mut at = first;
-        while let Some(step) = self.steps.get(at).filter(|step| !matches!(step, Ready::Run(_))) {
-            let (many, mut made) = (parcels.len(), Vec::with_capacity(parcels.len()));
-            for (part, parcel) in parcels.into_iter().enumerate() {
-                made.extend(step.work(parcel, context).map_err(|why| self.stuck(at, part, many, why))?);
+        while let Some(step) = self.steps.get(at).filter(|step| !matches!(step, CompiledStep::Run(_))) {
+            let (many, mut made) = (messages.len(), Vec::with_capacity(messages.len()));
+            let mut bytes = 0;
+            for (part, message) in messages.into_iter().enumerate() {
+                let became = step.work(message, context).map_err(|why| self.step_error(at, part, many, why))?;
+                // Checked after each part, since each of thousands of parts can grow.
+                bytes += became.iter().map(|message| message.body.len()).sum::<usize>();
+                self.check_bytes(bytes, at)?;
+                made.extend(became);
             }
-            parcels = made;
+            messages = made;
             at += 1;
-            self.check_bytes(&parcels, at)?;
         }
-        Ok((parcels, at))
+        Ok((messages, at))
     }
 
-    fn check_bytes(&self, parcels: &[Parcel], at: usize) -> Result<(), Stuck> {
-        let bytes: usize = parcels.iter().map(|parcel| parcel.body.len()).sum();
+    /// Fails if a step has produced more bytes than allowed.
+    fn check_bytes(&self, bytes: usize, at: usize) -> Result<(), StepError> {
         if bytes <= BYTES_MAX {
             return Ok(());
         }
-        let why = format!("it makes {bytes} bytes of the message, and {BYTES_MAX} are the most");
-        Err(self.stuck(at - 1, 0, 1, why))
+        let why = format!("it produces more than {BYTES_MAX} bytes, the maximum for a message");
+        Err(self.step_error(at, 0, 1, why))
     }
 
-    fn stuck(&self, at: usize, part: usize, many: usize, why: String) -> Stuck {
-        Stuck { step: at + 1, word: self.steps[at].word(), part: (many > 1).then_some(part + 1), why }
+    fn step_error(&self, at: usize, part: usize, many: usize, why: String) -> StepError {
+        StepError { step: at + 1, word: self.steps[at].word(), part: (many > 1).then_some(part + 1), why }
     }
 }
 

@@ -1,9 +1,9 @@
-//! Properties are taken out of a message: by their place in its body, of JSON or XML, or from a header.
+//! Property promotion: extracts properties from a JSON or XML body by path, or from a header.
 
 use tocsin_model::{
     charset::Syntax,
     exact_json,
-    exchange::{CONTEXT_FIELDS, JsonPath, MessageKind, Place, Property, Step, XmlPath},
+    exchange::{CONTEXT_FIELDS, JsonPath, MessageKind, Property, PropertyLocation, Step, XmlPath},
     field::{FieldType, Row},
     id::Name,
     media_type,
@@ -12,52 +12,52 @@ use tocsin_model::{
 use tocsin_store::spool::Head;
 
 use crate::{
-    compile::Compiled,
-    pipeline::{Parcel, decoded_body},
+    compile::CompiledExchange,
+    pipeline::{PipelineMessage, decoded_body},
 };
 
-mod xml; // values in a body of XML
+mod xml; // values at paths of an XML body
 
-/// Longest text of a property, in bytes; what is longer is none, so that heads stay small.
+/// Maximum text of a property, in bytes. Longer texts are ignored, so that heads stay small.
 const TEXT_BYTES_MAX: usize = 1_024;
-/// Most bytes of the headers that are kept of a message; further ones are left out.
+/// Maximum bytes of stored headers; further headers are dropped.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
-/// What is kept of a message beside its body. What steps have promoted holds; the rest is found in the body and the headers
-/// as they are now.
-pub(crate) fn head(compiled: &Compiled, parcel: &Parcel) -> Head {
+/// Builds the head: the part of a message that is stored beside its body. Properties that steps promoted have
+/// precedence; the others are extracted from the present body and headers.
+pub(crate) fn head(compiled: &CompiledExchange, message: &PipelineMessage) -> Head {
     let mut bytes = 0;
     let kept = |(name, value): &&(String, String)| {
         let wanted = compiled.headers_kept.binary_search(name).is_ok();
         bytes += if wanted { name.len() + value.len() } else { 0 };
         wanted && bytes <= HEADER_BYTES_MAX
     };
-    let headers: Vec<(String, String)> = parcel.headers.iter().filter(kept).cloned().collect();
+    let headers: Vec<(String, String)> = message.headers.iter().filter(kept).cloned().collect();
     let declared = &compiled.definition.properties;
     let promoted = |property: &Property| {
-        let (_, value) = parcel.properties.iter().find(|(name, _)| *name == property.name)?;
+        let (_, value) = message.properties.iter().find(|(name, _)| *name == property.name)?;
         accepted(property, value.clone())
     };
     let mut properties: Vec<(Name, Value)> =
         declared.iter().filter_map(|property| Some((property.name.clone(), promoted(property)?))).collect();
     let missing = declared.iter().filter(|property| !properties.iter().any(|(name, _)| *name == property.name));
-    let missing: Vec<(&Property, &Place)> = missing.map(|property| (property, &property.from)).collect();
-    properties.extend(find(&missing, parcel));
-    let (content_type, trace) = (parcel.content_type.clone(), parcel.trace.clone());
+    let missing: Vec<(&Property, &PropertyLocation)> = missing.map(|property| (property, &property.from)).collect();
+    properties.extend(find(&missing, message));
+    let (content_type, trace) = (message.content_type.clone(), message.trace.clone());
     Head { content_type, headers, properties, trace, ..Head::default() }
 }
 
-/// The properties of a message whose body an operator changed, from what it was and what it is.
+/// Promotes properties again after an operator changed the body.
 ///
-/// A property that the body before gave has the value that the body now gives at the same place, or none if it gives none. One
-/// that came from elsewhere, such as an envelope, the request that it answers or an operator, stays, unless the body now gives
-/// one where the definition looks for it. Places are those that steps of the receive port promote from, the last first, and then
-/// the one of the definition.
+/// A property whose value came from the old body gets the value at the same path of the new body, or none. A property
+/// from another origin (an envelope, the request, an operator) stays, unless the new body has a value at the path of
+/// the definition. Paths are tried in this order: those of the receive port's steps, last first, then that of the
+/// definition.
 pub(crate) fn promote_again(
-    compiled: &Compiled,
+    compiled: &CompiledExchange,
     port: &Name,
-    before: (&Head, &Parcel),
-    now: &Parcel,
+    before: (&Head, &PipelineMessage),
+    now: &PipelineMessage,
 ) -> Vec<(Name, Value)> {
     let (head, old) = before;
     let steps = compiled.definition.receive.get(port).map_or(&[][..], |port| &port.pipeline.0);
@@ -65,12 +65,14 @@ pub(crate) fn promote_again(
         Step::Promote(places) => Some(places),
         _ => None,
     });
-    let promoted: Vec<&(Name, Place)> = promoted.flatten().collect();
+    let promoted: Vec<&(Name, PropertyLocation)> = promoted.flatten().collect();
     let mut properties = Vec::new();
     for property in &compiled.definition.properties {
         let steps = promoted.iter().filter(|(name, _)| *name == property.name).map(|(_, place)| place);
-        let places: Vec<&Place> = steps.chain([&property.from]).collect();
-        let given = |parcel: &Parcel, place: &Place| find(&[(property, place)], parcel).pop().map(|(_, value)| value);
+        let places: Vec<&PropertyLocation> = steps.chain([&property.from]).collect();
+        let given = |message: &PipelineMessage, place: &PropertyLocation| {
+            find(&[(property, place)], message).pop().map(|(_, value)| value)
+        };
         let stored = head.properties.iter().find(|(name, _)| *name == property.name);
         let stored = stored.and_then(|(_, value)| property.kind.accept(value.clone()).ok());
         let origin =
@@ -85,50 +87,53 @@ pub(crate) fn promote_again(
     properties
 }
 
-/// Why no property can be found in the body of a message: its bytes are not of its encoding, or that is unknown. `None` if the
-/// definition looks for none there.
-pub(crate) fn unreadable(compiled: &Compiled, parcel: &Parcel) -> Option<String> {
-    let kind = &*parcel.content_type;
+/// The reason why the body cannot be read for properties: its bytes do not match its encoding, or the encoding is
+/// unknown. `None` if no property is defined on the body.
+pub(crate) fn unreadable(compiled: &CompiledExchange, message: &PipelineMessage) -> Option<String> {
+    let kind = &*message.content_type;
     let is_xml = kind.is_empty() || media_type::is_xml(kind);
     let syntax = if is_xml { Syntax::Xml } else { Syntax::Json };
     let looks_there = |property: &Property| match property.from {
-        Place::Xml(_) => is_xml,
-        Place::Json(_) => kind.is_empty() || media_type::is_json(kind) || media_type::is_json_lines(kind),
-        Place::Header(_) => false,
+        PropertyLocation::Xml(_) => is_xml,
+        PropertyLocation::Json(_) => kind.is_empty() || media_type::is_json(kind) || media_type::is_json_lines(kind),
+        PropertyLocation::Header(_) => false,
     };
     let is_looked_at = compiled.definition.properties.iter().any(looks_there);
-    decoded_body(parcel, syntax).err().filter(|_| is_looked_at)
+    decoded_body(message, syntax).err().filter(|_| is_looked_at)
 }
 
-/// Takes properties out of a message as it is now.
-pub(crate) fn take(places: &[(Property, Place)], parcel: &mut Parcel) {
-    let places: Vec<(&Property, &Place)> = places.iter().map(|(property, place)| (property, place)).collect();
-    for (name, value) in find(&places, parcel) {
-        parcel.properties.retain(|(known, _)| *known != name);
-        parcel.properties.push((name, value));
+/// Promotes properties from the present message.
+pub(crate) fn promote(places: &[(Property, PropertyLocation)], message: &mut PipelineMessage) {
+    let places: Vec<(&Property, &PropertyLocation)> =
+        places.iter().map(|(property, place)| (property, place)).collect();
+    for (name, value) in find(&places, message) {
+        message.properties.retain(|(known, _)| *known != name);
+        message.properties.push((name, value));
     }
 }
 
-fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
+fn find(places: &[(&Property, &PropertyLocation)], message: &PipelineMessage) -> Vec<(Name, Value)> {
     let json_paths: Vec<&JsonPath> = places.iter().filter_map(|(_, place)| json_path(place)).collect();
-    let kind = &*parcel.content_type;
+    let kind = &*message.content_type;
     let may_be_json = kind.is_empty() || media_type::is_json(kind) || media_type::is_json_lines(kind);
-    let may_be_json = may_be_json && !parcel.body.is_empty();
+    let may_be_json = may_be_json && !message.body.is_empty();
     let json = (!json_paths.is_empty() && may_be_json)
-        .then(|| find_json(&json_paths, decoded_body(parcel, Syntax::Json).ok()?.as_bytes()))
+        .then(|| find_json(&json_paths, decoded_body(message, Syntax::Json).ok()?.as_bytes()))
         .flatten();
     let mut json = json.unwrap_or_default().into_iter();
     let xml_paths: Vec<&XmlPath> = places.iter().filter_map(|(_, place)| xml_path(place)).collect();
     let may_be_xml = kind.is_empty() || media_type::is_xml(kind);
     let xml = (!xml_paths.is_empty() && may_be_xml)
-        .then(|| xml::find(&decoded_body(parcel, Syntax::Xml).ok()?, &xml_paths, TEXT_BYTES_MAX))
+        .then(|| xml::find(&decoded_body(message, Syntax::Xml).ok()?, &xml_paths, TEXT_BYTES_MAX))
         .flatten();
     let mut xml = xml.unwrap_or_default().into_iter();
     let found = places.iter().filter_map(|(property, place)| {
         let value = match place {
-            Place::Json(_) => Value::from(json.next()??),
-            Place::Xml(_) => from_text(&xml.next()??, property.kind),
-            Place::Header(name) => from_text(&parcel.headers.iter().find(|(known, _)| known == name)?.1, property.kind),
+            PropertyLocation::Json(_) => Value::from(json.next()??),
+            PropertyLocation::Xml(_) => from_text(&xml.next()??, property.kind),
+            PropertyLocation::Header(name) => {
+                from_text(&message.headers.iter().find(|(known, _)| known == name)?.1, property.kind)
+            }
         };
         Some((property.name.clone(), accepted(property, value)?))
     });
@@ -138,35 +143,35 @@ fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
 fn find_json(paths: &[&JsonPath], body: &[u8]) -> Option<Vec<Option<serde_json::Value>>> {
     match JsonPath::find_each(paths, body) {
         Ok(found) => Some(found),
-        // A number beyond a double keeps nothing else from being found.
+        // A number beyond the range of a double must not hide other values.
         Err(_) if exact_json::has_inexact_numbers(body) => JsonPath::find_each_exact(paths, body).ok(),
         Err(_) => None,
     }
 }
 
-fn json_path(place: &Place) -> Option<&JsonPath> {
+fn json_path(place: &PropertyLocation) -> Option<&JsonPath> {
     match place {
-        Place::Json(path) => Some(path),
-        Place::Xml(_) | Place::Header(_) => None,
+        PropertyLocation::Json(path) => Some(path),
+        PropertyLocation::Xml(_) | PropertyLocation::Header(_) => None,
     }
 }
 
-fn xml_path(place: &Place) -> Option<&XmlPath> {
+fn xml_path(place: &PropertyLocation) -> Option<&XmlPath> {
     match place {
-        Place::Xml(path) => Some(path),
-        Place::Json(_) | Place::Header(_) => None,
+        PropertyLocation::Xml(path) => Some(path),
+        PropertyLocation::Json(_) | PropertyLocation::Header(_) => None,
     }
 }
 
-/// The value of a property, if it may have it.
+/// The value in the property's type, if it is valid and short enough.
 fn accepted(property: &Property, value: Value) -> Option<Value> {
     let value = property.kind.accept(value).ok().filter(|value| !value.is_null())?;
     let is_short = !matches!(&value, Value::Text(text) if text.len() > TEXT_BYTES_MAX);
     is_short.then_some(value)
 }
 
-/// A header is text, and so is XML: a number, a truth value or an instant is read from it as XML Schema writes these, with
-/// white space collapsed: `007`, `+7`, `.5`, `1`. What cannot be read stays text, which is no value of another type.
+/// Parses a header or XML text as XML Schema writes values, with white space collapsed: `007`, `+7`, `.5`, `1`. Text
+/// that cannot be parsed stays text, which is no value of another type.
 fn from_text(text: &str, kind: FieldType) -> Value {
     let trimmed = text.trim_matches(|character| matches!(character, ' ' | '\t' | '\r' | '\n'));
     let read = match kind {
@@ -200,8 +205,8 @@ fn number(text: &str) -> Option<Value> {
     read.map(Value::Number)
 }
 
-/// An `xs:dateTime` with a zone, which is RFC 3339; or an `xs:date` with a zone, which is its first moment. One without a zone
-/// is no instant.
+/// An `xs:dateTime` with a zone (RFC 3339), or an `xs:date` with a zone, which means its first moment. Values without a
+/// zone are not instants.
 fn instant(text: &str) -> Value {
     let date = text.get(..10).filter(|date| date.bytes().filter(|byte| *byte == b'-').count() == 2);
     match (date, text.get(10..)) {
@@ -212,19 +217,19 @@ fn instant(text: &str) -> Value {
     }
 }
 
-/// What routes see: the context, then the properties.
-pub(crate) fn row(compiled: &Compiled, port: &Name, kind: MessageKind, head: &Head, bytes: usize) -> Row {
+/// The row that routes evaluate: the context fields, then the properties.
+pub(crate) fn row(compiled: &CompiledExchange, port: &Name, kind: MessageKind, head: &Head, bytes: usize) -> Row {
     let mut row = vec![Value::Null; compiled.fields.len()];
     row[0] = Value::from(port.as_str());
     row[1] = Value::from(kind.word());
-    // Types are equal in any case: predicates see them in lower case.
+    // Media types are case-insensitive; predicates get them in lower case.
     row[2] =
         if head.content_type.is_empty() { Value::Null } else { Value::from(&*media_type::normal(&head.content_type)) };
     row[3] = Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
     for (name, value) in &head.properties {
         if let Some(at) = compiled.fields.position(name.as_str()).filter(|at| *at >= CONTEXT_FIELDS.len()) {
             row[at] = match (value, compiled.fields.iter().as_slice()[at].kind) {
-                // A head that was stored has instants as texts.
+                // A stored head has instants as text.
                 (Value::Text(_), FieldType::Timestamp) => {
                     FieldType::Timestamp.accept(value.clone()).unwrap_or_default()
                 }
@@ -235,7 +240,7 @@ pub(crate) fn row(compiled: &Compiled, port: &Name, kind: MessageKind, head: &He
     row
 }
 
-/// The text of a property, as places in URLs and searches have it.
+/// The text of a property, for placeholders in URLs and for searches.
 pub(crate) fn text_of(head: &Head, name: &str) -> Option<String> {
     let (_, value) = head.properties.iter().find(|(known, _)| known.as_str() == name)?;
     Some(as_text(value))
@@ -249,7 +254,7 @@ pub(crate) fn as_text(value: &Value) -> String {
     }
 }
 
-/// What a reply does not say itself it has from its request, so that a route can lead it back.
+/// Copies properties that a reply lacks from its request, so that a route can return the reply.
 pub(crate) fn inherit(reply: &mut Head, request: &Head) {
     reply.hops = request.hops + 1;
     for (name, value) in &request.properties {

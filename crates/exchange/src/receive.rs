@@ -1,4 +1,4 @@
-//! A message comes through a receive port, is stored with its legs, and its caller waits for the reply.
+//! Receives a message through a receive port: stores it with its legs and waits for the reply.
 
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -13,65 +13,66 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     spool::{
-        Accepted, Beside, Ending, Gather, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, PartitionNumber,
-        StoredMessage, TakenMessage, WaitingLeg,
+        AggregationRule, Ending, Head, IdempotencyKey, Leg, LegState, MessageAcceptance, NewLeg, NewMessage,
+        PartitionAffinity, PartitionNumber, ReceivedMessage, StoredMessage, WaitingLeg,
     },
 };
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    Exchanges, Running,
-    callers::Answer,
+    Exchanges, RunningExchange,
+    after_commit::{CommitEvent, PendingMessage},
     flow::{self, InFlight},
-    follow::{Coming, Stored},
-    groups::Group,
-    lane::Lane,
-    later::Routed,
-    pipeline::Parcel,
-    promote, send,
-    track::Seen,
+    groups::WorkerGroup,
+    pipeline::PipelineMessage,
+    promote,
+    reply_correlation::RoutingResult,
+    reply_waiters::ReplyNotice,
+    send,
+    send_queue::SendQueue,
+    track::BodyCapture,
 };
 
-/// Longest idempotency key.
+/// Maximum length of an idempotency key.
 pub const KEY_BYTES_MAX: usize = 255;
 
-/// Most replies that follow each other, each routed like a message.
+/// Maximum chain of replies, each of which is routed like a message.
 const HOPS_MAX: u32 = 16;
 
-/// A message as it comes.
+/// A message as submitted.
 #[derive(Debug, Clone, Default)]
-pub struct Incoming {
-    /// The media type of the body; empty if it is not known.
+pub struct IncomingMessage {
+    /// The media type of the body; empty if unknown.
     pub content_type: String,
-    /// Its headers, names in lower case.
+    /// Headers, names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Bytes,
-    /// What makes a repetition known as such.
+    /// The idempotency key, by which a repetition is recognized.
     pub key: Option<String>,
-    /// The API key that sends it, which alone may ask for its reply; empty if it comes in another way.
+    /// The API key of the sender, the only one that may read the reply; empty for other ways of receipt.
     pub sender: Box<str>,
-    /// How long its caller would wait, at most.
+    /// Maximum time for which the caller waits for the reply.
     pub wait: Option<Duration>,
 }
 
-/// What a caller is told.
+/// Result of receiving a message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Received {
+pub struct ReceiveResult {
     /// The message.
     pub id: MessageId,
-    /// Whether its key came before, so that it is the message of then.
+    /// Whether the idempotency key was used before; `id` is then the earlier message.
     pub duplicate: bool,
-    /// What came of it so far.
-    pub course: Course,
+    /// The status of its reply.
+    pub reply_status: ReplyStatus,
 }
 
-/// What came of a message so far.
+/// Status of the reply to a message.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Course {
-    /// It is stored, and nobody waits for an answer.
+pub enum ReplyStatus {
+    /// The message is stored; no reply is expected.
     Stored,
-    /// It is answered.
+    /// The reply is stored.
     Replied {
         /// The reply.
         reply: MessageId,
@@ -80,52 +81,55 @@ pub enum Course {
         /// Its body.
         body: Bytes,
     },
-    /// Its reply is not there yet.
+    /// There is no reply yet.
     Pending,
-    /// It waits for an operator, for this reason. Resumed, it may be answered yet.
+    /// Suspended for this reason; it can still be answered after an operator resumes it.
     Suspended(String),
-    /// Nobody answered in time.
+    /// No reply came in time.
     Expired,
-    /// An operator ended it.
+    /// An operator cancelled it.
     Ended,
 }
 
-/// Why a message was not taken; nothing was stored.
+/// Why a message was refused; nothing was stored.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// There is no such exchange, or it has no such receive port.
+    /// The exchange or the receive port does not exist.
     #[error("{0} does not exist")]
     Missing(String),
-    /// The port takes nothing at present.
+    /// The receive port is disabled.
     #[error("the receive port `{0}` is switched off")]
     Disabled(Name),
-    /// It is not its time.
+    /// The service window of the port is closed.
     #[error("the receive port `{port}` opens at {opens_at}, by its service window")]
     Closed {
         /// The port.
         port: Name,
         /// When it opens.
         opens_at: Timestamp,
-        /// How long that is.
+        /// The time until then.
         opens_in: Duration,
     },
-    /// The body is larger than the port takes.
+    /// An operator closed the intake of the server.
+    #[error("messages are not accepted: {0}")]
+    IntakeClosed(String),
+    /// The body is larger than the port's limit.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
-    /// The key is not one.
+    /// The idempotency key is invalid.
     #[error("an idempotency key has 1 to 255 characters")]
     Key,
-    /// The key came before with another body, which became this message.
-    #[error("the idempotency key came before with another body, which became {0}")]
+    /// The idempotency key was used with another body, for this message.
+    #[error("the idempotency key was used before with another body, for message {0}")]
     KeyReused(MessageId),
-    /// A bound is reached: the same message may be taken later.
+    /// A limit is reached; the message can be sent again later.
     #[error("{reason}")]
     Full {
-        /// Why, as one word.
+        /// The reason as a code.
         code: ThrottleReason,
-        /// Why, in words.
+        /// The reason as text.
         reason: String,
-        /// When it may be taken.
+        /// Delay before a retry.
         retry_after: Duration,
     },
     /// The store does not answer.
@@ -133,40 +137,40 @@ pub enum ReceiveError {
     Store(StoreError),
 }
 
-/// A new message that is with the spool, and what is told to its sender when.
-struct Sent {
+/// A new message whose commit is pending, with what the response to its sender needs.
+struct SubmittedMessage {
     id: MessageId,
     mode: Mode,
-    /// When it came.
+    /// The time of receipt.
     since: Timestamp,
-    /// How long its sender waits for the reply.
+    /// Time for which the sender waits for the reply.
     wait: Duration,
-    /// Why it goes nowhere, if it does not.
+    /// The reason of suspension, if it is suspended.
     suspended: Option<String>,
-    /// What routes see of it, if they may be tracked.
+    /// The row that routes evaluate, if routes track.
     row: Option<Row>,
-    /// The reply, if there may be one.
-    answered: Option<oneshot::Receiver<Answer>>,
-    /// Whether it is stored.
-    accepted: oneshot::Receiver<Result<Accepted, StoreError>>,
+    /// Receives the reply, if one is expected.
+    answered: Option<oneshot::Receiver<ReplyNotice>>,
+    /// Receives the result of the commit.
+    accepted: oneshot::Receiver<Result<MessageAcceptance, StoreError>>,
     _in_flight: InFlight,
 }
 
-/// What the steps of a port made of a message.
-pub(crate) enum Worked {
-    /// A message, and where it goes, or why nowhere.
-    One(Head, Bytes, Routed),
-    /// Several, each with its legs.
+/// Result of the receive pipeline.
+pub(crate) enum PipelineOutput {
+    /// One message and its routing.
+    One(Head, Bytes, RoutingResult),
+    /// The parts of a split message, each with its legs.
     Parts(Vec<NewMessage>),
-    /// A message, and with which others it becomes one.
-    Gathered(Head, Bytes, Gather),
+    /// A message that waits for aggregation, with its aggregation rule.
+    Gathered(Head, Bytes, AggregationRule),
 }
 
-impl Running {
-    /// A receive port that takes messages.
+impl RunningExchange {
+    /// An enabled receive port.
     ///
     /// # Errors
-    /// There is none of this name, or it is switched off.
+    /// The port does not exist or is disabled.
     pub fn receive_port(&self, port: &Name) -> Result<&ReceivePort, ReceiveError> {
         let definition = &self.compiled.definition;
         let missing = || ReceiveError::Missing(format!("the receive port `{port}` of `{}`", definition.name));
@@ -174,7 +178,7 @@ impl Running {
         if found.enabled { Ok(found) } else { Err(ReceiveError::Disabled(port.clone())) }
     }
 
-    /// The legs of a message, or why it has none. A request needs one that brings an answer.
+    /// Routes a message to legs, or returns why it has none. A request needs a leg that replies.
     pub(crate) fn legs(
         &self,
         port: &Name,
@@ -183,14 +187,15 @@ impl Running {
         bytes: usize,
     ) -> Result<Vec<NewLeg>, String> {
         if head.hops > HOPS_MAX {
-            let hint = "its routes lead replies round; `message.kind != 'reply'` in a route keeps them out";
-            return Err(format!("{HOPS_MAX} replies came before it, each to the one before: {hint}"));
+            let hint = "its routes form a loop of replies; add `message.kind != 'reply'` to a route to exclude them";
+            return Err(format!("the chain of replies before it is longer than {HOPS_MAX}: {hint}"));
         }
         let row = promote::row(&self.compiled, port, kind, head, bytes);
-        let lanes = self.compiled.routes.targets(&row).into_iter().filter_map(|target| self.lanes.get(target));
-        let open = lanes.filter(|lane| lane.state() != PortState::Off);
-        let legs = open.map(|lane| lane.new_leg(head)).collect::<Result<Vec<NewLeg>, String>>()?;
-        let closed = |port: &Name| match self.lanes.get(port).map(|lane| lane.state()) {
+        let send_queues =
+            self.compiled.routes.targets(&row).into_iter().filter_map(|target| self.send_queues.get(target));
+        let open = send_queues.filter(|send_queue| send_queue.state() != PortState::Off);
+        let legs = open.map(|send_queue| send_queue.new_leg(head)).collect::<Result<Vec<NewLeg>, String>>()?;
+        let closed = |port: &Name| match self.send_queues.get(port).map(|send_queue| send_queue.state()) {
             Some(PortState::Off) => Some(format!("its send port `{port}` is off")),
             None => Some(format!("its send port `{port}` does not exist")),
             Some(PortState::Hold | PortState::Active) => {
@@ -213,26 +218,31 @@ impl Running {
 }
 
 impl Exchanges {
-    /// Takes a message through a receive port. When this returns it is stored, and so is whatever the caller is told.
+    /// Receives a message. When this returns, the message and any reply in the result are stored.
     ///
     /// # Errors
     /// Nothing was stored.
     pub async fn receive(
         self: &Arc<Self>,
-        running: &Arc<Running>,
+        running: &Arc<RunningExchange>,
         port: &Name,
-        incoming: Incoming,
-    ) -> Result<Received, ReceiveError> {
+        incoming: IncomingMessage,
+    ) -> Result<ReceiveResult, ReceiveError> {
         let sender = incoming.sender.clone();
         let again = incoming.key.clone().map(|key| (key, incoming.body.clone(), incoming.wait));
-        // What is at hand until a message is stored is large, and senders wait much longer behind that: it goes first.
-        let received = match Box::pin(self.send_in(running, port, incoming)).await {
-            Ok(sent) => self.told_of(running, port, sent).await,
+        // Boxed: the state before the commit is large, and callers wait much longer after it.
+        let received = match Box::pin(self.submit(running, port, incoming)).await {
+            Ok(sent) => self.await_result(running, port, sent).await,
             Err(refused) => Err(refused),
         };
         match (received, again) {
-            // Who asks for the second time takes no room, and what came of the first may be there.
-            (Err(refused @ (ReceiveError::Full { .. } | ReceiveError::Closed { .. })), Some((key, body, wait))) => {
+            // A repeated key consumes no capacity, and its result may be known.
+            (
+                Err(
+                    refused @ (ReceiveError::Full { .. } | ReceiveError::Closed { .. } | ReceiveError::IntakeClosed(_)),
+                ),
+                Some((key, body, wait)),
+            ) => {
                 let key = idempotency_key(key, &body);
                 let known = Box::pin(self.receive_known(running, port, &sender, key, wait)).await;
                 known.unwrap_or(Err(refused))
@@ -241,65 +251,66 @@ impl Exchanges {
         }
     }
 
-    /// What a message becomes whose key came before; `None`: it has not.
+    /// Looks up a message by its idempotency key; `None` if the key is new.
     async fn receive_known(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         port: &Name,
         sender: &str,
         key: IdempotencyKey,
         wait: Option<Duration>,
-    ) -> Option<Result<Received, ReceiveError>> {
+    ) -> Option<Result<ReceiveResult, ReceiveError>> {
         let definition = running.receive_port(port).ok()?;
         let wait = wait.map_or(definition.wait, |wait| wait.min(definition.wait));
         match self.parts.spool.known(&running.compiled.definition.name, port, sender, &key).await {
             Ok(None) => None,
-            Ok(Some(Accepted::Reused(known))) => Some(Err(ReceiveError::KeyReused(known))),
-            Ok(Some(Accepted::Known(known))) => {
+            Ok(Some(MessageAcceptance::Reused(known))) => Some(Err(ReceiveError::KeyReused(known))),
+            Ok(Some(MessageAcceptance::Known(known))) => {
                 Some(self.repeated(running, port, definition.mode, known, wait, None).await)
             }
-            Ok(Some(Accepted::New)) => unreachable!("it is looked up, not stored"),
+            Ok(Some(MessageAcceptance::New)) => unreachable!("it is looked up, not stored"),
             Err(error) => Some(Err(ReceiveError::Store(error))),
         }
     }
 
-    /// What the sender of a message that came before is told.
+    /// The response to a duplicate.
     async fn repeated(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         port: &Name,
         mode: Mode,
         known: MessageId,
         wait: Duration,
         row: Option<&Row>,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveResult, ReceiveError> {
         if let Some(meters) = running.meters.get(port) {
             meters.duplicate.increment(1);
         }
-        let course = match mode {
-            Mode::OneWay => Course::Stored,
+        let reply_status = match mode {
+            Mode::OneWay => ReplyStatus::Stored,
             Mode::Request => {
-                let course = self.wait_for(known, wait).await.map_err(ReceiveError::Store)?;
-                let course = course.unwrap_or(Course::Pending);
-                self.track_returned(running, port, known, row, &course);
-                course
+                let reply_status = self.wait_for(known, wait).await.map_err(ReceiveError::Store)?;
+                let reply_status = reply_status.unwrap_or(ReplyStatus::Pending);
+                self.track_returned(running, port, known, row, &reply_status);
+                reply_status
             }
         };
-        Ok(Received { id: known, duplicate: true, course })
+        Ok(ReceiveResult { id: known, duplicate: true, reply_status })
     }
 
-    /// Gives a new message to the spool.
-    async fn send_in(
+    /// Processes a new message and hands it to the spool.
+    async fn submit(
         self: &Arc<Self>,
-        running: &Arc<Running>,
+        running: &Arc<RunningExchange>,
         port: &Name,
-        incoming: Incoming,
-    ) -> Result<Sent, ReceiveError> {
+        incoming: IncomingMessage,
+    ) -> Result<SubmittedMessage, ReceiveError> {
         let definition = running.receive_port(port)?;
         check(definition, &incoming)?;
+        self.check_intake()?;
         let now = self.parts.clock.now();
         check_window(port, definition, now)?;
-        let in_flight = self.let_in(running, port, now)?;
+        let in_flight = self.admit(running, port, now)?;
         let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
         let tracks = running.tracks();
         let is_tracked = tracks.of_receive(port).is_some() || tracks.has_routes();
@@ -307,7 +318,7 @@ impl Exchanges {
         let headers = self.spans.0.is_on().then(|| incoming.headers.clone());
         let partition = self.partition_for(running, port, incoming.key.as_deref()).await;
         let partition = partition.map_err(ReceiveError::Store)?;
-        let taken = self.take_in(running, partition, (port, definition), incoming, now).await;
+        let taken = self.process_incoming(running, partition, (port, definition), incoming, now).await;
         let messages = std::iter::once(&taken.whole).chain(taken.parts.iter().flatten());
         let ports: BTreeSet<&Name> = messages.flat_map(|message| &message.legs).map(|leg| &leg.port).collect();
         self.check_queues(running, ports.into_iter(), now).map_err(flow::refuse)?;
@@ -319,15 +330,15 @@ impl Exchanges {
             promote::row(&running.compiled, port, *kind, head, body.len())
         });
         let waits = kind == MessageKind::Request && suspended.is_none();
-        // Before it is stored: the reply may be quicker than this task.
-        let answered = waits.then(|| self.callers.wait_for(id));
+        // Registered before the commit, since the reply can be faster than this task.
+        let answered = waits.then(|| self.reply_waiters.wait_for(id));
         let (sender, accepted) = oneshot::channel();
-        let first = self.leaves_first(running, definition, &taken, wait);
+        let first = self.send_before_commit(running, definition, &taken, wait);
         let parts = taken.parts.as_deref().unwrap_or(std::slice::from_ref(&taken.whole));
-        let announced = running.announce(if first.is_some() { &[] } else { parts });
-        let coming = Box::new(Coming {
+        let reservation = running.reserve_legs(if first.is_some() { &[] } else { parts });
+        let pending = Box::new(PendingMessage {
             exchanges: Arc::downgrade(self),
-            callers: self.callers.clone(),
+            reply_waiters: self.reply_waiters.clone(),
             running: running.clone(),
             port: port.clone(),
             taken: Arc::new(taken),
@@ -337,19 +348,19 @@ impl Exchanges {
             sender: Some(sender),
             is_new: false,
             lost: first.is_some().then(Arc::default),
-            _announced: announced,
+            _reservation: reservation,
             _under_way: self.tasks.token(),
         });
         match first {
-            Some((lane, leg)) => {
+            Some((send_queue, leg)) => {
                 if let Some(meters) = running.meters.get(port) {
-                    meters.left_first.increment(1);
+                    meters.sent_before_commit.increment(1);
                 }
-                self.tasks.spawn(send::send_first(self.clone(), lane, leg, coming));
+                self.tasks.spawn(send::send_first(self.clone(), send_queue, leg, pending));
             }
-            None => self.store(coming).await,
+            None => self.store(pending).await,
         }
-        Ok(Sent {
+        Ok(SubmittedMessage {
             id,
             mode: definition.mode,
             since: now,
@@ -362,97 +373,114 @@ impl Exchanges {
         })
     }
 
-    /// What the sender of a message is told that is with the spool.
-    async fn told_of(&self, running: &Running, port: &Name, sent: Sent) -> Result<Received, ReceiveError> {
-        let Sent { id, mode, since, wait, suspended, row, answered, accepted, _in_flight } = sent;
+    /// Waits for the commit and the reply of a message.
+    async fn await_result(
+        &self,
+        running: &RunningExchange,
+        port: &Name,
+        sent: SubmittedMessage,
+    ) -> Result<ReceiveResult, ReceiveError> {
+        let SubmittedMessage { id, mode, since, wait, suspended, row, answered, accepted, _in_flight } = sent;
         let (until, waits) = (Instant::now() + wait, answered.is_some());
         let replied = match answered {
             Some(answered) => tokio::time::timeout_at(until, answered).await.ok().and_then(Result::ok),
             None => None,
         };
         let replied = match replied {
-            Some(Answer::Reply(reply, head, body)) => Some(Course::Replied { reply, head, body }),
-            Some(Answer::None) | None => None,
+            Some(ReplyNotice::Reply(reply, head, body)) => Some(ReplyStatus::Replied { reply, head, body }),
+            Some(ReplyNotice::None) | None => None,
         };
-        // What was replied to is stored.
+        // A reply implies that the message is stored.
         let accepted = match &replied {
-            Some(_) => Accepted::New,
+            Some(_) => MessageAcceptance::New,
             None => {
                 let accepted = accepted.await.unwrap_or_else(|gone| Err(StoreError::unavailable(gone)));
                 accepted.map_err(|error| refused(error, running, since))?
             }
         };
         match accepted {
-            Accepted::New if waits => {
-                let course = match replied {
+            MessageAcceptance::New if waits => {
+                let reply_status = match replied {
                     Some(replied) => replied,
-                    // One of its send ports may have none, and another yet.
-                    None => Box::pin(self.course_without_reply(id, until)).await?,
+                    // One send port has no reply; another may still reply.
+                    None => Box::pin(self.status_without_reply(id, until)).await?,
                 };
-                self.track_returned(running, port, id, row.as_ref(), &course);
+                self.track_returned(running, port, id, row.as_ref(), &reply_status);
                 if let Some(meters) = running.meters.get(port) {
                     meters.wait.record(self.parts.clock.now().since(since));
                 }
-                Ok(Received { id, duplicate: false, course })
+                Ok(ReceiveResult { id, duplicate: false, reply_status })
             }
-            Accepted::New => {
-                Ok(Received { id, duplicate: false, course: suspended.map_or(Course::Stored, Course::Suspended) })
+            MessageAcceptance::New => Ok(ReceiveResult {
+                id,
+                duplicate: false,
+                reply_status: suspended.map_or(ReplyStatus::Stored, ReplyStatus::Suspended),
+            }),
+            MessageAcceptance::Known(known) => {
+                Box::pin(self.repeated(running, port, mode, known, wait, row.as_ref())).await
             }
-            Accepted::Known(known) => Box::pin(self.repeated(running, port, mode, known, wait, row.as_ref())).await,
-            Accepted::Reused(known) => Err(ReceiveError::KeyReused(known)),
+            MessageAcceptance::Reused(known) => Err(ReceiveError::KeyReused(known)),
         }
     }
 
-    /// The leg of a message that may leave before the message is stored, and its place is taken: somebody waits for the reply,
-    /// is promised nothing until then, and has no key by which to ask again.
-    fn leaves_first(
+    /// Reserves the leg of a message that may be sent before its commit ("dispatch before commit"). Conditions: the
+    /// port allows it, the message is a request with one replying leg, the caller waits for the reply, and there is no
+    /// idempotency key by which the caller could ask again.
+    fn send_before_commit(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         port: &ReceivePort,
-        taken: &TakenMessage,
+        taken: &ReceivedMessage,
         wait: Duration,
-    ) -> Option<(Arc<Lane>, Box<WaitingLeg>)> {
-        let TakenMessage { whole, parts: None, gather: None } = taken else { return None };
+    ) -> Option<(Arc<SendQueue>, Box<WaitingLeg>)> {
+        let ReceivedMessage { whole, parts: None, gather: None } = taken else { return None };
         let [leg] = &whole.legs[..] else { return None };
         let may = !port.store_first && whole.key.is_none() && !wait.is_zero() && leg.replies && leg.awaits.is_none();
         if !may
             || whole.kind != MessageKind::Request
             || self.parts.spool.room().is_err()
-            || !self.parts.spool.is_taken(whole.id)
+            || !self.parts.spool.is_reserved(whole.id)
         {
             return None;
         }
-        let lane = running.lanes.get(&leg.port)?;
-        lane.claim((whole.id, 0)).then(|| (lane.clone(), Box::new(waiting_leg(whole, 0, leg))))
+        let send_queue = running.send_queues.get(&leg.port)?;
+        send_queue.claim((whole.id, 0)).then(|| (send_queue.clone(), Box::new(waiting_leg(whole, 0, leg))))
     }
 
-    /// Gives a message to the spool. What follows does not wait for its sender.
-    pub(crate) async fn store(&self, coming: Box<Coming>) {
-        let (taken, stored) = (coming.taken.clone(), self.stored.clone());
-        let tell = move |accepted| {
-            // Nobody hears of it once the exchanges have stopped: the next start finds the message.
-            let _ = stored.send(Stored::Taken(coming, accepted));
+    /// Hands a message to the spool. The work after the commit does not depend on the sender.
+    pub(crate) async fn store(&self, pending: Box<PendingMessage>) {
+        let (taken, stored) = (pending.taken.clone(), self.stored.clone());
+        let notify = move |accepted| {
+            // The send fails after shutdown; the next start finds the message.
+            let _ = stored.send(CommitEvent::Accepted(pending, accepted));
         };
-        self.parts.spool.accept_then(taken, tell).await;
+        self.parts.spool.accept_then(taken, notify).await;
     }
 
-    /// Keeps the body of a reply that a caller gets, if it is tracked.
-    fn track_returned(&self, running: &Running, port: &Name, message: MessageId, row: Option<&Row>, course: &Course) {
-        if let Course::Replied { head, body, .. } = course {
+    /// Tracks the body of a reply that a caller gets.
+    fn track_returned(
+        &self,
+        running: &RunningExchange,
+        port: &Name,
+        message: MessageId,
+        row: Option<&Row>,
+        reply_status: &ReplyStatus,
+    ) {
+        if let ReplyStatus::Replied { head, body, .. } = reply_status {
             let (exchange, content_type) = (&running.compiled.definition.name, &*head.content_type);
             let point = TrackPoint::Returned;
-            let seen = Seen { exchange, message, point, port, attempt: None, content_type, body };
+            let seen = BodyCapture { exchange, message, point, port, attempt: None, content_type, body };
             self.track(running, &seen, row, self.parts.clock.now());
         }
     }
 
-    /// What came of a request whose caller asks for it by its address, as [`Exchanges::wait_for`] tells it.
+    /// The status of a request that its caller polls, as for [`Exchanges::wait_for`].
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn reply_to(&self, id: MessageId, wait: Duration) -> Result<Option<Course>, StoreError> {
-        let course = self.wait_for(id, wait).await?;
-        if let Some(replied @ Course::Replied { .. }) = &course
+    pub async fn reply_to(&self, id: MessageId, wait: Duration) -> Result<Option<ReplyStatus>, StoreError> {
+        let reply_status = self.wait_for(id, wait).await?;
+        if let Some(replied @ ReplyStatus::Replied { .. }) = &reply_status
             && let Some(request) = self.parts.spool.message(id).await?
             && let Some(running) = self.find(&request.exchange)
         {
@@ -460,133 +488,136 @@ impl Exchanges {
             let row = promote::row(&running.compiled, &request.port, request.kind, &request.head, bytes);
             self.track_returned(&running, &request.port, id, Some(&row), replied);
         }
-        Ok(course)
+        Ok(reply_status)
     }
 
-    /// What came of a request, waiting for up to `wait` while that is not known. `None` if there is no such message.
+    /// The reply status of a request; waits up to `wait` while it is pending. `None` if there is no such message.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn wait_for(&self, id: MessageId, wait: Duration) -> Result<Option<Course>, StoreError> {
-        let course = self.look_and_wait(id, Instant::now() + wait).await;
-        self.callers.forget(id);
-        course
+    pub async fn wait_for(&self, id: MessageId, wait: Duration) -> Result<Option<ReplyStatus>, StoreError> {
+        let reply_status = self.poll_status(id, Instant::now() + wait).await;
+        self.reply_waiters.forget(id);
+        reply_status
     }
 
-    async fn look_and_wait(&self, id: MessageId, until: Instant) -> Result<Option<Course>, StoreError> {
+    async fn poll_status(&self, id: MessageId, until: Instant) -> Result<Option<ReplyStatus>, StoreError> {
         loop {
-            // Waiting begins before looking: what comes between is not missed.
-            let answered = self.callers.wait_for(id);
-            let Some(course) = self.present_course(id).await? else { return Ok(None) };
-            if course != Course::Pending || until <= Instant::now() {
-                return Ok(Some(course));
+            // Registered before the read, so that no reply in between is missed.
+            let answered = self.reply_waiters.wait_for(id);
+            let Some(reply_status) = self.stored_status(id).await? else { return Ok(None) };
+            if reply_status != ReplyStatus::Pending || until <= Instant::now() {
+                return Ok(Some(reply_status));
             }
             match tokio::time::timeout_at(until, answered).await {
-                Ok(Ok(Answer::Reply(reply, head, body))) => return Ok(Some(Course::Replied { reply, head, body })),
-                // One of its send ports has none, and others may.
-                Ok(Ok(Answer::None)) => {}
-                _ => return self.present_course(id).await,
+                Ok(Ok(ReplyNotice::Reply(reply, head, body))) => {
+                    return Ok(Some(ReplyStatus::Replied { reply, head, body }));
+                }
+                // One send port has no reply; others may.
+                Ok(Ok(ReplyNotice::None)) => {}
+                _ => return self.stored_status(id).await,
             }
         }
     }
 
-    async fn present_course(&self, id: MessageId) -> Result<Option<Course>, StoreError> {
+    async fn stored_status(&self, id: MessageId) -> Result<Option<ReplyStatus>, StoreError> {
         match self.parts.spool.message(id).await? {
-            Some(stored) => Ok(Some(self.course(&stored).await?)),
+            Some(stored) => Ok(Some(self.reply_status(&stored).await?)),
             None => Ok(None),
         }
     }
 
-    /// What came of a request whose reply did not come in time.
-    async fn course_without_reply(&self, id: MessageId, until: Instant) -> Result<Course, ReceiveError> {
-        let course = self.look_and_wait(id, until).await.map_err(ReceiveError::Store);
-        self.callers.forget(id);
-        Ok(course?.unwrap_or(Course::Ended))
+    /// The status of a request whose reply did not come in time.
+    async fn status_without_reply(&self, id: MessageId, until: Instant) -> Result<ReplyStatus, ReceiveError> {
+        let reply_status = self.poll_status(id, until).await.map_err(ReceiveError::Store);
+        self.reply_waiters.forget(id);
+        Ok(reply_status?.unwrap_or(ReplyStatus::Ended))
     }
 
-    async fn course(&self, stored: &StoredMessage) -> Result<Course, StoreError> {
+    async fn reply_status(&self, stored: &StoredMessage) -> Result<ReplyStatus, StoreError> {
         if stored.kind != MessageKind::Request {
-            return Ok(Course::Stored);
+            return Ok(ReplyStatus::Stored);
         }
         if let (Some(Ending::Answered), Some(reply)) = (stored.ending, stored.reply)
             && let Some(found) = self.parts.spool.message(reply).await?
             && let Some(body) = self.parts.spool.body(reply).await?
         {
-            return Ok(Course::Replied { reply, head: found.head, body });
+            return Ok(ReplyStatus::Replied { reply, head: found.head, body });
         }
         let hopeful = |leg: &&Leg| leg.replies && matches!(leg.state, LegState::Waiting | LegState::Awaiting);
         let suspended = |leg: &&Leg| leg.replies && leg.state == LegState::Suspended;
         Ok(match (stored.ending, &stored.suspended) {
-            (Some(Ending::Expired), _) => Course::Expired,
-            (Some(_), _) => Course::Ended,
-            (None, Some(reason)) => Course::Suspended(reason.clone()),
+            (Some(Ending::Expired), _) => ReplyStatus::Expired,
+            (Some(_), _) => ReplyStatus::Ended,
+            (None, Some(reason)) => ReplyStatus::Suspended(reason.clone()),
             (None, None) => match stored.legs.iter().find(suspended) {
                 Some(leg) if !stored.legs.iter().any(|leg| hopeful(&leg)) => {
-                    Course::Suspended(format!("{}: {}", leg.port, leg.said.as_deref().unwrap_or_default()))
+                    ReplyStatus::Suspended(format!("{}: {}", leg.port, leg.said.as_deref().unwrap_or_default()))
                 }
-                _ => Course::Pending,
+                _ => ReplyStatus::Pending,
             },
         })
     }
 
-    /// Does the steps of the port to a message, and routes what comes of it.
-    pub(crate) async fn take_in(
+    /// Runs the receive pipeline on a message and routes the result.
+    pub(crate) async fn process_incoming(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         partition: PartitionNumber,
         (port, definition): (&Name, &ReceivePort),
-        incoming: Incoming,
+        incoming: IncomingMessage,
         now: Timestamp,
-    ) -> TakenMessage {
+    ) -> ReceivedMessage {
         let kind = match definition.mode {
             Mode::OneWay => MessageKind::OneWay,
             Mode::Request => MessageKind::Request,
         };
-        let Incoming { content_type, headers, body, key, sender, .. } = incoming;
+        let IncomingMessage { content_type, headers, body, key, sender, .. } = incoming;
         let whole = self.new_message(running, partition, port, kind, body.clone(), now);
-        let trace = self.spans.enter(&headers, whole.id);
-        let raw = Parcel { content_type, headers, body, trace, ..Parcel::default() };
+        let trace = self.spans.trace_of_received(&headers, whole.id);
+        let raw = PipelineMessage { content_type, headers, body, trace, ..PipelineMessage::default() };
         let key = key.map(|key| idempotency_key(key, &raw.body));
         let expires_at = (kind == MessageKind::Request).then(|| now + definition.expires_after);
         let whole = NewMessage { key, sender, expires_at, ..whole };
         match self.work(running, &whole, &raw).await {
-            Ok(Worked::One(head, body, routed)) => {
+            Ok(PipelineOutput::One(head, body, routed)) => {
                 let whole = NewMessage { head, body, ..whole }.answering(routed.answers).routed(routed.legs);
-                TakenMessage::from(whole)
+                ReceivedMessage::from(whole)
             }
-            Ok(Worked::Parts(parts)) => {
+            Ok(PipelineOutput::Parts(parts)) => {
                 let head = promote::head(&running.compiled, &raw);
-                TakenMessage { whole: NewMessage { head, ..whole }, parts: Some(parts), gather: None }
+                ReceivedMessage { whole: NewMessage { head, ..whole }, parts: Some(parts), gather: None }
             }
-            Ok(Worked::Gathered(head, body, gather)) => {
-                TakenMessage { whole: NewMessage { head, body, ..whole }, parts: None, gather: Some(gather) }
+            Ok(PipelineOutput::Gathered(head, body, gather)) => {
+                ReceivedMessage { whole: NewMessage { head, body, ..whole }, parts: None, gather: Some(gather) }
             }
-            Err(stuck) => as_it_came(running, whole, &raw, stuck),
+            Err(step_error) => suspended_as_received(running, whole, &raw, step_error),
         }
     }
 
-    /// The partition for a message that comes through a port: where it may meet others that it is to be one with, or itself.
+    /// Selects the partition for a message: that of related messages, if it can be correlated or aggregated with
+    /// others.
     pub(crate) async fn partition_for(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         port: &Name,
         key: Option<&str>,
     ) -> Result<PartitionNumber, StoreError> {
         let gathers = running.compiled.receive.get(port).is_some_and(|pipeline| pipeline.assembler.is_some());
-        let together = &running.compiled.together;
+        let colocated_ports = &running.compiled.colocated_ports;
         let beside = match key {
-            _ if !together.is_empty() => Beside::Ports(together),
-            _ if gathers => Beside::Port,
-            Some(key) => Beside::Key(key),
-            None => Beside::Nothing,
+            _ if !colocated_ports.is_empty() => PartitionAffinity::Ports(colocated_ports),
+            _ if gathers => PartitionAffinity::Port,
+            Some(key) => PartitionAffinity::Key(key),
+            None => PartitionAffinity::Nothing,
         };
         self.parts.spool.partition_for(&running.compiled.definition.name, port, beside).await
     }
 
-    /// A message that comes now, before anything is known of it but its body.
+    /// A new message with its body, before pipeline and routing.
     pub(crate) fn new_message(
         &self,
-        running: &Running,
+        running: &RunningExchange,
         partition: PartitionNumber,
         port: &Name,
         kind: MessageKind,
@@ -613,81 +644,93 @@ impl Exchanges {
         }
     }
 
-    /// What the steps of its port make of a message, with its legs; or which step failed, and why.
-    pub(crate) async fn work(&self, running: &Running, whole: &NewMessage, raw: &Parcel) -> Result<Worked, String> {
+    /// Runs the receive pipeline and routes the result, or returns which step failed and why.
+    pub(crate) async fn work(
+        &self,
+        running: &RunningExchange,
+        whole: &NewMessage,
+        raw: &PipelineMessage,
+    ) -> Result<PipelineOutput, String> {
         let gone =
             || format!("the receive port `{}`, whose steps it has not passed, does not exist any more", whole.port);
         let pipeline = running.compiled.receive.get(&whole.port).ok_or_else(gone)?;
-        let mut parcels = match pipeline.is_empty() {
+        let mut messages = match pipeline.is_empty() {
             true => vec![Cow::Borrowed(raw)],
             false => {
-                let (id, workers) = (whole.id.to_string(), self.groups.of(Group::Receive));
+                let (id, workers) = (whole.id.to_string(), self.groups.of(WorkerGroup::Receive));
                 let worked = pipeline.apply(raw.clone(), &id, &self.parts.clock, workers).await;
-                let parcels = worked.map_err(|stuck| {
+                let messages = worked.map_err(|step_error| {
                     let (exchange, port) = (running.name(), whole.port.to_string());
-                    metrics::counter!("exchange_stuck_total", "exchange" => exchange, "port" => port).increment(1);
-                    stuck.to_string()
+                    metrics::counter!("tocsin_exchange_step_failures_total", "exchange" => exchange, "port" => port)
+                        .increment(1);
+                    step_error.to_string()
                 })?;
-                parcels.into_iter().map(Cow::Owned).collect()
+                messages.into_iter().map(Cow::Owned).collect()
             }
         };
-        let _worker = self.groups.of(Group::Route).enter().await;
+        let _worker = self.groups.of(WorkerGroup::Route).enter().await;
         if let Some(assembler) = &pipeline.assembler {
-            let parcel = parcels.pop().expect("nothing is split before messages are gathered");
-            let head = promote::head(&running.compiled, &parcel);
-            let row = promote::row(&running.compiled, &whole.port, whole.kind, &head, parcel.body.len());
+            let message = messages.pop().expect("a pipeline does not split before it aggregates");
+            let head = promote::head(&running.compiled, &message);
+            let row = promote::row(&running.compiled, &whole.port, whole.kind, &head, message.body.len());
             let gather = assembler.gather(&head, &row);
-            return Ok(Worked::Gathered(head, parcel.body.clone(), gather));
+            return Ok(PipelineOutput::Gathered(head, message.body.clone(), gather));
         }
         let partition = self.parts.spool.partition_of(whole.id);
-        let finish = async |parcel: Cow<'_, Parcel>| {
-            let mut head = promote::head(&running.compiled, &parcel);
+        let finish = async |message: Cow<'_, PipelineMessage>| {
+            let mut head = promote::head(&running.compiled, &message);
             let through = (&whole.port, whole.kind);
-            let routed = self.route(running, through, &mut head, parcel.body.len(), partition).await;
-            // Resumed, it is routed when the store answers.
-            let unknown =
-                |error| Routed { legs: Err(format!("what waits for it cannot be read: {error}")), answers: None };
+            let routed = self.route(running, through, &mut head, message.body.len(), partition).await;
+            // If it is resumed, it is routed again.
+            let unknown = |error| RoutingResult {
+                legs: Err(format!("the waiting requests cannot be read: {error}")),
+                answers: None,
+            };
             let mut routed = routed.unwrap_or_else(unknown);
-            if let (Err(reason), Some(unread)) = (&mut routed.legs, promote::unreadable(&running.compiled, &parcel)) {
+            if let (Err(reason), Some(unread)) = (&mut routed.legs, promote::unreadable(&running.compiled, &message)) {
                 *reason = format!("its properties cannot be read: {unread}; {reason}");
             }
-            (head, parcel.body.clone(), routed)
+            (head, message.body.clone(), routed)
         };
         if !pipeline.splits {
-            let (head, body, routed) = finish(parcels.pop().expect("one stays one unless it is split")).await;
-            return Ok(Worked::One(head, body, routed));
+            let (head, body, routed) = finish(messages.pop().expect("only a split makes several messages")).await;
+            return Ok(PipelineOutput::One(head, body, routed));
         }
-        let mut parts = Vec::with_capacity(parcels.len());
-        for parcel in parcels {
-            let (head, body, routed) = finish(parcel).await;
+        let mut parts = Vec::with_capacity(messages.len());
+        for message in messages {
+            let (head, body, routed) = finish(message).await;
             let (id, part_of) = (self.parts.spool.next_id(partition), Some(whole.id));
             let part = NewMessage { id, part_of, key: None, head, body, ..whole.clone() };
             parts.push(part.answering(routed.answers).routed(routed.legs));
         }
-        Ok(Worked::Parts(parts))
+        Ok(PipelineOutput::Parts(parts))
     }
 
-    /// Sends a stored message on its ways.
-    pub(crate) fn begin(&self, running: &Running, stored: &NewMessage) {
+    /// Dispatches the legs of a stored message.
+    pub(crate) fn dispatch(&self, running: &RunningExchange, stored: &NewMessage) {
         if let Some(reason) = &stored.suspended {
             if !stored.head.raw {
-                metrics::counter!("exchange_unroutable_total", "exchange" => running.name()).increment(1);
+                metrics::counter!("tocsin_exchange_unroutable_total", "exchange" => running.name()).increment(1);
             }
             tracing::warn!(message = %stored.id, exchange = %stored.exchange, reason, "a message is suspended");
         }
         self.expect_expiry(stored);
         if let (Some(_), Some(request)) = (stored.settles, stored.answers) {
-            // Whoever waits finds in the spool whether it came in time.
-            stored.legs.iter().filter_map(|leg| running.lanes.get(&leg.port)).for_each(Lane::look);
-            return self.callers.answer(request, Answer::None);
+            // The caller reads from the spool whether the reply was in time.
+            stored
+                .legs
+                .iter()
+                .filter_map(|leg| running.send_queues.get(&leg.port))
+                .for_each(SendQueue::refill_from_spool);
+            return self.reply_waiters.answer(request, ReplyNotice::None);
         }
         for (number, leg) in stored.legs.iter().enumerate() {
-            let Some(lane) = running.lanes.get(&leg.port) else { continue };
-            lane.push(waiting_leg(stored, u32::try_from(number).expect("legs are few"), leg));
+            let Some(send_queue) = running.send_queues.get(&leg.port) else { continue };
+            send_queue.push(waiting_leg(stored, u32::try_from(number).expect("legs are few"), leg));
         }
     }
 
-    /// A request that nobody answers is over then.
+    /// Schedules the request's expiry.
     pub(crate) fn expect_expiry(&self, stored: &NewMessage) {
         if let Some(expires_at) = stored.expires_at {
             self.upkeep.expect(expires_at);
@@ -722,19 +765,24 @@ fn waiting_leg(message: &NewMessage, number: u32, leg: &NewLeg) -> WaitingLeg {
     }
 }
 
-impl Running {
+impl RunningExchange {
     pub(crate) fn name(&self) -> String {
         self.compiled.definition.name.to_string()
     }
 }
 
-/// A message that waits for an operator, as it came.
-pub(crate) fn as_it_came(running: &Running, whole: NewMessage, raw: &Parcel, reason: String) -> TakenMessage {
+/// A message that is suspended in its received form, before the pipeline.
+pub(crate) fn suspended_as_received(
+    running: &RunningExchange,
+    whole: NewMessage,
+    raw: &PipelineMessage,
+    reason: String,
+) -> ReceivedMessage {
     let head = Head { raw: true, ..promote::head(&running.compiled, raw) };
-    TakenMessage { whole: NewMessage { head, suspended: Some(reason), ..whole }, parts: None, gather: None }
+    ReceivedMessage { whole: NewMessage { head, suspended: Some(reason), ..whole }, parts: None, gather: None }
 }
 
-fn check(port: &ReceivePort, incoming: &Incoming) -> Result<(), ReceiveError> {
+fn check(port: &ReceivePort, incoming: &IncomingMessage) -> Result<(), ReceiveError> {
     if incoming.body.len() > port.body_bytes_max as usize {
         return Err(ReceiveError::TooLarge(port.body_bytes_max as usize));
     }
@@ -751,14 +799,14 @@ fn idempotency_key(key: String, body: &[u8]) -> IdempotencyKey {
 
 fn check_window(port: &Name, definition: &ReceivePort, now: Timestamp) -> Result<(), ReceiveError> {
     let Some(opens_at) = definition.window.as_ref().and_then(|window| window.opens(now)) else { return Ok(()) };
-    metrics::counter!("exchange_refused_total", "reason" => "service_window").increment(1);
+    metrics::counter!("tocsin_exchange_refused_total", "reason" => "service_window").increment(1);
     Err(ReceiveError::Closed { port: port.clone(), opens_at, opens_in: opens_at.since(now) })
 }
 
-fn refused(error: StoreError, running: &Running, now: Timestamp) -> ReceiveError {
+fn refused(error: StoreError, running: &RunningExchange, now: Timestamp) -> ReceiveError {
     match error {
         StoreError::Full(reason) => {
-            flow::refuse(running.flow.brake(None, ThrottleReason::Disk, reason, Duration::from_secs(1), now))
+            flow::refuse(running.flow.throttle(None, ThrottleReason::Disk, reason, Duration::from_secs(1), now))
         }
         error => ReceiveError::Store(error),
     }

@@ -1,25 +1,25 @@
-//! Predicates over properties say where a message goes; the index over them makes thousands of routes cheap.
+//! Content-based routing: predicates over properties select send ports; an index makes thousands of routes cheap.
 
 use parking_lot::Mutex;
 use tocsin_matching::filter::{
     CompiledFilter, Condition, compile_for_messages,
-    index::{Desk, FilterIndex},
+    index::{FilterIndex, FilterScratch},
     show::show,
 };
 use tocsin_model::{exchange::Exchange, field::Fields, id::Name, problem::Problem, value::Value};
 
-/// Routes that an unroutable message is told of.
+/// Number of nearest routes in the reason of an unroutable message.
 const NEAREST: usize = 3;
-/// Alternatives of a predicate that are shown of those that lack the same.
+/// Number of equally near alternatives that are shown.
 const ALTERNATIVES: usize = 3;
-/// Desks that are kept for the next message.
-const DESKS_MAX: usize = 64;
+/// Maximum pooled scratch buffers.
+const SCRATCH_MAX: usize = 64;
 
 /// The routes of an exchange.
 pub(crate) struct Routes {
     routes: Vec<Route>,
     index: FilterIndex,
-    desks: Mutex<Vec<Desk>>,
+    scratch_pool: Mutex<Vec<FilterScratch>>,
 }
 
 struct Route {
@@ -43,13 +43,13 @@ impl Routes {
                 })),
             }
         }
-        if problems.is_empty() { Ok(Routes { routes, index, desks: Mutex::default() }) } else { Err(problems) }
+        if problems.is_empty() { Ok(Routes { routes, index, scratch_pool: Mutex::default() }) } else { Err(problems) }
     }
 
-    /// The send ports that a message goes to, each once, in the order of the routes' names.
+    /// The distinct send ports of a message, in the order of the routes' names.
     pub fn targets(&self, row: &[Value]) -> Vec<&Name> {
         let mut targets: Vec<&Name> = Vec::new();
-        for target in self.met(row).into_iter().flat_map(|route| &route.to) {
+        for target in self.matching_routes(row).into_iter().flat_map(|route| &route.to) {
             if !targets.contains(&target) {
                 targets.push(target);
             }
@@ -57,49 +57,50 @@ impl Routes {
         targets
     }
 
-    /// The routes that a message meets, by name.
+    /// The names of the routes that a message matches.
     pub fn names(&self, row: &[Value]) -> Vec<&Name> {
-        self.met(row).into_iter().map(|route| &route.name).collect()
+        self.matching_routes(row).into_iter().map(|route| &route.name).collect()
     }
 
-    fn met(&self, row: &[Value]) -> Vec<&Route> {
-        let mut desk = self.desks.lock().pop().unwrap_or_default();
+    fn matching_routes(&self, row: &[Value]) -> Vec<&Route> {
+        let mut scratch = self.scratch_pool.lock().pop().unwrap_or_default();
         let mut found = Vec::new();
-        self.index.matching(row, &mut desk, &mut found);
-        let mut desks = self.desks.lock();
-        if desks.len() < DESKS_MAX {
-            desks.push(desk);
+        self.index.matching(row, &mut scratch, &mut found);
+        let mut scratch_pool = self.scratch_pool.lock();
+        if scratch_pool.len() < SCRATCH_MAX {
+            scratch_pool.push(scratch);
         }
-        drop(desks);
+        drop(scratch_pool);
         found.sort_unstable();
         found.iter().map(|number| &self.routes[*number as usize]).collect()
     }
 
-    /// Why no route leads a message to an open send port, for people: the routes that it met, with the state of their ports;
-    /// then those that it misses by the least, each with what decides that it does. `closed` says why a port takes nothing.
+    /// Explains why no route leads a message to an open send port. Lists matching routes with the state of their ports,
+    /// then the nearest non-matching routes with the missing conditions. `closed` returns why a port takes no messages.
     pub fn nearest(&self, row: &[Value], fields: &Fields, closed: impl Fn(&Name) -> Option<String>) -> Vec<String> {
-        let met: Vec<*const Route> = self.met(row).into_iter().map(std::ptr::from_ref).collect();
-        let is_met = |route: &&Route| met.contains(&std::ptr::from_ref::<Route>(route));
+        let matching_routes: Vec<*const Route> =
+            self.matching_routes(row).into_iter().map(std::ptr::from_ref).collect();
+        let is_met = |route: &&Route| matching_routes.contains(&std::ptr::from_ref::<Route>(route));
         let states = |route: &Route| {
             let states: Vec<String> = route.to.iter().filter_map(&closed).collect();
             format!("`{}` matches, and {}", route.name, states.join(", "))
         };
-        let mut told: Vec<String> = self.routes.iter().filter(is_met).map(states).collect();
+        let mut reasons: Vec<String> = self.routes.iter().filter(is_met).map(states).collect();
         let missed = self.routes.iter().filter(|route| !is_met(route));
         let mut missed: Vec<(usize, String)> = missed.map(|route| route.lacks(row, fields)).collect();
         missed.sort_by_key(|(lacking, _)| *lacking);
-        told.extend(missed.into_iter().map(|(_, text)| text));
-        told.truncate(NEAREST);
-        told
+        reasons.extend(missed.into_iter().map(|(_, text)| text));
+        reasons.truncate(NEAREST);
+        reasons
     }
 }
 
 impl Route {
-    /// How many of the conditions that it joins do not hold, and which.
+    /// The number of its conditions that do not hold, and their text.
     fn lacks(&self, row: &[Value], fields: &Fields) -> (usize, String) {
         match lacking(self.when.condition(), row, fields) {
             (0, _) => {
-                // What only evaluating tells counts as holding, so it decides.
+                // Conditions that the index cannot check count as holding, so evaluation decides.
                 let fails = match self.when.holds(row) {
                     Err(_) => "it cannot be evaluated for this message",
                     Ok(_) => "the part of its predicate that no index answers does not hold",
@@ -111,8 +112,8 @@ impl Route {
     }
 }
 
-/// The number of tests that would have to hold for a condition to hold, at least, and which. Of alternatives those that lack the least
-/// decide; how many others there are is said.
+/// The minimum number of failing tests, and their text. Of alternatives, the nearest count; the number of the others is
+/// added.
 fn lacking(condition: &Condition, row: &[Value], fields: &Fields) -> (usize, String) {
     match condition {
         holds if holds.holds(row) => (0, String::new()),

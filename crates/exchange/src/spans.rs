@@ -1,40 +1,44 @@
-//! What is told of messages that stand in a trace which runs through many systems.
+//! Trace spans of messages (W3C Trace Context).
 //!
-//! A message keeps the place that leads to it: behind the span of its receipt, or that of the attempt which it answers. What
-//! is made of it has the same place. Where nobody wants spans, what came in goes out unchanged.
+//! A message stores its trace context: the span of its receipt, or of the attempt that it replies to. Messages that are
+//! made from it inherit the context. If no spans are exported, the received context is forwarded unchanged.
 
 use tocsin_delivery::{
     redact,
     spans::{Attribute, Span, SpanKind, Spans, span_id},
 };
 use tocsin_model::{id::MessageId, time::Timestamp, trace_context::TraceContext};
-use tocsin_store::spool::{LegOutcome, NewMessage, Then, WaitingLeg};
+use tocsin_store::spool::{LegOutcome, LegTransition, NewMessage, WaitingLeg};
 
-/// Tells of messages.
+/// Exports the spans of messages.
 pub(crate) struct MessageSpans(pub Spans);
 
-/// What spans are about; the first numbers are those of notifications.
+/// Number of each kind of span; the lower numbers belong to notifications.
 enum Step {
     Receive = 11,
     Send = 12,
 }
 
 impl MessageSpans {
-    /// Where a message stands that came with these headers, whose names are in lower case. Of those without a trace some
-    /// begin one.
-    pub fn enter(&self, headers: &[(String, String)], id: MessageId) -> Option<Box<TraceContext>> {
+    /// Trace context of a message with these headers, whose names are in lower case. Without a received trace, a
+    /// sampled share of messages begins one.
+    pub fn trace_of_received(&self, headers: &[(String, String)], id: MessageId) -> Option<Box<TraceContext>> {
         let begin = || self.0.is_on().then(|| self.0.begin(fastrand::f64())).flatten();
-        let came = came_with(headers).or_else(begin)?;
-        let stands = if self.0.tells_of(&came) { came.at(span_id(&came, [Step::Receive as u64, id.0])) } else { came };
-        Some(Box::new(stands))
+        let received = received_context(headers).or_else(begin)?;
+        let context = if self.0.is_sampled(&received) {
+            received.at(span_id(&received, [Step::Receive as u64, id.0]))
+        } else {
+            received
+        };
+        Some(Box::new(context))
     }
 
-    /// A message is stored that came with these headers.
+    /// Exports the receive span of a stored message.
     pub fn received(&self, message: &NewMessage, headers: &[(String, String)], since: Timestamp, now: Timestamp) {
-        let Some(stands) = message.head.trace.as_deref().filter(|stands| self.0.tells_of(stands)) else { return };
-        self.0.tell(Span {
-            context: stands.clone(),
-            parent: came_with(headers).and_then(|came| came.parent()),
+        let Some(context) = message.head.trace.as_deref().filter(|context| self.0.is_sampled(context)) else { return };
+        self.0.report(Span {
+            context: context.clone(),
+            parent: received_context(headers).and_then(|received| received.parent()),
             name: format!("receive {}", message.port),
             kind: SpanKind::Consumer,
             start: since,
@@ -48,30 +52,30 @@ impl MessageSpans {
         });
     }
 
-    /// Where what is sent now stands. When it is due makes one attempt differ from the others, whoever asks for them.
-    pub fn leave(&self, leg: &WaitingLeg) -> Option<Box<TraceContext>> {
-        let stands = leg.head.trace.as_deref()?;
-        if !self.0.tells_of(stands) {
-            return Some(Box::new(stands.clone()));
+    /// Trace context of an attempt. The due time distinguishes attempts, including those that an operator starts.
+    pub fn trace_of_attempt(&self, leg: &WaitingLeg) -> Option<Box<TraceContext>> {
+        let context = leg.head.trace.as_deref()?;
+        if !self.0.is_sampled(context) {
+            return Some(Box::new(context.clone()));
         }
         let number = u64::from(leg.leg.number);
         let attempt = [u64::from(leg.leg.attempts), leg.leg.due_at.0.cast_unsigned()];
         let thing = [Step::Send as u64, leg.message.0, number, attempt[0], attempt[1]];
-        Some(Box::new(stands.at(span_id(stands, thing))))
+        Some(Box::new(context.at(span_id(context, thing))))
     }
 
-    /// A far side has answered what left from there, or has not, or nothing left.
+    /// Exports the send span of an attempt, whatever its outcome.
     pub fn sent(&self, leg: &WaitingLeg, place: Option<&TraceContext>, since: Timestamp, outcome: &LegOutcome) {
-        let Some(place) = place.filter(|place| self.0.tells_of(place)) else { return };
+        let Some(place) = place.filter(|place| self.0.is_sampled(place)) else { return };
         let (word, failed) = match &outcome.then {
-            Then::Done(_) => ("done", None),
-            Then::Await(_) => ("awaiting", None),
-            Then::Retry(_) => ("retry", Some(redact::text(&outcome.said))),
-            Then::Suspend(_) => ("suspended", Some(redact::text(&outcome.said))),
+            LegTransition::Done(_) => ("done", None),
+            LegTransition::Await(_) => ("awaiting", None),
+            LegTransition::Retry(_) => ("retry", Some(redact::text(&outcome.said))),
+            LegTransition::Suspend(_) => ("suspended", Some(redact::text(&outcome.said))),
         };
-        self.0.tell(Span {
+        self.0.report(Span {
             context: place.clone(),
-            parent: leg.head.trace.as_ref().and_then(|stands| stands.parent()),
+            parent: leg.head.trace.as_ref().and_then(|context| context.parent()),
             name: format!("send {}", leg.leg.port),
             kind: SpanKind::Producer,
             start: since,
@@ -88,6 +92,6 @@ impl MessageSpans {
     }
 }
 
-fn came_with(headers: &[(String, String)]) -> Option<TraceContext> {
+fn received_context(headers: &[(String, String)]) -> Option<TraceContext> {
     TraceContext::of_headers(headers.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }

@@ -1,4 +1,4 @@
-//! Exchanges with real far sides over HTTP, which answer as a test tells them.
+//! Tests of exchanges with real HTTP servers as receivers, whose responses each test chooses.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use tocsin_model::{
     trace_context::TraceContext,
 };
 use tocsin_store::{
-    spool::{Ending, LegState, MessageFilter, Standing, StoredMessage},
+    spool::{Ending, LegState, MessageFilter, MessageStatus, StoredMessage},
     sqlite::{spool::SpoolOptions, tracking::TrackingOptions},
 };
 use tokio::sync::{Notify, watch};
@@ -30,9 +30,10 @@ use tokio::sync::{Notify, watch};
 mod edits;
 mod flow_control;
 mod history;
-mod lanes;
-mod later;
-mod left_first;
+mod intake;
+mod send_queues;
+mod reply_correlation;
+mod sent_before_commit;
 mod locations;
 mod open_requests;
 mod order;
@@ -44,15 +45,15 @@ mod tracking;
 use super::*;
 use crate::{
     operate::OperateError,
-    receive::{Course, Incoming, ReceiveError, Received},
+    receive::{IncomingMessage, ReceiveError, ReceiveResult, ReplyStatus},
 };
 
-/// What holds over several holds over one; tests of the binary run over one.
+/// One partition is the simplest case, which tests of the binary use.
 const PARTITIONS: u8 = 3;
 /// Nothing here takes so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A far side. What it was asked is remembered; what it answers is chosen by the path.
+/// An HTTP server that records requests; the path selects its response.
 #[derive(Clone)]
 struct FarSide {
     url: String,
@@ -95,7 +96,7 @@ impl FarSide {
     async fn asked_times(&self, times: usize) -> Vec<Asked> {
         let mut count = self.count.subscribe();
         let waiting = count.wait_for(|count| *count >= times);
-        tokio::time::timeout(PATIENCE, waiting).await.expect("in time").expect("the far side lives");
+        tokio::time::timeout(PATIENCE, waiting).await.expect("in time").expect("the receiver runs");
         self.all()
     }
 }
@@ -183,7 +184,7 @@ async fn open_as(folder: &Path, used: Arc<AtomicU64>, partitions: u8, spans: Spa
     let options = SpoolOptions { partitions, ..SpoolOptions::default() };
     let spool = Arc::new(SqliteSpool::open(folder, &options).expect("the spool opens"));
     let tracking = SqliteTracking::open(folder, &TrackingOptions::default()).expect("the tracking opens");
-    let parts = Parts {
+    let parts = ExchangeDependencies {
         spool,
         tracking: Arc::new(tracking),
         clock: Arc::new(SystemClock),
@@ -195,8 +196,9 @@ async fn open_as(folder: &Path, used: Arc<AtomicU64>, partitions: u8, spans: Spa
         data_folder: folder.to_owned(),
         folders: Folders::default(),
         listeners: Listeners::default(),
-        workers: WorkersMost::default(),
+        workers: WorkerLimits::default(),
         spans,
+        intake: Default::default(),
     };
     Exchanges::start(parts).await.expect("started")
 }
@@ -214,7 +216,7 @@ async fn restart_with(exchanges: &mut Arc<Exchanges>, folder: &Path, partitions:
 
 /// Ends what is under way and closes the files. What is there instead is of the folder that it gives.
 async fn close(exchanges: &mut Arc<Exchanges>) -> tempfile::TempDir {
-    assert!(exchanges.stop(PATIENCE).await, "all that is under way ends");
+    assert!(exchanges.stop(PATIENCE).await, "all work in progress ends");
     let elsewhere = tempfile::tempdir().expect("a folder");
     let before = Arc::downgrade(&std::mem::replace(exchanges, open(elsewhere.path()).await));
     // The spool is closed with its last holder.
@@ -247,19 +249,19 @@ impl Bed {
         self.exchanges.apply(definition, "test").await.expect("a good definition");
     }
 
-    async fn post(&self, port: &str, body: &str, key: Option<&str>) -> Result<Received, ReceiveError> {
+    async fn post(&self, port: &str, body: &str, key: Option<&str>) -> Result<ReceiveResult, ReceiveError> {
         let running = self.exchanges.find(&name("orders")).expect("it runs");
-        let incoming = Incoming {
+        let incoming = IncomingMessage {
             content_type: "application/json".into(),
             headers: vec![("x-sender".into(), "a".into())],
             body: Bytes::copy_from_slice(body.as_bytes()),
             key: key.map(str::to_owned),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         };
         self.exchanges.receive(&running, &name(port), incoming).await
     }
 
-    async fn ask(&self, body: &str) -> Received {
+    async fn ask(&self, body: &str) -> ReceiveResult {
         self.post("questions", body, None).await.expect("taken")
     }
 
@@ -317,7 +319,7 @@ impl Bed {
         restart(&mut self.exchanges, self.folder.path()).await;
     }
 
-    /// What a crash at this moment leaves of the spool.
+    /// A copy of the spool as a crash at this moment would leave it.
     fn copy_spool(&self, to: &Path) {
         for entry in std::fs::read_dir(self.folder.path()).expect("a folder") {
             let name = entry.expect("an entry").file_name();
@@ -329,7 +331,7 @@ impl Bed {
 }
 
 fn suspended() -> MessageFilter {
-    MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() }
+    MessageFilter { standing: Some(MessageStatus::Suspended), ..MessageFilter::default() }
 }
 
 /// Waits until this is so.
@@ -346,9 +348,9 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-fn reply_of(received: &Received) -> String {
-    match &received.course {
-        Course::Replied { body, .. } => String::from_utf8(body.to_vec()).expect("text"),
+fn reply_of(received: &ReceiveResult) -> String {
+    match &received.reply_status {
+        ReplyStatus::Replied { body, .. } => String::from_utf8(body.to_vec()).expect("text"),
         other => panic!("{other:?}"),
     }
 }
@@ -359,14 +361,14 @@ const ORDER: &str = r#"{"type": "order", "order": 7}"#;
 async fn a_round_trip_goes_to_b_and_back_to_a() {
     let bed = Bed::start().await;
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
-    assert_eq!(sent.course, Course::Stored);
-    let told = &bed.a.asked_times(1).await[0];
-    assert_eq!((&*told.path, &*told.body), ("/replies/7", r#"{"confirmed":true,"order":7}"#));
+    assert_eq!(sent.reply_status, ReplyStatus::Stored);
+    let request = &bed.a.asked_times(1).await[0];
+    assert_eq!((&*request.path, &*request.body), ("/replies/7", r#"{"confirmed":true,"order":7}"#));
     let stored = bed.ended(sent.id).await;
     assert_eq!((stored.ending, stored.legs[0].state), (Some(Ending::Delivered), LegState::Done));
     let reply = bed.ended(stored.reply.expect("B replied")).await;
     assert_eq!((reply.answers, reply.port, reply.legs[0].port.as_str()), (Some(sent.id), name("b"), "a"));
-    assert_eq!(told.headers["tocsin-answers"], sent.id.to_string());
+    assert_eq!(request.headers["tocsin-answers"], sent.id.to_string());
     assert_eq!(bed.exchanges.counts().open, 0);
 }
 
@@ -387,7 +389,7 @@ async fn a_repeated_key_gets_the_stored_reply_also_after_a_restart() {
     let first = bed.post("questions", ORDER, Some("k")).await.expect("taken");
     bed.restart().await;
     let again = bed.post("questions", ORDER, Some("k")).await.expect("taken");
-    assert_eq!((again.id, again.duplicate, &again.course), (first.id, true, &first.course));
+    assert_eq!((again.id, again.duplicate, &again.reply_status), (first.id, true, &first.reply_status));
     assert_eq!(bed.b.all().len(), 1, "B is asked once");
     let other = bed.post("questions", r#"{"type": "order", "order": 8}"#, Some("k")).await;
     assert!(matches!(other, Err(ReceiveError::KeyReused(id)) if id == first.id));
@@ -411,28 +413,28 @@ async fn who_repeats_while_b_works_waits_for_the_same_reply() {
 async fn a_slow_b_answers_behind_the_status_address() {
     let bed = Bed::start().await;
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
-    let incoming = Incoming {
+    let incoming = IncomingMessage {
         body: Bytes::from_static(br#"{"type": "slow", "order": 1}"#),
         wait: Some(Duration::ZERO),
-        ..Incoming::default()
+        ..IncomingMessage::default()
     };
     let pending = bed.exchanges.receive(&running, &name("questions"), incoming).await.expect("taken");
-    assert_eq!(pending.course, Course::Pending);
+    assert_eq!(pending.reply_status, ReplyStatus::Pending);
     bed.b.asked_times(1).await;
     bed.b.gate.notify_one();
-    let course = bed.exchanges.wait_for(pending.id, PATIENCE).await.expect("read").expect("there");
-    assert!(matches!(course, Course::Replied { .. }), "{course:?}");
+    let reply_status = bed.exchanges.wait_for(pending.id, PATIENCE).await.expect("read").expect("there");
+    assert!(matches!(reply_status, ReplyStatus::Replied { .. }), "{reply_status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_route_leads_anywhere_is_suspended_with_the_nearest_routes() {
     let bed = Bed::start().await;
     let sent = bed.post("orders", r#"{"type": "ordr", "order": 7}"#, None).await.expect("stored");
-    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.contains("`to_b` lacks") && reason.contains("type"), "{reason}");
     assert_eq!(bed.suspended().await[0].id, sent.id);
     let asked = bed.ask(r#"{"type": "note", "order": 7}"#).await;
-    let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
+    let ReplyStatus::Suspended(reason) = &asked.reply_status else { panic!("{asked:?}") };
     assert!(reason.contains("no route leads this request to a send port that replies"), "{reason}");
     assert!(reason.contains("nearest: `only_told` matches, and its send port `a` does not reply"), "{reason}");
 
@@ -459,7 +461,7 @@ async fn a_b_that_stays_down_suspends_and_a_resumed_message_is_answered() {
     let bed = Bed::start().await;
     bed.b.failures.lock().extend([503; 3]);
     let failed = bed.post("questions", ORDER, Some("k")).await.expect("taken");
-    let Course::Suspended(reason) = &failed.course else { panic!("{failed:?}") };
+    let ReplyStatus::Suspended(reason) = &failed.reply_status else { panic!("{failed:?}") };
     assert!(reason.starts_with("b: 503"), "{reason}");
     assert_eq!(bed.suspended().await[0].legs[0].state, LegState::Suspended);
     let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
@@ -489,7 +491,7 @@ async fn a_reply_that_does_not_belong_is_kept_and_suspends() {
     let wrong = definition(&bed.a, &bed.b, "").replace("/b\"", "/wrong\"");
     bed.define(&wrong).await;
     let asked = bed.ask(ORDER).await;
-    let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
+    let ReplyStatus::Suspended(reason) = &asked.reply_status else { panic!("{asked:?}") };
     assert!(reason.contains("its `order` is `999`, not `7`"), "{reason}");
     let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
     assert_eq!(all[0].ending, Some(Ending::Wrong), "the reply is there to be looked at");
@@ -502,7 +504,7 @@ async fn a_refusal_is_not_tried_again() {
     let bed = Bed::start().await;
     bed.b.failures.lock().push(400);
     let asked = bed.ask(ORDER).await;
-    assert!(matches!(asked.course, Course::Suspended(_)), "{asked:?}");
+    assert!(matches!(asked.reply_status, ReplyStatus::Suspended(_)), "{asked:?}");
     assert_eq!(bed.b.all().len(), 1);
 }
 
@@ -510,7 +512,7 @@ async fn a_refusal_is_not_tried_again() {
 async fn a_request_that_nobody_answers_expires_and_its_late_reply_is_kept() {
     let bed = Bed::start().await;
     let asked = bed.post("hurried", r#"{"type": "slow", "order": 1}"#, None).await.expect("taken");
-    assert_eq!(asked.course, Course::Expired);
+    assert_eq!(asked.reply_status, ReplyStatus::Expired);
     bed.b.gate.notify_one();
     let late = async {
         loop {
@@ -522,8 +524,8 @@ async fn a_request_that_nobody_answers_expires_and_its_late_reply_is_kept() {
         }
     };
     tokio::time::timeout(PATIENCE, late).await.expect("in time");
-    let course = bed.exchanges.wait_for(asked.id, Duration::ZERO).await.expect("read");
-    assert_eq!(course, Some(Course::Expired), "a late reply changes nothing");
+    let reply_status = bed.exchanges.wait_for(asked.id, Duration::ZERO).await.expect("read");
+    assert_eq!(reply_status, Some(ReplyStatus::Expired), "a late reply changes nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -545,7 +547,7 @@ async fn a_held_port_keeps_what_is_routed_to_it_over_a_restart() {
     }
     bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Off)).await.expect("off");
     let nowhere = bed.post("orders", ORDER, None).await.expect("stored");
-    assert!(matches!(nowhere.course, Course::Suspended(_)), "no route leads to a port that is off");
+    assert!(matches!(nowhere.reply_status, ReplyStatus::Suspended(_)), "no route leads to a port that is off");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -610,10 +612,10 @@ async fn bounds_and_bad_input_are_told() {
     assert!(matches!(full, Err(ReceiveError::Full { code: ThrottleReason::StoreGrowth, .. })), "{full:?}");
     // Who asks again takes no room.
     let again = bed.post("orders", ORDER, Some("k")).await.expect("it is there");
-    assert_eq!(again, Received { duplicate: true, ..first });
+    assert_eq!(again, ReceiveResult { duplicate: true, ..first });
     assert!(matches!(bed.post("orders", "{}", Some("k")).await, Err(ReceiveError::KeyReused(_))));
     assert!(matches!(bed.exchanges.remove(&name("orders")).await, Err(OperateError::InUse(_))));
-    let open = MessageFilter { standing: Some(Standing::Open), ..MessageFilter::default() };
+    let open = MessageFilter { standing: Some(MessageStatus::Open), ..MessageFilter::default() };
     bed.exchanges.end(open, "op").await.expect("ended");
     bed.exchanges.remove(&name("orders")).await.expect("nothing is open");
     assert!(bed.exchanges.find(&name("orders")).is_none());
@@ -622,9 +624,9 @@ async fn bounds_and_bad_input_are_told() {
         .replace("&& message.type == 'slow'", "&& message.typ == 'slow'")
         .replace("{order}", "{ordr}");
     let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&wrong, "test").await else { panic!("not good") };
-    let told: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
+    let found: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
     assert_eq!(
-        told,
+        found,
         ["send.a.options: `{ordr}` names no property", "routes.to_slow.when: a message has no property `typ` here",]
     );
     assert!(problems.iter().all(|problem| problem.line.is_some() && problem.hint.is_some()), "{problems:?}");
@@ -642,10 +644,10 @@ async fn a_caller_waits_for_the_port_that_answers() {
         bed.b.gate.notify_one();
     };
     let (asked, ()) = tokio::join!(bed.ask(ORDER), answered);
-    assert!(matches!(asked.course, Course::Replied { .. }), "{asked:?}");
+    assert!(matches!(asked.reply_status, ReplyStatus::Replied { .. }), "{asked:?}");
 }
 
-/// Whoever asked for it is gone before it has begun.
+/// The caller disconnects before the action begins.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_began_is_done_to_the_end() {
     let bed = Bed::start().await;
@@ -687,7 +689,10 @@ async fn what_waits_for_a_port_that_is_gone_is_suspended_and_resumed_by_the_rout
 
     assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("tried").legs, 0);
     let still = &bed.suspended_times(1).await[0];
-    assert!(said(still).is_some_and(|said| said.ends_with("any more; no route leads it to another")), "{still:?}");
+    assert!(
+        said(still).is_some_and(|said| said.ends_with("any more; no route leads it to another send port")),
+        "{still:?}"
+    );
 
     bed.define(&gone.replace("to: [slow, a] }", "to: [other, a] }")).await;
     let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
@@ -728,12 +733,12 @@ async fn a_caller_hears_that_the_port_of_its_request_is_gone() {
         bed.define(&without).await;
     };
     let (asked, ()) = tokio::join!(bed.ask(ORDER), applied);
-    let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
+    let ReplyStatus::Suspended(reason) = &asked.reply_status else { panic!("{asked:?}") };
     assert_eq!(reason, "b: the send port `b` does not exist any more");
     bed.restart().await;
     bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
-    let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
-    assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
+    let reply_status = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
+    assert!(matches!(reply_status, Some(ReplyStatus::Replied { .. })), "{reply_status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -753,6 +758,9 @@ async fn replies_that_go_round_are_stopped() {
     bed.define(&round).await;
     bed.post("orders", ORDER, None).await.expect("taken");
     let stopped = &bed.suspended_times(1).await[0];
-    assert!(stopped.suspended.as_deref().is_some_and(|reason| reason.contains("lead replies round")), "{stopped:?}");
+    assert!(
+        stopped.suspended.as_deref().is_some_and(|reason| reason.contains("form a loop of replies")),
+        "{stopped:?}"
+    );
     assert_eq!(bed.b.all().len(), 17);
 }

@@ -1,8 +1,8 @@
-//! Bodies at points of their ways, and the properties by which messages are found, on their way into their own store.
+//! Message tracking: copies of bodies at tracking points, and the property index, written to their own store.
 //!
-//! Nothing waits for it: what comes is put into a queue, and one task carries it away in blocks. The queue has a bound; what
-//! finds no room there is dropped and counted. What dies with the process in the tenth of a second before it is carried
-//! away is lost too; properties are read again from the spool at the next start.
+//! Best effort; delivery never waits for it. Entries go to a bounded queue, and one task writes them in blocks. Entries
+//! beyond the bound are dropped and counted. A crash loses bodies of the last tenth of a second; properties are read
+//! again from the spool at the next start.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,45 +25,44 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     sqlite::tracking::SqliteTracking,
-    tracking::{BodyChange, Entries, Findable, NewBlock, Packer, PlainBodies, TrackedBody},
+    tracking::{BodyChange, Entries, IndexedProperties, NewBlock, Packer, PlainBodies, TrackedBody},
 };
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Exchanges, Running, compile::Compiled, groups::Workers};
+use crate::{Exchanges, RunningExchange, compile::CompiledExchange, groups::Workers};
 
-/// Entries that may wait.
+/// Maximum entries in the queue.
 const WAITING_MAX: usize = 16_384;
-/// Bytes of their bodies.
+/// Maximum bytes of their bodies.
 const WAITING_BYTES_MAX: usize = 32 << 20;
-/// With so many bytes nobody waits for more. It is written and read again within a moment: what is longer than a processor's
-/// own cache takes that from all others.
+/// A block is written at this size without further delay. It is small enough for the processor's own cache, since it is
+/// read again at once.
 const BLOCK_BYTES: usize = 512 << 10;
-/// How long entries wait for others to share a block with.
+/// Delay during which entries are collected for one block.
 const LINGER: Duration = Duration::from_millis(100);
-/// Up to so many bytes a body is copied: it is a part of the buffer into which it was read, and the whole of that would
-/// stay in memory for as long as the body waits.
+/// Bodies up to this size are copied. A body is a slice of its read buffer, and would keep the whole buffer in memory.
 const COPIED_BYTES_MAX: usize = 16 << 10;
-/// A larger body is not read to strike something out.
+/// Largest body that is parsed for redaction.
 const REDACTED_BYTES_MAX: usize = 4 << 20;
-/// What stands in the place of what was struck out.
+/// Replacement for redacted values.
 const STRUCK: &str = "***";
 
-/// What is tracked at the ports of an exchange, as it is now.
+/// Effective tracking of the ports and routes of an exchange.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Tracks {
+pub(crate) struct ActiveTracking {
     receive: BTreeMap<Name, Arc<Tracking>>,
     send: BTreeMap<Name, Arc<Tracking>>,
-    /// Those of routes for which anything is.
+    /// Only routes that track anything.
     routes: BTreeMap<Name, Arc<Tracking>>,
 }
 
-/// What is set against definitions.
-pub(crate) type Switches = HashMap<(Name, TrackPlace), TrackSwitch>;
+/// Tracking settings of operators, which override definitions.
+pub(crate) type TrackingSwitches = HashMap<(Name, TrackPlace), TrackSwitch>;
 
-impl Tracks {
-    /// As the definition says, but for what is set.
-    pub fn new(compiled: &Compiled, switches: &Switches) -> Tracks {
+impl ActiveTracking {
+    /// Combines the definition with the operators' settings.
+    pub fn new(compiled: &CompiledExchange, switches: &TrackingSwitches) -> ActiveTracking {
         let exchange = &compiled.definition.name;
         let set_at = |place: TrackPlace| switches.get(&(exchange.clone(), place));
         let switched = |set: Option<&TrackSwitch>, defined: &Tracking| match set {
@@ -81,34 +80,34 @@ impl Tracks {
             (!tracking.points.is_empty()).then(|| (name.clone(), Arc::new(tracking)))
         };
         let definition = &compiled.definition;
-        Tracks {
+        ActiveTracking {
             receive: definition.receive.iter().map(|(name, port)| now(name, &port.tracking)).collect(),
             send: definition.send.iter().map(|(name, port)| now(name, &port.tracking)).collect(),
             routes: definition.routes.iter().filter_map(|(name, route)| of_route(name, route)).collect(),
         }
     }
 
-    /// Of a receive port, if anything is.
+    /// Tracking of a receive port, if any.
     pub fn of_receive(&self, port: &Name) -> Option<Arc<Tracking>> {
         self.receive.get(port).filter(|tracking| !tracking.points.is_empty()).cloned()
     }
 
-    /// Of a send port, if anything is.
+    /// Tracking of a send port, if any.
     pub fn of_send(&self, port: &Name) -> Option<Arc<Tracking>> {
         self.send.get(port).filter(|tracking| !tracking.points.is_empty()).cloned()
     }
 
-    /// Whether anything is tracked of the messages of some route.
+    /// Whether any route tracks its messages.
     pub fn has_routes(&self) -> bool {
         !self.routes.is_empty()
     }
 
-    /// Of the routes of whose messages anything is tracked.
+    /// The routes that track their messages.
     pub fn of_routes(&self) -> impl Iterator<Item = (&Name, &Tracking)> {
         self.routes.iter().map(|(name, tracking)| (name, &**tracking))
     }
 
-    /// Of all ports, each with the points that lie there; receive ports first.
+    /// All ports with their tracking points; receive ports first.
     pub fn all(&self) -> impl Iterator<Item = (&Name, bool, &Tracking, Vec<TrackPoint>)> {
         let here = |tracking: &Tracking, points: [TrackPoint; 2]| {
             points.into_iter().filter(|point| tracking.points.contains(point)).collect::<Vec<_>>()
@@ -125,22 +124,22 @@ impl Tracks {
     }
 }
 
-/// A body at a point.
-pub(crate) struct Seen<'a> {
+/// A body at a tracking point.
+pub(crate) struct BodyCapture<'a> {
     pub exchange: &'a Name,
     pub message: MessageId,
     pub point: TrackPoint,
     pub port: &'a Name,
-    /// At a send port: the leg, and which attempt it is.
+    /// At a send port: the leg and the number of the attempt.
     pub attempt: Option<(u32, u32)>,
     pub content_type: &'a str,
     pub body: &'a Bytes,
 }
 
 impl Exchanges {
-    /// Keeps a body, if its port asks for it or a route that its message meets: `row` is what predicates see of it, if any
-    /// route may ask.
-    pub(crate) fn track(&self, running: &Running, seen: &Seen<'_>, row: Option<&Row>, now: Timestamp) {
+    /// Tracks a body if its port, or a route that its message matches, asks for it. `row` is the row that routes
+    /// evaluate, if any route tracks.
+    pub(crate) fn track(&self, running: &RunningExchange, seen: &BodyCapture<'_>, row: Option<&Row>, now: Timestamp) {
         let tracks = running.tracks();
         let is_receive = TrackPoint::OF_RECEIVE.contains(&seen.point);
         let of_port = if is_receive { tracks.of_receive(seen.port) } else { tracks.of_send(seen.port) };
@@ -148,7 +147,7 @@ impl Exchanges {
         let tracking = of_port.filter(takes).or_else(|| {
             let met = running.compiled.routes.names(row.filter(|_| tracks.has_routes())?);
             let routes = &running.compiled.definition.routes;
-            // At a send port the routes count that led there.
+            // At a send port, only routes to this port count.
             let leads =
                 |name: &&Name| is_receive || routes.get(*name).is_some_and(|route| route.to.contains(seen.port));
             met.into_iter().filter(leads).find_map(|name| tracks.routes.get(name).filter(|found| takes(found)).cloned())
@@ -159,26 +158,26 @@ impl Exchanges {
     }
 }
 
-/// How much is tracked.
+/// Counters of tracking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrackingCounts {
-    /// Entries that wait to be stored.
+    /// Entries in the queue.
     pub waiting: u64,
-    /// Entries since the start that found no room, or no store that takes them.
+    /// Entries that were dropped since the start, because the queue was full or the store failed.
     pub dropped: u64,
-    /// Bytes that are kept.
+    /// Bytes in the store.
     pub bytes: u64,
 }
 
-/// Carries entries away.
+/// Collects entries and writes them to the tracking store.
 pub(crate) struct Tracker {
     pub store: Arc<SqliteTracking>,
     workers: Arc<Workers>,
-    pub switches: RwLock<Switches>,
+    pub switches: RwLock<TrackingSwitches>,
     queue: Mutex<Queue>,
-    /// Something came into an empty queue.
+    /// Notified when an empty queue gets an entry.
     came: Notify,
-    /// Nobody should wait for more.
+    /// Notified when a block is full.
     enough: Notify,
     dropped: AtomicU64,
     packer: Mutex<Packer>,
@@ -186,29 +185,29 @@ pub(crate) struct Tracker {
 
 #[derive(Default)]
 struct Queue {
-    /// By their exchange, and for how long they are kept.
-    groups: Groups,
+    /// By exchange and retention.
+    groups: EntryGroups,
     entries: usize,
     bytes: usize,
-    /// Who waits until all that came before them is stored.
+    /// Waiters for the entries before them to be stored.
     flushes: Vec<oneshot::Sender<()>>,
-    /// Nobody carries away any more.
+    /// Whether the writer has stopped.
     is_closed: bool,
 }
 
-type Groups = BTreeMap<(Name, Duration), Group>;
+type EntryGroups = BTreeMap<(Name, Duration), EntryGroup>;
 
-/// What goes into the same blocks.
+/// Entries that share blocks.
 #[derive(Default)]
-struct Group {
+struct EntryGroup {
     bodies: PlainBodies,
-    /// Those of which something is struck out, which takes its time.
+    /// Bodies to redact, which happens off the hot path.
     unread: Vec<(TrackedBody, Arc<Tracking>)>,
-    findable: Vec<Findable>,
+    findable: Vec<IndexedProperties>,
 }
 
 impl Tracker {
-    /// Reads what is set.
+    /// Reads the operators' settings.
     ///
     /// # Errors
     /// The store does not answer.
@@ -226,8 +225,8 @@ impl Tracker {
         })
     }
 
-    /// Takes a body, if its message is among those that are tracked at this point.
-    pub fn take(&self, tracking: &Arc<Tracking>, seen: &Seen<'_>, at: Timestamp) {
+    /// Queues a body, if its message is sampled at this point.
+    pub fn take(&self, tracking: &Arc<Tracking>, seen: &BodyCapture<'_>, at: Timestamp) {
         if !tracking.takes(seen.point, seen.message) {
             return;
         }
@@ -258,16 +257,16 @@ impl Tracker {
         });
     }
 
-    /// Lets a message be found by these properties.
-    pub fn index(&self, exchange: &Name, findable: Findable, kept: Duration) {
+    /// Adds a message to the property index.
+    pub fn index(&self, exchange: &Name, findable: IndexedProperties, kept: Duration) {
         self.push(exchange, kept, 0, |group| {
             group.findable.push(findable);
             0
         });
     }
 
-    /// Takes an entry that has up to so many bytes; `push` gives how many they are.
-    fn push(&self, exchange: &Name, kept: Duration, bytes_max: usize, push: impl FnOnce(&mut Group) -> usize) {
+    /// Queues an entry of at most `bytes_max` bytes; `push` returns its actual size.
+    fn push(&self, exchange: &Name, kept: Duration, bytes_max: usize, push: impl FnOnce(&mut EntryGroup) -> usize) {
         let mut queue = self.queue.lock();
         if queue.is_closed || queue.entries >= WAITING_MAX || queue.bytes + bytes_max > WAITING_BYTES_MAX {
             drop(queue);
@@ -285,12 +284,12 @@ impl Tracker {
         }
     }
 
-    /// Whether there is room for many more, so that what can wait does not drop what cannot.
+    /// Whether the queue is mostly empty, so that low-priority entries do not displace others.
     pub fn is_idle(&self) -> bool {
         self.queue.lock().entries < WAITING_MAX / 4
     }
 
-    /// Waits until all that has come so far is stored, or dropped.
+    /// Waits until all entries so far are stored or dropped.
     pub async fn flush(&self) {
         let (done, stored) = oneshot::channel();
         {
@@ -302,7 +301,7 @@ impl Tracker {
         }
         self.came.notify_one();
         self.enough.notify_one();
-        // Dropped if nobody carries away any more.
+        // An error means that the writer has stopped.
         let _ = stored.await;
     }
 
@@ -316,12 +315,12 @@ impl Tracker {
 
     fn count_dropped(&self, many: u64, reason: &'static str) {
         self.dropped.fetch_add(many, Ordering::Relaxed);
-        metrics::counter!("exchange_tracking_dropped_total", "reason" => reason).increment(many);
+        metrics::counter!("tocsin_exchange_tracking_dropped_total", "reason" => reason).increment(many);
     }
 
-    /// Carries entries away until `stopping`, and then what is left.
+    /// Writes entries until `stopping`, then the remaining ones.
     pub async fn run(self: Arc<Self>, clock: Arc<dyn tocsin_delivery::Clock>, stopping: CancellationToken) {
-        let mut emptied = Groups::new();
+        let mut emptied = EntryGroups::new();
         loop {
             tokio::select! {
                 () = self.came.notified() => {}
@@ -338,7 +337,7 @@ impl Tracker {
             if entries > 0 {
                 emptied = self.carry(groups, entries as u64, clock.now()).await;
             }
-            // They look at what is stored now; one that has given up does not.
+            // The waiters read the store now; a waiter that timed out is ignored.
             for done in flushes {
                 let _ = done.send(());
             }
@@ -348,8 +347,8 @@ impl Tracker {
         }
     }
 
-    /// Gives the groups back, empty, with the memory that they have.
-    async fn carry(self: &Arc<Self>, mut groups: Groups, many: u64, now: Timestamp) -> Groups {
+    /// Writes the groups; returns them empty, with their allocated memory.
+    async fn carry(self: &Arc<Self>, mut groups: EntryGroups, many: u64, now: Timestamp) -> EntryGroups {
         let _worker = self.workers.enter().await;
         let tracker = self.clone();
         let packing = tokio::task::spawn_blocking(move || {
@@ -358,26 +357,26 @@ impl Tracker {
         });
         let (kept, emptied) = match packing.await {
             Ok((blocks, emptied)) => (self.store.keep(blocks).await, emptied),
-            Err(error) => (Err(StoreError::unavailable(error)), Groups::new()),
+            Err(error) => (Err(StoreError::unavailable(error)), EntryGroups::new()),
         };
         match kept {
             Ok(0) => {}
-            Ok(gone) => metrics::counter!("exchange_tracking_removed_total").increment(gone),
+            Ok(gone) => metrics::counter!("tocsin_exchange_tracking_removed_total").increment(gone),
             Err(StoreError::Full(_)) => self.count_dropped(many, "disk"),
             Err(error) => {
-                tracing::error!(%error, "what was tracked cannot be stored");
+                tracing::error!(%error, "tracked bodies cannot be stored");
                 self.count_dropped(many, "store");
             }
         }
-        metrics::gauge!("exchange_tracking_bytes").set(self.store.bytes() as f64);
+        metrics::gauge!("tocsin_exchange_tracking_bytes").set(self.store.bytes() as f64);
         emptied
     }
 }
 
-/// Blocks of what goes at the same time. Leaves the groups empty, and only those that had something.
-fn blocks(groups: &mut Groups, now: Timestamp, packer: &mut Packer) -> Vec<NewBlock> {
+/// Packs groups into blocks by expiry. Leaves the groups empty, and drops those that had nothing.
+fn blocks(groups: &mut EntryGroups, now: Timestamp, packer: &mut Packer) -> Vec<NewBlock> {
     let mut blocks = Vec::new();
-    groups.retain(|(exchange, kept), Group { bodies, unread, findable }| {
+    groups.retain(|(exchange, kept), EntryGroup { bodies, unread, findable }| {
         for (body, tracking) in unread.drain(..) {
             bodies.push(&shown(body, &tracking));
         }
@@ -387,14 +386,14 @@ fn blocks(groups: &mut Groups, now: Timestamp, packer: &mut Packer) -> Vec<NewBl
             block(Entries::Bodies(bodies.pack(packer)));
         }
         if !findable.is_empty() {
-            block(Entries::Findable(std::mem::take(findable)));
+            block(Entries::Properties(std::mem::take(findable)));
         }
         blocks.len() > before
     });
     blocks
 }
 
-/// A body as people may see it.
+/// The redacted and truncated body.
 fn shown(tracked: TrackedBody, tracking: &Tracking) -> TrackedBody {
     let (mut body, mut change) = (tracked.body, None);
     if !tracking.redact.is_empty() && !body.is_empty() {
@@ -407,7 +406,7 @@ fn shown(tracked: TrackedBody, tracking: &Tracking) -> TrackedBody {
     cut(TrackedBody { body, change, ..tracked }, tracking)
 }
 
-/// No more of a body than is kept.
+/// Truncates a body to the configured size.
 fn cut(mut tracked: TrackedBody, tracking: &Tracking) -> TrackedBody {
     let most = tracking.body_bytes_max as usize;
     if tracked.body.len() > most {
@@ -417,14 +416,14 @@ fn cut(mut tracked: TrackedBody, tracking: &Tracking) -> TrackedBody {
     tracked
 }
 
-/// A body without what is struck out; `Some(None)` if there was nothing of it. `None` if it is no JSON, or too large.
+/// The redacted body; `Some(None)` if nothing had to be redacted. `None` if the body is not JSON or is too large.
 fn redacted(body: &[u8], paths: &[JsonPath]) -> Option<Option<Bytes>> {
     if body.len() > REDACTED_BYTES_MAX {
         return None;
     }
     let mut json = Exact::read(body).ok()?;
     let with = Exact::Literal(serde_json::Value::from(STRUCK).to_string().into());
-    // All of them, also behind the first that is there.
+    // Replaces all paths; `any` would stop at the first.
     let struck = paths.iter().filter(|path| path.replace(&mut json, &with)).count() > 0;
     Some(struck.then(|| json.to_string().into()))
 }
@@ -453,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_cut_and_secrets_are_struck_out() {
+    fn bodies_are_truncated_and_secrets_redacted() {
         use BodyChange::{Cut, Redacted, Withheld};
         check("hello", &[], 5, ("hello", None));
         check("hello", &[], 4, ("hell", Some(Cut)));

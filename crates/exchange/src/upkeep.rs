@@ -1,4 +1,4 @@
-//! What is over: requests that nobody answered in time, and messages that need not be kept any more.
+//! Upkeep: expires unanswered requests and deletes messages past their retention.
 
 use std::{
     sync::{
@@ -12,26 +12,26 @@ use tocsin_delivery::Clock;
 use tocsin_model::{id::MessageId, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    spool::Over,
-    sqlite::tracking::OVER_MAX,
-    tracking::{Entries, NewBlock, OverBlock},
+    spool::ExpiredMessages,
+    sqlite::tracking::EXPIRED_BLOCKS_MAX,
+    tracking::{Entries, ExpiredBlock, NewBlock},
 };
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Exchanges, callers::Answer};
+use crate::{Exchanges, reply_waiters::ReplyNotice};
 
-/// Messages that one step ends or removes, so that it never holds up the flow.
+/// Messages per step, so that a step never delays the message flow.
 const STEP: usize = 500;
-/// How often messages are looked for whose time to be kept is over.
+/// Interval of deleting expired messages.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
-/// How much longer messages are found whose exchange does not run, and so says nothing of it.
+/// Retention of index entries whose exchange does not run.
 const UNKNOWN_KEPT: Duration = Duration::from_secs(86_400);
-/// The longest that nobody looks, whatever was announced.
+/// Longest wait, whatever is scheduled.
 const RING_MAX: Duration = Duration::from_secs(3_600);
-/// When the spool is asked again after it did not answer.
+/// Delay before a failed read is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// When the first request is over.
+/// Timer for the earliest of the scheduled times.
 pub(crate) struct Alarm {
     next: AtomicI64,
     earlier: Notify,
@@ -44,7 +44,7 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// A request is over at this time.
+    /// Schedules this time.
     pub fn expect(&self, at: Timestamp) {
         if self.next.fetch_min(at.0, Ordering::AcqRel) > at.0 {
             self.earlier.notify_one();
@@ -53,12 +53,12 @@ impl Alarm {
 }
 
 impl Alarm {
-    /// Whatever is announced from here on rings.
+    /// Clears the timer. Times that are scheduled from here on wake it.
     pub fn set(&self) {
         self.next.store(i64::MAX, Ordering::Release);
     }
 
-    /// Waits for the earliest time that was announced.
+    /// Waits for the earliest scheduled time.
     pub async fn ring(&self, clock: &dyn Clock) {
         loop {
             let left = Timestamp(self.next.load(Ordering::Acquire)).since(clock.now());
@@ -70,22 +70,22 @@ impl Alarm {
     }
 }
 
-/// Runs until the exchanges stop.
+/// Runs upkeep until the exchanges stop.
 pub(crate) async fn run(exchanges: Arc<Exchanges>) {
     let mut prune_at = Instant::now();
     loop {
-        // Whatever is announced from here on is noticed, whether the spool shows it or not.
+        // Cleared before the read, so that no time that is scheduled during it is missed.
         exchanges.upkeep.next.store(i64::MAX, Ordering::Release);
         let next = expire(&exchanges).await;
         for (exchange, open) in exchanges.parts.spool.open_by_exchange() {
-            metrics::gauge!("exchange_open_messages", "exchange" => exchange).set(open as f64);
+            metrics::gauge!("tocsin_exchange_open_messages", "exchange" => exchange).set(open as f64);
         }
         for (partition, load) in exchanges.parts.spool.load_by_partition() {
-            metrics::gauge!("exchange_partition_open_messages", "partition" => partition).set(load.open as f64);
-            metrics::gauge!("exchange_partition_bytes", "partition" => partition).set(load.bytes as f64);
+            metrics::gauge!("tocsin_exchange_partition_open_messages", "partition" => partition).set(load.open as f64);
+            metrics::gauge!("tocsin_exchange_partition_bytes", "partition" => partition).set(load.bytes as f64);
         }
         if Instant::now() >= prune_at {
-            exchanges.suspend_all_strays().await;
+            exchanges.suspend_all_orphaned_legs().await;
             let more = prune(&exchanges).await | prune_tracking(&exchanges, exchanges.parts.clock.now()).await;
             prune_at = Instant::now() + if more { Duration::ZERO } else { PRUNE_EVERY };
         }
@@ -102,66 +102,65 @@ pub(crate) async fn run(exchanges: Arc<Exchanges>) {
     }
 }
 
-/// Ends what is over. Gives when the next message is.
+/// Expires requests. Returns when the next one expires.
 async fn expire(exchanges: &Exchanges) -> Option<Timestamp> {
     let now = exchanges.parts.clock.now();
     match exchanges.parts.spool.expire(now, STEP).await {
-        Ok(Over { expired, unanswered, next }) => {
+        Ok(ExpiredMessages { expired, unanswered, next }) => {
             for id in unanswered {
-                tracing::warn!(message = %id, "no later reply came in time: the message is suspended");
-                metrics::counter!("exchange_unanswered_total").increment(1);
-                exchanges.callers.answer(id, Answer::None);
+                tracing::warn!(message = %id, "no reply came in time; the message is suspended");
+                metrics::counter!("tocsin_exchange_reply_timeouts_total").increment(1);
+                exchanges.reply_waiters.answer(id, ReplyNotice::None);
             }
             for id in expired {
-                tracing::warn!(message = %id, "nobody answered a request in time");
-                metrics::counter!("exchange_expired_total").increment(1);
-                exchanges.callers.answer(id, Answer::None);
+                tracing::warn!(message = %id, "a request expired without a reply");
+                metrics::counter!("tocsin_exchange_expired_total").increment(1);
+                exchanges.reply_waiters.answer(id, ReplyNotice::None);
             }
             next
         }
         Err(error) => {
-            tracing::error!(%error, "what is over cannot be ended");
+            tracing::error!(%error, "cannot expire requests");
             Some(now + AGAIN)
         }
     }
 }
 
-/// Removes what need not be kept. Gives whether there may be more.
+/// Deletes messages past their retention. Returns whether there may be more.
 async fn prune(exchanges: &Exchanges) -> bool {
     match exchanges.parts.spool.prune(exchanges.parts.clock.now(), STEP).await {
-        // Each partition removed so many at most.
+        // Each partition removes at most this many.
         Ok(removed) => removed >= STEP as u64,
         Err(error) => {
-            tracing::error!(%error, "messages that are over cannot be removed");
+            tracing::error!(%error, "cannot delete expired messages");
             false
         }
     }
 }
 
-/// The same for what is tracked. By its properties a message is found for as long as it is there: if it waits or is suspended,
-/// that may be longer than messages are kept otherwise.
+/// Deletes expired tracking entries. Index entries of messages that still exist (waiting or suspended) are kept longer.
 pub(crate) async fn prune_tracking(exchanges: &Exchanges, now: Timestamp) -> bool {
     let replaced = async {
-        let over = exchanges.parts.tracking.over(now).await?;
+        let over = exchanges.parts.tracking.expired_blocks(now).await?;
         if over.is_empty() {
             return Ok(false);
         }
         let sought: Vec<MessageId> = over.iter().flat_map(|block| &block.findable).map(|found| found.message).collect();
-        let there = exchanges.parts.spool.those_there(&sought).await?;
-        let (ids, may_be_more) = (over.iter().map(|block| block.id).collect(), over.len() == OVER_MAX);
+        let there = exchanges.parts.spool.existing(&sought).await?;
+        let (ids, may_be_more) = (over.iter().map(|block| block.id).collect(), over.len() == EXPIRED_BLOCKS_MAX);
         let kept = over.into_iter().filter_map(|mut block| {
             block.findable.retain(|found| there.contains(&found.message));
             let running = exchanges.find(&block.exchange);
             let kept = running.map_or(UNKNOWN_KEPT, |running| running.compiled.definition.retention);
-            let OverBlock { exchange, findable, .. } = block;
+            let ExpiredBlock { exchange, findable, .. } = block;
             let goes_at = now + kept.max(PRUNE_EVERY);
-            (!findable.is_empty()).then_some(NewBlock { exchange, goes_at, entries: Entries::Findable(findable) })
+            (!findable.is_empty()).then_some(NewBlock { exchange, goes_at, entries: Entries::Properties(findable) })
         });
         exchanges.parts.tracking.replace(ids, kept.collect()).await?;
         Ok::<_, StoreError>(may_be_more)
     };
     replaced.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "what is tracked and over cannot be removed");
+        tracing::error!(%error, "cannot delete expired tracking entries");
         false
     })
 }

@@ -1,4 +1,4 @@
-//! Several messages become one: a list of JSON, lines, or elements within a root element.
+//! Combines several messages into one: a JSON list, lines, or elements in a root element.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use tocsin_model::{
     field::{Fields, Row},
     problem::Problem,
 };
-use tocsin_store::spool::{Gather, Head};
+use tocsin_store::spool::{AggregationRule, Head};
 
 use crate::promote;
 
-/// What the texts of a key are joined by.
+/// Separator of the texts of a key.
 const BETWEEN: &str = "\u{1f}";
 
 pub(crate) struct Assembler {
@@ -33,12 +33,12 @@ impl Assembler {
         Ok(Assembler { assembly: assembly.clone(), until })
     }
 
-    /// The form of the result.
+    /// The format of the result.
     pub fn form(&self) -> &Assembled {
         &self.assembly.into
     }
 
-    /// Whether a body can be a part of what is made.
+    /// Checks that a body can be part of the result.
     pub fn check(&self, body: &[u8]) -> Result<(), String> {
         match self.assembly.into {
             Assembled::Json => {
@@ -50,23 +50,23 @@ impl Assembler {
         }
     }
 
-    /// With which others a message becomes one. `row` is what predicates see of it.
-    pub fn gather(&self, head: &Head, row: &Row) -> Gather {
+    /// The aggregation rule of a message: its group and the group's limits. `row` is the row that predicates evaluate.
+    pub fn gather(&self, head: &Head, row: &Row) -> AggregationRule {
         let Assembly { by, count, within, bytes, into, .. } = &self.assembly;
         let texts = by.iter().map(|name| promote::text_of(head, name.as_str()).unwrap_or_default());
-        Gather {
+        AggregationRule {
             key: texts.collect::<Vec<_>>().join(BETWEEN),
             form: Form(into.clone()).to_string(),
             count_max: *count,
             bytes_max: u64::from(*bytes),
             within: *within,
-            // A predicate that cannot be answered for a message does not hold for it.
+            // A predicate that cannot be evaluated does not hold.
             closes: self.until.as_ref().is_some_and(|until| until.holds(row).unwrap_or(false)),
         }
     }
 }
 
-/// What is made of them, as it is stored with those that wait.
+/// The result's format, as stored with the waiting messages.
 pub(crate) struct Form(Assembled);
 
 impl fmt::Display for Form {
@@ -88,7 +88,7 @@ impl Form {
         }
     }
 
-    /// The one body, and its media type.
+    /// Combines the bodies; returns the result and its media type.
     pub fn compose(&self, bodies: &[Bytes]) -> Result<(Bytes, &'static str), String> {
         let mut made = Vec::with_capacity(bodies.iter().map(|body| body.len() + 1).sum::<usize>() + 64);
         let media_type = match &self.0 {
@@ -121,7 +121,7 @@ impl Form {
     }
 }
 
-/// A body in one line.
+/// The body as one line.
 fn line(body: &[u8]) -> Result<Bytes, String> {
     let body = body.trim_ascii();
     if !body.contains(&b'\n') {
@@ -130,11 +130,11 @@ fn line(body: &[u8]) -> Result<Bytes, String> {
     let several = "the body has several lines, and is not JSON";
     let text = std::str::from_utf8(body).map_err(|_| several)?;
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|_| several)?;
-    // Nothing but white space goes: numbers, names and their order stay as they are written.
+    // Removes only white space: numbers, names and order stay as written.
     Ok(exact_json::compact(text).into())
 }
 
-/// The root element of a body, as it stands there.
+/// The root element of a body, in its exact text.
 fn element(body: &[u8]) -> Result<&[u8], String> {
     let text = std::str::from_utf8(body).map_err(|_| "the body is not XML in UTF-8")?;
     let mut reader = Reader::from_str(text);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_become_one() {
+    fn bodies_are_combined() {
         check("json", &["{\"a\": 1}", " 2\n"], Ok("[{\"a\": 1},2]"));
         check("lines", &["{\"a\": 1}\n", "{\n\"a\": 2}", "x"], Ok("{\"a\": 1}\n{\"a\":2}\nx\n"));
         check("lines", &["{\n \"b\": 1.10, \"a\": 1e400,\n\"b\": -0 }"], Ok("{\"b\":1.10,\"a\":1e400,\"b\":-0}\n"));

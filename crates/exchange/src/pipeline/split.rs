@@ -1,4 +1,4 @@
-//! One message becomes several: the items of a list, lines, or elements. All of them or none.
+//! Splits a message into the items of a JSON list, its lines, or its XML elements; all of them or none.
 
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -10,24 +10,24 @@ use quick_xml::{
 use serde_json::value::RawValue;
 use tocsin_model::exchange::{JsonPath, Split};
 
-use super::{BYTES_MAX, Parcel};
+use super::{BYTES_MAX, PipelineMessage};
 
 const DEPTH_MAX: usize = 256;
-/// Most namespaces that hold within an element.
+/// Maximum namespaces in scope of an element.
 const NAMESPACES_MAX: usize = 256;
 
-/// Namespaces as they are declared, by `xmlns` and the like. Most elements declare none and share what is around them.
+/// Namespace declarations in scope. Most elements declare none and share the scope of their parent.
 type Scope = Rc<BTreeMap<Rc<str>, Rc<str>>>;
 
 pub(super) struct Splitter {
     pub into: Split,
     pub most: usize,
-    /// Whether a message may become none.
+    /// Whether a message may have no parts.
     pub may_be_empty: bool,
 }
 
 impl Splitter {
-    pub fn apply(&self, whole: &Parcel) -> Result<Vec<Parcel>, String> {
+    pub fn apply(&self, whole: &PipelineMessage) -> Result<Vec<PipelineMessage>, String> {
         let bodies = match &self.into {
             Split::Json(path) => self.items(path, &whole.body)?,
             Split::Lines => self.lines(&whole.body)?,
@@ -39,11 +39,9 @@ impl Splitter {
                 Split::Lines => "the body has no line that is not empty".to_owned(),
                 Split::Xml(name) => format!("the body has no element `{name}`"),
             };
-            return Err(format!(
-                "{nothing}, and nothing would be left of the message; `may_be_empty: true` allows that"
-            ));
+            return Err(format!("{nothing}, so the message has no parts; `may_be_empty: true` allows that"));
         }
-        Ok(bodies.into_iter().map(|body| Parcel { body, ..whole.clone() }).collect())
+        Ok(bodies.into_iter().map(|body| PipelineMessage { body, ..whole.clone() }).collect())
     }
 
     fn check_count(&self, count: usize) -> Result<(), String> {
@@ -60,10 +58,10 @@ impl Splitter {
         let found = match found {
             _ if is_nothing && self.may_be_empty => return Ok(Vec::new()),
             Some(found) => found,
-            None => return Err(format!("nothing stands at {path}")),
+            None => return Err(format!("the body has nothing at {path}")),
         };
         let items: Vec<&RawValue> = serde_json::from_str(found.get())
-            .map_err(|_| format!("at {path} stands {}, not a list", kind(found.get())))?;
+            .map_err(|_| format!("the value at {path} is {}, not a list", kind(found.get())))?;
         self.check_count(items.len())?;
         Ok(items.into_iter().map(|item| body.slice_ref(item.get().as_bytes())).collect())
     }
@@ -80,7 +78,7 @@ impl Splitter {
         Ok(lines)
     }
 
-    /// The elements as they stand there, with the namespaces that hold for them.
+    /// The elements in their exact text, with the namespaces in scope.
     fn elements(&self, name: &str, body: &Bytes) -> Result<Vec<Bytes>, String> {
         let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8")?;
         let broken = |why: &dyn std::fmt::Display, at: u64| format!("the body is not XML: {why} (byte {at})");
@@ -90,7 +88,7 @@ impl Splitter {
         let mut take = |element: Bytes| {
             bytes += element.len();
             found.push(element);
-            // Each repeats the namespaces around it, so together they may be far more than the body.
+            // Each part repeats the inherited namespaces, so the parts can be far larger than the body.
             if bytes > BYTES_MAX {
                 return Err(format!("its parts are more than {BYTES_MAX} bytes with the namespaces around them"));
             }
@@ -124,7 +122,7 @@ impl Splitter {
     }
 }
 
-/// The type of a value of JSON.
+/// The type name of a JSON value.
 fn kind(text: &str) -> &'static str {
     match text.bytes().next() {
         Some(b'{') => "an object",
@@ -144,7 +142,7 @@ fn is_named(start: &BytesStart<'_>, name: &str) -> bool {
     local == name
 }
 
-/// The namespaces that hold within an element: those around it, and its own. Values are as they are written.
+/// The namespaces in scope of an element: inherited and its own. Values are not unescaped.
 fn scope(around: Option<&Scope>, start: &BytesStart<'_>) -> Result<Scope, String> {
     let mut scope = around.cloned().unwrap_or_default();
     for attribute in start.attributes() {
@@ -162,7 +160,7 @@ fn scope(around: Option<&Scope>, start: &BytesStart<'_>) -> Result<Scope, String
     Ok(scope)
 }
 
-/// An element with the namespaces around it, which it would lose alone.
+/// An element with its inherited namespace declarations added.
 fn with_scope(element: &str, start: &BytesStart<'_>, around: Option<&Scope>) -> Result<Bytes, String> {
     let own = scope(None, start)?;
     let name: &str = start.name().into_inner();

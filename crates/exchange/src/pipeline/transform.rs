@@ -1,4 +1,4 @@
-//! A body becomes another: by an expression, a template, a stylesheet or a program.
+//! Transforms a body by an expression, a template, a stylesheet or a program.
 
 use tocsin_delivery::process::change::{Changed, Changer};
 use tocsin_formatting::document::{Document, DocumentFormatter};
@@ -13,7 +13,7 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::{Parcel, decoded_body};
+use super::{PipelineMessage, compression::CONTENT_ENCODING, decoded_body};
 
 pub(super) struct Transformer {
     engine: Engine,
@@ -27,6 +27,19 @@ enum Engine {
 
 impl Transformer {
     pub fn compile(language: TransformLanguage, text: &str, content_type: &str) -> Result<Transformer, Problem> {
+        if !media_type::is_valid(content_type) && !content_type.is_empty() {
+            let problem = Problem::at("content_type", format!("`{}` is not a media type", content_type.escape_debug()));
+            return Err(problem.hint("give a type such as `text/plain; charset=utf-8`"));
+        }
+        let charset = media_type::parameter(content_type, "charset").unwrap_or_default();
+        let is_json = media_type::is_json(content_type) || matches!(language, TransformLanguage::Jmespath);
+        if is_json && !charset.is_empty() && !charset.eq_ignore_ascii_case("utf-8") {
+            let problem = Problem::at(
+                "content_type",
+                format!("names the charset `{charset}`, and JSON is in UTF-8 (RFC 8259, 8.1)"),
+            );
+            return Err(problem.hint("leave `charset` out"));
+        }
         let (key, engine) = match language {
             TransformLanguage::Jmespath => ("jmespath", Query::compile(text).map(Engine::Jmespath)),
             TransformLanguage::Template => {
@@ -42,15 +55,18 @@ impl Transformer {
         }
     }
 
-    pub fn apply(&self, parcel: &mut Parcel) -> Result<(), String> {
+    pub fn apply(&self, message: &mut PipelineMessage) -> Result<(), String> {
         let (body, content_type) = match &self.engine {
             Engine::Jmespath(query) => {
-                let text = decoded_body(parcel, Syntax::Json)?;
+                let text = decoded_body(message, Syntax::Json)?;
                 (search(query, text.as_bytes())?.into(), self.content_type.clone())
             }
             Engine::Document(formatter) => {
-                let document =
-                    Document { body: &parcel.body, content_type: &parcel.content_type, properties: &parcel.properties };
+                let document = Document {
+                    body: &message.body,
+                    content_type: &message.content_type,
+                    properties: &message.properties,
+                };
                 let made = formatter.format(&document)?;
                 (made.body, made.content_type)
             }
@@ -58,10 +74,12 @@ impl Transformer {
         if media_type::is_json(&content_type)
             && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&body)
         {
-            return Err(format!("what it makes is not JSON: {error}"));
+            return Err(format!("the result is not JSON: {error}"));
         }
-        parcel.body = body.into();
-        parcel.content_type = content_type;
+        message.body = body.into();
+        message.content_type = content_type;
+        // The result is not compressed, whatever encoding the input had.
+        message.headers.retain(|(name, _)| name != CONTENT_ENCODING);
         Ok(())
     }
 }
@@ -76,32 +94,32 @@ fn search(query: &Query, body: &[u8]) -> Result<String, String> {
         Value::from(serde_json::from_slice::<serde_json::Value>(body).map_err(|error| broken(&error))?)
     };
     match query.search(&value) {
-        Ok(Value::Null) => Err("the expression gives nothing".to_owned()),
+        Ok(Value::Null) => Err("the expression returns null".to_owned()),
         Ok(found) if numbers.is_empty() => Ok(serde_json::Value::from(found).to_string()),
         Ok(found) => {
             let mut text = String::new();
             numbers.write(&found, &mut text);
             Ok(text)
         }
-        Err(trouble) => Err(format!("the expression fails: {trouble}")),
+        Err(error) => Err(format!("the expression fails: {error}")),
     }
 }
 
-/// Gives a message to a program, and takes what it makes of it.
-pub(super) async fn run(changer: &Changer, parcel: &mut Parcel, id: &str) -> Result<(), String> {
-    let properties = parcel.properties.iter().map(|(name, value)| (name.to_string(), value.clone().into()));
+/// Runs a program on a message and takes its result.
+pub(super) async fn run(changer: &Changer, message: &mut PipelineMessage, id: &str) -> Result<(), String> {
+    let properties = message.properties.iter().map(|(name, value)| (name.to_string(), value.clone().into()));
     let before = Changed {
-        content_type: parcel.content_type.clone(),
+        content_type: message.content_type.clone(),
         properties: properties.collect(),
-        body: parcel.body.to_vec(),
+        body: message.body.to_vec(),
     };
     let changed = changer.change(id, &before).await?;
-    parcel.content_type = changed.content_type;
-    parcel.body = changed.body.into();
+    message.content_type = changed.content_type;
+    message.body = changed.body.into();
     let named = changed.properties.into_iter().map(|(name, value)| match name.parse::<Name>() {
         Ok(name) => Ok((name, Value::from(value))),
         Err(_) => Err(format!("the program gives the property `{name}`, which is not a name")),
     });
-    parcel.properties = named.collect::<Result<_, _>>()?;
+    message.properties = named.collect::<Result<_, _>>()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A body is compared with its schema, of JSON or of XML.
+//! Validates a body against its JSON Schema or XML Schema.
 
 use tocsin_formatting::xsd::XmlSchema;
 use tocsin_matching::schema;
@@ -9,7 +9,7 @@ use tocsin_model::{
     problem::Problem,
 };
 
-use super::{Parcel, decoded_body};
+use super::{PipelineMessage, decoded_body};
 
 pub(super) enum Schema {
     Json(Box<schema::Schema>),
@@ -27,28 +27,28 @@ impl Schema {
         }
     }
 
-    /// What is told names places and rules, not values: it is written into logs.
-    pub fn check(&self, parcel: &Parcel) -> Result<(), String> {
+    /// Errors name positions and rules, not values, because they are logged.
+    pub fn check(&self, message: &PipelineMessage) -> Result<(), String> {
         let schema = match self {
             Schema::Json(schema) => schema,
             Schema::Xml(schema) => {
-                return schema.check(&parcel.body, charset::of_media_type(&parcel.content_type).as_deref());
+                return schema.check(&message.body, charset::of_media_type(&message.content_type).as_deref());
             }
         };
-        let text = decoded_body(parcel, Syntax::Json)?;
+        let text = decoded_body(message, Syntax::Json)?;
         let json = read(text.as_bytes()).map_err(|error| format!("the body is not JSON: {error}"))?;
-        let told = |problem: Problem| match &*problem.path {
+        let described = |problem: Problem| match &*problem.path {
             "" => problem.message,
             place => format!("{} at `{place}`", problem.message),
         };
         schema.check(&json).map_err(|problems| {
-            let told: Vec<String> = problems.into_iter().map(told).collect();
-            format!("the body does not fit its schema: {}", told.join("; "))
+            let described: Vec<String> = problems.into_iter().map(described).collect();
+            format!("the body does not match its schema: {}", described.join("; "))
         })
     }
 }
 
-/// A body as a schema sees it. A number that is larger than a double is the largest one.
+/// Parses a body for validation. A number beyond the range of a double becomes the largest double.
 fn read(body: &[u8]) -> Result<serde_json::Value, String> {
     match serde_json::from_slice(body) {
         Ok(json) => Ok(json),

@@ -1,24 +1,35 @@
-//! The values that stand at paths in a body of XML, found in one reading.
+//! Extracts the values at several paths of an XML body in one pass.
+
+use std::collections::HashSet;
 
 use quick_xml::{
     Reader,
     events::{BytesRef, BytesStart, Event},
 };
-use tocsin_model::exchange::{XmlEnd, XmlPath};
+use tocsin_model::{
+    charset,
+    exchange::{XmlEnd, XmlPath},
+};
 
-/// How deep elements may be nested.
+/// Maximum nesting of elements.
 const DEPTH_MAX: usize = 256;
-/// Most attributes of an element that are looked at.
+/// Maximum attributes of an element that are read.
 const ATTRIBUTES_MAX: usize = 1_000;
 
-/// What stands at each path, without white space around it; a text of more than `bytes_max` is none. `None` if the body is not
-/// XML, is nested too deeply, or has a document type or entities: those are not read.
+/// The text at each path, trimmed; a text longer than `bytes_max` is none. `None` if the body is not well-formed, is
+/// nested too deeply, or has a document type or entities, which are not supported.
 pub(super) fn find(text: &str, paths: &[&XmlPath], bytes_max: usize) -> Option<Vec<Option<String>>> {
+    if charset::not_of_xml(text).is_some() {
+        return None;
+    }
     let mut reader = Reader::from_str(text);
+    reader.config_mut().check_comments = true;
     let mut searches: Vec<Search<'_>> = paths.iter().map(|path| Search::new(path, bytes_max)).collect();
     let (mut depth, mut roots) = (0_usize, 0);
     loop {
+        let from = reader.buffer_position();
         match reader.read_event().ok()? {
+            Event::Start(start) | Event::Empty(start) if !has_good_attributes(&start) => return None,
             event @ (Event::Start(_) | Event::Empty(_)) if depth == DEPTH_MAX || (depth == 0 && roots > 0) => {
                 drop(event);
                 return None;
@@ -38,12 +49,14 @@ pub(super) fn find(text: &str, paths: &[&XmlPath], bytes_max: usize) -> Option<V
                 searches.iter_mut().for_each(|search| search.leave(depth));
             }
             Event::Text(text) if depth == 0 => text.xml10_content().trim().is_empty().then_some(())?,
+            Event::Text(text) if text.contains("]]>") => return None,
             Event::Text(text) => take(&mut searches, depth, &text.xml10_content()),
             Event::CData(text) if depth > 0 => take(&mut searches, depth, &text.xml10_content()),
             Event::GeneralRef(reference) if depth > 0 => take(&mut searches, depth, &referred(&reference)?),
             Event::CData(_) | Event::GeneralRef(_) | Event::DocType(_) => return None,
             Event::Eof if depth == 0 && roots == 1 => break,
             Event::Eof => return None,
+            Event::Decl(_) if from > 0 => return None,
             Event::Decl(_) | Event::PI(_) | Event::Comment(_) => {}
         }
     }
@@ -54,13 +67,13 @@ fn take(searches: &mut [Search<'_>], depth: usize, text: &str) {
     searches.iter_mut().for_each(|search| search.take(depth, text));
 }
 
-/// How far a path is found.
+/// Progress of the search for one path.
 struct Search<'p> {
     path: &'p XmlPath,
     bytes_max: usize,
-    /// So many of its elements are open.
+    /// Number of its elements that are open.
     open: usize,
-    /// For each of its elements: how many of the name have come in the open parent.
+    /// For each of its elements: how many with that name the open parent has had.
     counts: Vec<usize>,
     found: Option<String>,
     is_done: bool,
@@ -71,7 +84,7 @@ impl<'p> Search<'p> {
         Search { path, bytes_max, open: 0, counts: vec![0; path.steps.len()], found: None, is_done: false }
     }
 
-    /// An element opens within so many others. `None` if its attributes cannot be read.
+    /// Handles the start of an element at this depth. `None` if its attributes cannot be read.
     fn enter(&mut self, depth: usize, start: &BytesStart<'_>) -> Option<()> {
         if self.is_done || self.open != depth {
             return Some(());
@@ -98,7 +111,7 @@ impl<'p> Search<'p> {
         Some(())
     }
 
-    /// A text stands within so many elements.
+    /// Handles text at this depth.
     fn take(&mut self, depth: usize, text: &str) {
         let steps = self.path.steps.len();
         let is_wanted = match self.path.end {
@@ -107,7 +120,7 @@ impl<'p> Search<'p> {
             XmlEnd::Attribute(_) => false,
         };
         if let Some(found) = self.found.as_mut().filter(|_| is_wanted && !self.is_done) {
-            // White space may stand before it; nobody wants to know how much is too much.
+            // Leading white space is dropped. Beyond the limit only the fact counts, so little more is kept.
             let text = if found.is_empty() { text.trim_start() } else { text };
             if found.len() <= self.bytes_max {
                 let room = text.floor_char_boundary(self.bytes_max + 4 - found.len());
@@ -116,7 +129,7 @@ impl<'p> Search<'p> {
         }
     }
 
-    /// The element closes that is within so many others.
+    /// Handles the end of an element at this depth.
     fn leave(&mut self, depth: usize) {
         if self.open <= depth {
             return;
@@ -150,11 +163,22 @@ fn attribute(start: &BytesStart<'_>, name: &str) -> Option<Option<String>> {
     Some(None)
 }
 
-/// What a reference stands for: a character by its number, or one of the five that XML itself has.
+/// Whether the first attributes of an element are well-formed and unique.
+fn has_good_attributes(start: &BytesStart<'_>) -> bool {
+    let mut names = HashSet::new();
+    let mut attributes = start.attributes();
+    // The library's own check takes quadratic time.
+    attributes.with_checks(false).take(ATTRIBUTES_MAX).all(|attribute| {
+        attribute.is_ok_and(|attribute| !attribute.value.contains('<') && names.insert(attribute.key.into_inner()))
+    })
+}
+
+/// Resolves a reference: a character by its number, or one of the five predefined entities.
 fn referred(reference: &BytesRef<'_>) -> Option<String> {
     let name: &str = reference;
     if let Ok(Some(character)) = reference.resolve_char_ref() {
-        return Some(character.to_string());
+        let is_allowed = charset::not_of_xml(character.encode_utf8(&mut [0; 4])).is_none();
+        return is_allowed.then(|| character.to_string());
     }
     quick_xml::escape::resolve_xml_entity(name).map(str::to_owned)
 }
@@ -196,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_good_xml_has_no_values() {
+    fn malformed_xml_has_no_values() {
         check("<a b='1'>x</a>", "/a/@b", Some("1"));
         let deep = |levels: usize| format!("{}{}", "<a b='1'>".repeat(levels), "</a>".repeat(levels));
         check(&deep(256), "/a/@b", Some("1"));
@@ -211,6 +235,14 @@ mod tests {
             "<a b='&x;'/>",
             "<!DOCTYPE a [<!ENTITY x 'y'>]><a b='1'/>",
             &deep(257),
+            // Not well-formed by XML 1.0, sections 2.2, 2.4, 2.5, 2.8, 3.1 and 4.1.
+            "<a b='1'>\u{1}</a>",
+            "<a b='1'>&#1;</a>",
+            "<a b='1'>]]></a>",
+            "<a b='1'><!-- a -- b --></a>",
+            " <?xml version='1.0'?><a b='1'/>",
+            "<a b='1' b='2'/>",
+            "<a b='1' c='<'/>",
         ] {
             check(wrong, "/a/@b", None);
         }

@@ -7,9 +7,9 @@ use tocsin_model::{
 };
 
 use super::*;
-use crate::{edit::Edit, operate::Choice, promote};
+use crate::{edit::Edit, operate::MessageSelection, promote};
 
-fn one(id: MessageId) -> Choice {
+fn one(id: MessageId) -> MessageSelection {
     MessageFilter { id: Some(id), ..MessageFilter::default() }.into()
 }
 
@@ -22,9 +22,9 @@ fn patch(patch: serde_json::Value) -> Edit {
 }
 
 impl Bed {
-    fn of_exchange(&self, when: &str) -> Result<Choice, OperateError> {
+    fn of_exchange(&self, when: &str) -> Result<MessageSelection, OperateError> {
         let filter = MessageFilter { exchange: Some(name("orders")), ..MessageFilter::default() };
-        self.exchanges.choice(filter, Some(&Filter { dialect: Dialect::Cel, text: when.to_owned() }))
+        self.exchanges.selection(filter, Some(&Filter { dialect: Dialect::Cel, text: when.to_owned() }))
     }
 }
 
@@ -38,8 +38,8 @@ async fn an_unroutable_message_is_edited_and_goes_on() {
     assert_eq!((edited.messages, edited.unchanged), (vec![wrong.id], vec![]));
     assert_eq!(bed.suspended().await.len(), 1, "it waits to be resumed");
     bed.exchanges.resume(one(wrong.id), "op").await.expect("resumed");
-    let course = bed.exchanges.wait_for(wrong.id, PATIENCE).await.expect("read");
-    assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
+    let reply_status = bed.exchanges.wait_for(wrong.id, PATIENCE).await.expect("read");
+    assert!(matches!(reply_status, Some(ReplyStatus::Replied { .. })), "{reply_status:?}");
     assert_eq!(bed.b.all()[0].body, r#"{"type":"order","order":7,"x":{"z":[1]}}"#);
     let original = bed.exchanges.original(wrong.id).await.expect("read").expect("kept");
     assert_eq!((&*original.body, &*original.by), (&br#"{"type": "ordr", "order": 7, "x": {"y": 1}}"#[..], "ann"));
@@ -119,7 +119,7 @@ async fn a_predicate_chooses_among_them() {
     assert_eq!((ended.messages, bed.suspended().await.len()), (1, 1));
     assert!(matches!(bed.of_exchange("message.ordr > 2"), Err(OperateError::Invalid(_))));
     let nowhere = Filter { dialect: Dialect::Cel, text: "true".to_owned() };
-    let unnamed = bed.exchanges.choice(MessageFilter::default(), Some(&nowhere));
+    let unnamed = bed.exchanges.selection(MessageFilter::default(), Some(&nowhere));
     assert!(matches!(unnamed, Err(OperateError::Invalid(_))));
 }
 
@@ -132,7 +132,7 @@ async fn open_messages_are_counted_for_each_exchange() {
         bed.post("orders", r#"{"type": "ordr"}"#, None).await.expect("stored");
     }
     let running = bed.exchanges.find(&name("other")).expect("it runs");
-    let post = || Incoming { body: Bytes::from_static(b"{}"), ..Incoming::default() };
+    let post = || IncomingMessage { body: Bytes::from_static(b"{}"), ..IncomingMessage::default() };
     bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room");
     let full = bed.exchanges.receive(&running, &name("orders"), post()).await;
     assert!(matches!(full, Err(ReceiveError::Full { code: ThrottleReason::StoreGrowth, .. })), "{full:?}");

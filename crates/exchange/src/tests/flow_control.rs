@@ -1,4 +1,4 @@
-//! What slows messages down, and what is told of it.
+//! Tests of flow control: what throttles messages, and how it is reported.
 
 use tocsin_model::{
     application::Rate,
@@ -37,7 +37,7 @@ impl Bed {
     async fn looks_until(&self, side: FlowSide, port: Option<&str>, reason: ThrottleReason, is_so: bool) {
         let looking = async {
             while self.throttled().await.contains(&(side, port.map(name), reason)) != is_so {
-                self.exchanges.look_at_flow().await;
+                self.exchanges.check_flow().await;
             }
         };
         tokio::time::timeout(PATIENCE, looking).await.expect("in time");
@@ -143,14 +143,14 @@ async fn short_of_memory_nothing_comes_in_and_what_is_there_leaves() {
         ids.push(bed.post("orders", ORDER, None).await.expect("taken").id);
     }
     used.store(1_001, Ordering::SeqCst);
-    bed.exchanges.look_at_flow().await;
+    bed.exchanges.check_flow().await;
     assert_eq!(bed.refused("orders", ORDER).await, ThrottleReason::Memory);
     bed.exchanges.set_port(&name("orders"), &name("b"), None).await.expect("set");
     for id in ids {
         bed.ended(id).await;
     }
     used.store(1_000, Ordering::SeqCst);
-    bed.exchanges.look_at_flow().await;
+    bed.exchanges.check_flow().await;
     bed.post("orders", ORDER, None).await.expect("taken");
     bed.looks_until(Publishing, None, ThrottleReason::Memory, false).await;
 }

@@ -2,13 +2,19 @@
 
 use serde_json::json;
 use tocsin_model::exact_json::Exact;
-use tocsin_store::spool::{HISTORY_FIRST, HISTORY_MAX, HistoryAct, HistoryEntry};
+use tocsin_store::spool::{HISTORY_FIRST, HISTORY_MAX, HistoryAction, HistoryEntry};
 
 use super::*;
 use crate::{edit::Edit, promote};
 
 impl Bed {
-    async fn post_as(&self, sender: &str, port: &str, body: &str, key: Option<&str>) -> Result<Received, ReceiveError> {
+    async fn post_as(
+        &self,
+        sender: &str,
+        port: &str,
+        body: &str,
+        key: Option<&str>,
+    ) -> Result<ReceiveResult, ReceiveError> {
         self.post_typed(sender, port, "application/json", body, key).await
     }
 
@@ -19,14 +25,14 @@ impl Bed {
         content_type: &str,
         body: &str,
         key: Option<&str>,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveResult, ReceiveError> {
         let running = self.exchanges.find(&name("orders")).expect("it runs");
-        let incoming = Incoming {
+        let incoming = IncomingMessage {
             content_type: content_type.into(),
             body: Bytes::copy_from_slice(body.as_bytes()),
             key: key.map(str::to_owned),
             sender: sender.into(),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         };
         self.exchanges.receive(&running, &name(port), incoming).await
     }
@@ -71,7 +77,7 @@ async fn a8_each_sender_has_idempotency_keys_of_its_own_also_after_a_restart() {
     let reused = bed.post_as("k2", "questions", r#"{"type": "order", "order": 8}"#, Some("1")).await;
     assert!(matches!(reused, Err(ReceiveError::KeyReused(id)) if id == other.id), "{reused:?}");
     let third = bed.post_as("k3", "questions", r#"{"type": "order", "order": 8}"#, Some("1")).await.expect("taken");
-    assert!(!third.duplicate, "whether others used the key is not told");
+    assert!(!third.duplicate, "use of the key by others is not revealed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +92,7 @@ async fn b18_an_empty_split_keeps_the_message() {
     };
     bed.define(&split("")).await;
     let sent = bed.post("orders", r#"{"items": []}"#, None).await.expect("stored");
-    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.contains("`split`") && reason.contains("may_be_empty"), "{reason}");
     bed.edited(sent.id, patch(r#"{"items": [{"type": "note", "order": 1}]}"#)).await;
     bed.exchanges.resume(MessageFilter::default(), "ann").await.expect("resumed");
@@ -94,7 +100,7 @@ async fn b18_an_empty_split_keeps_the_message() {
     assert_eq!(bed.message(sent.id).await.ending, Some(Ending::Split));
     bed.define(&split(", may_be_empty: true")).await;
     let empty = bed.post("orders", r#"{"items": []}"#, None).await.expect("stored");
-    assert_eq!((empty.course, bed.message(empty.id).await.ending), (Course::Stored, Some(Ending::Split)));
+    assert_eq!((empty.reply_status, bed.message(empty.id).await.ending), (ReplyStatus::Stored, Some(Ending::Split)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,7 +261,7 @@ async fn b22_every_attempt_and_act_is_in_the_history() {
     assert!(
         history[4].on_backup
             && !history[1].on_backup
-            && history.iter().all(|entry| entry.port == Some(name("b")) || entry.act == HistoryAct::Edited)
+            && history.iter().all(|entry| entry.port == Some(name("b")) || entry.act == HistoryAction::Edited)
     );
     assert_eq!(history.iter().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
 
@@ -293,8 +299,8 @@ async fn b35_the_nearest_routes_are_explained_by_what_decides() {
     let text = definition(&bed.a, &bed.b, "");
     let start = text.find("routes:").expect("routes");
     bed.define(&format!("{}{routes}", &text[..start])).await;
-    let reason = |received: Received| match received.course {
-        Course::Suspended(reason) => reason,
+    let reason = |received: ReceiveResult| match received.reply_status {
+        ReplyStatus::Suspended(reason) => reason,
         other => panic!("{other:?}"),
     };
     let missed = reason(bed.post("orders", ORDER, None).await.expect("stored"));
@@ -304,7 +310,7 @@ async fn b35_the_nearest_routes_are_explained_by_what_decides() {
     );
     assert!(!missed.contains("lacks its predicate"), "{missed}");
     assert!(missed.contains("`counted` does not match"), "{missed}");
-    let places: Vec<usize> = ["`either`", "`long`"].iter().map(|route| missed.find(route).expect("told")).collect();
+    let places: Vec<usize> = ["`either`", "`long`"].iter().map(|route| missed.find(route).expect("reported")).collect();
     assert!(places[0] < places[1], "the nearest comes first: {missed}");
 
     bed.exchanges.set_port(&name("orders"), &name("a"), Some(PortState::Off)).await.expect("off");

@@ -1,4 +1,4 @@
-//! What comes through locations: files, rows; what slows them down; what a restart does to them.
+//! Tests of receive locations: files, rows, throttling and restarts.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use tocsin_sources::SourceState;
 use tocsin_store::spool::LocationKey;
 
 use super::*;
-use crate::locations::LocationStatus;
+use crate::{intake::Intake, locations::LocationStatus};
 
-/// An exchange that takes files and rows, and tells A of each.
+/// An exchange that takes files and rows, and sends each to A.
 struct Dock {
     exchanges: Arc<Exchanges>,
     a: FarSide,
@@ -110,8 +110,21 @@ async fn files_become_messages_and_get_a_name_that_says_so() {
     // Nothing leads it anywhere.
     dock.drop_file("4.txt", "d");
     dock.until(|dock| dock.status().messages == 2).await;
-    let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
+    let filter = MessageFilter { standing: Some(MessageStatus::Suspended), ..MessageFilter::default() };
     assert_eq!(dock.exchanges.messages(filter, None, 10).await.expect("read").len(), 1);
+}
+
+#[tokio::test]
+async fn a_closed_intake_holds_locations_until_it_opens() {
+    let dock = Dock::with(FILES).await;
+    dock.until(|dock| dock.status().health.state == SourceState::Running).await;
+    let hold = Some("`role:sources` is paused".to_owned());
+    dock.exchanges.set_intake(Intake { hold, ..Intake::default() });
+    dock.until(|dock| dock.status().health.state == SourceState::Held).await;
+    dock.drop_file("1.csv", "a;b");
+    assert_eq!(dock.status().messages, 0);
+    dock.exchanges.set_intake(Intake::default());
+    assert_eq!(dock.a.asked_times(1).await[0].body, "a;b");
 }
 
 #[tokio::test]
@@ -167,7 +180,7 @@ async fn mails_are_routed_and_their_senders_hear_when_they_are_stored() {
     let asked = dock.a.asked_times(2).await;
     assert_eq!((asked.len(), &*asked[1].body), (2, &*MAIL.replace("<1@", "<2@")));
 
-    // While an operator lets nothing in, nobody is told that anything is taken.
+    // While an operator's rate is zero, nothing is acknowledged.
     let rate = "0".parse::<Rate>().expect("a rate");
     let (exchange, intake) = (dock_name(), name("intake"));
     let set = dock.exchanges.set_rate(&exchange, FlowSide::Publishing, Some(&intake), Some(rate));
@@ -231,7 +244,7 @@ async fn messages_of_a_broker_are_routed_and_told_once_over_a_restart() {
     let asked = dock.a.asked_times(2).await;
     assert_eq!((asked.len(), &*asked[1].body), (2, r#"{"nr": 2}"#));
     dock.until(|dock| dock.status().messages == 2).await;
-    let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
+    let filter = MessageFilter { standing: Some(MessageStatus::Suspended), ..MessageFilter::default() };
     assert_eq!(dock.exchanges.messages(filter, None, 10).await.expect("read").len(), 1, "nothing leads it anywhere");
     let mut stream = context.get_stream("ORDERS").await.expect("there");
     let acknowledged = async {
@@ -245,7 +258,7 @@ async fn messages_of_a_broker_are_routed_and_told_once_over_a_restart() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, acknowledged).await.expect("the broker hears that all are stored");
+    tokio::time::timeout(PATIENCE, acknowledged).await.expect("the broker gets acknowledgements after all are stored");
 }
 
 #[tokio::test]
@@ -275,7 +288,7 @@ fn dock_name() -> Name {
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_with_locations_is_told() {
+async fn invalid_locations_are_reported() {
     let dock = Dock::with("").await;
     for (locations, expected) in [
         ("a: { kind: http }", "is not a kind of location"),
@@ -285,11 +298,11 @@ async fn all_that_is_wrong_with_locations_is_told() {
         ("a: { kind: kafka, options: { topics: [b] } }", "receive.intake.locations.a.options.brokers"),
         ("a: { kind: mail, options: { listen: '127.0.0.1:2525' } }", "receive.intake.locations.a.options.recipients"),
         ("a: { kind: nats, options: { servers: ['nats://a'], stream: b }, content_type: x }", "is not a media type"),
-        ("a: { kind: mqtt, options: { host: a, topics: ['a#'] } }", "is not a topic"),
+        ("a: { kind: mqtt, options: { host: a, topics: ['a#'] } }", "is not a valid topic filter"),
     ] {
         let problems = dock.exchanges.compile(&dock.definition(locations)).err().expect("a problem");
-        let told = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        assert!(told.contains(expected), "{locations}: {told}");
+        let found = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        assert!(found.contains(expected), "{locations}: {found}");
     }
 }
 

@@ -13,17 +13,17 @@ async fn ask_many(many: usize) {
     held.expect("held");
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let ask = |order: usize| {
-        let incoming = Incoming {
+        let incoming = IncomingMessage {
             content_type: "application/json".into(),
             body: format!(r#"{{"type": "order", "order": {order}}}"#).into(),
             wait: Some(Duration::ZERO),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         };
         let (exchanges, running) = (bed.exchanges.clone(), running.clone());
         async move { exchanges.receive(&running, &name("questions"), incoming).await.expect("taken") }
     };
-    let asked: Vec<Received> = stream::iter(0..many).map(ask).buffered(256).collect().await;
-    assert!(asked.iter().all(|received| received.course == Course::Pending));
+    let asked: Vec<ReceiveResult> = stream::iter(0..many).map(ask).buffered(256).collect().await;
+    assert!(asked.iter().all(|received| received.reply_status == ReplyStatus::Pending));
     let ids: HashSet<MessageId> = asked.iter().map(|received| received.id).collect();
     assert_eq!((ids.len(), bed.b.all().len()), (many, 0), "each is stored, and none left");
     bed.open_is(many as u64).await;
@@ -31,7 +31,7 @@ async fn ask_many(many: usize) {
     let waits = asked.iter().map(|received| bed.exchanges.wait_for(received.id, PATIENCE));
     let replies: Vec<_> = stream::iter(waits).buffered(1_024).collect().await;
     for (order, reply) in replies.into_iter().enumerate() {
-        let Some(Course::Replied { body, .. }) = reply.expect("read") else { panic!("{order} has no reply") };
+        let Some(ReplyStatus::Replied { body, .. }) = reply.expect("read") else { panic!("{order} has no reply") };
         assert_eq!(std::str::from_utf8(&body).expect("text"), format!(r#"{{"confirmed":true,"order":{order}}}"#));
     }
     assert_eq!(bed.b.all().len(), many, "each was sent once");

@@ -1,4 +1,4 @@
-//! Which messages leave when: groups, windows, keys and priorities.
+//! Tests of the order of sending: groups, service windows, keys and priorities.
 
 use tocsin_delivery::Clock;
 use tocsin_model::{exchange::MessageKind, value::Value};
@@ -169,7 +169,7 @@ fn note(bed: &Bed) -> NewMessage {
         part_of: None,
         key: None,
         sender: Box::default(),
-        legs: vec![running.lanes[&name("a")].new_leg(&head).expect("no reply comes later")],
+        legs: vec![running.send_queues[&name("a")].new_leg(&head).expect("no reply comes later")],
         head,
         body: Bytes::from_static(b"{}"),
         suspended: None,
@@ -184,20 +184,20 @@ async fn what_the_spool_shows_before_it_is_pushed_is_sent_once() {
     let bed = Bed::start().await;
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let (announced, beside, given_up) = (note(&bed), note(&bed), note(&bed));
-    let announcing = running.announce(&[announced.clone(), given_up.clone()]);
+    let announcing = running.reserve_legs(&[announced.clone(), given_up.clone()]);
     for message in [&announced, &beside, &given_up] {
         bed.exchanges.parts.spool.accept(message.clone()).await.expect("stored");
     }
     // All are committed when the lane looks: it reads the one that nobody is about to push, and no other.
-    running.lanes[&name("a")].look();
+    running.send_queues[&name("a")].refill_from_spool();
     bed.ended(beside.id).await;
     assert_eq!(bed.a.all().len(), 1);
-    bed.exchanges.begin(&running, &announced);
+    bed.exchanges.dispatch(&running, &announced);
     bed.ended(announced.id).await;
     // Who announces and does not push leaves it to the spool.
     drop(announcing);
     bed.ended(given_up.id).await;
-    assert!(bed.exchanges.stop(PATIENCE).await, "nothing more is under way");
+    assert!(bed.exchanges.stop(PATIENCE).await, "nothing more is in progress");
     assert_eq!(bed.a.all().len(), 3);
 }
 
@@ -226,14 +226,14 @@ async fn a_window_defers_what_is_sent_and_refuses_what_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_windows_keys_and_groups_is_told() {
+async fn invalid_windows_keys_and_groups_are_reported() {
     let bed = Bed::start().await;
     for (more, message) in [
         ("ordered: { by: [nobody] }", "`nobody` is not among the properties"),
-        ("priority: { by: key }", "`key` is no integer"),
+        ("priority: { by: key }", "`key` is not an integer"),
         ("priority: { by: urgency }\n    ordered: { by: key }", "together with `ordered`"),
         ("service_window: { hours: '8-9' }", "is not a time of the day"),
-        ("service_window: { hours: [] }", "are none"),
+        ("service_window: { hours: [] }", "are empty"),
         ("service_window: { hours: '08:00-09:00', time_zone: Vienna }", "`Vienna` is not a time zone"),
     ] {
         let text = with_key(&definition(&bed.a, &bed.b, more));

@@ -56,7 +56,11 @@ async fn callers_get_the_stored_reply_however_many_partitions_there_are() {
         answers.push((body, key, answered));
         for (body, key, first) in &answers {
             let again = bed.post("questions", body, Some(key)).await.expect("taken");
-            assert_eq!((again.id, &again.course), (first.id, &first.course), "{key} with {partitions} partitions");
+            assert_eq!(
+                (again.id, &again.reply_status),
+                (first.id, &first.reply_status),
+                "{key} with {partitions} partitions"
+            );
         }
     }
     assert_eq!(bed.b.all().len(), 4, "B is asked once for each");
@@ -80,7 +84,7 @@ async fn what_leaves_in_order_does_so_over_partitions_that_become_more() {
     let partitions = bed.exchanges.partitions();
     assert_eq!((partitions.len(), partitions.iter().map(|partition| partition.open).sum::<u64>()), (5, 40));
     assert!(partitions.iter().all(|partition| partition.bytes > 0 && partition.open > 0), "{partitions:?}");
-    // Now and then the far side fails: what is behind waits for it.
+    // The receiver fails now and then; later messages wait.
     bed.b.failures.lock().extend([503, 503]);
     bed.exchanges.set_port(&exchange, &port, None).await.expect("as defined");
     for id in &ids {

@@ -55,7 +55,7 @@ async fn a_step_that_fails_suspends_and_the_resumed_message_goes_through_the_ste
     let bed = Bed::start().await;
     bed.change(&[(ORDERS, ", pipeline: [validate: { schema: { required: [customer] } }]")]).await;
     let sent = bed.post("orders", r#"{"type": "note", "order": 7}"#, None).await.expect("stored");
-    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.starts_with("step 1 of the pipeline (`validate`)"), "{reason}");
     let stuck = bed.message(sent.id).await;
     assert!(stuck.head.raw && stuck.legs.is_empty());
@@ -103,31 +103,31 @@ async fn a_step_that_fails_on_the_way_out_or_back_suspends_the_leg() {
     let out = "\n    pipeline: [transform: { jmespath: missing }]";
     bed.change(&[("correlate: [order]", out)]).await;
     let asked = bed.ask(ORDER).await;
-    let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
-    assert!(reason.starts_with("b: step 1 of the pipeline (`transform`): the expression gives nothing"), "{reason}");
+    let ReplyStatus::Suspended(reason) = &asked.reply_status else { panic!("{asked:?}") };
+    assert!(reason.starts_with("b: step 1 of the pipeline (`transform`): the expression returns null"), "{reason}");
     assert_eq!(bed.b.all().len(), 0, "nothing left");
 
     let back = "\n    reply_pipeline: [validate: { schema: { required: [receipt] } }]";
     bed.change(&[("correlate: [order]", back)]).await;
     bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     bed.b.asked_times(1).await;
-    let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
-    let Some(Course::Suspended(reason)) = course else { panic!("{course:?}") };
+    let reply_status = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
+    let Some(ReplyStatus::Suspended(reason)) = reply_status else { panic!("{reply_status:?}") };
     assert!(reason.contains("the reply cannot be used: step 1") && reason.contains("receipt"), "{reason}");
     let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
     assert_eq!(all[0].ending, Some(Ending::Wrong), "the reply is there to be looked at");
 
     bed.change(&[]).await;
     bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
-    let course = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
-    assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
+    let reply_status = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
+    assert!(matches!(reply_status, Some(ReplyStatus::Replied { .. })), "{reply_status:?}");
 }
 
 const GATHER: &str =
     ", pipeline: [assemble: { by: [key], count: 3, within: 1h, until: 'message.order == 99', as: json }]";
 
 impl Bed {
-    /// Gathers by `key`, and tells A of lists, with the key that their parts have.
+    /// Aggregates by `key`, and sends A the lists with the key of their parts.
     async fn gather(&self, steps: &str) {
         let text = definition(&self.a, &self.b, "").replace("  type: $.type\n", "  type: $.type\n  key: $.key\n");
         let text = text.replace(ORDERS, &format!("{ORDERS}{steps}"));
@@ -138,7 +138,7 @@ impl Bed {
     async fn of_key(&self, order: i64, key: &str) -> MessageId {
         let body = format!(r#"{{"order": {order}, "key": "{key}"}}"#);
         let sent = self.post("orders", &body, None).await.expect("taken");
-        assert_eq!(sent.course, Course::Stored);
+        assert_eq!(sent.reply_status, ReplyStatus::Stored);
         sent.id
     }
 }
@@ -152,8 +152,8 @@ async fn messages_of_a_key_become_one_over_a_restart() {
     bed.restart().await;
     bed.open_is(3).await;
     ids.push(bed.of_key(4, "x").await);
-    let told = &bed.a.asked_times(1).await[0];
-    assert_eq!(told.body, r#"[{"order": 1, "key": "x"},{"order": 3, "key": "x"},{"order": 4, "key": "x"}]"#);
+    let request = &bed.a.asked_times(1).await[0];
+    assert_eq!(request.body, r#"[{"order": 1, "key": "x"},{"order": 3, "key": "x"},{"order": 4, "key": "x"}]"#);
     let first = bed.ended(ids[0]).await;
     assert_eq!(first.ending, Some(Ending::Assembled));
     let whole = bed.ended(first.part_of.expect("a whole")).await;
@@ -171,15 +171,15 @@ async fn what_waits_becomes_one_in_time_and_may_be_ended_before() {
     let bed = Bed::start().await;
     bed.gather(GATHER).await;
     let (kept, ended) = (bed.of_key(1, "x").await, bed.of_key(2, "x").await);
-    let only = MessageFilter { id: Some(ended), standing: Some(Standing::Open), ..MessageFilter::default() };
+    let only = MessageFilter { id: Some(ended), standing: Some(MessageStatus::Open), ..MessageFilter::default() };
     assert_eq!(bed.exchanges.end(only, "op").await.expect("ended").messages, 1);
     let wrong = bed.post("orders", "no json", None).await.expect("stored");
-    let Course::Suspended(reason) = &wrong.course else { panic!("{wrong:?}") };
+    let ReplyStatus::Suspended(reason) = &wrong.reply_status else { panic!("{wrong:?}") };
     assert!(reason.contains("`assemble`") && reason.contains("not JSON"), "{reason}");
     bed.gather(", pipeline: [assemble: { within: 1s, as: lines }]").await;
     assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed").messages, 1);
     bed.ended(wrong.id).await;
-    let only = MessageFilter { id: Some(kept), standing: Some(Standing::Open), ..MessageFilter::default() };
+    let only = MessageFilter { id: Some(kept), standing: Some(MessageStatus::Open), ..MessageFilter::default() };
     bed.exchanges.end(only, "op").await.expect("ended");
     // The line has no key, so that no route leads it anywhere.
     bed.suspended_times(1).await;
@@ -198,7 +198,7 @@ async fn what_is_wrong_with_gathering_is_told() {
         ("assemble: { within: 1m }, promote: { type: $.type }", "is not one step"),
         ("assemble: { within: 1m }}, { promote: { type: $.type }", "is not the last step"),
         ("split: { lines: true }}, { assemble: { within: 1m }", "cannot stand behind `split`"),
-        ("validate: {}", "does not say what the body must be like"),
+        ("validate: {}", "has no schema"),
         ("validate: { xsd: '<a/>' }", "is no XML Schema"),
     ] {
         let text = definition(&bed.a, &bed.b, "").replace(ORDERS, &format!("{ORDERS}, pipeline: [{{ {steps} }}]"));
@@ -220,7 +220,7 @@ async fn properties_are_taken_out_of_xml_and_of_the_envelope_of_its_parts() {
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let post = async |body: &str, content_type: &str| {
         let (body, content_type) = (Bytes::copy_from_slice(body.as_bytes()), content_type.to_owned());
-        let incoming = Incoming { content_type, body, ..Incoming::default() };
+        let incoming = IncomingMessage { content_type, body, ..IncomingMessage::default() };
         bed.exchanges.receive(&running, &name("orders"), incoming).await.expect("taken").id
     };
     let part = |id: &str| format!("<o:order><id> {id}\n</id></o:order>");
@@ -239,10 +239,10 @@ async fn a_body_that_does_not_fit_its_xml_schema_is_suspended_with_the_place() {
     let schema = r#"<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="order" type="xs:integer"/></xs:schema>"#;
     bed.change(&[(ORDERS, &format!(", pipeline: [{{ validate: {{ xsd: '{schema}' }} }}]"))]).await;
     let sent = bed.post("orders", "<!-- first -->\n <order>seven</order>", None).await.expect("stored");
-    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.contains("line 2, column 2: Element 'order': the value is not a valid value"), "{reason}");
     let sent = bed.post("orders", "<order>7</order>", None).await.expect("stored");
-    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.contains("no route"), "{reason}");
 }
 
@@ -255,7 +255,8 @@ async fn c3_properties_are_found_in_xml_of_any_encoding() {
     bed.define(&text).await;
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let post = async |body: Vec<u8>, content_type: &str| {
-        let incoming = Incoming { content_type: content_type.to_owned(), body: body.into(), ..Incoming::default() };
+        let incoming =
+            IncomingMessage { content_type: content_type.to_owned(), body: body.into(), ..IncomingMessage::default() };
         bed.exchanges.receive(&running, &name("orders"), incoming).await.expect("taken")
     };
     let order = |id: &str| format!("<order type='note'><id>{id}</id><of>\u{e9}</of></order>");
@@ -269,6 +270,6 @@ async fn c3_properties_are_found_in_xml_of_any_encoding() {
     paths.sort();
     assert_eq!(paths, ["/replies/1", "/replies/2", "/replies/3", "/replies/4"]);
     let sent = post(order("5").into_bytes(), "text/xml; charset=klingon").await;
-    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.contains("`klingon` is not known"), "{reason}");
 }

@@ -1,4 +1,4 @@
-//! Messages that stand in a trace: what comes in, what goes out, what is told of it.
+//! Tests of trace contexts of messages: received, forwarded and exported.
 
 use std::{
     io::{BufRead, BufReader},
@@ -33,11 +33,11 @@ impl Bed {
     async fn traced_order(&self, port: &str, trace: &[(&str, &str)]) -> MessageId {
         let running = self.exchanges.find(&name("orders")).expect("it runs");
         let own = [("x-sender", "a")];
-        let incoming = Incoming {
+        let incoming = IncomingMessage {
             content_type: "application/json".into(),
             headers: own.iter().chain(trace).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             body: Bytes::from_static(br#"{"type": "order", "order": 7}"#),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         };
         self.exchanges.receive(&running, &name(port), incoming).await.expect("taken").id
     }
@@ -59,8 +59,8 @@ routes:
     exchanges.apply(&text, "test").await.unwrap_or_else(|error| panic!("{error:?}"));
 }
 
-/// What a far side was told of a trace.
-fn told(asked: &Asked) -> (Option<&str>, Option<&str>) {
+/// The trace headers that a receiver got.
+fn trace_headers(asked: &Asked) -> (Option<&str>, Option<&str>) {
     let header = |name: &str| asked.headers.get(name).map(String::as_str);
     (header("traceparent"), header("tracestate"))
 }
@@ -74,7 +74,7 @@ fn attribute<'s>(span: &'s Span, wanted: &str) -> &'s Attribute {
 async fn a_trace_goes_by_b_back_to_a_and_each_step_is_told() {
     let (bed, mut listener) = traced(0.0).await;
     bed.b.failures.lock().push(503);
-    // Of the second nobody is told.
+    // The second exports no span.
     let id =
         bed.traced_order("orders", &[("traceparent", CAME), ("tracestate", "rojo=1"), ("tracestate", "congo=2")]).await;
     bed.a.asked_times(1).await;
@@ -86,7 +86,7 @@ async fn a_trace_goes_by_b_back_to_a_and_each_step_is_told() {
         let span = listener.recv().await.expect("a span");
         spans.entry(span.name.clone()).or_default().push(span);
     }
-    assert!(listener.try_recv().is_err(), "nothing is told of what is of no trace");
+    assert!(listener.try_recv().is_err(), "a message without a trace exports no span");
     let [received] = &spans["receive orders"][..] else { panic!("{spans:?}") };
     let came = TraceContext::read(CAME, Some("rojo=1,congo=2")).expect("a context");
     assert_eq!((received.parent, received.kind), (came.parent(), SpanKind::Consumer));
@@ -98,14 +98,14 @@ async fn a_trace_goes_by_b_back_to_a_and_each_step_is_told() {
     assert_ne!(failed.context.span, done.context.span);
     for (span, asked) in [failed, done].into_iter().zip(&at_b) {
         assert_eq!((span.parent, span.kind), (Some(received.context.span), SpanKind::Producer));
-        assert_eq!(told(asked), (Some(span.context.parent_text().as_str()), Some("rojo=1,congo=2")));
+        assert_eq!(trace_headers(asked), (Some(span.context.parent_text().as_str()), Some("rojo=1,congo=2")));
     }
     assert_eq!(attribute(done, "tocsin.attempt"), &Attribute::Number(2));
     // The reply comes of the attempt that brought it.
     let [back] = &spans["send a"][..] else { panic!("{spans:?}") };
     assert_eq!(back.parent, Some(done.context.span));
-    assert_eq!(told(&at_a[0]), (Some(back.context.parent_text().as_str()), Some("rojo=1,congo=2")));
-    assert_eq!([told(&at_a[1]), told(&at_b[2])], [(None, None); 2]);
+    assert_eq!(trace_headers(&at_a[0]), (Some(back.context.parent_text().as_str()), Some("rojo=1,congo=2")));
+    assert_eq!([trace_headers(&at_a[1]), trace_headers(&at_b[2])], [(None, None); 2]);
     assert_eq!(bed.message(id).await.head.trace.as_deref(), Some(&received.context));
 }
 
@@ -125,7 +125,7 @@ async fn without_a_listener_what_came_goes_out_unchanged_and_what_is_none_does_n
         bed.traced_order("orders", &trace).await;
         let at_a = bed.a.asked_times(times).await;
         let at_b = bed.b.all();
-        assert_eq!([told(&at_a[times - 1]), told(&at_b[times - 1])], [expected; 2], "{trace:?}");
+        assert_eq!([trace_headers(&at_a[times - 1]), trace_headers(&at_b[times - 1])], [expected; 2], "{trace:?}");
     }
 }
 
@@ -139,13 +139,13 @@ async fn a_place_is_kept_over_a_restart_and_a_trace_may_begin_here() {
     let (received, began) = (place().await, place().await);
     assert_eq!((began.parent, began.context.is_sampled()), (None, true));
     assert_ne!(began.context.trace, received.context.trace);
-    // Whoever opens it now tells no spans.
+    // The reopened exchange exports no spans.
     restart(&mut bed.exchanges, bed.folder.path()).await;
     assert_eq!(bed.message(begun).await.head.trace.as_deref(), Some(&began.context));
     assert_eq!(bed.message(id).await.head.trace.as_deref(), Some(&received.context));
     bed.exchanges.set_port(&name("orders"), &name("b"), None).await.expect("set");
     let at_a = bed.a.asked_times(2).await;
-    let mut parents: Vec<_> = at_a.iter().map(|asked| told(asked).0.expect("a place").to_owned()).collect();
+    let mut parents: Vec<_> = at_a.iter().map(|asked| trace_headers(asked).0.expect("a place").to_owned()).collect();
     let mut expected = [received.context.parent_text(), began.context.parent_text()];
     parents.sort_unstable();
     expected.sort_unstable();
@@ -163,23 +163,23 @@ async fn parts_stand_where_their_whole_does_and_one_of_many_if_all_do() {
     all_to(&a, &exchanges, "parts", ports).await;
     let running = exchanges.find(&name("parts")).expect("it runs");
     let send = async |port: &str, trace: &str, body: &'static str| {
-        let incoming = Incoming {
+        let incoming = IncomingMessage {
             content_type: "application/json".into(),
             headers: vec![("traceparent".into(), trace.to_owned())],
             body: Bytes::from_static(body.as_bytes()),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         };
         exchanges.receive(&running, &name(port), incoming).await.expect("taken");
     };
     send("many", CAME, r#"{"items": [1, 2]}"#).await;
-    assert!(a.asked_times(2).await.iter().all(|asked| told(asked).0 == Some(CAME)));
+    assert!(a.asked_times(2).await.iter().all(|asked| trace_headers(asked).0 == Some(CAME)));
     let same_trace = CAME.replace("00f067aa0ba902b7", "00f067aa0ba902b8");
     send("few", &same_trace, "3").await;
     send("few", CAME, "4").await;
-    assert_eq!(told(&a.asked_times(3).await[2]).0, Some(CAME), "the last, if all are of one trace");
+    assert_eq!(trace_headers(&a.asked_times(3).await[2]).0, Some(CAME), "the last, if all are of one trace");
     send("few", &CAME.replace("4bf9", "4bf8"), "5").await;
     send("few", CAME, "6").await;
-    assert_eq!(told(&a.asked_times(4).await[3]).0, None);
+    assert_eq!(trace_headers(&a.asked_times(4).await[3]).0, None);
 }
 
 /// A nats-server of Debian that keeps streams.
@@ -239,7 +239,7 @@ async fn messages_of_a_broker_keep_their_trace_through_an_exchange() {
     let port = format!("\n  intake: {{ mode: one_way, locations: {{ bus: {bus} }} }}");
     all_to(&a, &exchanges, "dock", &port).await;
     let asked = a.asked_times(2).await;
-    let of = |body: &str| told(asked.iter().find(|asked| asked.body == body).expect("it came")).0;
+    let of = |body: &str| trace_headers(asked.iter().find(|asked| asked.body == body).expect("it came")).0;
     let (one, other) = (listener.recv().await.expect("a span"), listener.recv().await.expect("a span"));
     let (received, sent) = if one.name == "receive intake" { (one, other) } else { (other, one) };
     assert_eq!((&*received.name, &*sent.name), ("receive intake", "send a"));

@@ -4,7 +4,7 @@ use tocsin_model::exchange::{TrackPlace, TrackPoint, TrackSwitch};
 use tocsin_store::tracking::{BodyChange, TrackedBody};
 
 use super::*;
-use crate::look::{Found, Sought};
+use crate::tracking_queries::{MessagePage, MessageQuery};
 
 fn tracked(text: &str, tracking: &str) -> String {
     let text = text.replace("\nreceive:", &format!("\ntracking: {{ {tracking} }}\nreceive:"));
@@ -21,8 +21,8 @@ impl Bed {
         self.exchanges.tracked(id).await.expect("read")
     }
 
-    async fn find(&self, value: &str, limit: usize, after: Option<&Found>) -> Found {
-        let sought = Sought {
+    async fn find(&self, value: &str, limit: usize, after: Option<&MessagePage>) -> MessagePage {
+        let sought = MessageQuery {
             exchange: name("orders"),
             property: name("order"),
             value: value.into(),
@@ -34,7 +34,7 @@ impl Bed {
     }
 }
 
-fn told(bodies: &[TrackedBody]) -> Vec<(TrackPoint, String, String)> {
+fn summary(bodies: &[TrackedBody]) -> Vec<(TrackPoint, String, String)> {
     let text = |body: &TrackedBody| String::from_utf8(body.body.to_vec()).expect("text");
     bodies.iter().map(|body| (body.point, body.port.to_string(), text(body))).collect()
 }
@@ -55,10 +55,10 @@ async fn a_body_is_kept_at_four_points() {
         (TrackPoint::Returned, "questions", reply),
     ];
     let expected = expected.map(|(point, port, body)| (point, port.to_owned(), body.to_owned()));
-    assert_eq!(told(&bodies), expected);
+    assert_eq!(summary(&bodies), expected);
     assert_eq!(bodies.iter().filter_map(|body| body.attempt).collect::<Vec<_>>(), [(0, 1), (0, 2), (0, 2)]);
     let again = bed.exchanges.reply_to(answered.id, Duration::ZERO).await.expect("read");
-    assert!(matches!(again, Some(Course::Replied { .. })));
+    assert!(matches!(again, Some(ReplyStatus::Replied { .. })));
     assert_eq!(bed.bodies(answered.id).await.len(), 6, "who asks for the reply again is given it again");
     assert_eq!(bed.exchanges.tracking_counts().dropped, 0);
 }
@@ -139,7 +139,7 @@ async fn messages_are_found_by_a_property_also_those_that_a_crash_left_out() {
         assert!(ids.iter().all(|id| found.contains(id)), "{found:?}");
     };
     check(&bed).await;
-    // As if the process had died before anything was carried away.
+    // As if the process had crashed before anything was written.
     assert!(bed.exchanges.stop(PATIENCE).await);
     let elsewhere = tempfile::tempdir().expect("a folder");
     bed.copy_spool(elsewhere.path());
@@ -167,7 +167,7 @@ async fn what_is_suspended_for_longer_than_messages_are_kept_is_still_found() {
         assert_eq!(found, [nowhere.id]);
     }
     let over = bed.exchanges.parts.clock.now() + Duration::from_secs(366 * 86_400);
-    let entries = bed.exchanges.parts.tracking.over(over).await.expect("read");
+    let entries = bed.exchanges.parts.tracking.expired_blocks(over).await.expect("read");
     assert!(entries.is_empty(), "nothing leads to what is not there any more: {entries:?}");
 }
 
@@ -180,7 +180,7 @@ async fn who_looks_for_what_cannot_be_found_is_told_why() {
         ("type", "7", "`search: true`"),
         ("order", "x", "value: of the property `order`"),
     ] {
-        let sought = Sought {
+        let sought = MessageQuery {
             exchange: name("orders"),
             property: name(property),
             value: value.into(),

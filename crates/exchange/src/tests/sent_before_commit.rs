@@ -23,10 +23,10 @@ impl Bed {
     async fn leave_first(&self, definition: &str) {
         self.define(definition).await;
         let running = self.exchanges.find(&name("orders")).expect("it runs");
-        for lane in running.lanes.values().filter(|lane| lane.state() == PortState::Active) {
-            until(|| lane.moves_if_behind().is_none()).await;
+        for send_queue in running.send_queues.values().filter(|send_queue| send_queue.state() == PortState::Active) {
+            until(|| send_queue.moves_if_truncated().is_none()).await;
         }
-        until(|| self.exchanges.parts.spool.is_taken(MessageId(1))).await;
+        until(|| self.exchanges.parts.spool.is_reserved(MessageId(1))).await;
     }
 
     /// Waits until so many messages are stored.
@@ -125,7 +125,7 @@ async fn failures_of_what_left_first_are_retried_and_suspended() {
     assert_eq!((ids.len(), &ids[0]), (2, &ids[1]));
     bed.b.failures.lock().push(400);
     let refused = bed.ask(ORDER).await;
-    assert!(matches!(&refused.course, Course::Suspended(reason) if reason.contains("400")), "{refused:?}");
+    assert!(matches!(&refused.reply_status, ReplyStatus::Suspended(reason) if reason.contains("400")), "{refused:?}");
     assert_eq!(bed.suspended_times(1).await[0].id, refused.id);
 }
 
@@ -154,7 +154,8 @@ async fn what_a_port_on_hold_gets_waits_in_the_spool() {
     assert_eq!(reply_of(&answered), r#"{"confirmed":true,"order":7}"#);
 }
 
-/// Whoever may ask again gets the reply to what was stored, and B hears of it under one id: that has to be known before.
+/// A caller with an idempotency key gets the stored reply, and B commits it under one id, so the id must be stored
+/// first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_with_a_key_is_stored_first() {
     let bed = Bed::leaving_first("").await;
@@ -189,7 +190,7 @@ async fn who_cannot_be_stored_while_b_works_leaves_its_place_when_b_answers() {
     let broken = bed.break_spool();
     let refused = bed.post("questions", SLOW, None).await;
     assert!(matches!(refused, Err(ReceiveError::Store(_))), "{refused:?}");
-    let slow = bed.exchanges.find(&name("orders")).expect("it runs").lanes[&name("slow")].clone();
+    let slow = bed.exchanges.find(&name("orders")).expect("it runs").send_queues[&name("slow")].clone();
     assert_eq!(slow.load().0, 1);
     bed.b.asked_times(1).await;
     bed.b.gate.notify_one();
@@ -230,8 +231,8 @@ async fn only_where_callers_wait_for_replies() {
     let bed = Bed::start().await;
     let wrong = definition(&bed.a, &bed.b, "").replace("{ mode: one_way }", "{ mode: one_way, store_first: false }");
     let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&wrong, "test").await else { panic!("not good") };
-    let told: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
-    assert_eq!(told, ["receive.orders.store_first: can be false only where callers wait for replies"]);
+    let found: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
+    assert_eq!(found, ["receive.orders.store_first: can be false only where callers wait for replies"]);
     assert!(
         problems[0].line.is_some() && problems[0].hint.as_deref().is_some_and(|hint| hint.contains("mode: request"))
     );

@@ -1,4 +1,4 @@
-//! What people look at: bodies that were tracked, messages that are found by a property, and what is tracked where.
+//! Tracking queries: tracked bodies, message search by property, and tracking settings.
 
 use std::sync::Arc;
 
@@ -13,34 +13,34 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     spool::{Head, MessageFilter, StoredMessage},
-    tracking::{Findable, Search, TrackedBody},
+    tracking::{IndexedProperties, PropertySearch, TrackedBody},
 };
 
 use crate::{
-    Exchanges, Running,
+    Exchanges, RunningExchange,
     operate::OperateError,
     promote,
-    track::{TrackingCounts, Tracks},
+    track::{ActiveTracking, TrackingCounts},
 };
 
-/// Messages that are read from the spool at a time, to be found.
+/// Messages per read when the property index is rebuilt.
 const STEP: usize = 500;
-/// Messages before the last one that can be found which are made so again: of some of them a crash may have taken it.
+/// Messages before the last indexed one that are indexed again: a crash can have lost some of their entries.
 const AGAIN: u64 = 2_000;
 
-/// Where something is tracked.
+/// Kind of a tracking target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackSide {
     /// At a receive port.
     Receive,
     /// At a send port.
     Send,
-    /// On the ways of the messages of a route.
+    /// Messages of a route, at all ports.
     Route,
 }
 
 impl TrackSide {
-    /// Its one word.
+    /// Its name in the API.
     pub fn word(self) -> &'static str {
         match self {
             TrackSide::Receive => "receive",
@@ -50,56 +50,56 @@ impl TrackSide {
     }
 }
 
-/// What is tracked at a port, or of the messages of a route.
+/// Tracking of a port or of a route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PortTracking {
     /// The port or route.
     pub port: Name,
-    /// What it is.
+    /// The kind of target.
     pub side: TrackSide,
-    /// Where bodies are kept.
+    /// Points at which bodies are tracked.
     pub points: Vec<TrackPoint>,
-    /// Of how many messages in a hundred.
+    /// Percentage of messages that are tracked.
     pub sample_percent: u8,
-    /// Whether an operator has set that, against the definition.
+    /// Whether an operator's setting overrides the definition.
     pub is_set: bool,
 }
 
-/// Messages with a value of a property.
+/// A page of messages with a value of a property.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// They, newest first. Those that need not be kept any more are not among them.
+pub struct MessagePage {
+    /// The messages, newest first, without deleted ones.
     pub messages: Vec<StoredMessage>,
-    /// Behind what the next page begins, if there may be more.
+    /// Cursor of the next page, if there may be more.
     pub next: Option<(Timestamp, MessageId)>,
 }
 
-/// What is looked for.
+/// A search for messages by property.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sought {
+pub struct MessageQuery {
     /// The exchange.
     pub exchange: Name,
     /// A property that is declared with `search: true`.
     pub property: Name,
     /// Its value.
     pub value: String,
-    /// Not earlier than this.
+    /// Earliest time of receipt, inclusive.
     pub since: Option<Timestamp>,
-    /// Earlier than this.
+    /// Latest time of receipt, exclusive.
     pub until: Option<Timestamp>,
-    /// Behind what the page begins.
+    /// Cursor of the page.
     pub after: Option<(Timestamp, MessageId)>,
 }
 
-impl Running {
-    /// What is tracked now.
-    pub(crate) fn tracks(&self) -> Arc<Tracks> {
+impl RunningExchange {
+    /// The effective tracking.
+    pub(crate) fn tracks(&self) -> Arc<ActiveTracking> {
         self.tracks.read().clone()
     }
 }
 
 impl Exchanges {
-    /// The bodies of a message that were tracked, those of the last moment too.
+    /// The tracked bodies of a message, including the most recent ones.
     ///
     /// # Errors
     /// The store does not answer.
@@ -108,21 +108,21 @@ impl Exchanges {
         self.parts.tracking.bodies(id).await
     }
 
-    /// Messages with a value of a property, newest first; those of the last moment too.
+    /// Messages with a value of a property, newest first, including the most recent ones.
     ///
     /// # Errors
-    /// The exchange does not run, or messages are not found by this property.
-    pub async fn find_messages(&self, sought: Sought, limit: usize) -> Result<Found, OperateError> {
-        let running = self.running(&sought.exchange)?;
-        let value = value_of(&running, &sought)?;
+    /// The exchange does not run, or the property is not indexed.
+    pub async fn find_messages(&self, query: MessageQuery, limit: usize) -> Result<MessagePage, OperateError> {
+        let running = self.running(&query.exchange)?;
+        let value = value_of(&running, &query)?;
         self.tracker.flush().await;
-        let search = Search {
-            exchange: sought.exchange,
-            property: sought.property,
+        let search = PropertySearch {
+            exchange: query.exchange,
+            property: query.property,
             value,
-            since: sought.since.unwrap_or(Timestamp(i64::MIN)),
-            until: sought.until.unwrap_or(Timestamp(i64::MAX)),
-            after: sought.after,
+            since: query.since.unwrap_or(Timestamp(i64::MIN)),
+            until: query.until.unwrap_or(Timestamp(i64::MAX)),
+            after: query.after,
         };
         let places = self.parts.tracking.find(search, limit + 1).await?;
         let next = (places.len() > limit).then(|| places[limit - 1]);
@@ -130,13 +130,13 @@ impl Exchanges {
         for (_, id) in places.into_iter().take(limit) {
             messages.extend(self.parts.spool.message(id).await?);
         }
-        Ok(Found { messages, next })
+        Ok(MessagePage { messages, next })
     }
 
-    /// What is tracked at the ports of an exchange, and of the messages of those routes of which anything is.
+    /// Tracking of the ports of an exchange, and of its routes that track anything.
     ///
     /// # Errors
-    /// It does not run.
+    /// The exchange does not run.
     pub fn tracking(&self, exchange: &Name) -> Result<Vec<PortTracking>, OperateError> {
         let running = self.running(exchange)?;
         let switches = self.tracker.switches.read();
@@ -161,13 +161,13 @@ impl Exchanges {
         Ok(ports.chain(routes).collect())
     }
 
-    /// How much is tracked, over all exchanges.
+    /// Counters of tracking, over all exchanges.
     pub fn tracking_counts(&self) -> TrackingCounts {
         self.tracker.counts()
     }
 
-    /// Sets what is tracked of an exchange, of its ports of one name or of the messages of a route, for restarts and new
-    /// definitions as well; `None`: as the definition says. What is struck out, cut and kept is always as the definition says.
+    /// Overrides the tracking of an exchange, a port name or a route; kept across restarts and new definitions. `None`
+    /// removes the override. Redaction, truncation and retention always follow the definition.
     ///
     /// # Errors
     /// There is no such port or route.
@@ -200,37 +200,41 @@ impl Exchanges {
             Some(switch) => self.tracker.switches.write().insert(place, switch),
             None => self.tracker.switches.write().remove(&place),
         };
-        // Another definition may run by now.
+        // The definition can have changed in the meantime.
         if let Some(running) = self.find(exchange) {
-            *running.tracks.write() = Arc::new(Tracks::new(&running.compiled, &self.tracker.switches.read()));
+            *running.tracks.write() = Arc::new(ActiveTracking::new(&running.compiled, &self.tracker.switches.read()));
         }
         Ok(())
     }
 
-    /// Lets a message be found by its properties, if any are declared for that.
-    pub(crate) fn let_be_found(&self, running: &Running, id: MessageId, head: &Head, at: Timestamp) {
+    /// Adds a message to the property index, if properties are declared for search.
+    pub(crate) fn index_properties(&self, running: &RunningExchange, id: MessageId, head: &Head, at: Timestamp) {
         let declared = running.compiled.definition.properties.iter().filter(|property| property.search);
         let found = declared
             .filter_map(|property| Some((property.name.clone(), promote::text_of(head, property.name.as_str())?)));
         let properties: Vec<(Name, String)> = found.collect();
         if !properties.is_empty() {
             let definition = &running.compiled.definition;
-            self.tracker.index(&definition.name, Findable { message: id, at, properties }, definition.retention);
+            self.tracker.index(
+                &definition.name,
+                IndexedProperties { message: id, at, properties },
+                definition.retention,
+            );
         }
     }
 
-    /// Lets those messages be found that are stored and could not be found when the process last ended.
-    pub(crate) async fn catch_up(self: Arc<Self>, running: Arc<Running>) {
+    /// Indexes stored messages whose index entries the last crash may have lost.
+    pub(crate) async fn rebuild_index(self: Arc<Self>, running: Arc<RunningExchange>) {
         if !running.compiled.definition.properties.iter().any(|property| property.search) {
             return;
         }
         let name = &running.compiled.definition.name;
-        if let Err(error) = self.read_again(&running).await {
-            tracing::error!(exchange = %name, %error, "messages cannot be made to be found");
+        if let Err(error) = self.index_stored_messages(&running).await {
+            tracing::error!(exchange = %name, %error, "cannot rebuild the property index");
         }
     }
 
-    async fn read_again(&self, running: &Running) -> Result<(), StoreError> {
+    async fn index_stored_messages(&self, running: &RunningExchange) -> Result<(), StoreError> {
         let name = &running.compiled.definition.name;
         let progress = self.parts.tracking.progress(name).await?;
         let last = progress.map_or(0, |id| self.parts.spool.ids_before(id, AGAIN).0);
@@ -239,7 +243,7 @@ impl Exchanges {
         while !self.stopping.is_cancelled() {
             let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
             for stored in found.iter().filter(|stored| stored.id.0 > last) {
-                self.let_be_found(running, stored.id, &stored.head, stored.accepted_at);
+                self.index_properties(running, stored.id, &stored.head, stored.accepted_at);
             }
             before = found.last().map(|stored| stored.id);
             if before.is_none_or(|id| id.0 <= last) {
@@ -253,23 +257,23 @@ impl Exchanges {
     }
 }
 
-/// A value as the index has it.
-fn value_of(running: &Running, sought: &Sought) -> Result<String, OperateError> {
+/// The normalized value in the index.
+fn value_of(running: &RunningExchange, query: &MessageQuery) -> Result<String, OperateError> {
     let definition = &running.compiled.definition;
     let searched = || definition.properties.iter().filter(|property| property.search);
-    let Some(property) = searched().find(|property| property.name == sought.property) else {
-        let message = format!("messages of `{}` are not found by `{}`", sought.exchange, sought.property);
+    let Some(property) = searched().find(|property| property.name == query.property) else {
+        let message = format!("messages of `{}` are not found by `{}`", query.exchange, query.property);
         let problem = Problem::at("property", message);
-        let hint = match closest(sought.property.as_str(), searched().map(|property| property.name.as_str())) {
+        let hint = match closest(query.property.as_str(), searched().map(|property| property.name.as_str())) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => "declare the property with `search: true`".to_owned(),
         };
         return Err(OperateError::Invalid(vec![problem.hint(hint)]));
     };
     let given = match property.kind {
-        FieldType::String | FieldType::Timestamp => Value::from(sought.value.as_str()),
-        _ => serde_json::from_str::<serde_json::Value>(&sought.value)
-            .map_or_else(|_| Value::from(sought.value.as_str()), Value::from),
+        FieldType::String | FieldType::Timestamp => Value::from(query.value.as_str()),
+        _ => serde_json::from_str::<serde_json::Value>(&query.value)
+            .map_or_else(|_| Value::from(query.value.as_str()), Value::from),
     };
     let accepted = property.kind.accept(given);
     let accepted = accepted.map_err(|why| {

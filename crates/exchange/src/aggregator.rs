@@ -1,8 +1,8 @@
-//! Messages that were gathered become one, which is routed like every other.
+//! Aggregator: combines collected messages into one, which is routed like any other.
 //!
-//! Each of them is durable before its sender hears of it, and in which group it waits is stored with it. When they are as
-//! many as wanted, or their time has come, the one message with its legs and the end of the others are one commit: a crash
-//! before it lets them become one later, and none is in two.
+//! Each message is stored with its group before its sender is answered. A group is complete when it has enough messages
+//! or its time is over. The combined message, its legs and the end of its members are one commit, so after a crash the
+//! group is combined later, and no message is in two.
 
 use std::sync::Arc;
 
@@ -15,44 +15,44 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{Gathering, Head, NewMessage},
+    spool::{Head, MessageGroup, NewMessage},
 };
 
 use crate::{
-    Exchanges, Running,
-    pipeline::{Parcel, assemble::Form},
+    Exchanges, RunningExchange,
+    pipeline::{PipelineMessage, assemble::Form},
     promote,
 };
 
-/// Groups that are looked at in one step.
+/// Groups that are combined in one step.
 const STEP: usize = 100;
-/// When what could not be done is tried again.
+/// Delay before a failed step is retried.
 const AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Runs until the exchanges stop.
+/// Combines due groups until the exchanges stop.
 pub(crate) async fn run(exchanges: Arc<Exchanges>) {
     let clock = exchanges.parts.clock.clone();
     loop {
-        exchanges.gatherings.set();
+        exchanges.aggregation_alarm.set();
         if let Some(next) = exchanges.assemble_due().await {
-            exchanges.gatherings.expect(next);
+            exchanges.aggregation_alarm.expect(next);
         }
         tokio::select! {
-            () = exchanges.gatherings.ring(&*clock) => {}
+            () = exchanges.aggregation_alarm.ring(&*clock) => {}
             () = exchanges.stopping.cancelled() => return,
         }
     }
 }
 
 impl Exchanges {
-    /// Makes one of each group whose time has come. Gives when to look again.
+    /// Combines each due group. Returns when to check again.
     async fn assemble_due(&self) -> Option<Timestamp> {
         let now = self.parts.clock.now();
         let names: Vec<Name> = self.running.read().keys().cloned().collect();
-        let (due, next) = match self.parts.spool.due_gatherings(&names, now, STEP).await {
+        let (due, next) = match self.parts.spool.due_groups(&names, now, STEP).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::error!(%error, "messages cannot be gathered");
+                tracing::error!(%error, "cannot read the groups of collected messages");
                 return Some(now + AGAIN);
             }
         };
@@ -61,7 +61,9 @@ impl Exchanges {
             let Some(running) = self.find(&gathering.exchange) else { continue };
             match self.assemble(&running, gathering).await {
                 Ok(()) => done += 1,
-                Err(error) => tracing::error!(%error, exchange = %gathering.exchange, "messages cannot become one"),
+                Err(error) => {
+                    tracing::error!(%error, exchange = %gathering.exchange, "cannot combine collected messages")
+                }
             }
         }
         if done < due.len() {
@@ -70,8 +72,8 @@ impl Exchanges {
         if due.len() >= STEP { Some(now) } else { next }
     }
 
-    async fn assemble(&self, running: &Running, gathering: &Gathering) -> Result<(), StoreError> {
-        let members = self.parts.spool.gathered(gathering).await?;
+    async fn assemble(&self, running: &RunningExchange, gathering: &MessageGroup) -> Result<(), StoreError> {
+        let members = self.parts.spool.group_messages(gathering).await?;
         let ids: Vec<MessageId> = members.iter().map(|(id, ..)| *id).collect();
         let bodies: Vec<Bytes> = members.iter().map(|(.., body)| body.clone()).collect();
         let trace = common_trace(members.iter().map(|(_, head, _)| head));
@@ -82,34 +84,39 @@ impl Exchanges {
         let (port, kind) = (&gathering.port, MessageKind::OneWay);
         let (head, body, routed) = match composed {
             Ok((body, content_type)) => {
-                let parcel = Parcel { content_type: content_type.to_owned(), body, trace, ..Parcel::default() };
-                let mut head = promote::head(&running.compiled, &parcel);
+                let message = PipelineMessage {
+                    content_type: content_type.to_owned(),
+                    body,
+                    trace,
+                    ..PipelineMessage::default()
+                };
+                let mut head = promote::head(&running.compiled, &message);
                 promote::inherit(&mut head, &last);
                 let head = Head { hops: 0, ..head };
-                let routed = running.legs(port, kind, &head, parcel.body.len());
-                (head, parcel.body, routed)
+                let routed = running.legs(port, kind, &head, message.body.len());
+                (head, message.body, routed)
             }
-            // Each was looked at when it came.
-            Err(why) => (last, Bytes::new(), Err(format!("they cannot become one message: {why}"))),
+            // Unlikely: each member was checked at its receipt.
+            Err(why) => (last, Bytes::new(), Err(format!("the messages cannot be combined: {why}"))),
         };
         let whole = self.new_message(running, gathering.partition, port, kind, body, self.parts.clock.now());
         let whole = NewMessage { head, ..whole }.routed(routed);
         let many = ids.len() as u64;
-        let _announced = running.announce(std::slice::from_ref(&whole));
+        let _reservation = running.reserve_legs(std::slice::from_ref(&whole));
         if self.parts.spool.assemble(gathering, ids, whole.clone()).await? {
             let labels = [("exchange", running.name()), ("port", port.to_string())];
-            metrics::counter!("exchange_assembled_total", &labels).increment(many);
-            self.let_be_found(running, whole.id, &whole.head, whole.accepted_at);
-            self.begin(running, &whole);
+            metrics::counter!("tocsin_exchange_aggregated_total", &labels).increment(many);
+            self.index_properties(running, whole.id, &whole.head, whole.accepted_at);
+            self.dispatch(running, &whole);
         } else {
-            // One of them was ended meanwhile: the others become one without it.
-            self.gatherings.expect(self.parts.clock.now());
+            // A member was ended in the meantime; combine the others without it.
+            self.aggregation_alarm.expect(self.parts.clock.now());
         }
         Ok(())
     }
 }
 
-/// Where a message stands that is made of others: where the last of them does, if all are of one trace.
+/// Trace context of a combined message: that of the last member, if all are in one trace.
 fn common_trace<'h>(mut heads: impl DoubleEndedIterator<Item = &'h Head>) -> Option<Box<TraceContext>> {
     let last = heads.next_back()?.trace.as_ref()?;
     let is_same = |head: &Head| head.trace.as_ref().is_some_and(|other| other.trace == last.trace);

@@ -3,7 +3,7 @@
 use tocsin_model::exchange::MessageKind;
 
 use super::*;
-use crate::{edit::Edit, operate::Choice};
+use crate::{edit::Edit, operate::MessageSelection};
 
 /// B takes what it is asked, and replies through `results`.
 fn later(a: &FarSide, b: &FarSide, within: &str) -> String {
@@ -27,7 +27,7 @@ impl Bed {
         self.post("results", body, None).await.expect("taken").id
     }
 
-    /// Waits until the far side has taken a message, and its reply is to come.
+    /// Waits until the receiver has accepted a message whose reply comes later.
     async fn awaiting(&self, id: MessageId) -> StoredMessage {
         let awaiting = async {
             loop {
@@ -41,7 +41,7 @@ impl Bed {
         tokio::time::timeout(PATIENCE, awaiting).await.expect("in time")
     }
 
-    async fn waits_for(&self, id: MessageId) -> Course {
+    async fn waits_for(&self, id: MessageId) -> ReplyStatus {
         self.exchanges.wait_for(id, PATIENCE).await.expect("read").expect("there")
     }
 }
@@ -76,9 +76,9 @@ async fn the_later_reply_to_a_one_way_message_is_routed_and_its_message_is_open_
     assert_eq!(waits.legs[0].said.as_deref(), Some("200"));
     bed.open_is(1).await;
     let reply = bed.result(RESULT).await;
-    let told = &bed.a.asked_times(1).await[0];
-    assert_eq!((&*told.path, &*told.body), ("/replies/7", RESULT));
-    assert_eq!(told.headers["tocsin-answers"], sent.id.to_string());
+    let request = &bed.a.asked_times(1).await[0];
+    assert_eq!((&*request.path, &*request.body), ("/replies/7", RESULT));
+    assert_eq!(request.headers["tocsin-answers"], sent.id.to_string());
     let stored = bed.ended(sent.id).await;
     assert_eq!((stored.ending, stored.reply), (Some(Ending::Delivered), Some(reply)));
     bed.ended(reply).await;
@@ -118,12 +118,12 @@ async fn a_message_waits_for_its_reply_over_a_restart_and_for_so_long() {
 
     bed.define(&later(&bed.a, &bed.b, "1s")).await;
     let asked = bed.ask(r#"{"type": "order", "order": 8}"#).await;
-    assert_eq!(asked.course, Course::Suspended("b: no reply came through `results` in time".into()));
+    assert_eq!(asked.reply_status, ReplyStatus::Suspended("b: no reply came through `results` in time".into()));
     let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!((acted.messages, acted.legs), (1, 1));
     bed.b.asked_times(3).await;
     bed.result(r#"{"order": 8}"#).await;
-    assert!(matches!(bed.waits_for(asked.id).await, Course::Replied { .. }));
+    assert!(matches!(bed.waits_for(asked.id).await, ReplyStatus::Replied { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +137,7 @@ async fn a_reply_that_comes_when_nobody_hoped_any_more_is_still_the_reply() {
 
     bed.define(&later(&bed.a, &bed.b, "1h")).await;
     let hurried = bed.post("hurried", r#"{"type": "order", "order": 9}"#, None).await.expect("taken");
-    assert_eq!(hurried.course, Course::Expired);
+    assert_eq!(hurried.reply_status, ReplyStatus::Expired);
     let late = bed.ended(bed.result(r#"{"order": 9}"#).await).await;
     assert_eq!((late.answers, late.ending), (Some(hurried.id), Some(Ending::Late)), "of what is over nobody wants it");
 }
@@ -163,15 +163,15 @@ async fn what_nobody_waits_for_is_routed_or_suspended_and_edited_it_finds_its_me
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
     bed.awaiting(sent.id).await;
     let note = bed.post("results", r#"{"type": "note", "order": 5}"#, None).await.expect("taken");
-    assert_eq!(note.course, Course::Stored);
+    assert_eq!(note.reply_status, ReplyStatus::Stored);
     assert_eq!(bed.ended(note.id).await.kind, MessageKind::OneWay, "a route leads it");
 
     let odd = bed.post("results", r#"{"order": 70}"#, None).await.expect("taken");
-    let Course::Suspended(reason) = &odd.course else { panic!("{odd:?}") };
+    let ReplyStatus::Suspended(reason) = &odd.reply_status else { panic!("{odd:?}") };
     assert!(reason.starts_with("no message waits for it as its reply, and no route leads it"), "{reason}");
     let only = || MessageFilter { id: Some(odd.id), ..MessageFilter::default() };
     let edit = Edit { body: Some(Bytes::from_static(RESULT.as_bytes())), ..Edit::default() };
-    let edited = bed.exchanges.edit(&Choice::from(only()), &edit, "test").await.expect("edited");
+    let edited = bed.exchanges.edit(&MessageSelection::from(only()), &edit, "test").await.expect("edited");
     assert_eq!(edited.messages, [odd.id]);
     assert_eq!(bed.exchanges.resume(only(), "op").await.expect("resumed").messages, 1);
     assert_eq!(bed.ended(sent.id).await.reply, Some(odd.id));
@@ -185,7 +185,7 @@ async fn a_message_whose_reply_could_not_be_known_is_suspended() {
     let bed = Bed::with_later().await;
     let sent = bed.post("orders", r#"{"type": "order"}"#, None).await.expect("taken");
     let why = "it has no `order`, by which its reply from `b` would be known";
-    assert_eq!(sent.course, Course::Suspended(why.into()));
+    assert_eq!(sent.reply_status, ReplyStatus::Suspended(why.into()));
     assert!(bed.b.all().is_empty());
 }
 

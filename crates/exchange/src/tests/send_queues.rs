@@ -1,4 +1,4 @@
-//! Send lanes under every order of what can happen to them: each message that waits is sent in the end.
+//! Send queues under every order of events: each waiting message is sent in the end.
 //!
 //! A lost wake-up shows as a message that stays open although its port is active, its receiver answers and nothing is suspended.
 
@@ -7,7 +7,7 @@ use tocsin_model::exchange::FlowSide;
 
 use super::*;
 
-/// An event of the lane of the send port `b`.
+/// An event of the send queue of the send port `b`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     /// A message comes, and its receiver takes it.
@@ -26,9 +26,9 @@ enum Event {
     Active,
     /// The port is off: what comes is routed nowhere.
     Off,
-    /// An operator lets nothing leave.
+    /// An operator holds the port.
     Stop,
-    /// An operator lets all leave.
+    /// An operator releases the port.
     Go,
     /// An operator resumes what is suspended.
     Resume,
@@ -69,12 +69,12 @@ impl Lanes {
         self.bed.b.failures.lock().extend(first);
         self.spare.failures.lock().extend(backup);
         let running = self.bed.exchanges.find(&name("orders")).expect("it runs");
-        let incoming = Incoming {
+        let incoming = IncomingMessage {
             content_type: "application/json".into(),
             headers: vec![("x-sender".into(), "a".into())],
             body: Bytes::from_static(ORDER.as_bytes()),
             wait: Some(Duration::ZERO),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         };
         let sent = self.bed.exchanges.receive(&running, &name(port), incoming).await.expect("taken");
         self.sent.push(sent.id);
@@ -104,7 +104,7 @@ impl Lanes {
             Go => self.rate(None).await,
             Resume => _ = self.bed.exchanges.resume(of_b, "op").await.expect("resumed"),
             End => {
-                let open = MessageFilter { standing: Some(Standing::Open), ..of_b };
+                let open = MessageFilter { standing: Some(MessageStatus::Open), ..of_b };
                 self.bed.exchanges.end(open, "op").await.expect("ended");
             }
             Apply => self.bed.define(&self.text).await,
@@ -120,7 +120,7 @@ impl Lanes {
         self.rate(None).await;
         let serving = async {
             loop {
-                let open = MessageFilter { standing: Some(Standing::Open), ..MessageFilter::default() };
+                let open = MessageFilter { standing: Some(MessageStatus::Open), ..MessageFilter::default() };
                 let open = self.bed.found(open).await;
                 if open.is_empty() {
                     return;
@@ -135,7 +135,7 @@ impl Lanes {
             }
         };
         if tokio::time::timeout(Duration::from_secs(20), serving).await.is_err() {
-            let open = MessageFilter { standing: Some(Standing::Open), ..MessageFilter::default() };
+            let open = MessageFilter { standing: Some(MessageStatus::Open), ..MessageFilter::default() };
             panic!("after {events:?} nothing serves {:?}", self.bed.found(open).await);
         }
         for id in self.sent.drain(..) {
@@ -165,21 +165,21 @@ async fn slow_b1_every_pair_of_events_leaves_no_message_of_an_ordered_lane_behin
 }
 
 async fn check_pairs(order: &str) {
-    let mut lanes = Lanes::start(order).await;
+    let mut send_queues = Lanes::start(order).await;
     for first in EVENTS {
         for second in EVENTS {
-            lanes.check(&[first, second]).await;
+            send_queues.check(&[first, second]).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_b1_every_three_events_leave_no_message_of_a_lane_behind() {
-    let mut lanes = Lanes::start("").await;
+    let mut send_queues = Lanes::start("").await;
     for first in [Push, Retry, Backup, Refused] {
         for second in EVENTS {
             for third in EVENTS {
-                lanes.check(&[first, second, third, Push]).await;
+                send_queues.check(&[first, second, third, Push]).await;
             }
         }
     }
@@ -190,26 +190,26 @@ async fn b1_many_random_events_leave_no_message_of_a_lane_behind() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     println!("SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut lanes = Lanes::start("").await;
+    let mut send_queues = Lanes::start("").await;
     for _ in 0..12 {
         let events: Vec<Event> =
             (0..20).map(|at| if at == 10 { Restart } else { EVENTS[random.usize(..EVENTS.len())] }).collect();
-        lanes.check(&events).await;
+        send_queues.check(&events).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b1_what_was_ended_while_it_waited_in_memory_does_not_leave() {
-    let mut lanes = Lanes::start("").await;
-    lanes.happen(Stop).await;
+    let mut send_queues = Lanes::start("").await;
+    send_queues.happen(Stop).await;
     for _ in 0..5 {
-        lanes.happen(Push).await;
+        send_queues.happen(Push).await;
     }
-    let lane = lanes.bed.exchanges.find(&name("orders")).expect("it runs").lanes[&name("b")].clone();
-    until(|| lane.load().1 == 5).await;
-    lanes.happen(End).await;
-    lanes.happen(Go).await;
-    lanes.happen(Push).await;
-    lanes.all_is_served(&[Stop, End, Go]).await;
-    assert_eq!(lanes.bed.b.all().len(), 1, "only what came after that left");
+    let send_queue = send_queues.bed.exchanges.find(&name("orders")).expect("it runs").send_queues[&name("b")].clone();
+    until(|| send_queue.load().1 == 5).await;
+    send_queues.happen(End).await;
+    send_queues.happen(Go).await;
+    send_queues.happen(Push).await;
+    send_queues.all_is_served(&[Stop, End, Go]).await;
+    assert_eq!(send_queues.bed.b.all().len(), 1, "only what came after that left");
 }
