@@ -1,32 +1,32 @@
-//! Who may do what: rules over containers and attributes.
+//! Access control: rules over subtrees and attributes.
 //!
-//! A rule reads `to <what> by <who> <level> …`; the first rule that an attribute of an entry meets decides, and in it the
-//! first `by` that the asker meets; who meets none may do nothing. What a rule says of an asker and a container is worked
-//! out once and then looked up; looking up takes no lock.
+//! A rule has the form `to <what> by <who> <level> …`. The first rule that matches the attribute of an entry decides;
+//! in it, the first matching `by` gives the level, and no match means no access. The result per requester and container
+//! is cached and read without a lock.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
+    bound_identity::BoundIdentity,
     dn::Dn,
     entry::{Attribute, Entry},
-    kept::Moment,
+    entry_cache::EntryCacheGeneration,
     schema::{AttributeType, Schema},
-    standing::BoundIdentity,
 };
 use tocsin_store::entries::EntryNumber;
 
-/// What one may do. Each includes those before.
+/// Access level. Each level includes the lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Nothing, not even know that it is there.
+    /// No access; the entry is invisible.
     None,
-    /// Prove who one is with it.
+    /// Authenticate with it (bind).
     Auth,
     /// Compare a value.
     Compare,
-    /// Ask for it in a filter.
+    /// Use it in a filter.
     Search,
-    /// See it.
+    /// Read it.
     Read,
     /// Change it.
     Write,
@@ -46,37 +46,37 @@ impl Level {
     }
 }
 
-/// Who asks.
+/// Authorization identity of a request (RFC 4513, section 1.2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Asker {
-    /// The entry, if it is one.
+pub struct AuthzId {
+    /// The entry, if the identity is one.
     pub number: Option<EntryNumber>,
-    /// Its name, in normal form; empty for whoever did not say.
+    /// Normalized DN; empty for anonymous.
     pub key: String,
-    /// The same as it was written.
+    /// The DN as text.
     pub dn: String,
-    /// Whether rules are not asked: an operator with a key of the API.
+    /// Whether access rules are bypassed: an operator with an API key.
     pub manages: bool,
-    /// Whether it has to change its password before it may do anything else.
+    /// Whether the password must be changed before any other request.
     pub must_change: bool,
-    /// The names of the groups and roles it is in, in normal form, if any rule names one.
+    /// Normalized DNs of its groups and roles, if any rule names one.
     pub groups: Vec<String>,
-    /// Containers, by their names in normal form, below which it may do everything, and nothing elsewhere: an operator with a key
-    /// that is limited to them. Rules are not asked then.
+    /// Containers (normalized DNs) to which an operator's API key is limited: full access below them, none elsewhere.
+    /// Access rules are bypassed.
     pub within: Vec<String>,
-    /// The state of its bind, if it is an entry that bound.
+    /// State of the bind, if an entry bound.
     pub standing: Option<Arc<BoundIdentity>>,
 }
 
-impl Asker {
-    /// Whether it proved who it is.
+impl AuthzId {
+    /// Whether the identity is authenticated.
     pub fn is_known(&self) -> bool {
         self.manages || !self.key.is_empty()
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Who {
+enum RuleSubject {
     Everybody,
     Anonymous,
     Users,
@@ -86,38 +86,38 @@ enum Who {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Where {
+pub(crate) enum RuleTarget {
     Anywhere,
     Exactly(String),
     Below(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Clause {
-    within: Where,
-    /// Keys of attributes; empty: all.
+struct AccessRule {
+    within: RuleTarget,
+    /// Keys of attributes; empty means all.
     attributes: Vec<Arc<str>>,
-    by: Vec<(Who, Level)>,
+    by: Vec<(RuleSubject, Level)>,
 }
 
-/// The rules, in order.
+/// Access rules, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access(Vec<Clause>);
+pub struct Access(Vec<AccessRule>);
 
-/// The pseudo-attribute of an entry itself: whether it is seen, renamed and removed.
+/// Pseudo-attribute of an entry itself: controls visibility, rename and removal.
 const ENTRY: &str = "entry";
-/// The pseudo-attribute of the place below an entry: whether entries are made there or moved there.
+/// Pseudo-attribute of the children of an entry: controls adding and moving entries below it.
 const CHILDREN: &str = "children";
 
-/// The rules where none are configured: every bound user reads all entries and changes their own, and makes none.
+/// Default rules: each bound user reads all entries, changes their own, and adds none.
 pub const DEFAULT_RULES: &[&str] =
     &["to attrs=userPassword by self write by * auth", "to * by self write by users read by * none"];
 
 impl Access {
-    /// Reads rules; of none, the [`DEFAULT_RULES`].
+    /// Parses rules; an empty list gives the [`DEFAULT_RULES`].
     ///
     /// # Errors
-    /// Which rule cannot be read, and why.
+    /// A rule is malformed; the text names it and the reason.
     pub fn read(rules: &[String], schema: &Schema) -> Result<Access, String> {
         let read = |text: &str| clause(text, schema).map_err(|why| format!("`{text}` {why}"));
         match rules {
@@ -126,22 +126,22 @@ impl Access {
         }
     }
 
-    /// What an asker may do with an attribute of an entry; with `None`, with the entry itself.
-    pub fn level(&self, asker: &Asker, entry: &Entry, kind: Option<&AttributeType>) -> Level {
+    /// The level of a requester for an attribute of an entry; with `None`, for the entry itself.
+    pub fn level(&self, asker: &AuthzId, entry: &Entry, kind: Option<&AttributeType>) -> Level {
         if asker.manages {
             return Level::Write;
         }
         self.grant(asker, entry).level(kind)
     }
 
-    /// What an asker may do with an entry, worked out: the same for all entries of a container that no rule names, but for
-    /// the asker's own.
-    pub fn grant(&self, asker: &Asker, entry: &Entry) -> Grant {
+    /// The rights of a requester for an entry. They are the same for all entries of a container that no rule names,
+    /// except the requester's own.
+    pub fn grant(&self, asker: &AuthzId, entry: &Entry) -> Grant {
         self.grant_at(asker, &entry.key, Some(entry.number))
     }
 
-    /// The same for a name in normal form. `number`: that of the entry; `None`: it is about to be made there.
-    pub(crate) fn grant_at(&self, asker: &Asker, key: &str, number: Option<EntryNumber>) -> Grant {
+    /// The rights for a normalized DN. `number`: that of the entry; `None`: the entry is about to be added.
+    pub(crate) fn grant_at(&self, asker: &AuthzId, key: &str, number: Option<EntryNumber>) -> Grant {
         if asker.manages {
             return Grant::of(Vec::new(), Level::Write, Level::Write);
         }
@@ -153,21 +153,21 @@ impl Access {
             if !clause.within.has(key) {
                 continue;
             }
-            let meets = |who: &Who| match who {
-                Who::Everybody => true,
-                Who::Anonymous => asker.key.is_empty(),
-                Who::Users => !asker.key.is_empty(),
-                Who::Itself => number.is_some() && asker.number == number,
-                Who::Name(key) => asker.key == *key,
-                Who::Group(key) => asker.groups.contains(key),
+            let meets = |who: &RuleSubject| match who {
+                RuleSubject::Everybody => true,
+                RuleSubject::Anonymous => asker.key.is_empty(),
+                RuleSubject::Users => !asker.key.is_empty(),
+                RuleSubject::Itself => number.is_some() && asker.number == number,
+                RuleSubject::Name(key) => asker.key == *key,
+                RuleSubject::Group(key) => asker.groups.contains(key),
             };
-            let level_by = |is_meant: &dyn Fn(&Who) -> bool| {
+            let level_by = |is_meant: &dyn Fn(&RuleSubject) -> bool| {
                 clause.by.iter().find(|(who, _)| is_meant(who)).map_or(Level::None, |(_, level)| *level)
             };
             let level = level_by(&meets);
             if clause.attributes.is_empty() {
-                // The right to change the own entry does not include entries below it, unless a rule says so of `children`.
-                let children = level_by(&|who| *who != Who::Itself && meets(who));
+                // Write access to the own entry does not include its children, unless a rule names `children`.
+                let children = level_by(&|who| *who != RuleSubject::Itself && meets(who));
                 return Grant::of(special, level, children);
             }
             let new = clause.attributes.iter().filter(|key| !special.iter().any(|(known, _)| known == *key));
@@ -176,50 +176,50 @@ impl Access {
         Grant::of(special, Level::None, Level::None)
     }
 
-    /// Whether these rules could hide an entry from an asker.
-    pub fn may_hide(&self, asker: &Asker) -> bool {
+    /// Whether the rules can hide entries from a requester.
+    pub fn may_hide(&self, asker: &AuthzId) -> bool {
         let sees_others = || self.grant_at(asker, "", None).sees();
         let sees_itself = || asker.number.is_none() || self.grant_at(asker, &asker.key, asker.number).sees();
         !asker.manages && (!asker.within.is_empty() || self.names_entries() || !sees_others() || !sees_itself())
     }
 
-    /// Whether a rule gives rights to the holder of a name in normal form or of one below it, or to the members of a group there.
+    /// Whether a rule grants rights to this normalized DN or one below it, or to the members of a group there.
     pub(crate) fn gives_to(&self, key: &str) -> bool {
         let by = self.0.iter().flat_map(|clause| &clause.by);
         by.filter_map(|(who, _)| match who {
-            Who::Name(name) | Who::Group(name) => Some(name),
-            Who::Everybody | Who::Anonymous | Who::Users | Who::Itself => None,
+            RuleSubject::Name(name) | RuleSubject::Group(name) => Some(name),
+            RuleSubject::Everybody | RuleSubject::Anonymous | RuleSubject::Users | RuleSubject::Itself => None,
         })
         .any(|name| name == key || is_below(name, key))
     }
 
-    /// Whether a rule is for the place of a name in normal form, or for one below it.
+    /// Whether a rule applies to this normalized DN or one below it.
     pub(crate) fn names_place(&self, key: &str) -> bool {
         self.0.iter().any(|clause| match &clause.within {
-            Where::Exactly(name) | Where::Below(name) => name == key || is_below(name, key),
-            Where::Anywhere => false,
+            RuleTarget::Exactly(name) | RuleTarget::Below(name) => name == key || is_below(name, key),
+            RuleTarget::Anywhere => false,
         })
     }
 
-    /// Whether a rule names a group or a role.
+    /// Whether a rule names a group or role.
     pub(crate) fn names_groups(&self) -> bool {
-        self.0.iter().flat_map(|clause| &clause.by).any(|(who, _)| matches!(who, Who::Group(_)))
+        self.0.iter().flat_map(|clause| &clause.by).any(|(who, _)| matches!(who, RuleSubject::Group(_)))
     }
 
-    /// Whether a rule names single entries, so that what holds for one does not hold for its siblings.
+    /// Whether rules name single entries, so that siblings can have different rights.
     fn names_entries(&self) -> bool {
-        self.0.iter().any(|clause| clause.within != Where::Anywhere)
+        self.0.iter().any(|clause| clause.within != RuleTarget::Anywhere)
     }
 }
 
-/// What an asker may do with some entry.
+/// Rights of a requester for an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     special: Vec<(Arc<str>, Level)>,
     else_: Level,
-    /// With the place below the entry.
+    /// Level for the children of the entry.
     children: Level,
-    /// Whether an attribute that is shown to others may not be read.
+    /// Whether any attribute other than the password is unreadable.
     hides: bool,
 }
 
@@ -231,8 +231,8 @@ impl Grant {
         Grant { special, else_, children, hides }
     }
 
-    /// What an operator may do with an entry whose key is limited to containers: all below one, and of a container itself make
-    /// entries below it and see it.
+    /// Rights of an operator whose key is limited to containers: everything below one; for the container itself,
+    /// visibility and adding children.
     fn within(containers: &[String], key: &str) -> Grant {
         if containers.iter().any(|container| is_below(key, container)) {
             return Grant::of(Vec::new(), Level::Write, Level::Write);
@@ -243,12 +243,12 @@ impl Grant {
         }
     }
 
-    /// All may be seen: what the server says of itself.
+    /// Full read access, for entries that describe the server.
     pub fn open() -> Grant {
         Grant::of(Vec::new(), Level::Read, Level::None)
     }
 
-    /// Whether anything of it may be seen, and so that it is there.
+    /// Whether the entry is visible.
     pub fn sees(&self) -> bool {
         match find(&self.special, ENTRY) {
             Some(level) => level >= Level::Read,
@@ -259,7 +259,7 @@ impl Grant {
         }
     }
 
-    /// With an attribute, or with the entry itself.
+    /// The level for an attribute, or for the entry itself.
     pub fn level(&self, kind: Option<&AttributeType>) -> Level {
         let named = match kind {
             Some(kind) => {
@@ -271,17 +271,17 @@ impl Grant {
         named.unwrap_or(self.else_)
     }
 
-    /// Whether entries may be made below it, or moved there.
+    /// Whether entries may be added or moved below it.
     pub(crate) fn takes_children(&self) -> bool {
         self.children >= Level::Write
     }
 
-    /// Whether all attributes but those that nobody ever sees may be read.
+    /// Whether all attributes except passwords may be read.
     pub fn reads_all(&self) -> bool {
         self.else_ >= Level::Read && !self.hides
     }
 
-    /// Whether values of each kind of a type, of the type itself too, are open at a level.
+    /// Whether a type and all its subtypes are open at a level.
     fn opens_kinds(&self, kind: &AttributeType, level: Level, schema: &Schema) -> bool {
         let closed =
             |key: &str| schema.attribute(key).is_ok_and(|known| known.is(kind) && self.level(Some(known)) < level);
@@ -293,8 +293,8 @@ fn find(special: &[(Arc<str>, Level)], key: &str) -> Option<Level> {
     special.iter().find(|(known, _)| &**known == key).map(|(_, level)| *level)
 }
 
-/// The rights by which attributes of one entry are read for an authorization identity: a grant, and the level that the use
-/// needs. Filters, comparisons, sort keys, groups that search for members and assertions read entries through this alone.
+/// Read rights of an operation on one entry: a grant, and the level that the operation needs. Filters, comparisons,
+/// sort keys, dynamic groups and assertions read attributes only through this type.
 #[derive(Debug, Clone, Copy)]
 pub struct Rights<'a> {
     grant: &'a Grant,
@@ -302,7 +302,7 @@ pub struct Rights<'a> {
 }
 
 impl<'a> Rights<'a> {
-    /// The rights of a use that needs `level`.
+    /// Rights of an operation that needs `level`.
     pub fn new(grant: &'a Grant, level: Level) -> Rights<'a> {
         Rights { grant, level }
     }
@@ -317,17 +317,17 @@ impl<'a> Rights<'a> {
         self.grant.level(Some(kind)) >= self.level
     }
 
-    /// Whether an attribute and all kinds of it may be used. Depends on the rules alone, never on the entry.
+    /// Whether an attribute and all its subtypes may be used. Depends on the rules alone, never on the entry.
     pub(crate) fn opens_kinds(&self, kind: &AttributeType, schema: &Schema) -> bool {
         self.grant.opens_kinds(kind, self.level, schema)
     }
 
-    /// Whether all attributes may be used but the password.
+    /// Whether all attributes except the password may be used.
     pub(crate) fn opens_all(&self) -> bool {
         self.grant.else_ >= self.level && !self.grant.hides
     }
 
-    /// The values of a type and of the kinds of it that may be used.
+    /// Values of a type and those of its subtypes that may be used.
     pub fn values(self, entry: &'a Entry, kind: &'a AttributeType) -> impl Iterator<Item = &'a [u8]> {
         let opens_all = self.opens_all();
         let opens = move |found: &&Attribute| found.kind.is(kind) && (opens_all || self.opens(&found.kind));
@@ -336,33 +336,33 @@ impl<'a> Rights<'a> {
     }
 }
 
-/// What was worked out for one asker. Belongs to its connection, so nobody else waits for it.
+/// Per-connection cache of rights, so it needs no lock.
 #[derive(Debug, Default)]
 pub struct Grants {
-    /// The renaming before which they were worked out.
-    as_of: Moment,
+    /// Cache generation at which the rights were computed.
+    as_of: EntryCacheGeneration,
     by_parent: HashMap<Option<EntryNumber>, Arc<Grant>>,
     own: Option<Arc<Grant>>,
 }
 
-/// Most containers that one asker's grants are kept for.
+/// Maximum containers in the cache of one requester.
 const KEPT_MAX: usize = 4_096;
 
 impl Grants {
-    /// Forgets all if entries were renamed since they were worked out: other rules may hold where these stand now.
-    pub fn follow(&mut self, renamed: Moment) {
+    /// Clears the cache if entries were renamed since: other rules may apply to their new names.
+    pub fn follow(&mut self, renamed: EntryCacheGeneration) {
         if self.as_of != renamed {
             *self = Grants { as_of: renamed, ..Grants::default() };
         }
     }
 
-    /// What an asker may do with an entry.
-    pub fn of(&mut self, access: &Access, asker: &Asker, entry: &Entry) -> Arc<Grant> {
+    /// The rights of a requester for an entry.
+    pub fn of(&mut self, access: &Access, asker: &AuthzId, entry: &Entry) -> Arc<Grant> {
         if !asker.within.is_empty() {
             return Arc::new(access.grant(asker, entry));
         }
         if access.names_entries() {
-            // Rules name subtrees and entries by their names; siblings may differ.
+            // Rules name subtrees and entries by DN, so siblings may differ.
             return self.cached_below(access, asker, entry);
         }
         if asker.number == Some(entry.number) {
@@ -371,10 +371,10 @@ impl Grants {
         self.by_parent.entry(None).or_insert_with(|| Arc::new(access.grant(asker, entry))).clone()
     }
 
-    fn cached_below(&mut self, access: &Access, asker: &Asker, entry: &Entry) -> Arc<Grant> {
+    fn cached_below(&mut self, access: &Access, asker: &AuthzId, entry: &Entry) -> Arc<Grant> {
         let is_named = access.0.iter().any(|clause| match &clause.within {
-            Where::Exactly(key) | Where::Below(key) => *key == entry.key,
-            Where::Anywhere => false,
+            RuleTarget::Exactly(key) | RuleTarget::Below(key) => *key == entry.key,
+            RuleTarget::Anywhere => false,
         });
         if is_named || asker.number == Some(entry.number) || entry.parent.is_none() {
             return Arc::new(access.grant(asker, entry));
@@ -386,38 +386,38 @@ impl Grants {
     }
 }
 
-impl Where {
-    /// What stands behind `to`, if it says where.
-    pub(crate) fn read(word: &str, schema: &Schema) -> Result<Option<Where>, String> {
+impl RuleTarget {
+    /// Parses the word after `to`, if it names a target.
+    pub(crate) fn read(word: &str, schema: &Schema) -> Result<Option<RuleTarget>, String> {
         Ok(match word.split_once('=') {
-            _ if word == "*" => Some(Where::Anywhere),
-            Some(("dn" | "dn.subtree", text)) => Some(Where::Below(name(text, schema)?)),
-            Some(("dn.base", text)) => Some(Where::Exactly(name(text, schema)?)),
+            _ if word == "*" => Some(RuleTarget::Anywhere),
+            Some(("dn" | "dn.subtree", text)) => Some(RuleTarget::Below(name(text, schema)?)),
+            Some(("dn.base", text)) => Some(RuleTarget::Exactly(name(text, schema)?)),
             _ => None,
         })
     }
 
-    /// Whether the entry of a name in normal form is meant.
+    /// Whether a normalized DN is in the target.
     pub(crate) fn has(&self, key: &str) -> bool {
         match self {
-            Where::Anywhere => true,
-            Where::Exactly(name) => key == name,
-            Where::Below(name) => is_below(key, name) || key == name,
+            RuleTarget::Anywhere => true,
+            RuleTarget::Exactly(name) => key == name,
+            RuleTarget::Below(name) => is_below(key, name) || key == name,
         }
     }
 }
 
-/// Whether a name in normal form is that of an entry below another.
+/// Whether a normalized DN is below another.
 pub fn is_below(key: &str, above: &str) -> bool {
     if above.is_empty() {
         return !key.is_empty();
     }
-    // A comma after an odd number of backslashes belongs to a value.
+    // A comma after an odd number of backslashes is part of a value.
     let start = key.strip_suffix(above).and_then(|start| start.strip_suffix(','));
     start.is_some_and(|start| start.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 0)
 }
 
-/// Whether a name in normal form is that of an entry right below another, which is not the root.
+/// Whether a normalized DN is a direct child of another, which is not the root.
 pub(crate) fn is_child(key: &str, above: &str) -> bool {
     let own = key.get(..key.len().saturating_sub(above.len() + 1)).unwrap_or_default();
     let mut is_escaped = false;
@@ -429,15 +429,15 @@ pub(crate) fn is_child(key: &str, above: &str) -> bool {
     !has_comma && is_below(key, above)
 }
 
-fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
+fn clause(text: &str, schema: &Schema) -> Result<AccessRule, String> {
     let words = words(text)?;
     let mut words = words.iter().map(String::as_str).peekable();
     if words.next() != Some("to") {
         return Err("does not begin with `to`".to_owned());
     }
-    let mut clause = Clause { within: Where::Anywhere, attributes: Vec::new(), by: Vec::new() };
+    let mut clause = AccessRule { within: RuleTarget::Anywhere, attributes: Vec::new(), by: Vec::new() };
     while let Some(word) = words.next_if(|word| *word != "by") {
-        if let Some(within) = Where::read(word, schema)? {
+        if let Some(within) = RuleTarget::read(word, schema)? {
             clause.within = within;
             continue;
         }
@@ -451,49 +451,52 @@ fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
                         continue;
                     }
                     let found =
-                        schema.attribute(attribute).map_err(|refusal| format!("says that {}", refusal.message))?;
+                        schema.attribute(attribute).map_err(|refusal| format!("is invalid: {}", refusal.message))?;
                     clause.attributes.push(found.key.clone());
                 }
             }
-            _ => return Err(format!("has `{word}`; behind `to` stand `*`, `dn=…`, `dn.base=…` and `attrs=…`")),
+            _ => return Err(format!("has `{word}`; after `to`, expected `*`, `dn=…`, `dn.base=…` or `attrs=…`")),
         }
     }
     while words.next().is_some() {
         let who = match words.next() {
-            Some("*") => Who::Everybody,
-            Some("anonymous") => Who::Anonymous,
-            Some("users") => Who::Users,
-            Some("self") => Who::Itself,
+            Some("*") => RuleSubject::Everybody,
+            Some("anonymous") => RuleSubject::Anonymous,
+            Some("users") => RuleSubject::Users,
+            Some("self") => RuleSubject::Itself,
             Some(word) => match word.split_once('=') {
-                Some(("dn", text)) => Who::Name(name(text, schema)?),
-                // A role is filled by whom its entry names, as a group holds its members.
-                Some(("group" | "role", text)) => Who::Group(name(text, schema)?),
+                Some(("dn", text)) => RuleSubject::Name(name(text, schema)?),
+                // The occupants of a role count like the members of a group.
+                Some(("group" | "role", text)) => RuleSubject::Group(name(text, schema)?),
                 _ => {
                     return Err(format!(
-                        "has `{word}`; behind `by` stand `*`, `anonymous`, `users`, `self`, `dn=…`, `group=…` and `role=…`"
+                        "has `{word}`; after `by`, expected `*`, `anonymous`, `users`, `self`, `dn=…`, `group=…` or `role=…`"
                     ));
                 }
             },
-            None => return Err("has nothing behind `by`".to_owned()),
+            None => return Err("has nothing after `by`".to_owned()),
         };
         let word = words.next().unwrap_or_default();
         let level = Level::read(word);
         let levels = "none, auth, compare, search, read and write";
         clause.by.push((who, level.ok_or_else(|| format!("has the level `{word}`; the levels are {levels}"))?));
         if words.peek().is_some_and(|word| *word != "by") {
-            return Err(format!("has `{}` where `by` or the end should stand", words.next().unwrap_or_default()));
+            return Err(format!(
+                "has `{}` where `by` or the end of the rule is expected",
+                words.next().unwrap_or_default()
+            ));
         }
     }
     if clause.by.is_empty() { Err("has no `by`".to_owned()) } else { Ok(clause) }
 }
 
-/// A distinguished name in normal form.
+/// Parses a DN into normal form.
 fn name(text: &str, schema: &Schema) -> Result<String, String> {
-    let dn = Dn::parse(text).map_err(|error| format!("names `{text}`, which is no distinguished name: {error}"))?;
+    let dn = Dn::parse(text).map_err(|error| format!("names `{text}`, which is not a distinguished name: {error}"))?;
     Ok(schema.normal_dn(&dn))
 }
 
-/// Words between spaces; within quotation marks spaces belong to a word.
+/// Splits a rule into words at spaces; quoted spaces belong to a word.
 pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in text.chars() {
@@ -508,7 +511,7 @@ pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
         }
     }
     if quoted {
-        return Err("has a quotation mark without its partner".to_owned());
+        return Err("has an opening quotation mark without a closing one".to_owned());
     }
     words.extend((!word.is_empty()).then_some(word));
     Ok(words)
@@ -535,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_is_met_decides() {
+    fn the_first_matching_rule_decides() {
         let schema = Schema::standard();
         let rules = [
             "to attrs=userPassword by self write by * auth",
@@ -544,9 +547,9 @@ mod tests {
             "to * by users read by anonymous search",
         ];
         let access = Access::read(&rules.map(str::to_owned), &schema).expect("rules");
-        let user = Asker { number: Some(EntryNumber(7)), key: "cn=ann,o=site".into(), ..Asker::default() };
-        let staff = Asker { groups: vec!["cn=staff,o=site".into()], ..user.clone() };
-        let check = |asker: &Asker, number, key: &str, attribute: &str, expected| {
+        let user = AuthzId { number: Some(EntryNumber(7)), key: "cn=ann,o=site".into(), ..AuthzId::default() };
+        let staff = AuthzId { groups: vec!["cn=staff,o=site".into()], ..user.clone() };
+        let check = |asker: &AuthzId, number, key: &str, attribute: &str, expected| {
             let kind = schema.attribute(attribute).expect("standard");
             assert_eq!(access.level(asker, &entry(number, key), Some(kind)), expected, "{key} {attribute}");
             let level = Grants::default().of(&access, asker, &entry(number, key)).level(Some(kind));
@@ -557,14 +560,14 @@ mod tests {
         check(&user, 7, "cn=ann,o=site", "mail", Level::Write);
         check(&user, 8, "cn=bob,o=site", "mail", Level::Read);
         check(&user, 8, "cn=bob,o=site", "cn", Level::Read);
-        check(&Asker::default(), 8, "cn=bob,o=site", "cn", Level::Search);
-        check(&Asker::default(), 8, "cn=bob,o=site", "mail", Level::None);
+        check(&AuthzId::default(), 8, "cn=bob,o=site", "cn", Level::Search);
+        check(&AuthzId::default(), 8, "cn=bob,o=site", "mail", Level::None);
         check(&user, 9, "cn=x,ou=admin,o=site", "cn", Level::None);
         check(&staff, 9, "cn=x,ou=admin,o=site", "cn", Level::Read);
-        check(&Asker { key: "cn=root,o=site".into(), ..user.clone() }, 9, "ou=admin,o=site", "cn", Level::Write);
-        check(&Asker { manages: true, ..Asker::default() }, 9, "ou=admin,o=site", "cn", Level::Write);
+        check(&AuthzId { key: "cn=root,o=site".into(), ..user.clone() }, 9, "ou=admin,o=site", "cn", Level::Write);
+        check(&AuthzId { manages: true, ..AuthzId::default() }, 9, "ou=admin,o=site", "cn", Level::Write);
         let within = vec!["ou=sales,o=site".to_owned()];
-        let limited = Asker { key: "cn=admin,o=site".into(), within, ..Asker::default() };
+        let limited = AuthzId { key: "cn=admin,o=site".into(), within, ..AuthzId::default() };
         check(&limited, 9, "cn=bob,ou=sales,o=site", "userPassword", Level::Write);
         check(&limited, 9, "cn=x,ou=y,ou=sales,o=site", "cn", Level::Write);
         check(&limited, 9, "ou=sales,o=site", "cn", Level::Read);
@@ -576,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_in_a_value_parts_no_names() {
+    fn an_escaped_comma_does_not_separate_names() {
         let check = |key: &str, expected| assert_eq!(is_below(key, "ou=x,o=site"), expected, "{key}");
         check("cn=a,ou=x,o=site", true);
         check("cn=a\\\\,ou=x,o=site", true);
@@ -596,32 +599,32 @@ mod tests {
     }
 
     #[test]
-    fn what_was_worked_out_before_a_renaming_is_forgotten() {
+    fn cached_rights_are_dropped_after_a_rename() {
         let schema = Schema::standard();
         let rules = ["to dn=\"ou=secret,o=site\" by * none", "to * by * read"].map(str::to_owned);
         let access = Access::read(&rules, &schema).expect("rules");
-        let (asker, mut grants) = (Asker::default(), Grants::default());
+        let (asker, mut grants) = (AuthzId::default(), Grants::default());
         let level = |grants: &mut Grants, key: &str| grants.of(&access, &asker, &entry(8, key)).level(None);
         assert_eq!(level(&mut grants, "cn=bob,ou=open,o=site"), Level::Read);
-        grants.follow(Moment::default());
+        grants.follow(EntryCacheGeneration::default());
         assert_eq!(level(&mut grants, "cn=bob,ou=secret,o=site"), Level::Read, "its container has the same number");
-        grants.follow(crate::kept::Kept::new(0).next_moment());
+        grants.follow(crate::entry_cache::EntryCache::new(0).next_moment());
         assert_eq!(level(&mut grants, "cn=bob,ou=secret,o=site"), Level::None);
     }
 
     #[test]
-    fn rules_that_cannot_be_read_are_told() {
+    fn malformed_rules_are_rejected_with_a_reason() {
         let check = |text: &str, expected: &str| {
-            let told = Access::read(&[text.to_owned()], &Schema::standard()).expect_err("wrong");
-            assert!(told.contains(expected), "{told}");
+            let error = Access::read(&[text.to_owned()], &Schema::standard()).expect_err("wrong");
+            assert!(error.contains(expected), "{error}");
         };
         check("by * read", "does not begin with `to`");
-        check("to * by", "nothing behind `by`");
+        check("to * by", "nothing after `by`");
         check("to *", "no `by`");
         check("to * by * rule", "the levels are none, auth");
         check("to attrs=nothing by * read", "there is no attribute `nothing`");
-        check("to dn=x by * read", "no distinguished name");
+        check("to dn=x by * read", "not a distinguished name");
         check("to \"dn=o=x by * read", "quotation mark");
-        check("to * by * read read", "where `by` or the end");
+        check("to * by * read read", "where `by` or the end of the rule");
     }
 }

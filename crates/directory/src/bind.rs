@@ -1,41 +1,42 @@
-//! Who asks: a name and a password become an asker.
+//! Authentication: a DN and a password become an authorization identity.
 
-use tocsin_store::entries::Room;
+use tocsin_store::entries::DiskCheck;
 
 use crate::{
-    access::{Asker, Grant, Level},
+    access::{AuthzId, Grant, Level},
+    bound_identity::is_disabled,
     directory::Directory,
     dn::Dn,
     entry::Entry,
     filter::Filter,
+    ldap_error::{Code, LdapError},
     password::{Credential, verify},
     policy::{Notice, wrong},
-    refusal::{Code, Refusal},
     search::Scope,
-    standing::is_disabled,
 };
 
-/// Somebody who proved who they are.
+/// Result of a successful bind.
 #[derive(Debug, Clone)]
-pub struct Proven {
-    /// They, as who asks from now on.
-    pub asker: Asker,
-    /// What is to be told of the password.
+pub struct BindResult {
+    /// The authorization identity.
+    pub asker: AuthzId,
+    /// Password policy warnings for the client.
     pub notice: Notice,
 }
 
 impl Directory {
-    /// Checks a password. Counts a wrong one, forgets those before a right one, and holds it against the policy.
+    /// Verifies a password (simple bind). Counts a wrong one, resets the count on a right one, and applies the password
+    /// policy.
     ///
     /// # Errors
-    /// `InvalidCredentials`, whatever was wrong, after about the same time.
-    pub async fn prove(&self, dn: &str, password: Vec<u8>) -> Result<Proven, Refusal> {
+    /// `InvalidCredentials` for every cause, after about the same time.
+    pub async fn prove(&self, dn: &str, password: Vec<u8>) -> Result<BindResult, LdapError> {
         let found = match self.find(dn).await {
             Ok(found) => Some(found),
             Err(refusal) if refusal.code == Code::NoSuchObject => None,
             Err(refusal) => return Err(refusal),
         };
-        // Registered before anything is read of it: what changes from now on ends what is proven here.
+        // Registered before the entry is read, so that any later change ends this bind.
         let standing = found.as_ref().map(|shown| self.inner.stand(shown.entry.number));
         let found = match &found {
             Some(shown) => self.numbered(vec![shown.entry.number]).await?.pop(),
@@ -45,7 +46,7 @@ impl Directory {
             Some(shown) => self.credential(shown.entry.number).await?,
             None => None,
         };
-        // Also of one that is locked: the time should not tell.
+        // Also verified for a locked entry, so that the response time does not reveal the lock.
         let is_right = verify(credential.clone(), password).await?;
         let (Some(shown), Some(credential)) = (found, credential) else { return Err(wrong()) };
         if is_disabled(&shown.entry) {
@@ -56,40 +57,40 @@ impl Directory {
         }
         let notice = self.settle(&shown.entry, credential, is_right).await?;
         let must_change = notice.fault.is_some();
-        let asker = Asker { must_change, standing, ..self.asker(&shown.entry).await? };
-        Ok(Proven { asker, notice })
+        let asker = AuthzId { must_change, standing, ..self.asker(&shown.entry).await? };
+        Ok(BindResult { asker, notice })
     }
 
-    /// An entry as who asks.
-    pub(crate) async fn asker(&self, entry: &Entry) -> Result<Asker, Refusal> {
-        let asker = Asker {
+    /// The authorization identity of an entry.
+    pub(crate) async fn asker(&self, entry: &Entry) -> Result<AuthzId, LdapError> {
+        let asker = AuthzId {
             number: Some(entry.number),
             key: entry.key.clone(),
             dn: entry.dn.clone(),
             groups: self.groups_of(entry).await?,
-            ..Asker::default()
+            ..AuthzId::default()
         };
         let schema = self.schema();
         let kind = schema.attribute("userPassword").ok().map(|kind| &**kind);
-        let may = |asker: &Asker| self.access().level(asker, entry, kind) >= Level::Auth;
-        // Rules may keep an entry from proving itself; they see whoever has not yet.
-        if may(&Asker::default()) || may(&asker) { Ok(asker) } else { Err(wrong()) }
+        let may = |asker: &AuthzId| self.access().level(asker, entry, kind) >= Level::Auth;
+        // Access rules can forbid an entry to bind; they are evaluated for the anonymous user and for the entry.
+        if may(&AuthzId::default()) || may(&asker) { Ok(asker) } else { Err(wrong()) }
     }
 
-    /// Notes what a password came to. Where there is nothing to note, nothing is written.
-    async fn settle(&self, entry: &Entry, seen: Credential, is_right: bool) -> Result<Notice, Refusal> {
+    /// Records the result of a password check. Writes nothing if nothing changes.
+    async fn settle(&self, entry: &Entry, seen: Credential, is_right: bool) -> Result<Notice, LdapError> {
         let (policy, number, now) = (self.inner.policies.of(&entry.key).clone(), entry.number, (self.clock)());
         let (None, answer) = policy.judge(&seen, is_right, now) else {
             let dn = entry.dn.clone();
             return self
-                .change(Room::NotNeeded, move |tree| {
-                    let known = tree.branches().credential(number)?.and_then(|text| Credential::read(&text));
-                    // Another password meanwhile: what was said is not about it.
+                .change(DiskCheck::Skipped, move |tree| {
+                    let known = tree.reader().credential(number)?.and_then(|text| Credential::read(&text));
+                    // The password changed during the check, so the result does not apply to it.
                     let Some(known) = known.filter(|known| known.hash == seen.hash) else { return Ok(Err(wrong())) };
                     let (next, answer) = policy.judge(&known, is_right, now);
                     if let Some(next) = next {
                         if next.is_locked(now) {
-                            metrics::counter!("directory_locked_total").increment(1);
+                            metrics::counter!("tocsin_directory_locked_total").increment(1);
                             tracing::warn!(dn, "an entry is locked after too many wrong passwords");
                         }
                         tree.put_credential(number, Some(&next.to_text()))?;
@@ -101,11 +102,11 @@ impl Directory {
         answer
     }
 
-    /// An entry for which somebody else vouches: who proved it by a certificate. `None`: there is no such entry.
+    /// The authorization identity of an entry that authenticated by a certificate. `None`: there is no such entry.
     ///
     /// # Errors
-    /// An operator locked it, it is disabled, or the rules keep it from proving itself.
-    pub async fn vouched(&self, dn: &str) -> Result<Option<Asker>, Refusal> {
+    /// An operator locked it, it is disabled, or the access rules forbid it to bind.
+    pub async fn vouched(&self, dn: &str) -> Result<Option<AuthzId>, LdapError> {
         let shown = match self.find(dn).await {
             Ok(shown) => shown,
             Err(refusal) if matches!(refusal.code, Code::NoSuchObject | Code::InvalidDnSyntax) => return Ok(None),
@@ -113,27 +114,27 @@ impl Directory {
         };
         let standing = self.inner.stand(shown.entry.number);
         let Some(shown) = self.numbered(vec![shown.entry.number]).await?.pop() else { return Ok(None) };
-        // Wrong passwords lock passwords only; otherwise everybody could keep everybody out.
+        // Wrong passwords lock the password only; otherwise anyone could lock out anyone.
         match self.credential(shown.entry.number).await? {
             Some(credential) if credential.is_locked_by_others() => Err(wrong()),
             _ if is_disabled(&shown.entry) => Err(wrong()),
-            _ => Ok(Some(Asker { standing: Some(standing), ..self.asker(&shown.entry).await? })),
+            _ => Ok(Some(AuthzId { standing: Some(standing), ..self.asker(&shown.entry).await? })),
         }
     }
 
-    /// A name in normal form; `None`: it is none.
+    /// A DN in normal form; `None`: it is malformed.
     pub fn normal(&self, dn: &str) -> Option<String> {
         Dn::parse(dn).ok().map(|dn| self.schema().normal_dn(&dn))
     }
 
-    /// The name of the one entry that has a value; `None` if there is none, or more than one.
+    /// The DN of the only entry with a value; `None` if there is none, or more than one.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn only_with(&self, attribute: &str, value: &[u8]) -> Result<Option<String>, Refusal> {
+    /// The store fails.
+    pub async fn only_with(&self, attribute: &str, value: &[u8]) -> Result<Option<String>, LdapError> {
         let base = self.find(self.suffix()).await?;
         let filter = Filter::Equal(attribute.to_owned(), value.to_vec());
-        let server = Asker { manages: true, ..Asker::default() };
+        let server = AuthzId { manages: true, ..AuthzId::default() };
         let mut search = self.search(&server, base, Scope::Subtree, &filter).await?;
         let mut found = Vec::new();
         while let Some(page) = search.next().await? {

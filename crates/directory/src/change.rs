@@ -1,143 +1,151 @@
-//! Changes of entries: add, modify, delete, rename. Each is one commit, all of it or nothing.
+//! Changes of entries: add, modify, delete and rename. Each change is one transaction.
 
-mod add; // an entry is made
-mod arrive; // nearly always without waiting for others
-mod modify; // what it has changes
-mod members; // members of groups come and go one by one
-mod retouch; // without waiting for others too
-mod renew; // its password too
-mod rename; // it gets another name, or another place
-mod remove; // it goes
-mod grow; // the schema gets more
-mod revise; // what it has and its name change together
-mod follow; // groups and roles that name it: referential integrity
-mod expire; // or it ends by itself
+mod add; // add (RFC 4511, 4.7)
+mod add_prepared; // add, computed before the writer's turn
+mod modify; // modify (RFC 4511, 4.6)
+mod members; // modify of group members, without reading the whole group
+mod modify_prepared; // modify, computed before the writer's turn (optimistic concurrency)
+mod password_change; // password changes, by owner or administrator (RFC 3062, policy of the subtree)
+mod rename; // modify DN (RFC 4511, 4.9)
+mod remove; // delete (RFC 4511, 4.8)
+mod extend_schema; // schema extension through `cn=subschema`
+mod modify_and_rename; // modify and rename in one transaction
+mod referential_integrity; // referential integrity of groups and roles
+mod dynamic_entries; // dynamic entries (RFC 2589)
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-pub use expire::Lifetimes;
-pub(crate) use expire::NEVER;
-pub use modify::{Act, Modification};
-pub use renew::tells_of_password;
-pub use revise::Revision;
-use tocsin_model::{id::SubscriberId, time::Timestamp, value::Value};
-use tocsin_store::entries::{Branches, EntryNumber, LoginNames, Node, Object, Placement, Tree};
+pub use dynamic_entries::Lifetimes;
+pub(crate) use dynamic_entries::NEVER;
+pub use modify::{Modification, ModifyType};
+pub use modify_and_rename::Revision;
+use password_change::PASSWORD;
+pub use password_change::is_password_state;
+use tocsin_model::{id::SubscriberId, mailbox, time::Timestamp, value::Value};
+use tocsin_store::entries::{EntryNode, EntryNumber, EntryReader, EntryWriter, LoginNames, Object, Placement};
 
 use crate::{
-    access::{Asker, Level},
+    access::{AuthzId, Level},
+    attribute_mapping,
     directory::Inner,
     dn::Rdn,
     entry::{self, Attribute, Entry},
+    entry_cache::CachedEntry,
     filter::{Filter, Test},
     groups::{FINDING, MEMBERS},
-    kept::Shown,
-    person, plan,
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
+    plan,
     schema::{AttributeType, Schema},
-    url::Meant,
+    url::LdapUrlSearch,
 };
 
-/// Most values of one attribute.
+/// Maximum values of one attribute.
 pub const VALUES_MAX: usize = 100_000;
 
-/// Values of an attribute as a client gives them.
-pub type Given = (String, Vec<Vec<u8>>);
+/// Name and values of an attribute, as a client sends them.
+pub type RawAttribute = (String, Vec<Vec<u8>>);
 
-/// What a change must find, and what of its entry is wanted.
+/// Preconditions of a change, and the entry states the client wants returned.
 #[derive(Debug, Clone, Default)]
-pub struct Terms {
-    /// The entry must meet this: RFC 4528.
+pub struct Preconditions {
+    /// Assertion control (RFC 4528): the entry must match this filter.
     pub assertion: Option<Filter>,
-    /// The entry as it was before is wanted, or as it is after: RFC 4527.
+    /// Whether the entry before the change is returned (pre-read control, RFC 4527).
     pub before: bool,
-    /// See `before`.
+    /// Whether the entry after the change is returned (post-read control, RFC 4527).
     pub after: bool,
-    /// The entry must be at this revision.
+    /// The entry must have this revision.
     pub revision: Option<u64>,
-    /// No other entry may have a value that this one has of these attributes, which are indexed.
+    /// Indexed attributes whose values must be unique: no other entry may share a value of this one.
     pub unique: Vec<String>,
 }
 
-/// What was wanted of a changed entry.
+/// Entry states read before and after a change (RFC 4527).
 #[derive(Debug, Default)]
-pub struct Images {
-    /// As it was.
-    pub before: Option<Shown>,
-    /// As it is.
-    pub after: Option<Shown>,
+pub struct ReadEntries {
+    /// Entry before the change.
+    pub before: Option<CachedEntry>,
+    /// Entry after the change.
+    pub after: Option<CachedEntry>,
 }
 
-impl Terms {
-    /// Holds an entry against the assertion; gives how it is, if that is wanted.
-    fn hold(&self, inner: &Inner, asker: &Asker, entry: &Entry, schema: &Schema) -> Result<Images, Refusal> {
+impl Preconditions {
+    /// Checks the preconditions, and returns the entry as it is if the client wants it.
+    fn hold(&self, inner: &Inner, asker: &AuthzId, entry: &Entry, schema: &Schema) -> Result<ReadEntries, LdapError> {
         if self.revision.is_some_and(|revision| revision != entry.revision) {
-            return Err(Refusal::new(Code::AssertionFailed, "the entry has changed in the meantime"));
+            return Err(LdapError::new(
+                Code::AssertionFailed,
+                "the entry was changed by another request; read it again and repeat the change",
+            ));
         }
         if let Some(filter) = &self.assertion {
             let grant = inner.access.grant(asker, entry);
             if !Test::compile(filter, schema).is_met_by(entry, schema, &grant)? {
-                return Err(Refusal::new(Code::AssertionFailed, "the entry does not meet the assertion"));
+                return Err(LdapError::new(Code::AssertionFailed, "the entry does not match the assertion filter"));
             }
         }
-        let before = self.before.then(|| Shown::of(entry.clone()));
-        Ok(Images { before, after: None })
+        let before = self.before.then(|| CachedEntry::of(entry.clone()));
+        Ok(ReadEntries { before, after: None })
     }
 
-    /// Refuses values that another entry has.
+    /// Rejects values that another entry has already.
     fn unique(
         &self,
         inner: &Inner,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         attributes: &[Attribute],
         own: Option<EntryNumber>,
         schema: &Schema,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LdapError> {
         for name in &self.unique {
             let kind = schema.attribute(name)?;
             if !inner.ready.load().contains(&*kind.key) {
                 let what = format!("the index of {name} is being built; try again in a moment");
-                return Err(Refusal::new(Code::Busy, what));
+                return Err(LdapError::new(Code::Busy, what));
             }
             let values = attributes.iter().filter(|found| found.kind.key == kind.key).flat_map(|found| &*found.values);
             for wanted in values.map(|value| normal(kind, value, schema)) {
                 if inner.has_another(branches, kind, &wanted, own, schema)? {
                     let what = format!("another entry has this value of {name}");
-                    return Err(Refusal::new(Code::EntryAlreadyExists, what));
+                    return Err(LdapError::new(Code::EntryAlreadyExists, what));
                 }
             }
         }
         Ok(())
     }
 
-    /// The entry after the change, if that is wanted.
+    /// Returns the entry after the change if the client wants it.
     fn after(
         &self,
         inner: &Inner,
-        tree: &dyn Branches,
+        tree: &dyn EntryReader,
         number: EntryNumber,
         schema: &Schema,
-    ) -> Result<Option<Shown>, Refusal> {
+    ) -> Result<Option<CachedEntry>, LdapError> {
         if !self.after {
             return Ok(None);
         }
         let Some(node) = tree.node(number)? else { return Ok(None) };
         let above = inner.above(tree, &node)?;
         let entry = crate::entry::view(&node, above.as_deref(), schema, &inner.shape);
-        Ok(Some(Shown::of(entry)))
+        Ok(Some(CachedEntry::of(entry)))
     }
 }
 
 impl Inner {
-    /// Whether an entry other than `own` has a value of this normal form.
+    /// Whether an entry other than `own` has this normalized value.
     fn has_another(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         kind: &AttributeType,
         wanted: &[u8],
         own: Option<EntryNumber>,
         schema: &Schema,
-    ) -> Result<bool, Refusal> {
-        // Where so many share a key that they are not told, one of them is another.
+    ) -> Result<bool, LdapError> {
+        // If too many entries share the key for the index to list them, at least one of them is another entry.
         let Some(found) = plan::equal(branches, &kind.key, wanted)? else { return Ok(true) };
         for number in found.into_iter().filter(|number| Some(*number) != own) {
             let Some(node) = branches.node(number)? else { continue };
@@ -151,17 +159,18 @@ impl Inner {
     }
 }
 
-/// The index of login names: no two entries have the same.
+/// Index of login names, which are unique in the directory.
 pub(crate) const LOGIN: &str = "uid";
 
 impl Inner {
-    /// A login name that another entry has already. Names that the entry had before are not asked again.
+    /// Finds a login name that another entry uses already. Names that the entry had before the change are not checked
+    /// again.
     pub(crate) fn login_of_another(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         entry: Option<EntryNumber>,
         names: LoginNames<'_>,
-    ) -> Result<Option<String>, Refusal> {
+    ) -> Result<Option<String>, LdapError> {
         let schema = self.schema.load();
         let kind = schema.attribute(LOGIN)?;
         let of = |attributes: &BTreeMap<String, Value>| {
@@ -183,13 +192,13 @@ impl Inner {
         Ok(None)
     }
 
-    /// Refuses a login name among attributes that another entry has already.
+    /// Rejects attributes with a login name that another entry uses already.
     fn check_login(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         entry: Option<EntryNumber>,
         (before, now): (&[Attribute], &[Attribute]),
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LdapError> {
         let of = |attributes: &[Attribute]| {
             let login: Vec<_> = attributes.iter().filter(|found| &*found.kind.key == LOGIN).cloned().collect();
             stored_object(&login)
@@ -201,7 +210,7 @@ impl Inner {
         match self.login_of_another(branches, entry, LoginNames::Attributes { before: Some(&before), now: &now })? {
             Some(name) => {
                 let what = format!("another entry has the login name `{name}` (uid); give another one");
-                Err(Refusal::new(Code::ConstraintViolation, what))
+                Err(LdapError::new(Code::ConstraintViolation, what))
             }
             None => Ok(()),
         }
@@ -209,15 +218,16 @@ impl Inner {
 }
 
 impl Inner {
-    /// Refuses that a subscriber gives itself the address of a device of another one. Others who may write the entry are trusted.
+    /// Rejects a subscriber's own change that gives it the device address of another subscriber. Other writers are
+    /// trusted.
     fn check_addresses(
         &self,
-        branches: &dyn Branches,
-        asker: &Asker,
+        branches: &dyn EntryReader,
+        asker: &AuthzId,
         own: EntryNumber,
         (before, now): (&[Attribute], &[Attribute]),
         schema: &Schema,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LdapError> {
         if asker.manages || asker.number != Some(own) {
             return Ok(());
         }
@@ -237,16 +247,26 @@ impl Inner {
             let named = devices.iter().filter(|device| !known.contains(device)).filter_map(|device| address(device));
             let known = of(before, key);
             for given in of(now, key).into_iter().chain(named).filter(|given| !known.contains(given)) {
-                // In the form in which devices are stored.
+                // The stored form of the address.
                 let text = std::str::from_utf8(&given).ok();
                 let stored = text.and_then(|text| self.shape.check_address.normalize(channel, text).ok());
-                let wanted = match &stored {
-                    Some(stored) => normal(kind, stored.as_bytes(), schema),
-                    None => normal(kind, &given, schema),
+                // All forms of the same mailbox: without display name, quotes and brackets; the domain in ASCII and in
+                // Unicode.
+                let bare = text.map(mailbox::comparable);
+                let unicode = bare.as_deref().and_then(mailbox::unicode_form);
+                let forms = [stored.as_deref(), bare.as_deref(), unicode.as_deref()].into_iter().flatten();
+                let wanted: BTreeSet<_> = match text {
+                    Some(_) => forms.map(|form| normal(kind, form.as_bytes(), schema)).collect(),
+                    None => [normal(kind, &given, schema)].into(),
                 };
-                if self.has_another(branches, kind, &wanted, Some(own), schema)? {
-                    let what = format!("{}: another subscriber has this address; an operator may give it", kind.name());
-                    return Err(Refusal::new(Code::ConstraintViolation, what));
+                for wanted in &wanted {
+                    if self.has_another(branches, kind, wanted, Some(own), schema)? {
+                        let what = format!(
+                            "{}: another subscriber has this address; only an operator may assign it",
+                            kind.name()
+                        );
+                        return Err(LdapError::new(Code::ConstraintViolation, what));
+                    }
                 }
             }
         }
@@ -254,24 +274,24 @@ impl Inner {
     }
 }
 
-/// The attribute of a name, if clients may change it.
-fn changeable(name: &str, schema: &Schema) -> Result<Arc<AttributeType>, Refusal> {
+/// Looks up an attribute by name, and rejects one that clients must not change.
+fn changeable(name: &str, schema: &Schema) -> Result<Arc<AttributeType>, LdapError> {
     let kind = schema.attribute(name)?;
     if kind.changeable {
         return Ok(kind.clone());
     }
-    Err(Refusal::new(Code::ConstraintViolation, format!("{}: no user modification allowed", kind.name())))
+    Err(LdapError::new(Code::ConstraintViolation, format!("{}: no user modification allowed", kind.name())))
 }
 
-/// Values held against their type; no two are equal.
-fn checked(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, Refusal> {
+/// Validates values against the attribute type and rejects duplicates.
+fn checked(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, LdapError> {
     let valid = valid(kind, values, schema)?;
     if valid.len() < 2 {
         return Ok(valid);
     }
     let mut seen = std::collections::HashSet::new();
     match values.iter().position(|value| !seen.insert(normal(kind, value, schema))) {
-        Some(at) => Err(Refusal::new(
+        Some(at) => Err(LdapError::new(
             Code::AttributeOrValueExists,
             format!("{}: value #{at} provided more than once", kind.name()),
         )),
@@ -279,53 +299,53 @@ fn checked(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<
     }
 }
 
-/// Values held against their type.
-fn valid(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, Refusal> {
+/// Validates values against the attribute type.
+fn valid(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, LdapError> {
     if values.len() > VALUES_MAX {
-        return Err(Refusal::new(
+        return Err(LdapError::new(
             Code::AdminLimitExceeded,
             format!("{}: an attribute has at most {VALUES_MAX} values", kind.name()),
         ));
     }
-    let wrong = |what: String| Refusal::new(Code::InvalidAttributeSyntax, format!("{}: value {what}", kind.name()));
+    let wrong = |what: String| LdapError::new(Code::InvalidAttributeSyntax, format!("{}: value {what}", kind.name()));
     for (at, value) in values.iter().enumerate() {
         if !kind.syntax.allows(value, schema) {
             return Err(wrong(format!("#{at} invalid per syntax")));
         }
         if &*kind.key == FINDING {
-            Meant::read(&String::from_utf8_lossy(value)).map_err(|why| wrong(format!("#{at} {why}")))?;
+            LdapUrlSearch::read(&String::from_utf8_lossy(value)).map_err(|why| wrong(format!("#{at} {why}")))?;
         }
     }
     Ok(values.iter().map(|value| value.as_slice().into()).collect())
 }
 
-/// What of a value counts.
+/// Normal form of a value, under the attribute's equality rule.
 fn normal(kind: &AttributeType, value: &[u8], schema: &Schema) -> Vec<u8> {
     kind.equality.and_then(|rule| rule.normal(value, schema)).unwrap_or_else(|| value.to_vec())
 }
 
-/// The names of classes among attributes.
+/// Names of the object classes among the attributes.
 fn classes_of(attributes: &[Attribute]) -> Vec<&str> {
     let classes = attributes.iter().filter(|attribute| &*attribute.kind.key == "objectclass");
     classes.flat_map(|found| &*found.values).filter_map(|value| std::str::from_utf8(value).ok()).collect()
 }
 
-/// Refuses several values of an attribute that has one. `touched`: only these; the schema may have changed since others were
-/// stored.
-fn single_valued(attributes: &[Attribute], touched: Option<&[Arc<AttributeType>]>) -> Result<(), Refusal> {
+/// Rejects several values of a single-valued attribute. With `touched`, only these attributes are checked, since the
+/// schema may have changed after others were stored.
+fn single_valued(attributes: &[Attribute], touched: Option<&[Arc<AttributeType>]>) -> Result<(), LdapError> {
     let is_asked = |kind: &AttributeType| touched.is_none_or(|touched| touched.iter().any(|one| one.key == kind.key));
     let is_wrong = |found: &&Attribute| found.kind.single && found.values.len() > 1 && is_asked(&found.kind);
     match attributes.iter().find(is_wrong) {
         Some(attribute) => {
             let what = format!("{}: multiple values provided", attribute.kind.name());
-            Err(Refusal::new(Code::ConstraintViolation, what))
+            Err(LdapError::new(Code::ConstraintViolation, what))
         }
         None => Ok(()),
     }
 }
 
-/// Whether a relative name's values are among the attributes.
-fn has_rdn(attributes: &[Attribute], rdn: &Rdn, schema: &Schema) -> Result<bool, Refusal> {
+/// Whether the attributes contain the values of the relative name.
+fn has_rdn(attributes: &[Attribute], rdn: &Rdn, schema: &Schema) -> Result<bool, LdapError> {
     for (name, value) in &rdn.assertions {
         let kind = schema.attribute(name)?;
         let wanted = normal(kind, value, schema);
@@ -338,12 +358,13 @@ fn has_rdn(attributes: &[Attribute], rdn: &Rdn, schema: &Schema) -> Result<bool,
     Ok(true)
 }
 
-/// Puts the values of a relative name among the attributes, where they are missing.
-fn add_rdn(attributes: &mut Vec<Attribute>, rdn: &Rdn, schema: &Schema) -> Result<(), Refusal> {
+/// Adds the values of the relative name to the attributes if they are missing.
+fn add_rdn(attributes: &mut Vec<Attribute>, rdn: &Rdn, schema: &Schema) -> Result<(), LdapError> {
     for (name, value) in &rdn.assertions {
         let kind = schema.attribute(name)?.clone();
+        can_name(&kind)?;
         if !kind.syntax.allows(value, schema) {
-            return Err(Refusal::new(
+            return Err(LdapError::new(
                 Code::InvalidAttributeSyntax,
                 format!("{}: the name's value is invalid per syntax", kind.name()),
             ));
@@ -358,8 +379,23 @@ fn add_rdn(attributes: &mut Vec<Attribute>, rdn: &Rdn, schema: &Schema) -> Resul
     Ok(())
 }
 
-/// Refuses a change of attributes that the asker may not write; of none: of the entry itself. The asker sees the entry.
-fn needs(inner: &Inner, asker: &Asker, entry: &Entry, kinds: &[&AttributeType]) -> Result<(), Refusal> {
+/// Rejects attributes that cannot name an entry (X.501, 9.3; RFC 4512, 2.3.1): operational ones, since only the server
+/// writes them; passwords, since names are readable; those without an equality rule.
+fn can_name(kind: &AttributeType) -> Result<(), LdapError> {
+    let why = match () {
+        () if !kind.changeable || kind.operational => "it is operational",
+        () if &*kind.key == PASSWORD || kind.kinds.iter().any(|of| &**of == PASSWORD) => "it is a password",
+        () if kind.equality.is_none() => "it has no equality matching rule",
+        () => return Ok(()),
+    };
+    let name = kind.name();
+    let what = format!("`{name}` cannot name an entry: {why}; name it by another attribute, such as `cn` or `uid`");
+    Err(LdapError::new(Code::NamingViolation, what))
+}
+
+/// Rejects a change of attributes that the requester may not write; an empty list means the entry itself. The requester
+/// can see the entry.
+fn check_access(inner: &Inner, asker: &AuthzId, entry: &Entry, kinds: &[&AttributeType]) -> Result<(), LdapError> {
     if asker.manages {
         return Ok(());
     }
@@ -371,88 +407,93 @@ fn needs(inner: &Inner, asker: &Asker, entry: &Entry, kinds: &[&AttributeType]) 
     }
 }
 
-fn not_allowed(what: &str) -> Refusal {
-    Refusal::new(Code::InsufficientAccessRights, what)
+fn not_allowed(what: &str) -> LdapError {
+    LdapError::new(Code::InsufficientAccessRights, what)
 }
 
-/// A name that an entry is to get, in normal form, and the attributes that it brings there.
+/// Target of an add or rename: the new name in normal form, and the attributes that come with it.
 struct NewPlace<'a> {
     key: &'a str,
-    /// The entry above, if it is another than before.
+    /// New parent entry, if the parent changes.
     above: Option<&'a Entry>,
-    /// The entry, if it is there already.
+    /// Number of the entry, if it exists already.
     number: Option<EntryNumber>,
     kinds: &'a [&'a AttributeType],
 }
 
 impl Inner {
-    /// Refuses a new name that the asker may not give: the entry above must take children, all of the entry must be writable under
-    /// its new name, and no rights may come with the name.
-    fn needs_place(&self, branches: &dyn Branches, asker: &Asker, new: &NewPlace<'_>) -> Result<(), Refusal> {
+    /// Rejects a new name that the requester may not give. The requester needs `write` on the children of the parent
+    /// and on all attributes of the entry under its new name, and an access rule must not grant rights to that name.
+    fn check_access_to_name(
+        &self,
+        branches: &dyn EntryReader,
+        asker: &AuthzId,
+        new: &NewPlace<'_>,
+    ) -> Result<(), LdapError> {
         if asker.manages {
             return Ok(());
         }
         if new.above.is_some_and(|above| !self.access.grant(asker, above).takes_children()) {
-            return Err(not_allowed("the access rules do not allow to make entries here"));
+            return Err(not_allowed("the access rules do not allow adding entries here"));
         }
         let grant = self.access.grant_at(asker, new.key, new.number);
         let denied = |kind: Option<&AttributeType>| grant.level(kind) < Level::Write;
         if denied(None) || new.kinds.iter().any(|kind| denied(Some(kind))) {
-            return Err(not_allowed("the access rules do not allow all attributes of the entry"));
+            return Err(not_allowed("the access rules do not allow writing all attributes of the entry"));
         }
-        // The rights of `self` at that place would hold for the entry that comes.
+        // Rights granted to `self` under that name would apply to the moved entry.
         if self.access.gives_to(new.key) || new.number.is_some() && self.access.names_place(new.key) {
             return Err(not_allowed(
-                "an access rule gives rights to this name, so only an operator gives it to an entry",
+                "an access rule grants rights to this name, so only an operator may give it to an entry",
             ));
         }
         self.joins(branches, asker, new.key)
     }
 
-    /// Refuses a name that a group holds already, unless the asker may write the members of the group.
-    fn joins(&self, branches: &dyn Branches, asker: &Asker, key: &str) -> Result<(), Refusal> {
+    /// Rejects a name that is already a member of a group, unless the requester may write the members of that group.
+    fn joins(&self, branches: &dyn EntryReader, asker: &AuthzId, key: &str) -> Result<(), LdapError> {
         self.knows_groups()?;
         let is_closed =
             |group: &Entry, kind: &AttributeType| self.access.grant(asker, group).level(Some(kind)) < Level::Write;
         match self.holding(branches, MEMBERS, key, &is_closed)?.is_empty() {
             true => Ok(()),
             false => Err(not_allowed(
-                "a group or role holds this name; giving it to an entry needs `write` on the members of that group",
+                "this name is a member of a group or role; to use it, you need `write` on the members of that group",
             )),
         }
     }
 }
 
-/// What an entry is to be.
-struct Draft {
+/// State of an entry after the change, before it is stored.
+struct EntryDraft {
     parent: Option<EntryNumber>,
     rdn: Box<str>,
     rdn_key: Box<str>,
     attributes: Vec<Attribute>,
 }
 
-impl Draft {
+impl EntryDraft {
     fn classes(&self) -> Box<str> {
         classes_of(&self.attributes).join(" ").into()
     }
 }
 
-/// Stores an entry in place of another. `placed`: its name, place or classes changed.
+/// Stores an entry in place of its previous state. `placed`: its name, parent or classes changed.
 fn replace(
-    tree: &mut dyn Tree,
+    tree: &mut dyn EntryWriter,
     inner: &Inner,
-    (old_node, before): (&Node, &[Attribute]),
-    draft: Draft,
+    (old_node, before): (&EntryNode, &[Attribute]),
+    draft: EntryDraft,
     placed: bool,
     now: Timestamp,
-) -> Result<(), Refusal> {
+) -> Result<(), LdapError> {
     match old_node {
-        Node::Object(stored) => {
-            let attributes = person::object_attributes(&stored.object.attributes, before, &draft.attributes);
+        EntryNode::Object(stored) => {
+            let attributes = attribute_mapping::object_attributes(&stored.object.attributes, before, &draft.attributes);
             let object = Object { parent: draft.parent, rdn: draft.rdn, rdn_key: draft.rdn_key, attributes };
             Ok(tree.change_object(stored, object, now)?)
         }
-        Node::Subscriber(subscriber, placement) => {
+        EntryNode::Subscriber(subscriber, placement) => {
             let new_placement = match (draft.parent, placed) {
                 (Some(parent), true) => {
                     let classes = draft.classes();
@@ -462,27 +503,28 @@ fn replace(
             };
             let stands = new_placement.as_ref().or(placement.as_ref());
             let old = Some((&**subscriber, before));
-            let new = person::subscriber_of(subscriber.id.clone(), old, &draft.attributes, stands, &inner.shape)?;
+            let new =
+                attribute_mapping::subscriber_of(subscriber.id.clone(), old, &draft.attributes, stands, &inner.shape)?;
             Ok(tree.change_subscriber(old_node, new, new_placement, now)?)
         }
     }
 }
 
-/// An id for a subscriber that is made here: its `uid`, else the value of its name, if nobody has it; else what is only its.
+/// Chooses the id of a new subscriber: its `uid`, else the value of its name if that is free, else a random one.
 fn free_id(
-    tree: &dyn Tree,
+    tree: &dyn EntryWriter,
     attributes: &[Attribute],
     rdn: &Rdn,
     rdn_key: &str,
     above: &str,
-) -> Result<SubscriberId, Refusal> {
-    let is_free = |id: &SubscriberId| Ok::<_, Refusal>(tree.branches().subscriber(id)?.is_none());
+) -> Result<SubscriberId, LdapError> {
+    let is_free = |id: &SubscriberId| Ok::<_, LdapError>(tree.reader().subscriber(id)?.is_none());
     for id in wanted_ids(attributes, rdn) {
         if is_free(&id)? {
             return Ok(id);
         }
     }
-    // One that was renamed keeps its id, so that even the whole name may be taken.
+    // A renamed subscriber keeps its id, so even the id made of the full name may be in use.
     let own = crate::password::made_up()?;
     let short = rdn_key.chars().take(100).collect::<String>();
     let last = [rdn_key.to_owned(), format!("{rdn_key},{above}"), format!("{short} {own}")];
@@ -491,10 +533,10 @@ fn free_id(
             return Ok(id);
         }
     }
-    Err(Refusal::new(Code::EntryAlreadyExists, "there are subscribers of all ids that this entry could have"))
+    Err(LdapError::new(Code::EntryAlreadyExists, "every id that this entry could get is in use"))
 }
 
-/// The ids that a subscriber is to have, the dearest first.
+/// Candidate ids of a new subscriber, most preferred first.
 fn wanted_ids(attributes: &[Attribute], rdn: &Rdn) -> impl Iterator<Item = SubscriberId> {
     let uid = attributes.iter().find(|attribute| &*attribute.kind.key == "uid").map(|found| found.values[0].to_vec());
     let value = rdn.assertions.first().map(|(_, value)| value.clone());
@@ -502,11 +544,12 @@ fn wanted_ids(attributes: &[Attribute], rdn: &Rdn) -> impl Iterator<Item = Subsc
     texts.filter_map(|text| id_of(&text))
 }
 
-/// Characters of a name that an id keeps where the name is too long for one.
+/// Number of characters that an id keeps of a name that is too long.
 const ID_HEAD: usize = 200;
 
-/// A name as an id of a subscriber. An id has neither `/` nor control characters, is not `.` or `..`, and has at most 255 characters:
-/// these characters are percent-encoded, and a name that is longer ends with its hash. `None`: the name is empty.
+/// Makes a subscriber id of a name. An id has neither `/` nor control characters, is not `.` or `..`, and has at most
+/// 255 characters. These characters are percent-encoded, and a longer name is cut and ends with its hash. `None`: the
+/// name is empty.
 fn id_of(name: &str) -> Option<SubscriberId> {
     if let Ok(id) = name.parse() {
         return Some(id);
@@ -531,9 +574,9 @@ fn id_of(name: &str) -> Option<SubscriberId> {
     text.parse().ok()
 }
 
-/// A value for storage of attributes that nobody has yet.
+/// Converts the values of undeclared attributes to their stored form.
 fn stored_object(attributes: &[Attribute]) -> BTreeMap<String, Value> {
-    person::object_attributes(&Default::default(), &[], attributes)
+    attribute_mapping::object_attributes(&Default::default(), &[], attributes)
 }
 
 #[cfg(test)]
@@ -541,7 +584,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b28_any_name_of_an_entry_gives_an_id() {
+    fn b28_an_id_can_be_made_of_any_entry_name() {
         for (name, id) in [
             ("vera", "vera"),
             ("a b.c%d@e", "a b.c%d@e"),

@@ -1,4 +1,4 @@
-//! The directory that faces ask: resolves names, keeps entries at hand, and keeps both true by what the store tells.
+//! The directory service: resolves names, caches entries, and keeps the caches consistent with the store's commits.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -12,50 +12,50 @@ use parking_lot::{Mutex, RwLock};
 use tocsin_model::{time::Timestamp, value::Value};
 use tocsin_store::{
     entries::{
-        Branches, Built, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, LoginNames, Node, Now, Object,
-        Room, Tree,
+        DiskCheck, Entries, EntryChange, EntryKey, EntryNode, EntryNumber, EntryReader, EntryState, EntryWatcher,
+        EntryWriter, LoginNames, Object, PreparedEntry,
     },
     error::StoreError,
 };
 use tokio::sync::watch;
 
 use crate::{
-    access::{Access, Asker, is_child},
+    access::{Access, AuthzId, is_child},
+    bound_identity::Register,
     change::{LOGIN, Lifetimes, NEVER},
     dn::{Dn, Rdn},
-    entry::{self, Place, Shape, view},
-    kept::{Kept, Moment, Prebuilt, Shown},
+    entry::{self, EntryPosition, Shape, view},
+    entry_cache::{CachedEntry, EntryCache, EntryCacheGeneration, PendingEntry},
+    ldap_error::{Code, LdapError},
     password::Lockout,
     plan,
     policy::Policies,
-    refusal::{Code, Refusal},
     schema::{Kind, Schema},
-    standing::Register,
 };
 
-/// Where a subscriber stands that was not placed, below the suffix.
+/// Container of subscribers without a placement, below the suffix.
 pub const PEOPLE: &str = "ou=people";
-/// Entries whose keys are written in one commit, while an index is built.
+/// Entries per commit while an index is built.
 const INDEXED_AT_ONCE: usize = 500;
-/// Most containers whose places are kept.
+/// Maximum container positions in the cache.
 const PLACES_MAX: usize = 65_536;
 
-/// How the directory is.
+/// Configuration of the directory.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The name of the first entry, such as `dc=example,dc=org`.
+    /// DN of the suffix entry, such as `dc=example,dc=org`.
     pub suffix: String,
-    /// How subscribers are shown.
+    /// Mapping of subscribers to attributes.
     pub shape: Shape,
-    /// Who may do what; none: the default rules.
+    /// Access rules; if empty, the default rules apply.
     pub access: Vec<String>,
-    /// After how many wrong passwords an entry is locked, and for how long.
+    /// Number of wrong passwords that lock an entry, and the duration of the lock.
     pub lockout: Lockout,
-    /// What is asked of passwords, such as `to * pwdMinLength=12`; the first rule of a place decides.
+    /// Password policy rules, such as `to * pwdMinLength=12`; the first rule that matches the entry applies.
     pub password_policy: Vec<String>,
-    /// How long entries live that end by themselves.
+    /// Lifetimes of dynamic entries (RFC 2589).
     pub lifetimes: Lifetimes,
-    /// About how much memory entries may take that are kept at hand.
+    /// Approximate memory of the entry cache, in bytes.
     pub cache_bytes: u64,
 }
 
@@ -73,10 +73,10 @@ impl Default for Options {
     }
 }
 
-/// The clock of the process.
+/// Clock of the process.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The directory.
+/// The directory service.
 #[derive(Clone)]
 pub struct Directory {
     pub(crate) entries: Arc<dyn Entries>,
@@ -84,18 +84,18 @@ pub struct Directory {
     pub(crate) clock: Clock,
 }
 
-/// Where entries stand that have others below them.
+/// Cache of the positions of container entries.
 #[derive(Default)]
-struct Places {
-    by_number: HashMap<EntryNumber, Arc<Place>>,
-    /// By their names in normal form.
-    by_key: HashMap<String, Arc<Place>>,
+struct PositionCache {
+    by_number: HashMap<EntryNumber, Arc<EntryPosition>>,
+    /// By normalized DN.
+    by_key: HashMap<String, Arc<EntryPosition>>,
 }
 
-impl Places {
-    fn insert(&mut self, place: Arc<Place>) {
+impl PositionCache {
+    fn insert(&mut self, place: Arc<EntryPosition>) {
         if self.by_number.len() >= PLACES_MAX {
-            *self = Places::default();
+            *self = PositionCache::default();
         }
         self.by_key.insert(place.key.clone(), place.clone());
         self.by_number.insert(place.number, place);
@@ -114,43 +114,43 @@ pub(crate) struct Inner {
     pub(crate) shape: Shape,
     pub(crate) policies: Policies,
     pub(crate) lifetimes: Lifetimes,
-    /// When the next entry ends, as far as it is known.
+    /// Expiry of the next dynamic entry, as far as known.
     pub(crate) next_end: watch::Sender<Timestamp>,
     pub(crate) suffix: Dn,
     pub(crate) suffix_text: String,
     pub(crate) suffix_key: String,
     people: OnceLock<EntryNumber>,
-    places: RwLock<Places>,
-    /// Subscribers that have been seen to have entries below them.
+    places: RwLock<PositionCache>,
+    /// Subscribers known to have child entries.
     parents: RwLock<HashSet<EntryNumber>>,
-    pub(crate) kept: Kept,
-    /// The indexes that hold all entries.
+    pub(crate) kept: EntryCache,
+    /// Indexes that are complete.
     pub(crate) ready: ArcSwap<BTreeSet<String>>,
-    /// Rings with each commit that changed entries.
+    /// Notifies on each commit that changes entries.
     pub(crate) bell: watch::Sender<()>,
-    /// The identities that are bound.
+    /// Registry of bound identities.
     pub(crate) bound: Arc<Register>,
-    /// The clock of the process.
+    /// Clock of the process.
     pub(crate) clock: Clock,
-    /// Held by whoever builds indexes.
+    /// Held while indexes are built.
     building: tokio::sync::Mutex<()>,
-    /// Evaluations of filters that take long, at the same time.
+    /// Limits concurrent long filter evaluations.
     pub(crate) evaluations: tokio::sync::Semaphore,
 }
 
-/// Evaluations of filters that may take long at the same time. Others wait for their turn, within the time of their search.
+/// Maximum concurrent long filter evaluations. Others wait, within the time limit of their search.
 const EVALUATIONS_MAX: usize = 2;
 
 impl Directory {
-    /// Opens the directory over a store, and makes its first entry and the container of those who were not placed if they
-    /// are missing. From then on its caches follow the store.
+    /// Opens the directory over a store. Creates the suffix entry and the container of unplaced subscribers if they are
+    /// missing, and subscribes its caches to the store.
     ///
     /// # Errors
-    /// The suffix or a rule cannot be read; the store does not answer.
-    pub async fn open(entries: Arc<dyn Entries>, options: Options, clock: Clock) -> Result<Directory, Refusal> {
+    /// The suffix or a rule is invalid; the store fails.
+    pub async fn open(entries: Arc<dyn Entries>, options: Options, clock: Clock) -> Result<Directory, LdapError> {
         let stored = Arc::new(Mutex::new((Vec::new(), Vec::new())));
         entries
-            .look(Box::new({
+            .read(Box::new({
                 let stored = stored.clone();
                 move |branches| {
                     *stored.lock() = (branches.definitions()?, branches.indexes()?);
@@ -162,18 +162,18 @@ impl Directory {
         let mut schema = Schema::standard();
         for (identifier, text) in &definitions {
             if let Err(error) = schema.define(kind_of(identifier), text) {
-                tracing::error!(identifier, %error, "a definition of the schema is not used");
+                tracing::error!(identifier, %error, "a schema definition is invalid and is ignored");
             }
         }
-        let invalid = |what: String| Refusal::new(Code::InvalidDnSyntax, what);
+        let invalid = |what: String| LdapError::new(Code::InvalidDnSyntax, what);
         let suffix = Dn::parse(&options.suffix).map_err(|error| invalid(format!("the suffix: {error}")))?;
         if suffix.0.is_empty() {
             return Err(invalid("the suffix is empty; give a name such as dc=example,dc=org".to_owned()));
         }
         let access = Access::read(&options.access, &schema)
-            .map_err(|why| Refusal::new(Code::Other, format!("the access rule {why}")))?;
+            .map_err(|why| LdapError::new(Code::Other, format!("the access rule {why}")))?;
         let policies = Policies::read(&options.password_policy, options.lockout, &schema)
-            .map_err(|why| Refusal::new(Code::Other, format!("the password policy {why}")))?;
+            .map_err(|why| LdapError::new(Code::Other, format!("the password policy {why}")))?;
         let inner = Arc::new(Inner {
             access,
             shape: options.shape,
@@ -191,7 +191,7 @@ impl Directory {
             building: tokio::sync::Mutex::default(),
             evaluations: tokio::sync::Semaphore::new(EVALUATIONS_MAX),
             bell: watch::Sender::new(()),
-            kept: Kept::new(options.cache_bytes),
+            kept: EntryCache::new(options.cache_bytes),
             ready: ArcSwap::from_pointee(BTreeSet::new()),
             schema: ArcSwap::from_pointee(schema),
         });
@@ -199,8 +199,8 @@ impl Directory {
         let directory = Directory { entries, inner, clock };
         directory.make_first_entries().await?;
         if indexes.is_empty() {
-            // Others changed subscribers meanwhile, and nobody noted which.
-            directory.change(Room::NotNeeded, |tree| Ok(tree.cut_entry_feed()?)).await?;
+            // Subscribers changed while no directory recorded it.
+            directory.change(DiskCheck::Skipped, |tree| Ok(tree.cut_entry_feed()?)).await?;
         }
         if indexes.iter().cloned().collect::<BTreeSet<_>>() == directory.wanted_indexes() {
             directory.inner.ready.store(Arc::new(directory.wanted_indexes()));
@@ -208,42 +208,42 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The name of the first entry.
+    /// DN of the suffix entry.
     pub fn suffix(&self) -> &str {
         &self.inner.suffix_text
     }
 
-    /// The schema as it is now.
+    /// The current schema.
     pub fn schema(&self) -> Arc<Schema> {
         self.inner.schema.load_full()
     }
 
-    /// Who may do what.
+    /// The access rules.
     pub fn access(&self) -> &Access {
         &self.inner.access
     }
 
-    /// How many entries are kept at hand, and about how many bytes they take.
+    /// Number of cached entries and their approximate size in bytes.
     pub fn kept(&self) -> (usize, u64) {
         self.inner.kept.size()
     }
 
-    /// Empties the cache of entries: they are read anew.
+    /// Clears the entry cache.
     pub fn forget_entries(&self) {
         self.inner.kept.forget_all(self.inner.kept.next_moment());
     }
 
-    async fn make_first_entries(&self) -> Result<(), Refusal> {
+    async fn make_first_entries(&self) -> Result<(), LdapError> {
         let (inner, now) = (self.inner.clone(), (self.clock)());
         let made = self
-            .change(Room::NotNeeded, move |tree| {
+            .change(DiskCheck::Skipped, move |tree| {
                 let schema = inner.schema.load();
-                let first = match tree.branches().child(None, &inner.suffix_key)? {
+                let first = match tree.reader().child(None, &inner.suffix_key)? {
                     Some(node) => node.number(),
                     None => tree
                         .put_object(first_entry(&inner.suffix, &inner.suffix_text, &inner.suffix_key, &schema), now)?,
                 };
-                match tree.branches().child(Some(first), PEOPLE)? {
+                match tree.reader().child(Some(first), PEOPLE)? {
                     Some(node) => Ok(node.number()),
                     None => {
                         let attributes = attributes_of(&[("objectClass", "top organizationalUnit"), ("ou", "people")]);
@@ -258,17 +258,17 @@ impl Directory {
         Ok(())
     }
 
-    /// The indexes that the schema asks for.
+    /// Indexes that the schema requires.
     fn wanted_indexes(&self) -> BTreeSet<String> {
         plan::indexes(&self.inner.schema.load())
     }
 
-    /// Builds the indexes that the schema asks for and that are not there, in small steps. Until it is done, searches that
-    /// want them look at every entry.
+    /// Builds the missing indexes of the schema, in small transactions. Until an index is complete, searches scan all
+    /// entries instead.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn build_indexes(&self) -> Result<(), Refusal> {
+    /// The store fails.
+    pub async fn build_indexes(&self) -> Result<(), LdapError> {
         let _alone = self.inner.building.lock().await;
         let wanted = self.wanted_indexes();
         let ready = self.inner.ready.load_full();
@@ -277,38 +277,39 @@ impl Directory {
         }
         let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>();
         let kept = names(&ready.intersection(&wanted).cloned().collect());
-        self.change(Room::NotNeeded, move |tree| Ok(tree.set_indexes(&kept)?)).await?;
+        self.change(DiskCheck::Skipped, move |tree| Ok(tree.set_indexes(&kept)?)).await?;
         let mut after = None;
         loop {
-            let next = self.change(Room::Needed, move |tree| Ok(tree.index_page(after, INDEXED_AT_ONCE)?)).await?;
+            let next =
+                self.change(DiskCheck::Required, move |tree| Ok(tree.index_page(after, INDEXED_AT_ONCE)?)).await?;
             match next {
                 Some(last) => after = Some(last),
                 None => break,
             }
         }
         let all = names(&wanted);
-        self.change(Room::NotNeeded, move |tree| Ok(tree.set_indexes(&all)?)).await?;
+        self.change(DiskCheck::Skipped, move |tree| Ok(tree.set_indexes(&all)?)).await?;
         tracing::info!(indexes = wanted.len(), "the indexes of the directory are built");
         self.inner.ready.store(Arc::new(wanted));
         Ok(())
     }
 
-    /// When entries were renamed, or the schema grew, the last time.
-    pub fn renamed(&self) -> Moment {
+    /// Cache generation of the last rename or schema change.
+    pub fn renamed(&self) -> EntryCacheGeneration {
         self.inner.kept.floor()
     }
 
-    /// An entry that is kept at hand under exactly this name.
-    pub fn at_hand(&self, dn: &str) -> Option<Arc<Shown>> {
+    /// The cached entry requested under exactly this spelling of the name.
+    pub fn cached_entry(&self, dn: &str) -> Option<Arc<CachedEntry>> {
         self.inner.kept.named(dn)
     }
 
-    /// An entry by its name.
+    /// Finds an entry by its name.
     ///
     /// # Errors
-    /// The name cannot be read; there is none, with the nearest above that is there.
-    pub async fn find(&self, dn: &str) -> Result<Arc<Shown>, Refusal> {
-        if let Some(shown) = self.at_hand(dn) {
+    /// The name is malformed; there is no such entry (with the nearest existing ancestor).
+    pub async fn find(&self, dn: &str) -> Result<Arc<CachedEntry>, LdapError> {
+        if let Some(shown) = self.cached_entry(dn) {
             return Ok(shown);
         }
         let parsed = parse(dn)?;
@@ -327,11 +328,11 @@ impl Directory {
         Ok(shown)
     }
 
-    /// An entry by its name, if the asker sees it.
+    /// Finds an entry by its name, if it is visible to the requester.
     ///
     /// # Errors
-    /// The name cannot be read; there is none that the asker sees, with the nearest above that it does see.
-    pub async fn find_for(&self, asker: &Asker, dn: &str) -> Result<Arc<Shown>, Refusal> {
+    /// The name is malformed; no such entry is visible (with the nearest visible ancestor).
+    pub async fn find_for(&self, asker: &AuthzId, dn: &str) -> Result<Arc<CachedEntry>, LdapError> {
         match self.find(dn).await {
             Ok(shown) if asker.manages || self.access().grant(asker, &shown.entry).sees() => Ok(shown),
             Err(refusal) if refusal.code != Code::NoSuchObject => Err(refusal),
@@ -339,8 +340,8 @@ impl Directory {
         }
     }
 
-    /// The refusal for a name at which an asker sees no entry, whether there is none or it is hidden.
-    pub async fn absent(&self, asker: &Asker, dn: &str) -> Refusal {
+    /// The error for a name without a visible entry; it does not reveal whether the entry is hidden or missing.
+    pub async fn absent(&self, asker: &AuthzId, dn: &str) -> LdapError {
         let parsed = match parse(dn) {
             Ok(parsed) => parsed,
             Err(refusal) => return refusal,
@@ -350,11 +351,11 @@ impl Directory {
         made.unwrap_or_else(|refusal| refusal)
     }
 
-    /// Keeps at hand what there is room for, newest last: what a start leaves cold.
+    /// Fills the cache after a start, up to a memory limit, newest entries last.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn warm(&self, bytes_max: u64) -> Result<usize, Refusal> {
+    /// The store fails.
+    pub async fn warm(&self, bytes_max: u64) -> Result<usize, LdapError> {
         let (mut after, mut count) = (None, 0);
         loop {
             let (inner, since) = (self.inner.clone(), self.inner.kept.moment());
@@ -366,7 +367,7 @@ impl Directory {
                         let shown = inner.show(node, above.as_deref(), since);
                         inner.kept.keep_name(&shown.entry.dn, &shown.entry);
                     }
-                    Ok(page.iter().map(Node::number).collect::<Vec<_>>())
+                    Ok(page.iter().map(EntryNode::number).collect::<Vec<_>>())
                 })
                 .await?;
             count += page.len();
@@ -377,15 +378,15 @@ impl Directory {
         }
     }
 
-    /// Looks at the store.
+    /// Runs a read transaction.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&dyn Branches) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        job: impl FnOnce(&dyn EntryReader) -> Result<T, LdapError> + Send + 'static,
+    ) -> Result<T, LdapError> {
         let answer = Arc::new(Mutex::new(None));
         let done = self
             .entries
-            .look(Box::new({
+            .read(Box::new({
                 let answer = answer.clone();
                 move |branches| {
                     *answer.lock() = Some(job(branches));
@@ -397,12 +398,12 @@ impl Directory {
         answer.unwrap_or_else(|| Err(done.err().unwrap_or_else(|| StoreError::unavailable("no answer")).into()))
     }
 
-    /// Changes the store; what the job refuses is undone.
+    /// Runs a write transaction; it is rolled back if the job returns an error.
     pub(crate) async fn change<T: Send + 'static>(
         &self,
-        room: Room,
-        job: impl FnOnce(&mut dyn Tree) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        room: DiskCheck,
+        job: impl FnOnce(&mut dyn EntryWriter) -> Result<T, LdapError> + Send + 'static,
+    ) -> Result<T, LdapError> {
         let answer = Arc::new(Mutex::new(None));
         let done = self
             .entries
@@ -415,7 +416,7 @@ impl Directory {
                     }
                     Err(refusal) => {
                         *answer.lock() = Some(Err(refusal));
-                        // Whatever it says, its transaction is undone.
+                        // The message is not used; the error rolls the transaction back.
                         Err(StoreError::Changed("a request that was refused".to_owned()))
                     }
                 })
@@ -431,12 +432,13 @@ impl Directory {
     }
 }
 
-/// Reads a name.
-pub(crate) fn parse(dn: &str) -> Result<Dn, Refusal> {
-    Dn::parse(dn).map_err(|error| Refusal::new(Code::InvalidDnSyntax, format!("the name is not valid: {error}")))
+/// Parses a DN.
+pub(crate) fn parse(dn: &str) -> Result<Dn, LdapError> {
+    Dn::parse(dn)
+        .map_err(|error| LdapError::new(Code::InvalidDnSyntax, format!("the distinguished name is malformed: {error}")))
 }
 
-/// How a definition is called in the store.
+/// Key of a schema definition in the store.
 pub(crate) fn identifier_of(kind: Kind, oid: &str) -> String {
     format!("{}:{oid}", kind.attribute())
 }
@@ -472,36 +474,44 @@ fn first_entry(suffix: &Dn, text: &str, key: &str, schema: &Schema) -> Object {
 }
 
 impl Inner {
-    /// Whether those who were not placed stand below an entry.
+    /// Whether an entry is the container of unplaced subscribers.
     pub(crate) fn is_people(&self, number: EntryNumber) -> bool {
         self.people.get() == Some(&number)
     }
 
-    /// Follows a name from the first entry. Gives the entry, and where the one above is.
-    pub(crate) fn walk(&self, branches: &dyn Branches, dn: &Dn) -> Result<(Node, Option<Arc<Place>>), Refusal> {
+    /// Resolves a name from the suffix down. Returns the entry and the position of its parent.
+    pub(crate) fn walk(
+        &self,
+        branches: &dyn EntryReader,
+        dn: &Dn,
+    ) -> Result<(EntryNode, Option<Arc<EntryPosition>>), LdapError> {
         let (node, above) = self.walk_head(branches, dn)?;
         match &node {
-            Node::Subscriber(..) => Ok((node, above)),
-            Node::Object(object) => {
-                let gone = || Refusal::new(Code::NoSuchObject, "there is no such entry");
+            EntryNode::Subscriber(..) => Ok((node, above)),
+            EntryNode::Object(object) => {
+                let gone = || LdapError::new(Code::NoSuchObject, "there is no such entry");
                 Ok((branches.node(object.number)?.ok_or_else(gone)?, above))
             }
         }
     }
 
-    /// The same; an object without the values that are rows.
-    pub(crate) fn walk_head(&self, branches: &dyn Branches, dn: &Dn) -> Result<(Node, Option<Arc<Place>>), Refusal> {
+    /// Like `walk`, but reads an object without its row-stored values.
+    pub(crate) fn walk_head(
+        &self,
+        branches: &dyn EntryReader,
+        dn: &Dn,
+    ) -> Result<(EntryNode, Option<Arc<EntryPosition>>), LdapError> {
         let schema = self.schema.load();
-        let missing = |matched: &str| Refusal {
+        let missing = |matched: &str| LdapError {
             matched: matched.to_owned(),
-            ..Refusal::new(Code::NoSuchObject, "there is no such entry")
+            ..LdapError::new(Code::NoSuchObject, "there is no such entry")
         };
         let own = dn.0.len().checked_sub(self.suffix.0.len());
         let Some((rdns, suffix)) = own.map(|own| dn.0.split_at(own)) else { return Err(missing("")) };
         if schema.normal_dn(&Dn(suffix.to_vec())) != self.suffix_key {
             return Err(missing(""));
         }
-        // What stands below an entry keeps it from going, and its number is never used again: what is kept is enough.
+        // An entry with children cannot be removed and its number is never reused, so the cached position is valid.
         if let Some(place) = self.place_above(dn, &schema).filter(|_| !rdns.is_empty()) {
             let node = self.child(branches, &place, &rdns[0], &schema)?.ok_or_else(|| missing(&place.dn))?;
             return Ok((node, Some(place)));
@@ -519,36 +529,37 @@ impl Inner {
         Ok((node, above))
     }
 
-    /// The entry of a name, and where the one above is, if the asker sees the entry. One that is hidden is as one that is absent.
+    /// Resolves a name to an entry that is visible to the requester, and the position of its parent. A hidden entry
+    /// counts as missing.
     pub(crate) fn visible(
         &self,
-        branches: &dyn Branches,
-        asker: &Asker,
+        branches: &dyn EntryReader,
+        asker: &AuthzId,
         dn: &Dn,
-    ) -> Result<(Node, Option<Arc<Place>>), Refusal> {
+    ) -> Result<(EntryNode, Option<Arc<EntryPosition>>), LdapError> {
         let found = match self.walk(branches, dn) {
             Ok(found) => Some(found),
             Err(refusal) if refusal.code == Code::NoSuchObject => None,
             Err(refusal) => return Err(refusal),
         };
-        let sees = |(node, above): &(Node, Option<Arc<Place>>)| {
+        let sees = |(node, above): &(EntryNode, Option<Arc<EntryPosition>>)| {
             let key = entry::place(node, above.as_deref(), &self.schema.load()).key;
             asker.manages || self.access.grant_at(asker, &key, Some(node.number())).sees()
         };
         found.filter(sees).ok_or_else(|| self.absent(branches, asker, dn))
     }
 
-    /// The refusal for a name at which an asker sees no entry. It is the same whether there is none or it is hidden, and names the
-    /// nearest entry above that the asker sees.
-    pub(crate) fn absent(&self, branches: &dyn Branches, asker: &Asker, dn: &Dn) -> Refusal {
+    /// The error for a name without a visible entry. It is the same for hidden and missing entries, and names the
+    /// nearest visible ancestor.
+    pub(crate) fn absent(&self, branches: &dyn EntryReader, asker: &AuthzId, dn: &Dn) -> LdapError {
         let matched = self.nearest_visible(branches, asker, dn);
         matched.map_or_else(
             |error| error,
-            |matched| Refusal { matched, ..Refusal::new(Code::NoSuchObject, "there is no such entry") },
+            |matched| LdapError { matched, ..LdapError::new(Code::NoSuchObject, "there is no such entry") },
         )
     }
 
-    fn nearest_visible(&self, branches: &dyn Branches, asker: &Asker, dn: &Dn) -> Result<String, Refusal> {
+    fn nearest_visible(&self, branches: &dyn EntryReader, asker: &AuthzId, dn: &Dn) -> Result<String, LdapError> {
         let schema = self.schema.load();
         let own = dn.0.len().checked_sub(self.suffix.0.len());
         let Some((rdns, suffix)) = own.map(|own| dn.0.split_at(own)) else { return Ok(String::new()) };
@@ -569,14 +580,14 @@ impl Inner {
         Ok(matched)
     }
 
-    /// The entry of a relative name below another; an object without the values that are rows.
+    /// The child entry with a relative name; an object without its row-stored values.
     pub(crate) fn child(
         &self,
-        branches: &dyn Branches,
-        above: &Place,
+        branches: &dyn EntryReader,
+        above: &EntryPosition,
         rdn: &Rdn,
         schema: &Schema,
-    ) -> Result<Option<Node>, Refusal> {
+    ) -> Result<Option<EntryNode>, LdapError> {
         let key = schema.normal_rdn(rdn);
         if let Some(found) = branches.child_head(Some(above.number), &key)? {
             return Ok(Some(found));
@@ -591,15 +602,15 @@ impl Inner {
             Some(id) => branches.subscriber(id)?,
             None => None,
         };
-        if matches!(exact, Some(Node::Subscriber(_, None))) {
+        if matches!(exact, Some(EntryNode::Subscriber(_, None))) {
             return Ok(exact);
         }
-        // Perhaps it was written in another case.
+        // The id may be spelled in another case.
         let Some(normal) = crate::syntax::Rule::CaseIgnore.normal(value, schema) else { return Ok(None) };
         for number in plan::equal(branches, "uid", &normal)?.unwrap_or_default() {
             match branches.node(number)? {
-                Some(Node::Subscriber(found, None)) if entry::unplaced_rdn(&found.id, schema).1 == key => {
-                    return Ok(Some(Node::Subscriber(found, None)));
+                Some(EntryNode::Subscriber(found, None)) if entry::unplaced_rdn(&found.id, schema).1 == key => {
+                    return Ok(Some(EntryNode::Subscriber(found, None)));
                 }
                 _ => {}
             }
@@ -607,16 +618,20 @@ impl Inner {
         Ok(None)
     }
 
-    /// Where the entry above another is.
-    pub(crate) fn above(&self, branches: &dyn Branches, node: &Node) -> Result<Option<Arc<Place>>, Refusal> {
+    /// Position of the parent of an entry.
+    pub(crate) fn above(
+        &self,
+        branches: &dyn EntryReader,
+        node: &EntryNode,
+    ) -> Result<Option<Arc<EntryPosition>>, LdapError> {
         let parent = match node {
-            Node::Subscriber(_, None) => self.people.get().copied(),
+            EntryNode::Subscriber(_, None) => self.people.get().copied(),
             node => node.parent(),
         };
         parent.map(|parent| self.place(branches, parent)).transpose()
     }
 
-    fn place(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Arc<Place>, Refusal> {
+    fn place(&self, branches: &dyn EntryReader, number: EntryNumber) -> Result<Arc<EntryPosition>, LdapError> {
         if let Some(known) = self.places.read().by_number.get(&number) {
             return Ok(known.clone());
         }
@@ -626,9 +641,9 @@ impl Inner {
         let since = self.kept.moment();
         let node = match (branches.head(number)?, self.people.get()) {
             (Some(node), _) => node,
-            // A subscriber can be removed by other ways than ours, which know nothing of what stands below it.
+            // The API can remove a subscriber without regard to entries below it.
             (None, Some(people)) if number.subscriber().is_some() => return self.place(branches, *people),
-            (None, _) => return Err(StoreError::Damaged(format!("the entry {} stands nowhere", number.0)).into()),
+            (None, _) => return Err(StoreError::Damaged(format!("entry {} has no parent", number.0)).into()),
         };
         let above = self.above(branches, &node)?;
         let place = Arc::new(entry::place(&node, above.as_deref(), &self.schema.load()));
@@ -636,74 +651,84 @@ impl Inner {
         Ok(place)
     }
 
-    fn keep_place(&self, place: Arc<Place>, since: Moment) {
+    fn keep_place(&self, place: Arc<EntryPosition>, since: EntryCacheGeneration) {
         let mut places = self.places.write();
         if self.kept.moment() == since {
             places.insert(place);
         }
     }
 
-    /// Where the entry above one of this name is, if that is known.
-    pub(crate) fn place_above(&self, dn: &Dn, schema: &Schema) -> Option<Arc<Place>> {
+    /// Cached position of the parent of a name.
+    pub(crate) fn place_above(&self, dn: &Dn, schema: &Schema) -> Option<Arc<EntryPosition>> {
         let (_, over) = dn.0.split_first()?;
         self.places.read().by_key.get(&schema.normal_dn(&Dn(over.to_vec()))).cloned()
     }
 
-    /// A changed entry as it is shown, if it is known where the one above is.
-    fn shown_anew(&self, node: &Node) -> Option<Arc<Shown>> {
+    /// The entry of a changed row, if the position of its parent is cached.
+    fn shown_anew(&self, node: &EntryNode) -> Option<Arc<CachedEntry>> {
         let parent = match node {
-            Node::Subscriber(_, None) => self.people.get().copied(),
+            EntryNode::Subscriber(_, None) => self.people.get().copied(),
             node => node.parent(),
         };
         let above = self.places.read().by_number.get(&parent?).cloned()?;
-        Some(Arc::new(Shown::stored(view(node, Some(&above), &self.schema.load(), &self.shape), node)))
+        Some(Arc::new(CachedEntry::stored(view(node, Some(&above), &self.schema.load(), &self.shape), node)))
     }
 
-    /// Whether an entry that was shown before still stands below the name that the one above has now.
-    fn stands(&self, shown: &Shown) -> bool {
+    /// Whether a cached entry is still below the current name of its parent.
+    fn stands(&self, shown: &CachedEntry) -> bool {
         let above = shown.entry.parent.and_then(|parent| self.places.read().by_number.get(&parent).cloned());
         above.is_some_and(|above| is_child(&shown.entry.key, &above.key) && shown.entry.dn.ends_with(&above.dn))
     }
 
-    /// An entry as it is shown, kept at hand if it did not change since a moment.
-    pub(crate) fn show(&self, node: &Node, above: Option<&Place>, since: Moment) -> Arc<Shown> {
+    /// Builds the entry of a row, and caches it unless it changed after a generation.
+    pub(crate) fn show(
+        &self,
+        node: &EntryNode,
+        above: Option<&EntryPosition>,
+        since: EntryCacheGeneration,
+    ) -> Arc<CachedEntry> {
         let entry = view(node, above, &self.schema.load(), &self.shape);
-        let shown = Arc::new(Shown::stored(entry, node));
+        let shown = Arc::new(CachedEntry::stored(entry, node));
         self.kept.keep(shown.clone(), since);
         shown
     }
 }
 
 impl EntryWatcher for Inner {
-    fn keys(&self, node: &Node) -> Vec<EntryKey> {
+    fn keys(&self, node: &EntryNode) -> Vec<EntryKey> {
         let schema = self.schema.load();
         plan::keys(&entry::attributes(node, &schema, &self.shape), &schema)
     }
 
-    fn have_same_keys(&self, old: &Node, now: &Node) -> bool {
+    fn have_same_keys(&self, old: &EntryNode, now: &EntryNode) -> bool {
         plan::have_same_keys(old, now, &self.schema.load())
     }
 
-    fn holds(&self, built: &Built) -> bool {
-        built.downcast_ref::<Prebuilt>().is_some_and(|prebuilt| prebuilt.holds(&self.schema.load()))
+    fn is_still_valid(&self, built: &PreparedEntry) -> bool {
+        built.downcast_ref::<PendingEntry>().is_some_and(|prebuilt| prebuilt.holds(&self.schema.load()))
     }
 
-    fn follow(&self, tree: &mut dyn Tree, old: &Node, now: Option<&Node>) -> Result<(), StoreError> {
+    fn update_references(
+        &self,
+        tree: &mut dyn EntryWriter,
+        old: &EntryNode,
+        now: Option<&EntryNode>,
+    ) -> Result<(), StoreError> {
         self.follow_name(tree, old, now).map_err(|refusal| StoreError::unavailable(refusal.message))
     }
 
-    fn taken_login(
+    fn find_login_conflict(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         entry: Option<EntryNumber>,
         names: LoginNames<'_>,
     ) -> Result<Option<String>, StoreError> {
         self.login_of_another(branches, entry, names).map_err(|refusal| StoreError::unavailable(refusal.message))
     }
 
-    fn may_be_taken(
+    fn may_conflict(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         entry: Option<EntryNumber>,
         made: &[EntryKey],
     ) -> Result<bool, StoreError> {
@@ -720,34 +745,34 @@ impl EntryWatcher for Inner {
     fn changed(&self, changes: Vec<EntryChange>) {
         let at = self.kept.next_moment();
         self.note_ends(changes.iter().filter_map(|change| change.now.node()));
-        // The names of all below change with the name of an entry; that happens seldom.
+        // A rename changes the DNs of all descendants; renames are rare.
         let is_above = |number: EntryNumber| number.subscriber().is_none() || self.parents.read().contains(&number);
-        let is_gone = |change: &EntryChange| matches!(change.now, Now::Gone);
+        let is_gone = |change: &EntryChange| matches!(change.now, EntryState::Gone);
         let was_above = |change: &EntryChange| is_gone(change) && self.parents.read().contains(&change.number);
         let moved = changes.iter().any(|change| change.renamed && is_above(change.number) || was_above(change));
         let touched = self.touched_identities(&changes, moved);
         if moved {
-            *self.places.write() = Places::default();
+            *self.places.write() = PositionCache::default();
             self.kept.forget_all(at);
         }
         for change in changes {
             change.keys.iter().for_each(|key| self.kept.forget_found(key, at));
             let shown = match change.now {
-                Now::Gone => {
+                EntryState::Gone => {
                     self.places.write().remove(change.number);
                     None
                 }
-                Now::Stored(node) => self.shown_anew(&node),
-                // Whoever asks for it next reads it.
-                Now::Unread => None,
-                Now::Built(built) => {
-                    let prebuilt = built.downcast_ref::<Prebuilt>();
+                EntryState::Stored(node) => self.shown_anew(&node),
+                // The next reader loads it.
+                EntryState::Unread => None,
+                EntryState::Prepared(built) => {
+                    let prebuilt = built.downcast_ref::<PendingEntry>();
                     prebuilt.and_then(|prebuilt| prebuilt.take(change.number)).filter(|shown| self.stands(shown))
                 }
             };
             self.kept.change(change.number, shown, at);
         }
-        // Once the caches are true: a marked identity is renewed from them at once.
+        // After the caches are updated, since a marked identity is renewed from them at once.
         self.mark_bound(touched);
         self.bell.send_replace(());
     }

@@ -1,15 +1,15 @@
-//! Distinguished names: the text of RFC 4514.
+//! Distinguished names in text form (RFC 4514).
 
 /// A relative distinguished name: one assertion, or several joined by `+`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rdn {
-    /// As it was written, without spaces around it.
+    /// Text without spaces around it, `=` and `+`; output uses this form (RFC 4514, 2).
     pub text: String,
-    /// Names of attributes with their values.
+    /// Attribute names with their values.
     pub assertions: Vec<(String, Vec<u8>)>,
 }
 
-/// A distinguished name: relative ones, the entry's own first. Of none: the root.
+/// A distinguished name: relative names, the entry's own first. Empty means the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dn(pub Vec<Rdn>);
 
@@ -17,22 +17,22 @@ pub struct Dn(pub Vec<Rdn>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("at character {at}: {what}")]
 pub struct DnError {
-    /// Where, in bytes from 0.
+    /// Byte offset, from 0.
     pub at: usize,
-    /// What is wrong.
+    /// The error.
     pub what: &'static str,
 }
 
-/// Most relative names of one.
+/// Maximum relative names of one DN.
 pub const RDNS_MAX: usize = 64;
-/// Longest text, in bytes.
+/// Maximum length of the text, in bytes.
 pub const DN_BYTES_MAX: usize = 8 * 1024;
 
 impl Dn {
-    /// Reads a distinguished name. Spaces may stand around `,`, `+` and `=`, as RFC 2253 had them.
+    /// Parses a DN. Spaces are allowed around `,`, `+` and `=`, as in RFC 2253.
     ///
     /// # Errors
-    /// Where it cannot be read, and why.
+    /// The text is malformed; the error says where and why.
     pub fn parse(text: &str) -> Result<Dn, DnError> {
         if text.len() > DN_BYTES_MAX {
             return Err(DnError { at: DN_BYTES_MAX, what: "a distinguished name has at most 8 KiB" });
@@ -53,14 +53,14 @@ impl Dn {
                 Some(b',' | b';') => {}
                 Some(_) => {
                     reader.at -= 1;
-                    return reader.fail("`,` or the end should stand here");
+                    return reader.fail("expected `,` or the end");
                 }
             }
         }
     }
 }
 
-/// Writes a value so that it stands for itself in a name.
+/// Appends a value, escaped for a DN.
 pub fn escape(value: &str, out: &mut String) {
     let last = value.len().saturating_sub(1);
     for (at, c) in value.char_indices() {
@@ -110,17 +110,21 @@ impl Reader<'_> {
 
     fn rdn(&mut self) -> Result<Rdn, DnError> {
         self.skip_spaces();
-        let start = self.at;
+        let mut text = String::new();
         let mut assertions = Vec::new();
         loop {
             let name = self.name()?;
+            let start = self.at;
             let value = if self.peek() == Some(b'#') { self.hex_value()? } else { self.value()? };
-            let end = self.at;
+            text.push_str(&name);
+            text.push('=');
+            text.push_str(&self.text[start..self.at]);
             self.skip_spaces();
             assertions.push((name, value));
             if self.peek() != Some(b'+') {
-                return Ok(Rdn { text: self.text[start..end].to_owned(), assertions });
+                return Ok(Rdn { text, assertions });
             }
+            text.push('+');
             self.at += 1;
             self.skip_spaces();
         }
@@ -132,13 +136,13 @@ impl Reader<'_> {
             self.at += 1;
         }
         if self.at == start {
-            return self.fail("the name of an attribute should stand here");
+            return self.fail("expected the name of an attribute");
         }
         let name = self.text[start..self.at].to_owned();
         self.skip_spaces();
         if self.next() != Some(b'=') {
             self.at = self.at.saturating_sub(1);
-            return self.fail("`=` should stand here");
+            return self.fail("expected `=`");
         }
         self.skip_spaces();
         Ok(name)
@@ -146,7 +150,7 @@ impl Reader<'_> {
 
     fn value(&mut self) -> Result<Vec<u8>, DnError> {
         let mut value = Vec::new();
-        // Spaces at the end count only if they were escaped.
+        // Trailing spaces count only if they are escaped.
         let mut kept = 0;
         let mut end = self.at;
         while let Some(byte) = self.peek() {
@@ -176,28 +180,30 @@ impl Reader<'_> {
         match self.next() {
             Some(byte) if byte.is_ascii_hexdigit() => {
                 let Some(low) = self.next().and_then(digit) else {
-                    return self.fail("two hexadecimal digits should stand here");
+                    return self.fail("expected two hexadecimal digits");
                 };
                 Ok(digit(byte).unwrap_or_default() << 4 | low)
             }
             Some(byte @ (b' ' | b'"' | b'#' | b'+' | b',' | b';' | b'<' | b'=' | b'>' | b'\\')) => Ok(byte),
-            _ => self.fail("after `\\` stands a special character or two hexadecimal digits"),
+            _ => self.fail("expected a special character or two hexadecimal digits after `\\`"),
         }
     }
 
-    /// `#` and the BER of a value: that of a string is its content.
+    /// Parses `#` and the BER encoding of a value; for a string, the result is its content.
     fn hex_value(&mut self) -> Result<Vec<u8>, DnError> {
         self.at += 1;
         let mut ber = Vec::new();
         while let Some(high) = self.peek().and_then(digit) {
             self.at += 1;
-            let Some(low) = self.next().and_then(digit) else { return self.fail("hexadecimal digits come in pairs") };
+            let Some(low) = self.next().and_then(digit) else {
+                return self.fail("expected an even number of hexadecimal digits");
+            };
             ber.push(high << 4 | low);
         }
         match ber.as_slice() {
             [_, length, content @ ..] if *length < 128 && content.len() == usize::from(*length) => Ok(content.to_vec()),
             [_, 0x81, length, content @ ..] if content.len() == usize::from(*length) => Ok(content.to_vec()),
-            _ => self.fail("after `#` stands the BER of a value in hexadecimal digits"),
+            _ => self.fail("expected the BER encoding of a value in hexadecimal digits after `#`"),
         }
     }
 }
@@ -211,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_rfc_4514_are_read() {
+    fn the_names_of_rfc_4514_are_parsed() {
         let check = |text: &str, expected: &[&[(&str, &str)]]| {
             let dn = Dn::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             let read: Vec<Vec<(String, String)>> =
@@ -236,7 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn a_name_is_shown_without_spaces_around_its_parts() {
+        let dn = Dn::parse(r" cn = a b\   + sn= c , dc = x ").expect("a name");
+        let texts: Vec<&str> = dn.0.iter().map(|rdn| rdn.text.as_str()).collect();
+        assert_eq!(texts, [r"cn=a b\ +sn=c", "dc=x"]);
+    }
+
+    #[test]
+    fn a_malformed_name_is_rejected() {
         for text in
             ["x", "=a", "cn=a,", "cn=a,,o=b", "cn=a\"b", r"cn=\zz", r"cn=\4", "cn=#0", "cn=#05", "cn=a+", ",", "cn<a"]
         {
@@ -247,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_escaped_reads_as_itself() {
+    fn an_escaped_value_is_parsed_unchanged() {
         for value in [" a ", "#x", "a,b+c", "\"<>\\;=", "*)(uid=*))(|(uid=*", "\0", " "] {
             let mut text = "cn=".to_owned();
             escape(value, &mut text);

@@ -1,4 +1,4 @@
-//! An entry as whoever asks sees it: one shape for subscribers and for all else.
+//! Directory entries, in one form for subscribers and all other objects.
 
 use std::sync::Arc;
 
@@ -11,25 +11,26 @@ use tocsin_model::{
     value::Value,
 };
 pub use tocsin_store::entries::EntryNumber;
-use tocsin_store::entries::{Node, Placement};
+use tocsin_store::entries::{EntryNode, Placement};
 
 use crate::{
-    dn::escape,
+    dn::{Dn, escape},
     schema::{AttributeType, Schema},
     syntax::{Syntax, change_number, generalized_time},
 };
 
-/// Values of one type.
+/// An attribute and its values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attribute {
     /// The type.
     pub kind: Arc<AttributeType>,
-    /// The values, at least one. Shared by the states of an entry, most of which an attribute goes through as it is.
+    /// The values, at least one. Shared between states of an entry, since most changes leave most attributes as they
+    /// are.
     pub values: Arc<Vec<Box<[u8]>>>,
 }
 
 impl Attribute {
-    /// One value.
+    /// An attribute with one value.
     pub fn of(kind: &Arc<AttributeType>, value: impl AsRef<[u8]>) -> Attribute {
         Attribute { kind: kind.clone(), values: Arc::new(vec![value.as_ref().into()]) }
     }
@@ -46,24 +47,24 @@ pub struct Entry {
     pub dn: String,
     /// The same in normal form.
     pub key: String,
-    /// What it has, first its object classes.
+    /// The attributes, object classes first.
     pub attributes: Vec<Attribute>,
-    /// Of those, how many are shown to everybody who asks for all.
+    /// Number of leading attributes that are user attributes (RFC 4511, `*`); the rest is operational.
     pub shown: usize,
-    /// When it was made and last changed.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// See `created_at`.
+    /// Time of the last change.
     pub updated_at: Timestamp,
-    /// Grows with each change.
+    /// Revision, incremented by each change.
     pub revision: u64,
 }
 
-/// Where an entry is, as far as its own name does not tell.
+/// Position of an entry in the tree, without its attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct EntryPosition {
     /// The number.
     pub number: EntryNumber,
-    /// The entry above.
+    /// The parent entry.
     pub parent: Option<EntryNumber>,
     /// The distinguished name.
     pub dn: String,
@@ -71,31 +72,31 @@ pub struct Place {
     pub key: String,
 }
 
-/// How subscribers are shown, and what of them is taken.
+/// Mapping of subscriber data to directory attributes.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// Attributes that are the addresses of devices: the key of the attribute, the channel.
+    /// Attributes that hold device addresses: the key of the attribute and the channel.
     pub devices: Vec<(Arc<str>, Name)>,
-    /// The form in which an address is stored.
+    /// Validation and normalization of device addresses.
     pub check_address: AddressCheck,
 }
 
-/// Checks the address of a device by its channel, and gives the form in which it is stored.
+/// Validates the address of a device for its channel, and returns the stored form.
 #[derive(Clone)]
 pub struct AddressCheck(Arc<AddressFunction>);
 
 type AddressFunction = dyn Fn(&Name, &str) -> Result<String, Problem> + Send + Sync;
 
 impl AddressCheck {
-    /// By this function.
+    /// Wraps a function.
     pub fn new(check: impl Fn(&Name, &str) -> Result<String, Problem> + Send + Sync + 'static) -> AddressCheck {
         AddressCheck(Arc::new(check))
     }
 
-    /// The form in which the address is stored.
+    /// The stored form of the address.
     ///
     /// # Errors
-    /// It is no address of this channel.
+    /// The address is invalid for this channel.
     pub fn normalize(&self, channel: &Name, address: &str) -> Result<String, Problem> {
         (self.0)(channel, address)
     }
@@ -113,24 +114,24 @@ impl std::fmt::Debug for AddressCheck {
     }
 }
 
-/// The classes of a subscriber that nobody gave any.
+/// Object classes of a subscriber that was given none.
 pub const DEFAULT_CLASSES: &str = "top account tocsinSubscriber";
 /// The attribute of a subscriber's locale.
 pub const LOCALE: &str = "preferredlanguage";
 
 impl Entry {
-    /// The number of what is no entry of the tree: the server's own.
+    /// Reserved number for entries outside the tree, such as the root DSE.
     pub fn nowhere() -> EntryNumber {
         EntryNumber(0)
     }
 
-    /// The values of a type and of the kinds of it.
+    /// The values of a type and its subtypes.
     pub fn values<'a>(&'a self, kind: &'a AttributeType) -> impl Iterator<Item = &'a [u8]> {
         let meant = self.attributes.iter().filter(|attribute| attribute.kind.is(kind));
         meant.flat_map(|attribute| attribute.values.iter().map(|value| &**value))
     }
 
-    /// The values of exactly one type.
+    /// The values of exactly this type.
     pub fn attribute(&self, key: &str) -> Option<&Attribute> {
         self.attributes.iter().find(|attribute| &*attribute.kind.key == key)
     }
@@ -145,7 +146,7 @@ impl Entry {
             .collect()
     }
 
-    /// What every entry has of its own accord; `None` for an attribute that is none of these.
+    /// The value of a computed attribute that every entry has; `None` for any other attribute.
     pub fn own(&self, key: &str, schema: &Schema) -> Option<String> {
         Some(match key {
             "entrydn" => self.dn.clone(),
@@ -159,12 +160,12 @@ impl Entry {
         })
     }
 
-    /// An identifier that stays when the entry is renamed: version 8 of RFC 9562, made of its number.
+    /// The `entryUUID`, which survives a rename: version 8 of RFC 9562, derived from the entry number.
     pub fn uuid(&self) -> String {
         Entry::uuid_of(self.number)
     }
 
-    /// The identifier of an entry of this number.
+    /// The `entryUUID` of an entry number.
     pub fn uuid_of(number: EntryNumber) -> String {
         let kind = if number.0 < 0 { 0x50 } else { 0x0e };
         let number = number.0.unsigned_abs();
@@ -172,7 +173,7 @@ impl Entry {
         format!("70c51e00-00{kind:02x}-8000-{:04x}-{low:012x}", 0x8000 | high)
     }
 
-    /// The number that an identifier was made of.
+    /// The entry number of an `entryUUID`.
     pub fn number_of(uuid: &str) -> Option<EntryNumber> {
         let hex: String = uuid.chars().filter(|c| *c != '-').collect();
         let rest = hex.to_ascii_lowercase().strip_prefix("70c51e0000").map(str::to_owned)?;
@@ -187,7 +188,7 @@ impl Entry {
         }
     }
 
-    /// About how many bytes it takes up.
+    /// Approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let values =
             self.attributes.iter().map(|found| 48 + found.values.iter().map(|value| 16 + value.len()).sum::<usize>());
@@ -195,7 +196,7 @@ impl Entry {
     }
 }
 
-/// Own attributes of every entry, by key.
+/// Keys of the computed attributes of every entry.
 pub const OWN: &[&str] = &[
     "structuralobjectclass",
     "entryuuid",
@@ -206,10 +207,14 @@ pub const OWN: &[&str] = &[
     "subschemasubentry",
 ];
 
-/// The name of the schema's entry.
+/// Keys of the attributes that the server computes: a value stored by the API under such a name is not returned.
+const COMPUTED: &[&str] =
+    &["memberof", "entryttl", "pwdreset", "pwdchangedtime", "pwdaccountlockedtime", "pwdgraceusetime"];
+
+/// Name of the subschema entry.
 pub const SUBSCHEMA: &str = "cn=subschema";
 
-/// The relative name of a subscriber that was not placed, as it is written and in normal form.
+/// The relative name of a subscriber without a placement, as text and in normal form.
 pub fn unplaced_rdn(id: &SubscriberId, schema: &Schema) -> (String, String) {
     let mut text = "uid=".to_owned();
     escape(id.as_str(), &mut text);
@@ -218,18 +223,18 @@ pub fn unplaced_rdn(id: &SubscriberId, schema: &Schema) -> (String, String) {
     (text, key)
 }
 
-/// Where a stored entry is. `above`: where its parent is; `None` for the first.
-pub fn place(node: &Node, above: Option<&Place>, schema: &Schema) -> Place {
+/// Position of a stored entry. `above`: the position of its parent; `None` for the suffix entry.
+pub fn place(node: &EntryNode, above: Option<&EntryPosition>, schema: &Schema) -> EntryPosition {
     let (rdn, rdn_key) = match node {
-        Node::Object(stored) => (stored.object.rdn.to_string(), stored.object.rdn_key.to_string()),
-        Node::Subscriber(_, Some(placement)) => (placement.rdn.to_string(), placement.rdn_key.to_string()),
-        Node::Subscriber(subscriber, None) => unplaced_rdn(&subscriber.id, schema),
+        EntryNode::Object(stored) => (stored.object.rdn.to_string(), stored.object.rdn_key.to_string()),
+        EntryNode::Subscriber(_, Some(placement)) => (placement.rdn.to_string(), placement.rdn_key.to_string()),
+        EntryNode::Subscriber(subscriber, None) => unplaced_rdn(&subscriber.id, schema),
     };
     let below = |name: String, above: Option<&str>| match above {
         Some(above) => format!("{name},{above}"),
         None => name,
     };
-    Place {
+    EntryPosition {
         number: node.number(),
         parent: above.map(|above| above.number),
         dn: below(rdn, above.map(|above| above.dn.as_str())),
@@ -237,12 +242,12 @@ pub fn place(node: &Node, above: Option<&Place>, schema: &Schema) -> Place {
     }
 }
 
-/// What a stored entry has, object classes first, operational attributes last.
-pub fn attributes(node: &Node, schema: &Schema, shape: &Shape) -> Vec<Attribute> {
+/// Attributes of a stored entry: object classes first, operational attributes last.
+pub fn attributes(node: &EntryNode, schema: &Schema, shape: &Shape) -> Vec<Attribute> {
     let mut attributes = Vec::new();
     match node {
-        Node::Object(stored) => show_all(stored.object.attributes.iter(), schema, &mut attributes),
-        Node::Subscriber(subscriber, placement) => {
+        EntryNode::Object(stored) => show_all(stored.object.attributes.iter(), schema, &mut attributes),
+        EntryNode::Subscriber(subscriber, placement) => {
             show_subscriber(subscriber, placement.as_ref(), schema, shape, &mut attributes);
         }
     }
@@ -253,14 +258,14 @@ pub fn attributes(node: &Node, schema: &Schema, shape: &Shape) -> Vec<Attribute>
     attributes
 }
 
-/// What a stored entry looks like. `above`: where its parent is; `None` for the first.
-pub fn view(node: &Node, above: Option<&Place>, schema: &Schema, shape: &Shape) -> Entry {
+/// Builds the entry of a stored row. `above`: the position of its parent; `None` for the suffix entry.
+pub fn view(node: &EntryNode, above: Option<&EntryPosition>, schema: &Schema, shape: &Shape) -> Entry {
     let attributes = attributes(node, schema, shape);
     let (created_at, updated_at, revision) = match node {
-        Node::Object(stored) => (stored.created_at, stored.updated_at, stored.revision),
-        Node::Subscriber(found, _) => (found.created_at, found.updated_at, found.revision),
+        EntryNode::Object(stored) => (stored.created_at, stored.updated_at, stored.revision),
+        EntryNode::Subscriber(found, _) => (found.created_at, found.updated_at, found.revision),
     };
-    let Place { number, parent, dn, key } = place(node, above, schema);
+    let EntryPosition { number, parent, dn, key } = place(node, above, schema);
     let shown = attributes.iter().take_while(|attribute| !attribute.kind.operational).count();
     Entry { number, parent, dn, key, attributes, shown, created_at, updated_at, revision }
 }
@@ -275,14 +280,14 @@ fn show_all<'a>(all: impl Iterator<Item = (&'a String, &'a Value)>, schema: &Sch
     }
 }
 
-/// A stored value as it is shown.
+/// Converts a stored value to attribute values.
 pub(crate) fn values(value: &Value, syntax: Syntax) -> Vec<Box<[u8]>> {
     let mut values = Vec::with_capacity(if let Value::List(items) = value { items.len() } else { 1 });
     show(value, syntax, &mut values);
     values
 }
 
-/// A value as bytes. Maps are not shown.
+/// Appends a stored value as bytes. Maps are skipped.
 fn show(value: &Value, syntax: Syntax, out: &mut Vec<Box<[u8]>>) {
     let text = match value {
         Value::Null | Value::Map(_) => return,
@@ -340,17 +345,51 @@ fn show_subscriber(
     };
     add("tocsindevice", subscriber.devices.iter().map(device).collect());
     let is_own = |name: &str| is_own_attribute(name, placement.is_some(), shape);
+    let first = out.len();
     show_all(profile.attributes.iter().filter(|(name, _)| is_own(name)), schema, out);
+    if let Some(placement) = placement {
+        show_name(placement, &is_own, schema, out, first);
+    }
 }
 
-/// Whether an attribute of the profile is shown under its own name: some names stand for something else.
+/// Adds the values of the relative name (RFC 4512, 2.3.1), also if a change by the API removed them: a login name stays
+/// reserved. Missing attributes are inserted at the given index.
+fn show_name(
+    placement: &Placement,
+    is_own: &dyn Fn(&str) -> bool,
+    schema: &Schema,
+    out: &mut Vec<Attribute>,
+    place: usize,
+) {
+    // A name that cannot be parsed is returned as it is, and adds no attributes.
+    let Ok(Dn(rdns)) = Dn::parse(&placement.rdn) else { return };
+    for (name, value) in rdns.iter().flat_map(|rdn| &rdn.assertions) {
+        let Ok(kind) = schema.attribute(name) else { continue };
+        if kind.operational || !kind.changeable || !is_own(&kind.key) {
+            continue;
+        }
+        let normal = |value: &[u8]| kind.equality.and_then(|rule| rule.normal(value, schema));
+        match out.iter_mut().find(|found| found.kind.key == kind.key) {
+            Some(found) => {
+                let wanted = normal(value);
+                let is_there = |known: &[u8]| *known == **value || (wanted.is_some() && normal(known) == wanted);
+                if !found.values.iter().any(|known| is_there(known)) {
+                    Arc::make_mut(&mut found.values).push(value.as_slice().into());
+                }
+            }
+            None => out.insert(place, Attribute::of(kind, value)),
+        }
+    }
+}
+
+/// Whether an attribute of the profile is returned under its own name; some names are reserved for mapped fields.
 pub(crate) fn is_own_attribute(name: &str, is_placed: bool, shape: &Shape) -> bool {
     let is = |taken: &str| name.eq_ignore_ascii_case(taken);
     let is_taken = ["objectclass", LOCALE, "userpassword"].into_iter().any(is)
         || name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("tocsin"))
         || !is_placed && is("uid")
         || shape.devices.iter().any(|(key, _)| is(key))
-        || OWN.iter().any(|own| is(own));
+        || OWN.iter().chain(COMPUTED).any(|own| is(own));
     !is_taken
 }
 
@@ -363,7 +402,7 @@ pub(crate) fn state_word(state: DeviceState) -> &'static str {
     }
 }
 
-/// What a test of one value says, given the normal forms of both; `None`: it cannot be told.
+/// The result of comparing one value by its normal form; `None`: undefined.
 pub(crate) fn any_value<'a>(
     values: impl Iterator<Item = &'a [u8]>,
     mut test: impl FnMut(&[u8]) -> Option<bool>,
@@ -383,9 +422,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identifier_is_made_of_the_number_and_tells_it() {
+    fn an_entry_uuid_converts_to_its_number_and_back() {
         for number in [1, -1, 77, -4_000_000_000, i64::MAX, -i64::MAX] {
-            let place = Place { number: EntryNumber(1), parent: None, dn: "o=x".into(), key: "o=x".into() };
+            let place = EntryPosition { number: EntryNumber(1), parent: None, dn: "o=x".into(), key: "o=x".into() };
             let object = tocsin_store::entries::StoredObject {
                 number: EntryNumber(number),
                 object: tocsin_store::entries::Object {
@@ -398,7 +437,7 @@ mod tests {
                 updated_at: Timestamp(0),
                 revision: 1,
             };
-            let entry = view(&Node::Object(object), Some(&place), &Schema::standard(), &Shape::default());
+            let entry = view(&EntryNode::Object(object), Some(&place), &Schema::standard(), &Shape::default());
             assert_eq!(Entry::number_of(&entry.uuid()), Some(EntryNumber(number)), "{}", entry.uuid());
             assert_eq!(entry.dn, "ou=a,o=x");
         }

@@ -1,52 +1,52 @@
-//! What became of entries, for those who follow them.
+//! Change feed of entries, for persistent searches (RFC 4533).
 
 use std::sync::Arc;
 
 use tocsin_store::entries::EntryNumber;
 use tokio::sync::watch;
 
-use crate::{directory::Directory, kept::Shown, refusal::Refusal};
+use crate::{directory::Directory, entry_cache::CachedEntry, ldap_error::LdapError};
 
-/// An entry that changed, as it is now.
+/// Change of an entry, with its current state.
 #[derive(Debug, Clone)]
-pub enum Followed {
-    /// It is there.
-    Present(Arc<Shown>),
-    /// It is gone.
+pub enum ChangedEntry {
+    /// The entry exists, with this state.
+    Present(Arc<CachedEntry>),
+    /// The entry was deleted.
     Gone(EntryNumber),
 }
 
-/// A portion of the feed.
+/// A page of the change feed.
 #[derive(Debug)]
 pub struct Changes {
-    /// What changed, in the order of the last change of each within the portion.
-    pub entries: Vec<Followed>,
-    /// The place up to which this is all.
+    /// Changed entries, ordered by the last change of each within the page.
+    pub entries: Vec<ChangedEntry>,
+    /// Feed position up to which the page is complete.
     pub place: u64,
-    /// Whether there is more behind it.
+    /// Whether more changes follow.
     pub is_more: bool,
 }
 
 impl Directory {
-    /// The place of the newest change.
+    /// The position of the newest change.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn place(&self) -> Result<u64, Refusal> {
+    /// The store fails.
+    pub async fn place(&self) -> Result<u64, LdapError> {
         self.look(|branches| Ok(branches.entry_feed()?.last)).await
     }
 
-    /// Rings with each commit that changed entries.
+    /// Notifies on each commit that changes entries.
     pub fn bell(&self) -> watch::Receiver<()> {
         self.inner.bell.subscribe()
     }
 
-    /// Up to `limit` changes after a place. `None`: what changed since is not known any more, and
-    /// whoever follows begins anew.
+    /// Returns up to `limit` changes after a position. `None`: the feed no longer reaches back to `place`, and the
+    /// client must refresh completely.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn changes_after(&self, place: u64, limit: usize) -> Result<Option<Changes>, Refusal> {
+    /// The store fails.
+    pub async fn changes_after(&self, place: u64, limit: usize) -> Result<Option<Changes>, LdapError> {
         let (inner, since) = (self.inner.clone(), self.inner.kept.moment());
         self.look(move |branches| {
             let feed = branches.entry_feed()?;
@@ -62,9 +62,9 @@ impl Directory {
                 entries.push(match branches.node(*number)? {
                     Some(node) if is_last => {
                         let above = inner.above(branches, &node)?;
-                        Followed::Present(inner.show(&node, above.as_deref(), since))
+                        ChangedEntry::Present(inner.show(&node, above.as_deref(), since))
                     }
-                    None if is_last => Followed::Gone(*number),
+                    None if is_last => ChangedEntry::Gone(*number),
                     _ => continue,
                 });
             }

@@ -1,7 +1,7 @@
 //! Filters over entries: the tree of RFC 4511, 4.5.1.7, and its evaluation under a schema.
 //!
-//! The evaluation of one filter on one entry has a bound of work, [`WORK_MAX`]: bytes that are prepared and compared. Beyond it the
-//! request ends with `adminLimitExceeded`; a filter is never half evaluated.
+//! Evaluating one filter on one entry is limited to [`WORK_MAX`] bytes prepared and compared. Above it the request
+//! fails with `adminLimitExceeded`; there are no partial results.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,61 +20,61 @@ use tocsin_store::entries::EntryNumber;
 
 use crate::{
     access::{Grant, Level, Rights},
-    change::tells_of_password,
+    change::is_password_state,
     entry::{Attribute, Entry, OWN, any_value},
     groups::{MEMBER_OF, Members},
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
     schema::{AttributeType, Schema},
-    syntax::{Act, Rule, find_rule},
+    syntax::{MatchKind, Rule, find_rule},
 };
 
-/// Most filters within each other.
+/// Maximum nesting depth of a filter.
 pub const FILTER_DEPTH_MAX: usize = 100;
-/// Most parts of one filter: assertions, pieces of substrings, conjunctions, disjunctions and negations.
+/// Maximum terms of one filter: assertions, substring pieces, conjunctions, disjunctions and negations.
 pub const FILTER_TERMS_MAX: usize = 2_000;
-/// Most work of one evaluation: a unit for each byte that is compared, and [`PREPARING`] for each that is prepared.
+/// Maximum work of one evaluation: one unit for each compared byte, and [`PREPARING`] for each prepared byte.
 pub const WORK_MAX: u64 = 64 << 20;
-/// Work of preparing a byte of a value by RFC 4518, and of a value beside its bytes.
+/// Work units for preparing one byte of a value (RFC 4518), and fixed work units per value.
 const PREPARING: u64 = 8;
-/// After so many assertions of one evaluation, prepared values are kept for those that follow.
+/// Number of assertions in an evaluation after which prepared values are cached.
 const UNCACHED_ASSERTIONS: u32 = 4;
 
-/// A filter as it was asked for.
+/// A search filter as the client sent it (RFC 4511, 4.5.1.7).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
-    /// All of them; of none: true.
+    /// All parts match; true if empty.
     And(Vec<Filter>),
-    /// One of them; of none: false.
+    /// At least one part matches; false if empty.
     Or(Vec<Filter>),
-    /// Not so.
+    /// The part does not match.
     Not(Box<Filter>),
-    /// The attribute has a value.
+    /// The attribute has any value.
     Present(String),
     /// A value equals this one.
     Equal(String, Vec<u8>),
-    /// A value is this one or beyond.
+    /// A value is greater than or equal to this one.
     AtLeast(String, Vec<u8>),
-    /// A value is this one or before.
+    /// A value is less than or equal to this one.
     AtMost(String, Vec<u8>),
     /// A value sounds like this one.
     Approximate(String, Vec<u8>),
-    /// A value begins with, has within, ends with.
+    /// A value has this prefix, these inner substrings and this suffix.
     Substrings(String, Option<Vec<u8>>, Vec<Vec<u8>>, Option<Vec<u8>>),
-    /// By a rule of its own choice; with `names`, values of the entry's name count too.
+    /// Extensible match with an explicit matching rule; with `names`, the values of the DN are matched too.
     Extensible {
-        /// The rule; without one, equality.
+        /// The matching rule; `None` means equality.
         rule: Option<String>,
-        /// The attribute; without one, all that the rule is for.
+        /// The attribute; `None` means all to which the rule applies.
         attribute: Option<String>,
-        /// The value.
+        /// The assertion value.
         value: Vec<u8>,
-        /// Whether the distinguished name's values count.
+        /// Whether the values of the distinguished name are matched too.
         names: bool,
     },
 }
 
 impl Filter {
-    /// The number of its parts.
+    /// Number of terms.
     pub fn terms(&self) -> usize {
         1 + match self {
             Filter::And(parts) | Filter::Or(parts) => parts.iter().map(Filter::terms).sum(),
@@ -87,7 +87,7 @@ impl Filter {
     }
 }
 
-/// The work that evaluations may still cost.
+/// Work budget shared by evaluations.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: Cell<u64>,
@@ -100,7 +100,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes work off; false if there was not enough left, from then on.
+    /// Consumes work. Returns false once the budget is exceeded.
     fn take(&self, work: u64) -> bool {
         self.left.set(self.left.get().saturating_sub(work));
         !self.is_spent()
@@ -110,10 +110,10 @@ impl Budget {
         self.left.get() == 0
     }
 
-    fn check<T>(&self, evaluated: T) -> Result<T, Refusal> {
+    fn check<T>(&self, evaluated: T) -> Result<T, LdapError> {
         match self.is_spent() {
             false => Ok(evaluated),
-            true => Err(Refusal::new(
+            true => Err(LdapError::new(
                 Code::AdminLimitExceeded,
                 "the filter takes too much work on one entry: use fewer assertions on attributes with long or many values",
             )),
@@ -121,100 +121,101 @@ impl Budget {
     }
 }
 
-/// A filter that knows what its names mean.
+/// A filter compiled against the schema. Results follow the three-valued logic of RFC 4511.
 #[derive(Debug, Clone)]
 pub enum Test {
-    /// The least of them.
+    /// The minimum of the results.
     And(Vec<Test>),
-    /// The greatest of them.
+    /// The maximum of the results.
     Or(Vec<Test>),
-    /// The opposite.
+    /// The negated result.
     Not(Box<Test>),
-    /// Nobody can tell.
+    /// Always Undefined.
     Undefined,
-    /// Of one attribute.
-    Of(Arc<AttributeType>, Ask),
-    /// Whether it is in a group, whose members were found for this.
+    /// Test of one attribute.
+    Of(Arc<AttributeType>, AttributeAssertion),
+    /// Group membership; the members were resolved beforehand.
     MemberOf(Arc<AttributeType>, Arc<Members>),
-    /// Of what is known of its password; those that meet it were found for this.
+    /// Test of password state; the matching entries were resolved beforehand.
     OfPassword(Arc<AttributeType>, Arc<BTreeSet<EntryNumber>>),
-    /// Of all attributes that a rule is for, and perhaps of the names.
+    /// Test of every attribute to which a rule applies, and optionally of the DN.
     Any {
-        /// The attribute; without one, all.
+        /// The attribute; `None` means all.
         kind: Option<Arc<AttributeType>>,
-        /// The rule, and the normal form of the value.
+        /// The matching rule.
         rule: Rule,
-        /// What the rule is for.
-        act: Act,
-        /// The value in normal form.
+        /// Whether the rule tests equality, order or substrings.
+        act: MatchKind,
+        /// The assertion value in normal form.
         value: Vec<u8>,
-        /// Whether the values of the name count.
+        /// Whether the values of the DN are matched too.
         names: bool,
     },
 }
 
-/// What is asked of an attribute.
+/// The assertion on one attribute.
 #[derive(Debug, Clone)]
-pub enum Ask {
-    /// Whether it is there.
+pub enum AttributeAssertion {
+    /// The attribute is present.
     Present,
-    /// Whether a value's normal form is this.
+    /// A normalized value equals this one.
     Equal(Rule, Vec<u8>),
-    /// Whether it is this or beyond.
+    /// A normalized value is greater than or equal to this one.
     AtLeast(Rule, Vec<u8>),
-    /// Whether it is this or before.
+    /// A normalized value is less than or equal to this one.
     AtMost(Rule, Vec<u8>),
-    /// Whether it sounds like this.
+    /// A value sounds like this one.
     Approximate(String),
-    /// Whether it has these parts.
+    /// A value has these substrings.
     Substrings(Form, Parts),
 }
 
 impl Test {
-    /// Makes sense of a filter. What makes none is Undefined, as the protocol asks.
+    /// Compiles a filter. Assertions that cannot be evaluated become Undefined, as the protocol requires.
     pub fn compile(filter: &Filter, schema: &Schema) -> Test {
         let all = |parts: &[Filter]| parts.iter().map(|part| Test::compile(part, schema)).collect();
-        let of = |name: &str, ask: &dyn Fn(&AttributeType) -> Option<Ask>| {
+        let of = |name: &str, ask: &dyn Fn(&AttributeType) -> Option<AttributeAssertion>| {
             let found = schema.known_or_named(name).filter(|kind| &*kind.key != "userpassword");
             match found.and_then(|kind| ask(&kind).map(|ask| Test::Of(kind, ask))) {
                 Some(test) => test,
                 None => Test::Undefined,
             }
         };
-        // An assertion value that is not of its rule's syntax makes the assertion Undefined where it is not True. The API may have
-        // stored such a value, and then it is found.
-        let asserted = |name: &str, value: &[u8], ask: &dyn Fn(&AttributeType) -> Option<(Rule, Ask)>| {
-            let found = schema.known_or_named(name).filter(|kind| &*kind.key != "userpassword");
-            match found.and_then(|kind| ask(&kind).map(|(rule, ask)| (kind, rule, ask))) {
-                Some((kind, rule, ask)) if rule.takes_assertion(value, &kind, schema) => Test::Of(kind, ask),
-                Some((kind, _, ask)) => Test::Or(vec![Test::Of(kind, ask), Test::Undefined]),
-                None => Test::Undefined,
-            }
-        };
+        // An assertion value that violates the rule's syntax makes the assertion Undefined where it is not True. The
+        // API may have stored such a value, and then it matches.
+        let asserted =
+            |name: &str, value: &[u8], ask: &dyn Fn(&AttributeType) -> Option<(Rule, AttributeAssertion)>| {
+                let found = schema.known_or_named(name).filter(|kind| &*kind.key != "userpassword");
+                match found.and_then(|kind| ask(&kind).map(|(rule, ask)| (kind, rule, ask))) {
+                    Some((kind, rule, ask)) if rule.takes_assertion(value, &kind, schema) => Test::Of(kind, ask),
+                    Some((kind, _, ask)) => Test::Or(vec![Test::Of(kind, ask), Test::Undefined]),
+                    None => Test::Undefined,
+                }
+            };
         match filter {
             Filter::And(parts) => Test::And(all(parts)),
             Filter::Or(parts) => Test::Or(all(parts)),
             Filter::Not(part) => Test::Not(Box::new(Test::compile(part, schema))),
-            Filter::Present(name) => of(name, &|_| Some(Ask::Present)),
+            Filter::Present(name) => of(name, &|_| Some(AttributeAssertion::Present)),
             Filter::Equal(name, value) => asserted(name, value, &|kind| {
                 let rule = kind.equality?;
-                Some((rule, Ask::Equal(rule, rule.normal(value, schema)?)))
+                Some((rule, AttributeAssertion::Equal(rule, rule.normal(value, schema)?)))
             }),
             Filter::AtLeast(name, value) => asserted(name, value, &|kind| {
                 let rule = kind.ordering?;
-                Some((rule, Ask::AtLeast(rule, rule.normal(value, schema)?)))
+                Some((rule, AttributeAssertion::AtLeast(rule, rule.normal(value, schema)?)))
             }),
             Filter::AtMost(name, value) => asserted(name, value, &|kind| {
                 let rule = kind.ordering?;
-                Some((rule, Ask::AtMost(rule, rule.normal(value, schema)?)))
+                Some((rule, AttributeAssertion::AtMost(rule, rule.normal(value, schema)?)))
             }),
             Filter::Approximate(name, value) => asserted(name, value, &|kind| {
                 let text = std::str::from_utf8(value).map(prepare::approximate).unwrap_or_default();
                 match kind.equality? {
                     rule @ (Rule::CaseIgnore | Rule::CaseExact) if !text.is_empty() => {
-                        Some((rule, Ask::Approximate(text)))
+                        Some((rule, AttributeAssertion::Approximate(text)))
                     }
-                    rule => Some((rule, Ask::Equal(rule, rule.normal(value, schema)?))),
+                    rule => Some((rule, AttributeAssertion::Equal(rule, rule.normal(value, schema)?))),
                 }
             }),
             Filter::Substrings(name, first, middle, last) => of(name, &|kind| {
@@ -230,7 +231,7 @@ impl Test {
                     None => None,
                 };
                 let middle = middle.iter().map(text).collect::<Option<Vec<_>>>()?;
-                Some(Ask::Substrings(form, Parts { first, middle, last }.prepared(form)))
+                Some(AttributeAssertion::Substrings(form, Parts { first, middle, last }.prepared(form)))
             }),
             Filter::Extensible { rule, attribute, value, names } => {
                 Test::extensible(rule.as_deref(), attribute.as_deref(), value, *names, schema)
@@ -248,20 +249,20 @@ impl Test {
         };
         let rule = match (rule, &kind) {
             (Some(name), _) => find_rule(name),
-            (None, Some(kind)) => kind.equality.map(|rule| (rule, Act::Equal)),
+            (None, Some(kind)) => kind.equality.map(|rule| (rule, MatchKind::Equal)),
             (None, None) => None,
         };
         match rule {
             Some((rule, _)) if kind.as_ref().is_some_and(|kind| !applies(rule, kind)) => Test::Undefined,
-            // Classes have classes above them, which count too.
-            Some((Rule::Oid, Act::Equal)) if kind.as_ref().is_some_and(|kind| &*kind.key == "objectclass") => {
+            // Subclasses match their superclasses too.
+            Some((Rule::Oid, MatchKind::Equal)) if kind.as_ref().is_some_and(|kind| &*kind.key == "objectclass") => {
                 match (kind, Rule::Oid.normal(value, schema)) {
-                    (Some(kind), Some(value)) => Test::Of(kind, Ask::Equal(Rule::Oid, value)),
+                    (Some(kind), Some(value)) => Test::Of(kind, AttributeAssertion::Equal(Rule::Oid, value)),
                     _ => Test::Undefined,
                 }
             }
-            // A substring assertion here would be text with stars; nobody asks so.
-            Some((_, Act::Substrings)) | None => Test::Undefined,
+            // A substring assertion in an extensible match is not supported.
+            Some((_, MatchKind::Substrings)) | None => Test::Undefined,
             Some((rule, act)) => {
                 let is_valid = match &kind {
                     Some(kind) => rule.takes_assertion(value, kind, schema),
@@ -276,7 +277,7 @@ impl Test {
         }
     }
 
-    /// Whether any of its parts is so.
+    /// Whether any part of the test satisfies the predicate.
     pub(crate) fn has(&self, part: &dyn Fn(&Test) -> bool) -> bool {
         match self {
             Test::And(parts) | Test::Or(parts) => parts.iter().any(|test| test.has(part)),
@@ -285,7 +286,7 @@ impl Test {
         }
     }
 
-    /// The same with other parts.
+    /// Rewrites each part of the test.
     pub(crate) fn with<E>(self, part: &mut dyn FnMut(Test) -> Result<Test, E>) -> Result<Test, E> {
         let mut all = |parts: Vec<Test>| parts.into_iter().map(|test| test.with(part)).collect::<Result<_, E>>();
         Ok(match self {
@@ -296,28 +297,28 @@ impl Test {
         })
     }
 
-    /// Whether it asks for what does not stand in an entry: who is in a group, what is known of passwords. That has to be
-    /// found first.
+    /// Whether the filter needs data outside the entry: group membership or password state. That has to be resolved
+    /// before evaluation.
     pub fn looks_further(&self) -> bool {
         self.has(&|part| part.asks_for_groups() || part.asks_for_passwords())
     }
 
-    /// Whether it looked further, and so does not follow what changes.
+    /// Whether such data was resolved, so the test does not follow later changes.
     pub(crate) fn looked_further(&self) -> bool {
         self.looks_further() || self.has(&|part| matches!(part, Test::MemberOf(..) | Test::OfPassword(..)))
     }
 
-    /// Whether this part asks who is in a group.
+    /// Whether this part tests group membership.
     pub(crate) fn asks_for_groups(&self) -> bool {
         matches!(self, Test::Of(kind, _) if &*kind.key == MEMBER_OF)
     }
 
-    /// Whether this part asks for what is known of passwords.
+    /// Whether this part tests password state.
     pub(crate) fn asks_for_passwords(&self) -> bool {
-        matches!(self, Test::Of(kind, _) | Test::Any { kind: Some(kind), .. } if tells_of_password(kind))
+        matches!(self, Test::Of(kind, _) | Test::Any { kind: Some(kind), .. } if is_password_state(kind))
     }
 
-    /// What this part, one of a single attribute, says of it.
+    /// Evaluates this single-attribute part on an attribute.
     pub(crate) fn of_attribute(&self, found: Option<&Attribute>, schema: &Schema) -> Truth {
         let values = found.into_iter().flat_map(|found| &*found.values).map(|value| &**value);
         let budget = Budget::default();
@@ -332,7 +333,7 @@ impl Test {
         }
     }
 
-    /// The attribute that this part is about, if it is a single one.
+    /// The attribute that this part tests, if it is a single one.
     pub(crate) fn kind(&self) -> Option<&Arc<AttributeType>> {
         match self {
             Test::Of(kind, _) | Test::MemberOf(kind, _) | Test::OfPassword(kind, _) => Some(kind),
@@ -341,38 +342,38 @@ impl Test {
         }
     }
 
-    /// Whether an entry meets it, as far as the asker may ask.
+    /// Whether an entry matches, as far as the requester has `search` access.
     ///
     /// # Errors
-    /// `adminLimitExceeded`: the evaluation takes more than [`WORK_MAX`].
-    pub fn is_met_by(&self, entry: &Entry, schema: &Schema, grant: &Grant) -> Result<bool, Refusal> {
+    /// `adminLimitExceeded`: the evaluation exceeds [`WORK_MAX`].
+    pub fn is_met_by(&self, entry: &Entry, schema: &Schema, grant: &Grant) -> Result<bool, LdapError> {
         self.is_met_within(entry, schema, grant, &Budget::default())
     }
 
-    /// The same, with the work of other evaluations in one bound.
+    /// Like [`Test::is_met_by`], within a budget shared with other evaluations.
     pub(crate) fn is_met_within(
         &self,
         entry: &Entry,
         schema: &Schema,
         grant: &Grant,
         budget: &Budget,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, LdapError> {
         let truth = Evaluation::new(schema, Rights::new(grant, Level::Search), budget).of(self, entry);
         budget.check(truth == Truth::True)
     }
 
-    /// The result for an entry under some rights.
+    /// The truth value for an entry under the given rights.
     ///
     /// # Errors
     /// As for [`Test::is_met_by`].
-    pub(crate) fn truth(&self, entry: &Entry, schema: &Schema, rights: Rights<'_>) -> Result<Truth, Refusal> {
+    pub(crate) fn truth(&self, entry: &Entry, schema: &Schema, rights: Rights<'_>) -> Result<Truth, LdapError> {
         let budget = Budget::default();
         let truth = Evaluation::new(schema, rights, &budget).of(self, entry);
         budget.check(truth)
     }
 }
 
-/// The preparation of a value.
+/// Preparation of a value for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Preparation {
     Rule(Rule),
@@ -380,20 +381,21 @@ enum Preparation {
     Approximate,
 }
 
-/// A value of the entry, by its place in memory, and how it was prepared.
+/// Key of a prepared value: its address and length in memory, and the preparation.
 type PreparedKey = (usize, usize, Preparation);
-/// Prepared values; `None`: it is not of the syntax.
+/// Prepared values; `None`: the value violates the syntax.
 type PreparedValues = HashMap<PreparedKey, Option<Rc<[u8]>>, FixedState>;
 
 /// One evaluation of a filter on one entry.
 struct Evaluation<'a> {
     schema: &'a Schema,
-    /// The attributes that may be used. An item on one that is closed is Undefined (RFC 4511, 4.5.1.7). An item on a type with a closed
-    /// kind is True or Undefined, so its negation does not depend on closed values.
+    /// Attributes that the requester may search. An assertion on a closed attribute is Undefined (RFC 4511, 4.5.1.7).
+    /// An assertion on a type with a closed subtype is True or Undefined, so its negation does not depend on closed
+    /// values.
     rights: Rights<'a>,
     budget: &'a Budget,
     assertions: Cell<u32>,
-    /// Values that were prepared, so that many assertions on one value prepare it once.
+    /// Cache of prepared values, so that many assertions on one value prepare it once.
     prepared: RefCell<PreparedValues>,
 }
 
@@ -403,7 +405,7 @@ impl<'a> Evaluation<'a> {
         Evaluation { schema, rights, budget, assertions: Cell::new(0), prepared }
     }
 
-    /// The result of a test for an entry; anything, once the budget is spent.
+    /// The truth value of a test for an entry; arbitrary once the budget is exceeded.
     fn of(&self, test: &Test, entry: &Entry) -> Truth {
         let rights = self.rights;
         let open_part = |found: Truth, is_whole: bool| if is_whole { found } else { found.max(Truth::Undefined) };
@@ -448,7 +450,7 @@ impl<'a> Evaluation<'a> {
                 self.ask(ask, own.iter().map(|value| value.as_bytes()), false)
             }
             Test::Of(kind, ask) if &*kind.key == "objectclass" => ask.of_classes(entry, self.schema),
-            // A name that is neither declared nor an attribute of this entry is not recognised: RFC 4511, 4.5.1.7.
+            // A name that is neither declared nor an attribute of this entry is unrecognised (RFC 4511, 4.5.1.7).
             Test::Of(kind, _) if !kind.declared && entry.attribute(&kind.key).is_none() => Truth::Undefined,
             Test::Of(kind, ask) => {
                 let found = self.ask(ask, rights.values(entry, kind), true);
@@ -474,7 +476,7 @@ impl<'a> Evaluation<'a> {
                     None => rights.opens_all(),
                 };
                 let found = if *names && found != Truth::True {
-                    // The values of the name are made for this, so they are not kept.
+                    // The values of the DN are temporary, so they are not cached.
                     let test = |found: &[u8]| {
                         let work = PREPARING * (found.len() as u64 + 1);
                         self.budget.take(work).then(|| compared(*rule, *act, found, value, self.schema)).flatten()
@@ -488,38 +490,46 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The result of an assertion for values. `stay`: whether they lie in the entry, and not only for this call.
-    fn ask<'v>(&self, ask: &Ask, mut values: impl Iterator<Item = &'v [u8]>, stay: bool) -> Truth {
+    /// Evaluates an assertion on values. `stay`: the values live in the entry, so they can be cached by address.
+    fn ask<'v>(&self, ask: &AttributeAssertion, mut values: impl Iterator<Item = &'v [u8]>, stay: bool) -> Truth {
         self.assertions.set(self.assertions.get().saturating_add(1));
         let any = |values: &mut dyn Iterator<Item = &'v [u8]>, how: Preparation, is: &dyn Fn(&[u8]) -> bool| {
             any_value(values, |value| self.with_prepared(how, value, stay, is))
         };
         match ask {
-            Ask::Present => Truth::of(values.next().is_some()),
-            Ask::Equal(rule, wanted) => any(&mut values, Preparation::Rule(*rule), &|found| found == &**wanted),
-            Ask::AtLeast(rule, wanted) => any(&mut values, Preparation::Rule(*rule), &|found| found >= &**wanted),
-            Ask::AtMost(rule, wanted) => any(&mut values, Preparation::Rule(*rule), &|found| found <= &**wanted),
-            Ask::Approximate(wanted) => any(&mut values, Preparation::Approximate, &|found| found == wanted.as_bytes()),
-            Ask::Substrings(form, parts) => any(&mut values, Preparation::Form(*form), &|found| {
-                // The pieces are looked for one after the other, so the value is gone through once.
+            AttributeAssertion::Present => Truth::of(values.next().is_some()),
+            AttributeAssertion::Equal(rule, wanted) => {
+                any(&mut values, Preparation::Rule(*rule), &|found| found == &**wanted)
+            }
+            AttributeAssertion::AtLeast(rule, wanted) => {
+                any(&mut values, Preparation::Rule(*rule), &|found| found >= &**wanted)
+            }
+            AttributeAssertion::AtMost(rule, wanted) => {
+                any(&mut values, Preparation::Rule(*rule), &|found| found <= &**wanted)
+            }
+            AttributeAssertion::Approximate(wanted) => {
+                any(&mut values, Preparation::Approximate, &|found| found == wanted.as_bytes())
+            }
+            AttributeAssertion::Substrings(form, parts) => any(&mut values, Preparation::Form(*form), &|found| {
+                // The substrings are searched from left to right in a single pass.
                 std::str::from_utf8(found).is_ok_and(|found| parts.fit(found))
             }),
         }
     }
 
-    fn rule_says(&self, rule: Rule, act: Act, found: &[u8], value: &[u8]) -> Option<bool> {
+    fn rule_says(&self, rule: Rule, act: MatchKind, found: &[u8], value: &[u8]) -> Option<bool> {
         self.assertions.set(self.assertions.get().saturating_add(1));
         if matches!(rule, Rule::AllBits | Rule::AnyBit) {
             return self.budget.take(PREPARING).then(|| compared(rule, act, found, value, self.schema)).flatten();
         }
         self.with_prepared(Preparation::Rule(rule), found, true, &|found| match act {
-            Act::Before => found < value,
-            Act::Equal | Act::Substrings => found == value,
+            MatchKind::Before => found < value,
+            MatchKind::Equal | MatchKind::Substrings => found == value,
         })
     }
 
-    /// Prepares a value, or takes it as it was prepared before, and puts it to a test. `None`: it is not of the syntax, or the
-    /// budget is spent.
+    /// Prepares a value, or takes it from the cache, and tests it. `None`: the value violates the syntax, or the budget
+    /// is exceeded.
     fn with_prepared(&self, how: Preparation, value: &[u8], stays: bool, test: &dyn Fn(&[u8]) -> bool) -> Option<bool> {
         let cached = stays && self.assertions.get() > UNCACHED_ASSERTIONS;
         let key = (value.as_ptr() as usize, value.len(), how);
@@ -548,24 +558,24 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// Whether a rule makes sense of the values of an attribute: those for strings do of all strings.
+/// Whether a matching rule applies to an attribute. String rules apply to all string syntaxes.
 fn applies(rule: Rule, kind: &AttributeType) -> bool {
     let of_bits = matches!(rule, Rule::AllBits | Rule::AnyBit);
     kind.equality.unwrap_or(Rule::Octets) == if of_bits { Rule::Integer } else { rule }
         || kind.equality.and_then(Rule::form).is_some() && rule.form().is_some()
 }
 
-fn compared(rule: Rule, act: Act, found: &[u8], value: &[u8], schema: &Schema) -> Option<bool> {
+fn compared(rule: Rule, act: MatchKind, found: &[u8], value: &[u8], schema: &Schema) -> Option<bool> {
     if matches!(rule, Rule::AllBits | Rule::AnyBit) {
         let number = |key: &[u8]| std::str::from_utf8(key).ok()?.trim().parse::<i64>().ok();
         let (found, wanted) = (number(found)?, bits_of(value)?);
         return Some(if rule == Rule::AllBits { found & wanted == wanted } else { found & wanted != 0 });
     }
     let found = rule.normal(found, schema)?;
-    Some(if act == Act::Before { found.as_slice() < value } else { found == value })
+    Some(if act == MatchKind::Before { found.as_slice() < value } else { found == value })
 }
 
-/// The number that the key of a whole number stands for.
+/// Decodes the ordered key of an integer.
 fn bits_of(key: &[u8]) -> Option<i64> {
     match key {
         [1, _, _] => Some(0),
@@ -590,17 +600,17 @@ fn of_names(
     any_value(meant.map(|(_, value)| value.as_slice()), test)
 }
 
-impl Ask {
-    /// Of an entry of a class, it is also so that it is of the classes above.
+impl AttributeAssertion {
+    /// An entry of a class also belongs to its superclasses.
     fn of_classes(&self, entry: &Entry, schema: &Schema) -> Truth {
-        let Ask::Equal(_, wanted) = self else {
+        let AttributeAssertion::Equal(_, wanted) = self else {
             return match self {
-                Ask::Present => Truth::True,
+                AttributeAssertion::Present => Truth::True,
                 _ => Truth::Undefined,
             };
         };
         let Ok(wanted) = std::str::from_utf8(wanted) else { return Truth::Undefined };
-        // A class that nobody knows is no class of anything.
+        // An unknown class matches no entry.
         if schema.class(wanted).is_err() {
             return Truth::Undefined;
         }

@@ -1,5 +1,4 @@
-//! Groups: entries that hold others by their names, or by a search that finds them; groups of groups; and roles, which hold
-//! whoever fills them.
+//! Groups and roles: static groups (`member`), dynamic groups (`memberURL`), nested groups, and roles (`roleOccupant`).
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -7,65 +6,65 @@ use std::{
     sync::Arc,
 };
 
-use tocsin_store::entries::{Branches, EntryKey, EntryNumber, Node};
+use tocsin_store::entries::{EntryKey, EntryNode, EntryNumber, EntryReader};
 
 use crate::{
-    access::{Asker, Grant, Level, Rights, is_below},
+    access::{AuthzId, Grant, Level, Rights, is_below},
     directory::{Directory, Inner},
     entry::{self, Attribute, Entry},
-    filter::{Ask, Budget, Test},
+    filter::{AttributeAssertion, Budget, Test},
+    ldap_error::{Code, LdapError},
     plan,
-    refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
     search::Scope,
-    url::Meant,
+    url::LdapUrlSearch,
 };
 
-/// Most groups that one entry is in.
+/// Maximum groups of one entry.
 pub(crate) const GROUPS_MAX: usize = 10_000;
-/// Most groups that find their members.
+/// Maximum dynamic groups.
 pub(crate) const FINDING_MAX: usize = 1_000;
-/// With more members than this, a search for those of a group looks at every entry.
+/// Maximum members of a group that a search looks up by name; with more, it scans all entries.
 const LOOKED_UP_MAX: usize = 1_000;
-/// The attributes by which groups hold their members, and roles whoever fills them.
+/// Attributes that list the members of groups and the occupants of roles.
 pub(crate) const MEMBERS: &[&str] = &["member", "uniquemember", "roleoccupant"];
-/// Those of them that count as groups of an entry.
+/// Member attributes that count for `memberOf`.
 const GROUPS: &[&str] = &["member", "uniquemember"];
-/// The attribute by which groups find their members.
+/// Attribute with the search of a dynamic group.
 pub(crate) const FINDING: &str = "memberurl";
-/// The attribute of an entry that names its groups.
+/// Attribute with the groups of an entry.
 pub(crate) const MEMBER_OF: &str = "memberof";
 
-/// Who is in a group.
+/// Members of a group.
 #[derive(Debug, Clone, Default)]
 pub struct Members {
-    /// The names of those that it holds, in normal form.
+    /// Normalized DNs of the static members.
     named: HashSet<Vec<u8>>,
-    /// Their numbers, if they were looked up.
+    /// Entry numbers of the static members, if they were looked up.
     pub(crate) numbers: Option<Vec<EntryNumber>>,
-    found: Vec<Found>,
+    found: Vec<MemberSearch>,
 }
 
-/// Those that a search finds.
+/// Members found by the search of a dynamic group.
 #[derive(Debug, Clone)]
-struct Found {
+struct MemberSearch {
     base: String,
     scope: Scope,
     test: Test,
 }
 
 impl Members {
-    /// Whether an entry is in the group, as far as the attributes by which the group searches are open.
+    /// Whether an entry is a member, as far as the attributes in the group's search are open to the requester.
     ///
     /// # Errors
-    /// A filter by which the group finds its members takes too much work on this entry.
+    /// A dynamic group's filter exceeds the evaluation limit on this entry.
     pub(crate) fn has(
         &self,
         entry: &Entry,
         schema: &Schema,
         rights: Rights<'_>,
         budget: &Budget,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, LdapError> {
         if self.named.contains(entry.key.as_bytes()) {
             return Ok(true);
         }
@@ -74,8 +73,8 @@ impl Members {
     }
 }
 
-impl Found {
-    fn has(&self, entry: &Entry, schema: &Schema, grant: &Grant, budget: &Budget) -> Result<bool, Refusal> {
+impl MemberSearch {
+    fn has(&self, entry: &Entry, schema: &Schema, grant: &Grant, budget: &Budget) -> Result<bool, LdapError> {
         let is_within = match self.scope {
             Scope::Base => entry.key == self.base,
             Scope::One => is_below(&entry.key, &self.base) && is_child(&entry.key, &self.base),
@@ -85,19 +84,18 @@ impl Found {
     }
 }
 
-/// Whether one name in normal form has exactly one part more than another that it is below.
+/// Whether a normalized DN is a direct child of another.
 fn is_child(key: &str, above: &str) -> bool {
     let own = key.strip_suffix(above).and_then(|own| own.strip_suffix(',')).unwrap_or(key);
     crate::dn::Dn::parse(own).is_ok_and(|dn| dn.0.len() == 1)
 }
 
 impl Directory {
-    /// The names in normal form of the groups and roles that an entry is in, also of groups in groups; none if no rule asks
-    /// for them.
+    /// Normalized DNs of the groups and roles of an entry, nested ones included; empty if no access rule names a group.
     ///
     /// # Errors
-    /// Who is in which group cannot be told yet, since an index is being built; there are too many.
-    pub(crate) async fn groups_of(&self, entry: &Entry) -> Result<Vec<String>, Refusal> {
+    /// The index of groups is still being built, or there are too many groups.
+    pub(crate) async fn groups_of(&self, entry: &Entry) -> Result<Vec<String>, LdapError> {
         if !self.inner.access.names_groups() {
             return Ok(Vec::new());
         }
@@ -109,12 +107,12 @@ impl Directory {
         .await
     }
 
-    /// The `memberOf` of an entry: the groups that hold it themselves, or find it, as far as the asker may read of each group how it
-    /// does so; `None`: there are none.
+    /// The `memberOf` attribute: groups that list or find the entry, as far as the requester may read how; `None`:
+    /// there are none.
     ///
     /// # Errors
     /// As for a search by `memberOf`.
-    pub async fn member_of(&self, asker: &Asker, entry: &Entry) -> Result<Option<Attribute>, Refusal> {
+    pub async fn member_of(&self, asker: &AuthzId, entry: &Entry) -> Result<Option<Attribute>, LdapError> {
         let (inner, asker, entry) = (self.inner.clone(), asker.clone(), entry.clone());
         self.look(move |branches| {
             inner.knows_groups()?;
@@ -130,16 +128,17 @@ impl Directory {
         .await
     }
 
-    /// Whether a group holds each of some names by an attribute, as its index says; `None`: the index does not say it of all.
+    /// Whether an attribute of a group lists each of these names, by its index; `None`: the index cannot decide for
+    /// all.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store fails.
     pub async fn holds(
         &self,
         group: EntryNumber,
         attribute: &str,
         names: &[String],
-    ) -> Result<Option<Vec<bool>>, Refusal> {
+    ) -> Result<Option<Vec<bool>>, LdapError> {
         let (inner, names) = (self.inner.clone(), names.to_vec());
         let kind = self.schema().attribute(attribute)?.clone();
         self.look(move |branches| {
@@ -159,11 +158,11 @@ impl Directory {
         .await
     }
 
-    /// Finds the members of the groups that a filter asks for, so that it can be held against entries.
+    /// Resolves the members of the groups in a filter, so that the filter can be evaluated on entries.
     ///
     /// # Errors
-    /// Who is in which group cannot be told yet; a group has too many members to be looked at.
-    pub(crate) async fn with_members(&self, asker: &Asker, test: Test) -> Result<Test, Refusal> {
+    /// The index of groups is still being built, or a group has too many members.
+    pub(crate) async fn with_members(&self, asker: &AuthzId, test: Test) -> Result<Test, LdapError> {
         if !test.has(&Test::asks_for_groups) {
             return Ok(test);
         }
@@ -171,7 +170,7 @@ impl Directory {
         self.look(move |branches| {
             inner.knows_groups()?;
             test.with(&mut |part| match part {
-                Test::Of(kind, Ask::Equal(_, group)) if &*kind.key == MEMBER_OF => {
+                Test::Of(kind, AttributeAssertion::Equal(_, group)) if &*kind.key == MEMBER_OF => {
                     Ok(Test::MemberOf(kind, Arc::new(inner.members(branches, &asker, &group)?)))
                 }
                 other => Ok(other),
@@ -182,30 +181,30 @@ impl Directory {
 }
 
 impl Inner {
-    /// Without its groups an asker would be refused some things, and allowed others that a rule denies to a group.
-    pub(crate) fn knows_groups(&self) -> Result<(), Refusal> {
+    /// Rejects the request while the index of groups is incomplete: without groups, access decisions would be wrong.
+    pub(crate) fn knows_groups(&self) -> Result<(), LdapError> {
         let ready = self.ready.load();
         match MEMBERS.iter().chain([&FINDING]).all(|index| ready.contains(*index)) {
             true => Ok(()),
-            false => Err(Refusal::new(Code::Busy, "the index of groups is being built; try again in a moment")),
+            false => Err(LdapError::new(Code::Busy, "the index of groups is being built; try again in a moment")),
         }
     }
 
-    /// Whether an asker may use an attribute of an entry that it sees.
-    fn opens(&self, asker: &Asker, entry: &Entry, kind: &AttributeType, level: Level) -> bool {
+    /// Whether the requester may use an attribute of a visible entry.
+    fn opens(&self, asker: &AuthzId, entry: &Entry, kind: &AttributeType, level: Level) -> bool {
         let grant = self.access.grant(asker, entry);
         grant.sees() && Rights::new(&grant, level).opens(kind)
     }
 
-    /// The groups of an entry for the access rules, which see all of it.
-    fn groups_above(&self, branches: &dyn Branches, entry: &Entry) -> Result<Vec<String>, Refusal> {
+    /// Groups of an entry for access rules, which ignore visibility.
+    fn groups_above(&self, branches: &dyn EntryReader, entry: &Entry) -> Result<Vec<String>, LdapError> {
         let every = |_: &Entry, _: &AttributeType| true;
         let finding = self.finding(branches, entry, &Grant::open(), &every)?;
         let mut known: BTreeSet<String> = finding.into_iter().map(|group| group.key).collect();
         let mut open: Vec<String> = known.iter().cloned().chain([entry.key.clone()]).collect();
         while let Some(member) = open.pop() {
             for group in self.holding(branches, MEMBERS, &member, &every)? {
-                // A group in itself, by whatever way, is looked at once.
+                // A cycle of groups is visited once.
                 if known.insert(group.key.clone()) {
                     open.push(group.key);
                 }
@@ -217,14 +216,14 @@ impl Inner {
         Ok(known.into_iter().collect())
     }
 
-    /// The groups that hold exactly this name. `shows`: whether a group counts that holds it by an attribute.
+    /// Groups that list exactly this name. `shows`: whether a group that lists it by an attribute counts.
     pub(crate) fn holding(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         by: &[&str],
         member: &str,
         shows: &dyn Fn(&Entry, &AttributeType) -> bool,
-    ) -> Result<Vec<Entry>, Refusal> {
+    ) -> Result<Vec<Entry>, LdapError> {
         let schema = self.schema.load();
         let mut groups = Vec::new();
         for index in by {
@@ -232,13 +231,13 @@ impl Inner {
             let key = Bound::Included(plan::cut(member.as_bytes()));
             for number in branches.found(index, key, key, GROUPS_MAX)?.ok_or_else(too_many)? {
                 if plan::is_whole(member.as_bytes()) {
-                    // The key says it all, so the other members need not be read.
+                    // The index key identifies the member, so the other members are not read.
                     groups.extend(self.seen_head(branches, number)?.filter(|group| shows(group, kind)));
                     continue;
                 }
                 let Some(group) = self.seen(branches, number)? else { continue };
                 let normal = |value: &[u8]| kind.equality.and_then(|rule| rule.normal(value, &schema));
-                // Long names share a key.
+                // Long names can share an index key.
                 let holds = group.values(kind).any(|value| normal(value).as_deref() == Some(member.as_bytes()));
                 if holds && shows(&group, kind) {
                     groups.push(group);
@@ -248,17 +247,17 @@ impl Inner {
         Ok(groups)
     }
 
-    /// The groups that find an entry under a grant.
+    /// Dynamic groups that find an entry, under a grant.
     fn finding(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         entry: &Entry,
         grant: &Grant,
         shows: &dyn Fn(&Entry, &AttributeType) -> bool,
-    ) -> Result<Vec<Entry>, Refusal> {
+    ) -> Result<Vec<Entry>, LdapError> {
         let many = || {
             let what = format!("there are more than {FINDING_MAX} groups with memberURL");
-            Refusal::new(Code::AdminLimitExceeded, what)
+            LdapError::new(Code::AdminLimitExceeded, what)
         };
         let schema = self.schema.load();
         let all = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?.ok_or_else(many)?;
@@ -276,30 +275,30 @@ impl Inner {
         Ok(groups)
     }
 
-    /// An entry without the values that are rows.
-    fn seen_head(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Option<Entry>, Refusal> {
+    /// The entry without its row-stored values.
+    fn seen_head(&self, branches: &dyn EntryReader, number: EntryNumber) -> Result<Option<Entry>, LdapError> {
         let Some(node) = branches.head(number)? else { return Ok(None) };
         self.shown(branches, &node).map(Some)
     }
 
-    fn seen(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Option<Entry>, Refusal> {
+    fn seen(&self, branches: &dyn EntryReader, number: EntryNumber) -> Result<Option<Entry>, LdapError> {
         let Some(node) = branches.node(number)? else { return Ok(None) };
         self.shown(branches, &node).map(Some)
     }
 
-    fn shown(&self, branches: &dyn Branches, node: &Node) -> Result<Entry, Refusal> {
+    fn shown(&self, branches: &dyn EntryReader, node: &EntryNode) -> Result<Entry, LdapError> {
         let above = self.above(branches, node)?;
         Ok(entry::view(node, above.as_deref(), &self.schema.load(), &self.shape))
     }
 
-    /// The members of a group, as far as the asker may search by them. A group that is hidden is as one that there is not.
-    fn members(&self, branches: &dyn Branches, asker: &Asker, group: &[u8]) -> Result<Members, Refusal> {
+    /// Members of a group, as far as the requester may search them. A hidden group counts as missing.
+    fn members(&self, branches: &dyn EntryReader, asker: &AuthzId, group: &[u8]) -> Result<Members, LdapError> {
         let schema = self.schema.load();
         let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(group)) else { return Ok(Members::default()) };
         let none = || Ok(Members { numbers: Some(Vec::new()), ..Members::default() });
         let node = match self.walk(branches, &dn) {
             Ok((node, _)) => node,
-            // A group that does not exist has no members.
+            // A missing group has no members.
             Err(refusal) if refusal.code == Code::NoSuchObject => return none(),
             Err(refusal) => return Err(refusal),
         };
@@ -328,13 +327,13 @@ impl Inner {
         Ok(Members { named, numbers, found })
     }
 
-    fn numbers(&self, branches: &dyn Branches, named: &HashSet<Vec<u8>>) -> Result<Vec<EntryNumber>, Refusal> {
+    fn numbers(&self, branches: &dyn EntryReader, named: &HashSet<Vec<u8>>) -> Result<Vec<EntryNumber>, LdapError> {
         let mut numbers = BTreeSet::new();
         for name in named {
             let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(name)) else { continue };
             match self.walk(branches, &dn) {
                 Ok((node, _)) => drop(numbers.insert(node.number())),
-                // Members that went stay in their groups until somebody removes them.
+                // A group keeps deleted members until they are removed from it.
                 Err(refusal) if refusal.code == Code::NoSuchObject => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -343,11 +342,11 @@ impl Inner {
     }
 }
 
-/// Whom the URLs of a group mean; one that cannot be read means nobody.
-fn found_by(group: &Entry, schema: &Schema) -> Vec<Found> {
+/// Searches of a dynamic group; a malformed URL finds no entry.
+fn found_by(group: &Entry, schema: &Schema) -> Vec<MemberSearch> {
     let urls = group.attribute(FINDING).into_iter().flat_map(|attribute| &*attribute.values);
-    let meant = urls.filter_map(|url| Meant::read(std::str::from_utf8(url).ok()?).ok());
-    let found = meant.map(|meant| Found {
+    let meant = urls.filter_map(|url| LdapUrlSearch::read(std::str::from_utf8(url).ok()?).ok());
+    let found = meant.map(|meant| MemberSearch {
         base: schema.normal_dn(&meant.base),
         scope: meant.scope,
         test: Test::compile(&meant.filter, schema),
@@ -355,6 +354,6 @@ fn found_by(group: &Entry, schema: &Schema) -> Vec<Found> {
     found.collect()
 }
 
-pub(crate) fn too_many() -> Refusal {
-    Refusal::new(Code::AdminLimitExceeded, format!("an entry is in at most {GROUPS_MAX} groups"))
+pub(crate) fn too_many() -> LdapError {
+    LdapError::new(Code::AdminLimitExceeded, format!("an entry is in at most {GROUPS_MAX} groups"))
 }

@@ -1,4 +1,4 @@
-//! LDIF (RFC 2849): entries as text, record by record, so that a file of any size takes the room of one record.
+//! Streaming LDIF reader and writer (RFC 2849); memory use is bounded by one record.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,39 +8,39 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use crate::{
-    Act, Given, Modification,
+    Modification, ModifyType, RawAttribute,
     entry::{Attribute, Entry},
 };
 
-/// Longest record, in bytes.
+/// Maximum length of a record, in bytes.
 pub const RECORD_BYTES_MAX: usize = 64 << 20;
 
-/// A record: an entry, or a change of one.
+/// An LDIF record: an entry, or a change of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The line it begins at, from 1.
+    /// Line where it starts, from 1.
     pub line: usize,
-    /// The name of the entry.
+    /// DN of the entry.
     pub dn: String,
-    /// What is to be done.
+    /// The change.
     pub change: Change,
 }
 
-/// What a record wants done.
+/// The change type of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// There is to be an entry of these attributes.
-    Add(Vec<Given>),
-    /// It is to be changed.
+    /// Add an entry with these attributes.
+    Add(Vec<RawAttribute>),
+    /// Modify the entry.
     Modify(Vec<Modification>),
-    /// It is to go.
+    /// Delete the entry.
     Delete,
-    /// It is to be renamed: new relative name, whether the old values go, new entry above.
+    /// Rename the entry: new relative name, whether old values are deleted, new parent.
     Rename(String, bool, Option<String>),
 }
 
 impl Change {
-    /// About how many bytes it takes up.
+    /// Approximate size in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let of = |name: &str, values: &[Vec<u8>]| {
             64 + name.len() + values.iter().map(|value| 24 + value.len()).sum::<usize>()
@@ -54,55 +54,55 @@ impl Change {
     }
 }
 
-/// What is wrong with a file, and where.
+/// Error in an LDIF file, with its line.
 #[derive(Debug, thiserror::Error)]
 pub enum LdifError {
-    /// A record cannot be read. The records behind it can.
+    /// A malformed record. Later records are still read.
     #[error("line {line}: {what}")]
     Record {
-        /// The line, from 1.
+        /// Line, from 1.
         line: usize,
-        /// The name of the entry, if it could be read.
+        /// DN of the entry, if it was read.
         dn: String,
-        /// The fault, and its remedy.
+        /// The error and how to fix it.
         what: String,
     },
-    /// A line cannot be read, and nothing behind it.
+    /// A malformed line that ends the import.
     #[error("line {0}: {1}")]
     Line(usize, String),
-    /// The file cannot be read.
-    #[error("cannot read on: {0}")]
+    /// I/O error.
+    #[error("the input cannot be read: {0}")]
     Reading(#[from] std::io::Error),
 }
 
-/// Reads records one after the other. A record that cannot be read gives an error with its line, and reading goes on behind the next
-/// empty line.
+/// Reads records one by one. A malformed record gives an error with its line, and reading resumes after the next empty
+/// line.
 pub struct Reader<R> {
     input: R,
-    /// The number of the last line that was read.
+    /// Number of the last line read.
     line: usize,
-    /// A line that was read too far, with its number.
+    /// Look-ahead line, with its number.
     ahead: Option<(usize, Vec<u8>)>,
-    /// Whether the last line ended in CR, so that an LF behind it belongs to the same end.
+    /// Whether the last line ended in CR, so that a following LF belongs to it.
     after_cr: bool,
-    /// Longest line, in bytes.
+    /// Maximum length of a line, in bytes.
     line_bytes_max: usize,
 }
 
-/// The byte-order mark of UTF-8.
+/// UTF-8 byte-order mark.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 type Pair = (usize, String, Vec<u8>);
-/// A fault of a record, with its line.
+/// Error in a record, with its line.
 type Fault = (usize, String);
 
 impl<R: BufRead> Reader<R> {
-    /// Over an input.
+    /// Creates a reader over an input.
     pub fn new(input: R) -> Self {
         Reader { input, line: 0, ahead: None, after_cr: false, line_bytes_max: RECORD_BYTES_MAX }
     }
 
-    /// The next line without its end: LF, CR LF or CR.
+    /// The next physical line, without its end (LF, CR LF or CR).
     fn raw(&mut self) -> Result<Option<(usize, Vec<u8>)>, LdifError> {
         if let Some(line) = self.ahead.take() {
             return Ok(Some(line));
@@ -144,7 +144,7 @@ impl<R: BufRead> Reader<R> {
                 self.wrong("the file is in UTF-16; LDIF is in UTF-8: convert it, as by `iconv -f UTF-16 -t UTF-8`")
             );
         }
-        // One stands also where files were joined.
+        // A byte-order mark can also appear in the middle, where files were concatenated.
         if line.starts_with(BYTE_ORDER_MARK) {
             line.drain(..BYTE_ORDER_MARK.len());
         }
@@ -155,7 +155,7 @@ impl<R: BufRead> Reader<R> {
         LdifError::Line(self.line.max(1), what.into())
     }
 
-    /// The next line, with its continuations; comments are passed over.
+    /// The next logical line: continuations are joined, comments are skipped.
     fn logical(&mut self) -> Result<Option<(usize, Vec<u8>)>, LdifError> {
         loop {
             let Some((at, mut line)) = self.raw()? else { return Ok(None) };
@@ -179,8 +179,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// The lines of the next record, each a name and a value; `-` stands alone. All lines of a record are taken, also of one with a
-    /// fault: the first is kept.
+    /// The lines of the next record as name-value pairs; `-` is a pair of its own. Consumes all lines of a record, and
+    /// keeps its first error.
     fn pairs(&mut self) -> Result<(Vec<Pair>, Option<Fault>), LdifError> {
         let (mut pairs, mut bytes, mut fault) = (Vec::new(), 0, None);
         while let Some((at, line)) = self.logical()? {
@@ -198,7 +198,7 @@ impl<R: BufRead> Reader<R> {
             match pair(&line) {
                 Ok((name, value)) if !is_begun && name.eq_ignore_ascii_case("version") => {
                     if value.trim_ascii() != b"1" {
-                        fault = Some((at, "the version of LDIF should be 1".to_owned()));
+                        fault = Some((at, "the LDIF version must be 1".to_owned()));
                     }
                 }
                 Ok((name, value)) => pairs.push((at, name, value)),
@@ -230,43 +230,44 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// Reads a line of a record. A plain value ends before the spaces at its end: one that ends with a space is in Base64 (RFC 2849).
+/// Parses a line of a record. Trailing spaces of a plain value are dropped; a value that needs them is in Base64 (RFC
+/// 2849).
 fn pair(line: &[u8]) -> Result<(String, Vec<u8>), String> {
-    let line = std::str::from_utf8(line).map_err(|_| "is not UTF-8; write such a value in Base64, behind `::`")?;
+    let line = std::str::from_utf8(line).map_err(|_| "is not UTF-8; write such a value in Base64, after `::`")?;
     if line.trim_end_matches(' ') == "-" {
         return Ok(("-".to_owned(), Vec::new()));
     }
     if line.starts_with(' ') {
-        return Err("begins with a space, but continues no line".to_owned());
+        return Err("starts with a space, but there is no line to continue".to_owned());
     }
-    let (name, rest) = line.split_once(':').ok_or("should read `name: value`")?;
+    let (name, rest) = line.split_once(':').ok_or("must have the form `name: value`")?;
     let name = name.trim_end_matches(' ');
     if name.is_empty() {
-        return Err("should read `name: value`; the name is missing".to_owned());
+        return Err("must have the form `name: value`; the name is missing".to_owned());
     }
     let value = match rest.as_bytes().first() {
-        Some(b':') => STANDARD.decode(rest[1..].trim()).map_err(|_| "the value behind `::` is not Base64")?,
-        Some(b'<') => return Err("values in other files are not read; give the value itself".to_owned()),
+        Some(b':') => STANDARD.decode(rest[1..].trim()).map_err(|_| "the value after `::` is not Base64")?,
+        Some(b'<') => return Err("values in other files (`:<`) are not supported; give the value itself".to_owned()),
         _ => rest.trim_matches(' ').as_bytes().to_vec(),
     };
     Ok((name.to_owned(), value))
 }
 
 fn text(line: usize, value: Vec<u8>) -> Result<String, Fault> {
-    String::from_utf8(value).map_err(|_| (line, "the value should be text in UTF-8".to_owned()))
+    String::from_utf8(value).map_err(|_| (line, "the value must be UTF-8 text".to_owned()))
 }
 
 fn record(pairs: Vec<Pair>) -> Result<Record, Fault> {
     let mut pairs = pairs.into_iter().peekable();
     let Some((line, name, dn)) = pairs.next() else { return Err((0, "is empty".to_owned())) };
     if !name.eq_ignore_ascii_case("dn") {
-        return Err((line, "a record begins with `dn:`".to_owned()));
+        return Err((line, "a record must begin with `dn:`".to_owned()));
     }
     let dn = text(line, dn)?;
     if let Some((at, ..)) = pairs.next_if(|(_, name, _)| name.eq_ignore_ascii_case("control")) {
         return Err((
             at,
-            "an import carries out no controls; take the line out, or send the record by ldapmodify".to_owned(),
+            "an import does not support controls; remove the line, or send the record with ldapmodify".to_owned(),
         ));
     }
     let kind = match pairs.next_if(|(_, name, _)| name.eq_ignore_ascii_case("changetype")) {
@@ -281,14 +282,16 @@ fn record(pairs: Vec<Pair>) -> Result<Record, Fault> {
         },
         "modify" => Change::Modify(modifications(pairs.collect())?),
         "modrdn" | "moddn" => rename(line, pairs.collect())?,
-        other => return Err((line, format!("there is no changetype `{other}`; give add, delete, modify or modrdn"))),
+        other => {
+            return Err((line, format!("the changetype `{other}` is unknown; give add, delete, modify or modrdn")));
+        }
     };
     Ok(Record { line, dn, change })
 }
 
-/// The attributes of an entry. A value that stands there twice, byte for byte, is one value.
-fn attributes(line: usize, pairs: impl Iterator<Item = Pair>) -> Result<Vec<Given>, Fault> {
-    let mut attributes: Vec<Given> = Vec::new();
+/// The attributes of an entry. A value that occurs twice, byte for byte, counts once.
+fn attributes(line: usize, pairs: impl Iterator<Item = Pair>) -> Result<Vec<RawAttribute>, Fault> {
+    let mut attributes: Vec<RawAttribute> = Vec::new();
     let (mut places, mut known) = (HashMap::new(), HashSet::new());
     for (at, name, value) in pairs {
         if let "-" | "changetype" | "control" | "dn" = name.to_ascii_lowercase().as_str() {
@@ -304,7 +307,7 @@ fn attributes(line: usize, pairs: impl Iterator<Item = Pair>) -> Result<Vec<Give
         }
     }
     match attributes.is_empty() {
-        true => Err((line, "an entry has attributes, at least its `objectClass`".to_owned())),
+        true => Err((line, "an entry must have at least the attribute `objectClass`".to_owned())),
         false => Ok(attributes),
     }
 }
@@ -314,15 +317,17 @@ fn modifications(pairs: Vec<Pair>) -> Result<Vec<Modification>, Fault> {
     for part in pairs.split(|(_, name, _)| name == "-").filter(|part| !part.is_empty()) {
         let (line, word, attribute) = &part[0];
         let act = match word.to_ascii_lowercase().as_str() {
-            "add" => Act::Add,
-            "delete" => Act::Delete,
-            "replace" => Act::Replace,
-            "increment" => Act::Increment,
-            _ => return Err((*line, format!("`{word}` is no modification: add, delete, replace or increment"))),
+            "add" => ModifyType::Add,
+            "delete" => ModifyType::Delete,
+            "replace" => ModifyType::Replace,
+            "increment" => ModifyType::Increment,
+            _ => {
+                return Err((*line, format!("`{word}` is not a modification; give add, delete, replace or increment")));
+            }
         };
         let attribute = text(*line, attribute.clone())?;
         if let Some((at, name, _)) = part[1..].iter().find(|(_, name, _)| !name.eq_ignore_ascii_case(&attribute)) {
-            return Err((*at, format!("here should stand a value of `{attribute}`, or `-`; not of `{name}`")));
+            return Err((*at, format!("expected a value of `{attribute}` or `-`, found `{name}`")));
         }
         let values = part[1..].iter().map(|(.., value)| value.clone()).collect();
         made.push(Modification { act, attribute, values });
@@ -334,25 +339,25 @@ fn rename(line: usize, pairs: Vec<Pair>) -> Result<Change, Fault> {
     let known = ["newrdn", "deleteoldrdn", "newsuperior"];
     let is_known = |name: &str| known.iter().any(|known| name.eq_ignore_ascii_case(known));
     if let Some((at, name, _)) = pairs.iter().find(|(_, name, _)| !is_known(name)) {
-        return Err((*at, format!("`{name}` has no meaning in a renaming: newrdn, deleteoldrdn and newsuperior have")));
+        return Err((*at, format!("`{name}` has no meaning in a rename; give newrdn, deleteoldrdn and newsuperior")));
     }
     let find = |wanted: &str| {
         let found = pairs.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(wanted));
         found.map(|(at, _, value)| text(*at, value.clone())).transpose()
     };
-    let new = find("newrdn")?.ok_or_else(|| (line, "a renaming needs `newrdn:`".to_owned()))?;
+    let new = find("newrdn")?.ok_or_else(|| (line, "a rename needs `newrdn:`".to_owned()))?;
     let delete_old = match find("deleteoldrdn")?.as_deref().map(str::trim) {
         None | Some("1") => true,
         Some("0") => false,
-        Some(other) => return Err((line, format!("`deleteoldrdn` is `{other}`, but should be 0 or 1"))),
+        Some(other) => return Err((line, format!("`deleteoldrdn` is `{other}`, but must be 0 or 1"))),
     };
     Ok(Change::Rename(new, delete_old, find("newsuperior")?))
 }
 
-/// Writes an entry as a record, long lines folded.
+/// Writes an entry as a record, with long lines folded.
 ///
 /// # Errors
-/// The output does not take it.
+/// Writing to the output fails.
 pub fn write(out: &mut impl Write, entry: &Entry, attributes: &[Attribute]) -> std::io::Result<()> {
     line(out, "dn", entry.dn.as_bytes())?;
     for attribute in attributes {
@@ -372,7 +377,7 @@ fn line(out: &mut impl Write, name: &str, value: &[u8]) -> std::io::Result<()> {
         Ok(text) if is_safe => format!("{name}: {text}"),
         _ => format!("{name}:: {}", STANDARD.encode(value)),
     };
-    // All of it is ASCII, so it may be cut anywhere.
+    // The text is ASCII, so it can be cut at any byte.
     let mut rest = text.as_bytes();
     let mut width = WIDTH;
     loop {
@@ -408,13 +413,13 @@ mod tests {
         assert_eq!(records[1].dn, "cn=Bjørn,o=x");
         let Change::Modify(modifications) = &records[1].change else { panic!("{:?}", records[1]) };
         let acts: Vec<_> = modifications.iter().map(|made| (made.act, made.values.len())).collect();
-        assert_eq!(acts, [(Act::Add, 1), (Act::Delete, 0), (Act::Replace, 0)]);
+        assert_eq!(acts, [(ModifyType::Add, 1), (ModifyType::Delete, 0), (ModifyType::Replace, 0)]);
         assert_eq!(records[2].change, Change::Delete);
         assert_eq!(records[3].change, Change::Rename("cn=b".into(), false, Some("ou=y,o=x".into())));
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn an_error_names_its_line() {
         let check = |text: &str, line, what: &str| match &read(text)[0] {
             Err(LdifError::Record { line: at, what: said, .. }) => {
                 assert!(*at == line && said.contains(what), "{at}: {said}");
@@ -422,22 +427,22 @@ mod tests {
             other => panic!("{other:?}"),
         };
         check("version: 2\ndn: o=x\n", 1, "version");
-        check("cn: a\n", 1, "begins with `dn:`");
+        check("cn: a\n", 1, "begin with `dn:`");
         check("dn: o=x\nnothing\n", 2, "name: value");
         check("dn: o=x\nphoto:: ???\n", 2, "Base64");
-        check("dn: o=x\nphoto:< file:///etc/passwd\n", 2, "not read");
-        check("dn: o=x\nchangetype: rename\n", 1, "no changetype");
+        check("dn: o=x\nphoto:< file:///etc/passwd\n", 2, "not supported");
+        check("dn: o=x\nchangetype: rename\n", 1, "is unknown");
         check("dn: o=x\nchangetype: modify\nadd: mail\ncn: x\n", 4, "a value of `mail`");
-        check("dn: o=x\ncontrol: 1.2.3 true\nchangetype: delete\n", 2, "no controls");
+        check("dn: o=x\ncontrol: 1.2.3 true\nchangetype: delete\n", 2, "not support controls");
         check("dn: o=x\nchangetype: delete\ncn: x\n", 3, "deletes");
         check("dn: o=x\ncn: x\nchangetype: delete\n", 3, "no meaning");
         check("dn: o=x\nchangetype: modrdn\nnewrdn: cn=a\ndeleteoldrdn: yes\n", 1, "0 or 1");
         check("dn: o=x\n: x\n", 2, "name is missing");
-        check("\n cn: x\n", 2, "continues no line");
+        check("\n cn: x\n", 2, "no line to continue");
         check("dn: o=x\n", 1, "objectClass");
     }
 
-    /// The names of the records that are read, and the line, name and fault of those that are not.
+    /// DNs of valid records; line, DN and error of invalid ones.
     fn names(bytes: &[u8]) -> Vec<String> {
         let shown = |read: Result<Record, LdifError>| match read {
             Ok(record) => record.dn,
@@ -448,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn ldif_a_fault_ends_its_record_and_no_other() {
+    fn ldif_an_error_ends_only_its_own_record() {
         for fault in
             ["photo:< file:///x.jpg", "photo:: ???", "photo:: YQ", "nothing", "control: 1.2.3 true", "-", ": x"]
         {
@@ -464,15 +469,15 @@ mod tests {
     }
 
     #[test]
-    fn ldif_marks_line_ends_and_versions_stand_where_they_are_met() {
+    fn ldif_byte_order_marks_line_ends_and_versions_are_accepted() {
         let plain = "version: 1\n\ndn: cn=a\ncn: a\n  b\n# comment\n\ndn: cn=b\ncn: b\n";
         for end in ["\n", "\r\n", "\r"] {
             let text = plain.replace('\n', end);
             assert_eq!(names(text.as_bytes()), ["cn=a", "cn=b"], "{end:?}");
             assert_eq!(names(format!("\u{feff}{text}").as_bytes()), ["cn=a", "cn=b"], "{end:?}");
-            // Two files that were joined.
+            // Two concatenated files.
             assert_eq!(names(format!("\u{feff}{text}{end}\u{feff}{text}").as_bytes()).len(), 4, "{end:?}");
-            // A reader that sees a few bytes at a time.
+            // A reader with a one-byte buffer.
             let reader = Reader::new(std::io::BufReader::with_capacity(1, text.as_bytes()));
             let records: Vec<Record> = reader.map(|read| read.expect("fine")).collect();
             assert_eq!((records.len(), records[1].line), (2, 8), "{end:?}");
@@ -485,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn ldif_values_lose_the_spaces_around_them_and_their_repetitions() {
+    fn ldif_values_are_trimmed_and_deduplicated() {
         let read = read("dn: cn=a \nobjectClass: top \nobjectclass: person\nobjectClass: top\ncn:: YSA=\ncn:  b  \n");
         let Ok(Record { dn, change: Change::Add(attributes), .. }) = &read[0] else { panic!("{read:?}") };
         assert_eq!(dn, "cn=a");
@@ -494,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_takes_no_more_room_than_a_record() {
+    fn an_endless_line_is_rejected_at_the_length_limit() {
         let endless = std::io::BufReader::new(std::io::repeat(b'x'));
         let mut reader = Reader { line_bytes_max: 1_000, ..Reader::new(endless) };
         let Some(Err(LdifError::Line(1, said))) = reader.next() else { panic!("it is read on") };
@@ -502,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_records_can_be_read() {
         for value in ["plain", " space", "space ", ":colon", "<less", "ümlaut", "", "line\nend", &"long ".repeat(60)] {
             let mut out = Vec::new();
             line(&mut out, "cn", value.as_bytes()).expect("memory takes all");

@@ -1,39 +1,41 @@
-//! Whom to tell, as a directory: entries in a tree, under a schema that grows, found by filters.
+//! LDAP directory of recipients: a tree of entries under an extensible schema, searched by filters.
 //!
-//! A subscriber is an entry, and its entry is the row that the records keep of it: what is changed here is changed there,
-//! and the other way round, in one commit. Containers, groups and other things are entries too. Faces speak to
-//! [`Directory`]; it knows neither wire formats nor SQL.
+//! A subscriber is an entry, stored as its row in the records: a change of one is a change of the other, in the same
+//! commit. Containers, groups and other objects are entries too. Protocol servers call [`Directory`]; it knows neither
+//! wire formats nor SQL.
 
-pub mod dn; // how entries are called
-pub mod syntax; // what values are, and when two are equal
-pub mod schema; // what attributes and classes there are
-pub mod entry; // what is stored becomes an entry that can be seen
-mod person; // and the way back
-pub mod filter; // which entries are meant
-mod plan; // how they are found without looking at all
-pub mod access; // who may do what
-pub mod password; // what one proves oneself with
-pub mod policy; // what is asked of it
-mod bind; // a name and a password become an asker
-mod standing; // which loses its rights with its entry or its password
-mod url; // searches as text
-mod groups; // and whom it stands for
+pub mod dn; // distinguished names (RFC 4514)
+pub mod syntax; // attribute syntaxes and matching rules (RFC 4517)
+pub mod schema; // attribute types and object classes (RFC 4512)
+pub mod entry; // mapping of stored rows to entries
+mod attribute_mapping; // mapping of attributes to the fields of a subscriber
+pub mod filter; // search filters and their evaluation (RFC 4511)
+mod plan; // query plan: index lookup or scan
+pub mod access; // access control rules
+pub mod password; // password hashing and lockout
+pub mod policy; // password policy
+mod bind; // authentication: bind
+mod bound_identity; // bound identities, and when a bind ends
+mod url; // LDAP URLs and filter text (RFC 4516, RFC 4515)
+mod groups; // groups, roles and `memberOf`
 
-mod directory; // names are resolved, entries kept at hand
-mod kept; // what is at hand is true
-mod search; // entries, page by page
-mod change; // add, modify, delete, rename
-mod feed; // what became of them
-pub mod ldif; // entries as text
-mod transfer; // many of them, in and out
+mod directory; // the directory: name resolution and caches
+mod entry_cache; // entry cache
+mod search; // search, page by page
+mod change; // add, modify, delete and rename
+mod feed; // change feed of entries
+pub mod ldif; // LDIF (RFC 2849)
+mod transfer; // bulk import and export
 
-pub mod refusal; // why a request was not done
+pub mod ldap_error; // errors with LDAP result codes
 
-pub use bind::Proven;
-pub use change::{Act, Given, Images, Lifetimes, Modification, Revision, Terms, tells_of_password};
+pub use bind::BindResult;
+pub use bound_identity::BoundIdentity;
+pub use change::{
+    Lifetimes, Modification, ModifyType, Preconditions, RawAttribute, ReadEntries, Revision, is_password_state,
+};
 pub use directory::{Clock, Directory, Options};
-pub use feed::{Changes, Followed};
-pub use kept::{Rendering, Shown};
+pub use entry_cache::{CachedEntry, Rendering};
+pub use feed::{ChangedEntry, Changes};
 pub use search::{Scope, Search, is_quick};
-pub use standing::BoundIdentity;
 pub use transfer::Imported;

@@ -1,9 +1,9 @@
-//! What entries prove themselves with: hashes of passwords, never passwords.
+//! Password storage: salted hashes, never passwords.
 //!
-//! New passwords are hashed by Argon2id. Hashes that come from another directory (`{SSHA}` and its relatives, `{ARGON2}`) are
-//! stored as they are if their parameters are within bounds. Hashing takes tens of milliseconds, so it never runs on a thread that
-//! serves others. Two hashes are computed at a time; of those that cost more than ours, one. Further ones wait, and are refused
-//! with `busy` beyond a bound. Each check of a password takes at least as long as one of ours.
+//! New passwords are hashed by Argon2id. Hashes imported from another directory (`{SSHA}` and similar schemes,
+//! `{ARGON2}`) are stored unchanged if their parameters are within bounds. Hashing takes tens of milliseconds and runs
+//! on blocking threads: two at a time, and only one that costs more than our own. Further ones wait in a bounded queue;
+//! above the bound they fail with `busy`. Each check takes at least as long as one of our own hashes.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -23,78 +23,78 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::time::Timestamp;
 use tokio::sync::Semaphore;
 
-use crate::refusal::{Code, Refusal};
+use crate::ldap_error::{Code, LdapError};
 
-/// Longest password, in bytes.
+/// Maximum length of a password, in bytes.
 pub const PASSWORD_BYTES_MAX: usize = 1_024;
-/// Hashes that are worked out at the same time.
+/// Maximum concurrent hash computations.
 const HASHING_MAX: usize = 2;
-/// Hashes that may wait to be worked out.
+/// Maximum waiting hash computations.
 pub(crate) const WAITING_MAX: usize = 256;
 
-/// Stands for the moment since when an entry is locked that somebody locked.
+/// Value of `locked_at` that marks a lock by an administrator.
 const LOCKED_BY_OTHERS: i64 = 0;
 
-/// Memory that a hash may take, in KiB.
+/// Maximum memory of a hash, in KiB.
 const MEMORY_KIB_MAX: u32 = 128 << 10;
-/// Passes over the memory that a hash may take.
+/// Maximum passes of a hash.
 const PASSES_MAX: u32 = 16;
-/// Lanes that a hash may have.
+/// Maximum lanes of a hash.
 const LANES_MAX: u32 = 16;
-/// Work of a hash: its memory in KiB, times its passes.
+/// Maximum work of a hash: memory in KiB times passes.
 const WORK_MAX: u64 = 512 << 10;
-/// Bytes of a salt, decoded.
+/// Allowed salt length, in decoded bytes.
 const SALT_BYTES: std::ops::RangeInclusive<usize> = 8..=64;
-/// Bytes of what a hash gives.
+/// Allowed output length, in bytes.
 const OUTPUT_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
-/// Checks of costly hashes that may wait: fewer than may wait in all.
+/// Maximum waiting checks of costly hashes, lower than the total so that usual ones always find a place.
 const COSTLY_WAITING_MAX: usize = 32;
 
-/// Computes one costly hash at a time, so that others always find a place.
+/// Permits one costly hash at a time, so that others always find a place.
 static COSTLY: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(1)));
 static COSTLY_WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(COSTLY_WAITING_MAX)));
 static HASHING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(HASHING_MAX)));
 static WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(WAITING_MAX)));
 
-/// What is stored of a password.
+/// Stored state of a password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credential {
-    /// `$argon2id$…`, or `{SSHA}…` as it came from elsewhere.
+    /// `$argon2id$…`, or an imported hash such as `{SSHA}…`.
     pub hash: String,
-    /// When wrong passwords came since the last right one. This and the moments below are microseconds since 1970.
+    /// Times of wrong passwords since the last right one. This and the times below are in microseconds since 1970.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_at: Vec<i64>,
-    /// Since when no password is right, and until when.
+    /// Time since when the entry is locked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_at: Option<i64>,
-    /// See `locked_at`.
+    /// Time when the lock ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_until: Option<i64>,
-    /// When it became the password of its entry; `None`: before that was noted.
+    /// Time when the password was set; `None`: before this was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_at: Option<i64>,
-    /// Hashes of those before it, the newest first.
+    /// Hashes of former passwords, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<String>,
-    /// When it was taken after its time was over.
+    /// Times of grace logins after the password expired.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub graces: Vec<i64>,
-    /// Whether its holder has to change it, since another gave it.
+    /// Whether the password must be changed, since an administrator set it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reset: bool,
 }
 
-/// After how many wrong passwords an entry is locked, and for how long.
+/// Lockout policy: number of wrong passwords, and duration of the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lockout {
-    /// How many; 0: never.
+    /// Number of wrong passwords; 0: never.
     pub failures: u32,
-    /// How long; zero: until somebody unlocks it.
+    /// Duration; zero: until an administrator unlocks the entry.
     pub duration: Duration,
 }
 
 impl Credential {
-    /// What is known of a password of which only the hash is.
+    /// A credential of which only the hash is known.
     pub(crate) fn of(hash: String) -> Credential {
         Credential {
             hash,
@@ -108,22 +108,22 @@ impl Credential {
         }
     }
 
-    /// As whoever moves an entry gives it: taken as it is.
+    /// The hash in the form in which an export or import carries it.
     pub(crate) fn given(&self) -> String {
         if self.hash.starts_with('{') { self.hash.clone() } else { format!("{{ARGON2}}{}", self.hash) }
     }
 
-    /// Whether no password is right just now.
+    /// Whether every password is rejected now.
     pub(crate) fn is_locked(&self, now: Timestamp) -> bool {
         self.locked_until.is_some_and(|until| now.0 < until)
     }
 
-    /// The hash of the password and of those before it, the newest first.
+    /// Hashes of the current and the former passwords, newest first.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.hash).chain(&self.history)
     }
 
-    /// Locks it until somebody unlocks it.
+    /// Locks the entry until an administrator unlocks it.
     pub(crate) fn lock(&mut self) {
         (self.locked_at, self.locked_until) = (Some(LOCKED_BY_OTHERS), Some(i64::MAX));
     }
@@ -133,34 +133,34 @@ impl Credential {
         self.failed_at.clear();
     }
 
-    /// Whether it is locked by somebody, and not by wrong passwords.
+    /// Whether an administrator locked it, and not wrong passwords.
     pub(crate) fn is_locked_by_others(&self) -> bool {
         self.locked_at == Some(LOCKED_BY_OTHERS)
     }
 
-    /// As it is stored.
+    /// Serializes the credential.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("text is JSON")
     }
 
-    /// What was stored; `None` if it cannot be read.
+    /// Parses a stored credential; `None` if it is malformed.
     pub fn read(text: &str) -> Option<Credential> {
         serde_json::from_str(text).ok()
     }
 }
 
-/// The cost of a check of a hash.
+/// Cost class of checking a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
-    /// At most about as much as a hash of ours.
+    /// At most about the cost of our own hash.
     Usual,
     /// More, within the bounds.
     High,
 }
 
-/// Runs a job that takes long.
-async fn apart<T: Send + 'static>(cost: Cost, job: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-    let busy = || Refusal::new(Code::Busy, "too many passwords are being checked; try again");
+/// Runs a long computation on a blocking thread.
+async fn apart<T: Send + 'static>(cost: Cost, job: impl FnOnce() -> T + Send + 'static) -> Result<T, LdapError> {
+    let busy = || LdapError::new(Code::Busy, "too many passwords are being checked; try again");
     let _costly = match cost {
         Cost::Usual => None,
         Cost::High => {
@@ -172,10 +172,10 @@ async fn apart<T: Send + 'static>(cost: Cost, job: impl FnOnce() -> T + Send + '
     let _hashing = HASHING.clone().acquire_owned().await.map_err(|_| busy())?;
     tokio::task::spawn_blocking(job)
         .await
-        .map_err(|_| Refusal::new(Code::Other, "an internal error; the log tells more"))
+        .map_err(|_| LdapError::new(Code::Other, "internal error; see the log of the server"))
 }
 
-/// Whether what a client gave is a hash in a scheme, and no password.
+/// Whether a client sent a hash with a scheme instead of a password.
 pub(crate) fn is_hash(given: &[u8]) -> bool {
     scheme_of(given).is_some()
 }
@@ -184,17 +184,17 @@ fn scheme_of(given: &[u8]) -> Option<(&str, &str)> {
     std::str::from_utf8(given).ok()?.strip_prefix('{')?.split_once('}')
 }
 
-/// Makes of what a client gave what is stored: a hash is taken as it is.
+/// Hashes a password for storage; a hash is stored unchanged.
 ///
 /// # Errors
-/// It is empty or too long, or in a scheme that is not known.
-pub async fn protect(given: Vec<u8>) -> Result<Credential, Refusal> {
+/// The password is empty or too long, or the scheme is unknown.
+pub async fn protect(given: Vec<u8>) -> Result<Credential, LdapError> {
     if given.is_empty() || given.len() > PASSWORD_BYTES_MAX {
         let what = format!("a password has 1 to {PASSWORD_BYTES_MAX} bytes");
-        return Err(Refusal::new(Code::ConstraintViolation, what));
+        return Err(LdapError::new(Code::ConstraintViolation, what));
     }
     if let Some((scheme, rest)) = scheme_of(&given) {
-        let refused = |what: String| Refusal::new(Code::ConstraintViolation, what);
+        let refused = |what: String| LdapError::new(Code::ConstraintViolation, what);
         if scheme.eq_ignore_ascii_case("ARGON2") {
             let read =
                 Imported::read(rest).map_err(|why| refused(format!("the Argon2 hash of this password {why}")))?;
@@ -204,14 +204,16 @@ pub async fn protect(given: Vec<u8>) -> Result<Credential, Refusal> {
             true => Ok(Credential::of(String::from_utf8(given).expect("it was text"))),
             false => {
                 let schemes = "{SSHA}, {SHA}, {SSHA256}, {SHA256}, {SSHA512}, {SHA512} and {ARGON2}";
-                Err(refused(format!("the hash of this password is not readable; the schemes are {schemes}")))
+                Err(refused(format!(
+                    "the hash of this password has an unknown or malformed scheme; the schemes are {schemes}"
+                )))
             }
         };
     }
     apart(Cost::Usual, move || hash(&given)).await?
 }
 
-/// An Argon2 hash in the form of the PHC whose parameters are within the bounds.
+/// An Argon2 hash in PHC string format whose parameters are within the bounds.
 struct Imported<'a> {
     text: &'a str,
     hash: PasswordHash<'a>,
@@ -220,7 +222,7 @@ struct Imported<'a> {
 }
 
 impl<'a> Imported<'a> {
-    /// Reads a hash. Nothing is computed before its parameters are known to be within the bounds.
+    /// Parses a hash. Nothing is computed before its parameters are checked.
     fn read(text: &'a str) -> Result<Imported<'a>, String> {
         let unreadable = |_| "is not of the form `$argon2id$v=19$m=65536,t=3,p=4$salt$hash`".to_owned();
         let hash = PasswordHash::new(text).map_err(unreadable)?;
@@ -231,7 +233,7 @@ impl<'a> Imported<'a> {
         }
         let params = argon2::Params::try_from(&hash).map_err(|_| "has parameters that are not valid".to_owned())?;
         let bound = |name: &str, found: u32, most: u32| match found > most {
-            true => Err(format!("has {name}={found}; at most {most} is taken. Hash the password anew")),
+            true => Err(format!("has {name}={found}; at most {most} is allowed. Hash the password again")),
             false => Ok(()),
         };
         bound("m", params.m_cost(), MEMORY_KIB_MAX)?;
@@ -239,21 +241,21 @@ impl<'a> Imported<'a> {
         bound("p", params.p_cost(), LANES_MAX)?;
         let work = u64::from(params.m_cost()) * u64::from(params.t_cost());
         if work > WORK_MAX {
-            return Err(format!("takes m*t={work}; at most {WORK_MAX} is taken. Hash the password anew"));
+            return Err(format!("has m*t={work}; at most {WORK_MAX} is allowed. Hash the password again"));
         }
         let mut bytes = [0; 64];
         let salt = hash.salt.and_then(|salt| salt.decode_b64(&mut bytes).ok()).map_or(0, <[u8]>::len);
         if !SALT_BYTES.contains(&salt) {
-            return Err(format!("has a salt of {salt} bytes; it has 8 to 64"));
+            return Err(format!("has a salt of {salt} bytes; 8 to 64 are allowed"));
         }
         let output = hash.hash.map_or(0, |output| output.len());
         if !OUTPUT_BYTES.contains(&output) {
-            return Err(format!("gives {output} bytes; it gives 16 to 64"));
+            return Err(format!("has an output of {output} bytes; 16 to 64 are allowed"));
         }
         Ok(Imported { text, hash, work })
     }
 
-    /// Whether a check costs less than one of ours, so that one of ours is made beside it.
+    /// Whether a check costs less than one of our own, so that the dummy hash is computed too.
     fn is_cheap(&self) -> bool {
         self.work < own_work()
     }
@@ -263,42 +265,42 @@ impl<'a> Imported<'a> {
     }
 }
 
-/// The work of a hash of ours.
+/// Work of our own hash.
 fn own_work() -> u64 {
     u64::from(argon2::Params::DEFAULT_M_COST) * u64::from(argon2::Params::DEFAULT_T_COST)
 }
 
-fn hash(password: &[u8]) -> Result<Credential, Refusal> {
-    let failed = |_| Refusal::new(Code::Other, "the password could not be hashed");
+fn hash(password: &[u8]) -> Result<Credential, LdapError> {
+    let failed = |_| LdapError::new(Code::Other, "the password could not be hashed");
     let mut random = [0; 16];
     SystemRandom::new()
         .fill(&mut random)
-        .map_err(|_| Refusal::new(Code::Unavailable, "the system has no random numbers"))?;
+        .map_err(|_| LdapError::new(Code::Unavailable, "the system's random number generator failed"))?;
     let salt = SaltString::encode_b64(&random).map_err(failed)?;
     let hash = Argon2::default().hash_password(password, Salt::from(&salt)).map_err(failed)?;
     Ok(Credential::of(hash.to_string()))
 }
 
-/// Whether a password is the one that a credential was made of.
+/// Verifies a password against a credential.
 ///
-/// An entry without a password, one that does not exist and one with a hash of another scheme take at least as long as one with a
-/// hash of ours. A stored hash beyond the bounds fits no password; nothing of it is computed.
+/// A missing entry, an entry without a password and a hash of another scheme take at least as long as our own hash. A
+/// stored hash beyond the bounds matches no password; it is not computed.
 ///
 /// # Errors
-/// Too many are being checked.
-pub async fn verify(credential: Option<Credential>, password: Vec<u8>) -> Result<bool, Refusal> {
+/// Too many checks are waiting.
+pub async fn verify(credential: Option<Credential>, password: Vec<u8>) -> Result<bool, LdapError> {
     static DUMMY: LazyLock<String> = LazyLock::new(|| hash(b"dummy").map(|made| made.hash).unwrap_or_default());
     let hash = credential.map(|credential| credential.hash);
     let imported = hash.as_deref().filter(|hash| hash.starts_with('$')).map(Imported::read);
     if let Some(Err(why)) = &imported {
-        tracing::warn!("the password of an entry cannot be checked: its hash {why}; give the entry a new password");
+        tracing::warn!("a password cannot be verified: the stored hash {why}; set a new password");
     }
     let cost = imported.and_then(Result::ok).map_or(Cost::Usual, |imported| imported.cost());
     apart(cost, move || compare(hash.as_deref(), &password, &DUMMY).0).await
 }
 
-/// Whether a password is the one of a stored hash, and the Argon2 work that the answer took, in KiB times passes. Without a
-/// hash, or with one that costs less than one of ours, the dummy hash is computed, too.
+/// Compares a password with a stored hash, and returns the Argon2 work done, in KiB times passes. Without a hash, or
+/// with one cheaper than our own, the dummy hash is computed too.
 fn compare(hash: Option<&str>, password: &[u8], dummy: &str) -> (bool, u64) {
     let beside = || {
         let is_dummy = |hash: PasswordHash<'_>| Argon2::default().verify_password(password, &hash).is_ok();
@@ -316,11 +318,11 @@ fn compare(hash: Option<&str>, password: &[u8], dummy: &str) -> (bool, u64) {
     (is_right, work + imported.work)
 }
 
-/// A password that nobody can guess, of at least so many characters.
+/// Generates a random password of at least this many characters.
 ///
 /// # Errors
-/// The system has no random numbers.
-pub(crate) fn made_up_of(length_min: usize) -> Result<String, Refusal> {
+/// The system's random number generator failed.
+pub(crate) fn made_up_of(length_min: usize) -> Result<String, LdapError> {
     let mut made = made_up()?;
     while made.len() < length_min {
         made.push_str(&made_up()?);
@@ -328,19 +330,19 @@ pub(crate) fn made_up_of(length_min: usize) -> Result<String, Refusal> {
     Ok(made)
 }
 
-/// Something that nobody can guess.
+/// Generates a random, unguessable text.
 ///
 /// # Errors
-/// The system has no random numbers.
-pub fn made_up() -> Result<String, Refusal> {
+/// The system's random number generator failed.
+pub fn made_up() -> Result<String, LdapError> {
     let mut random = [0; 15];
     SystemRandom::new()
         .fill(&mut random)
-        .map_err(|_| Refusal::new(Code::Unavailable, "the system has no random numbers"))?;
+        .map_err(|_| LdapError::new(Code::Unavailable, "the system's random number generator failed"))?;
     Ok(base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random))
 }
 
-/// Schemes of RFC 3112's time, by which other directories keep passwords.
+/// Hash schemes of other directories, from before Argon2.
 #[derive(Clone, Copy)]
 enum Legacy {
     Sha1,
@@ -366,7 +368,7 @@ impl Legacy {
         }
     }
 
-    /// The digest, and the salt behind it.
+    /// The digest and the salt after it.
     fn parts(self, encoded: &str) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut digest = STANDARD.decode(encoded).ok()?;
         let length = self.algorithm().output_len();
@@ -377,7 +379,7 @@ impl Legacy {
     fn verify(self, encoded: &str, password: &[u8]) -> bool {
         let Some((wanted, salt)) = self.parts(encoded) else { return false };
         let found = digest::digest(self.algorithm(), &[password, &salt].concat());
-        // Both are digests, so the time of comparing tells nothing of the password.
+        // Both are digests, so the timing of the comparison reveals nothing about the password.
         found.as_ref() == wanted
     }
 }
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_known_by_its_hash() {
+    fn a_password_is_verified_by_its_hash() {
         run(async {
             let made = protect(b"open sesame".to_vec()).await.expect("hashed");
             assert!(made.hash.starts_with("$argon2id$"));
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_from_elsewhere_are_taken_as_they_are() {
+    fn imported_hashes_are_stored_unchanged() {
         run(async {
             let salted = [digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, b"pw0salt").as_ref(), b"salt"].concat();
             let given = format!("{{SSHA}}{}", STANDARD.encode(salted));
@@ -447,7 +449,7 @@ mod tests {
             check(&with("m=65536,t=1,p=255"), Some("p=255; at most 16")).await;
             check(&with("m=19456,t=0,p=1"), Some("not valid")).await;
             check(&with("m=99999999999,t=1,p=1"), Some("")).await;
-            check(&format!("$argon2id$v=19$m=19456,t=2,p=1${SALT}"), Some("gives 0 bytes")).await;
+            check(&format!("$argon2id$v=19$m=19456,t=2,p=1${SALT}"), Some("output of 0 bytes")).await;
             check("$argon2id$v=19$m=19456,t=2,p=1", Some("salt of 0 bytes")).await;
             check(&format!("$argon2id$v=19$m=19456,t=2,p=1$YWJjZA${OUTPUT}"), Some("salt of 4 bytes")).await;
             check(&format!("$argon2id$v=21$m=19456,t=2,p=1${SALT}${OUTPUT}"), Some("version")).await;
@@ -457,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a7_a_stored_hash_beyond_the_bounds_fits_no_password_and_is_not_computed() {
+    fn a7_a_stored_hash_beyond_the_bounds_matches_no_password_and_is_not_computed() {
         run(async {
             for params in ["m=4294967295,t=1,p=1", "m=19456,t=4294967295,p=1", "m=1048576,t=1,p=1"] {
                 let stored = Credential::of(format!("$argon2id$v=19${params}${SALT}${OUTPUT}"));
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a7_a_costly_hash_leaves_a_place_for_others() {
+    fn a7_a_costly_hash_does_not_block_usual_ones() {
         run(async {
             let costly =
                 Imported::read("$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHRzb21lc2FsdA$AAAAAAAAAAAAAAAAAAAAAAAA");
@@ -483,8 +485,8 @@ mod tests {
         });
     }
 
-    /// Counted, not measured: whoever is not there, has no password or has one by another scheme takes no less work than
-    /// whoever has one of ours.
+    /// Counts work instead of time: a missing entry, one without a password and one with another scheme cost at least
+    /// as much as our own hash.
     #[test]
     fn f10_a_wrong_password_takes_equal_work_for_known_and_unknown_entries() {
         let dummy = hash(b"dummy").expect("hashed").hash;
@@ -499,12 +501,12 @@ mod tests {
         assert_eq!(compare(Some("unreadable"), b"wrong", &dummy), (false, own_work()));
         let (is_right, work) = compare(Some(&*cheap), b"wrong", &dummy);
         assert!(!is_right && (own_work()..own_work() + 64).contains(&work), "{work}");
-        // The dummy is one of ours, or nothing above is true.
+        // The dummy must be one of our own hashes for the checks above to hold.
         assert_eq!(Imported::read(&dummy).expect("readable").work, own_work());
     }
 
     #[test]
-    fn a11_each_scheme_takes_the_work_of_ours() {
+    fn a11_each_scheme_takes_the_same_work() {
         use std::time::{Duration, Instant};
         run(async {
             let digest = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, b"pw");
@@ -519,7 +521,7 @@ mod tests {
                     *least = (*least).min(started.elapsed());
                 }
             }
-            // The least of some is free of what else the machine does; without equal work it differs by a hundred times.
+            // The minimum is nearly free of other load; without equal work it would differ by a factor of a hundred.
             let (fastest, slowest) = (least.iter().min().expect("some"), least.iter().max().expect("some"));
             assert!(*fastest * 3 > *slowest, "{least:?}");
         });

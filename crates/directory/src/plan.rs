@@ -1,8 +1,8 @@
-//! How entries are found: the keys of an entry, and which of them a filter asks for.
+//! Query planner: the index keys of an entry, and the index lookups for a filter.
 //!
-//! The index of an attribute holds the normal forms of its values in the order of their bytes, so it answers equality,
-//! order, beginnings and presence. A second one, with `~` behind its name, holds every three bytes that follow each other,
-//! and answers parts. What an index finds is always held against the filter, so keys may be cut.
+//! An attribute's index holds normalized values in byte order and serves equality, order, prefixes and presence. A
+//! second index, named with a trailing `~`, holds trigrams and serves substrings. Candidates are always checked against
+//! the filter, so keys may be truncated.
 
 use std::{
     cell::Cell,
@@ -12,35 +12,36 @@ use std::{
 };
 
 use tocsin_model::{ldap::prepare::Form, value::Value};
-use tocsin_store::entries::{self, Branches, EntryKey, EntryNumber, Node};
+use tocsin_store::entries::{self, EntryKey, EntryNode, EntryNumber, EntryReader};
 
 use crate::{
     entry::{Attribute, Entry},
-    filter::{Ask, Test},
-    refusal::Refusal,
+    filter::{AttributeAssertion, Test},
+    ldap_error::LdapError,
     schema::{AttributeType, Schema},
     syntax::Rule,
 };
 
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const KEY_BYTES_MAX: usize = 128;
-/// With more candidates than this, another index is asked, or every entry is looked at.
+/// Maximum candidates of an index; with more, another index or a full scan is used.
 pub(crate) const CANDIDATES_MAX: usize = 200_000;
-/// Bytes of a part.
+/// Bytes of a trigram.
 const GRAM: usize = 3;
-/// Most parts of a value that are kept.
+/// Maximum indexed trigrams of a value.
 const GRAMS_MAX: usize = 256;
-/// Where entries stand in an index of parts that have a value with more; no part is it.
+/// Key of entries that have a value with more trigrams than are indexed; it equals no trigram.
 const LONG: &[u8] = b"";
-/// Most keys that are read for one search.
+/// Maximum keys read for one search.
 const READ_MAX: usize = 1_000_000;
-/// Stands among the indexes, and changes when their keys are made in another way: those of before are of no use then.
+/// Version marker in the list of indexes. It changes when the encoding of keys changes, which invalidates existing
+/// indexes.
 const MADE: &str = "~2";
-/// Stands there instead where an index has keys that are made otherwise than in the version before: of lists, bit strings and times.
-/// Others need not be built anew at the upgrade.
+/// Version marker of indexes on lists, bit strings and times, whose encoding changed later. Other indexes need no
+/// rebuild at the upgrade.
 const MADE_ANEW: &str = "~3";
 
-/// The names of the indexes that a schema asks for.
+/// Names of the indexes that a schema requires.
 pub(crate) fn indexes(schema: &Schema) -> BTreeSet<String> {
     let comparable = schema.attributes().filter(|kind| kind.equality.is_some());
     let names = comparable.flat_map(|kind| {
@@ -60,7 +61,7 @@ fn grams_name(key: &str) -> String {
     format!("{key}~")
 }
 
-/// The keys under which an entry with these attributes is found. A value is one of its type, and of the types above.
+/// Index keys of an entry with these attributes. A value is indexed under its type and all supertypes.
 pub(crate) fn keys<'a>(attributes: impl IntoIterator<Item = &'a Attribute>, schema: &Schema) -> Vec<EntryKey> {
     let mut keys = Vec::new();
     for attribute in attributes {
@@ -74,8 +75,8 @@ pub(crate) fn keys<'a>(attributes: impl IntoIterator<Item = &'a Attribute>, sche
     keys
 }
 
-/// The keys that an entry loses and those that it gets, where attributes of no other than these types changed.
-pub(crate) fn turned(
+/// Index keys that an entry loses and gains, if only attributes of these types changed.
+pub(crate) fn index_diff(
     before: &[Attribute],
     after: &[Attribute],
     touched: &[Arc<AttributeType>],
@@ -87,17 +88,17 @@ pub(crate) fn turned(
     if indexes.is_empty() {
         return Default::default();
     }
-    // A value that one attribute loses may be found by another that is of the same kind.
+    // A value lost by one attribute may remain under a supertype through another attribute.
     let is_meant =
         |found: &&Attribute| found.kind.kinds.iter().chain([&found.kind.key]).any(|key| indexes.contains(&key));
     let keys = |attributes: &[Attribute]| keys(attributes.iter().filter(is_meant), schema);
-    entries::turned(&keys(before), &keys(after))
+    entries::index_diff(&keys(before), &keys(after))
 }
 
-/// Whether two states of a subscriber's entry differ in nothing that is indexed. Only the attributes that it was given are
-/// looked at closer; where anything else differs, the keys tell.
-pub(crate) fn have_same_keys(old: &Node, now: &Node, schema: &Schema) -> bool {
-    let (Node::Subscriber(old, was_placed), Node::Subscriber(now, placed)) = (old, now) else { return false };
+/// Whether two states of a subscriber entry have the same index keys. Compares the stored attributes first; if anything
+/// else differs, the keys are computed.
+pub(crate) fn have_same_keys(old: &EntryNode, now: &EntryNode, schema: &Schema) -> bool {
+    let (EntryNode::Subscriber(old, was_placed), EntryNode::Subscriber(now, placed)) = (old, now) else { return false };
     let (was, is) = (&old.profile, &now.profile);
     let same_else = was_placed == placed
         && old.devices == now.devices
@@ -110,7 +111,7 @@ pub(crate) fn have_same_keys(old: &Node, now: &Node, schema: &Schema) -> bool {
         && is.attributes.iter().all(|found| stays(found, &was.attributes))
 }
 
-/// Whether a type, or one that it is a kind of, is indexed.
+/// Whether a type or one of its supertypes is indexed.
 fn is_indexed(kind: &AttributeType, schema: &Schema) -> bool {
     let above = kind.kinds.iter().filter_map(|key| schema.attribute(key).ok());
     above.map(|kind| kind.indexed).chain([kind.indexed]).any(|indexed| indexed != (false, false))
@@ -118,7 +119,7 @@ fn is_indexed(kind: &AttributeType, schema: &Schema) -> bool {
 
 fn add_keys(kind: &AttributeType, value: &[u8], schema: &Schema, keys: &mut Vec<EntryKey>) {
     let Some(rule) = kind.equality else { return };
-    // What is no value of its type equals nothing, but it is there.
+    // A malformed value equals nothing, but it counts for presence.
     let normal = rule.normal(value, schema).unwrap_or_default();
     if kind.indexed.1 {
         let index: Arc<str> = grams_name(&kind.key).into();
@@ -133,7 +134,7 @@ fn add_keys(kind: &AttributeType, value: &[u8], schema: &Schema, keys: &mut Vec<
     }
 }
 
-/// Whether a normal form is a key as it is, so that a key stands for one value only.
+/// Whether a normal form fits into a key untruncated, so that the key identifies one value.
 pub(crate) fn is_whole(normal: &[u8]) -> bool {
     normal.len() <= KEY_BYTES_MAX
 }
@@ -142,10 +143,12 @@ pub(crate) fn cut(key: &[u8]) -> &[u8] {
     &key[..key.len().min(KEY_BYTES_MAX)]
 }
 
-/// The one key that a filter asks for, if it is a plain equality.
+/// The single key of a filter that is a plain equality.
 pub(crate) fn only_key(test: &Test, ready: &BTreeSet<String>) -> Option<EntryKey> {
     match test {
-        Test::Of(kind, Ask::Equal(rule, wanted)) if is_found_by(kind, ready) && kind.equality == Some(*rule) => {
+        Test::Of(kind, AttributeAssertion::Equal(rule, wanted))
+            if is_found_by(kind, ready) && kind.equality == Some(*rule) =>
+        {
             Some(EntryKey { index: kind.key.clone(), key: cut(wanted).into() })
         }
         _ => None,
@@ -156,41 +159,45 @@ fn is_found_by(kind: &AttributeType, ready: &BTreeSet<String>) -> bool {
     kind.indexed.0 && kind.equality.is_some() && ready.contains(&*kind.key)
 }
 
-/// The entries with a value of this normal form.
-pub(crate) fn equal(branches: &dyn Branches, index: &str, normal: &[u8]) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+/// Entries with this normalized value.
+pub(crate) fn equal(
+    branches: &dyn EntryReader,
+    index: &str,
+    normal: &[u8],
+) -> Result<Option<Vec<EntryNumber>>, LdapError> {
     let key = Bound::Included(cut(normal));
     Ok(branches.found(index, key, key, CANDIDATES_MAX)?)
 }
 
-/// A superset of the entries that meet a filter, by number; `None`: no index tells, or it would take too long to ask.
+/// A superset of the matching entries, by number; `None`: no index applies, or reading it costs too much.
 pub(crate) fn candidates(
-    branches: &dyn Branches,
+    branches: &dyn EntryReader,
     test: &Test,
     ready: &BTreeSet<String>,
-) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+) -> Result<Option<Vec<EntryNumber>>, LdapError> {
     Plan { branches, ready, left: Cell::new(READ_MAX) }.candidates(test)
 }
 
-/// The same, if few keys tell: at most `few` are read.
+/// Like `candidates`, but reads at most `few` keys.
 pub(crate) fn few_candidates(
-    branches: &dyn Branches,
+    branches: &dyn EntryReader,
     test: &Test,
     ready: &BTreeSet<String>,
     few: usize,
-) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+) -> Result<Option<Vec<EntryNumber>>, LdapError> {
     Plan { branches, ready, left: Cell::new(few) }.candidates(test)
 }
 
-/// Looks up what one search needs, within its bound.
+/// Index lookups of one search, within its budget.
 struct Plan<'a> {
-    branches: &'a dyn Branches,
+    branches: &'a dyn EntryReader,
     ready: &'a BTreeSet<String>,
-    /// How many keys may still be read.
+    /// Number of keys that may still be read.
     left: Cell<usize>,
 }
 
 impl Plan<'_> {
-    fn candidates(&self, test: &Test) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+    fn candidates(&self, test: &Test) -> Result<Option<Vec<EntryNumber>>, LdapError> {
         match test {
             Test::Undefined => Ok(Some(Vec::new())),
             Test::And(parts) => {
@@ -213,7 +220,7 @@ impl Plan<'_> {
                 }
                 Ok(Some(all.into_iter().collect()))
             }
-            Test::Of(kind, Ask::Equal(_, wanted)) if &*kind.key == "entryuuid" => {
+            Test::Of(kind, AttributeAssertion::Equal(_, wanted)) if &*kind.key == "entryuuid" => {
                 let number = std::str::from_utf8(wanted).ok().and_then(Entry::number_of);
                 Ok(Some(number.into_iter().collect()))
             }
@@ -224,20 +231,24 @@ impl Plan<'_> {
         }
     }
 
-    fn found(&self, index: &str, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+    fn found(&self, index: &str, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Option<Vec<EntryNumber>>, LdapError> {
         let most = self.left.get().min(CANDIDATES_MAX);
         if most == 0 {
             return Ok(None);
         }
         let found = self.branches.found(index, from, to, most)?;
-        // One look-up costs as much as some keys.
+        // A lookup has a fixed cost of some keys.
         let read = found.as_ref().map_or(most, Vec::len) + 10;
         self.left.set(self.left.get().saturating_sub(read));
         Ok(found)
     }
 
-    fn of_attribute(&self, kind: &AttributeType, ask: &Ask) -> Result<Option<Vec<EntryNumber>>, Refusal> {
-        if let Ask::Substrings(form, parts) = ask
+    fn of_attribute(
+        &self,
+        kind: &AttributeType,
+        ask: &AttributeAssertion,
+    ) -> Result<Option<Vec<EntryNumber>>, LdapError> {
+        if let AttributeAssertion::Substrings(form, parts) = ask
             && kind.indexed.1
             && kind.equality.is_some_and(|rule| rule.form() == Some(*form))
             && self.ready.contains(&grams_name(&kind.key))
@@ -253,17 +264,19 @@ impl Plan<'_> {
         }
         let range = |from: Bound<&[u8]>, to: Bound<&[u8]>| self.found(&kind.key, from, to);
         match ask {
-            Ask::Present => range(Bound::Unbounded, Bound::Unbounded),
-            Ask::Equal(rule, wanted) if kind.equality == Some(*rule) => {
+            AttributeAssertion::Present => range(Bound::Unbounded, Bound::Unbounded),
+            AttributeAssertion::Equal(rule, wanted) if kind.equality == Some(*rule) => {
                 range(Bound::Included(cut(wanted)), Bound::Included(cut(wanted)))
             }
-            Ask::AtLeast(rule, wanted) if kind.equality == Some(*rule) => {
+            AttributeAssertion::AtLeast(rule, wanted) if kind.equality == Some(*rule) => {
                 range(Bound::Included(cut(wanted)), Bound::Unbounded)
             }
-            Ask::AtMost(rule, wanted) if kind.equality == Some(*rule) => {
+            AttributeAssertion::AtMost(rule, wanted) if kind.equality == Some(*rule) => {
                 range(Bound::Unbounded, Bound::Included(wanted))
             }
-            Ask::Substrings(form, parts) if kind.equality.is_some_and(|rule| rule.form() == Some(*form)) => {
+            AttributeAssertion::Substrings(form, parts)
+                if kind.equality.is_some_and(|rule| rule.form() == Some(*form)) =>
+            {
                 let Some(first) = &parts.first else { return Ok(None) };
                 let from = key_form(first, *form);
                 let from = cut(from.trim_end().as_bytes());
@@ -276,8 +289,8 @@ impl Plan<'_> {
         }
     }
 
-    /// The entries that have all of a few three bytes of a piece, and those with values of which not all are kept.
-    fn by_grams(&self, index: &str, piece: &[u8]) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+    /// Entries that contain some trigrams of a piece, and entries with values indexed only in part.
+    fn by_grams(&self, index: &str, piece: &[u8]) -> Result<Option<Vec<EntryNumber>>, LdapError> {
         let with = |gram: &[u8]| self.found(index, Bound::Included(gram), Bound::Included(gram));
         let mut found: Option<Vec<EntryNumber>> = None;
         for start in BTreeSet::from([0, (piece.len() - GRAM) / 2, piece.len() - GRAM]) {
@@ -292,19 +305,19 @@ impl Plan<'_> {
     }
 }
 
-/// Which part of a conjunction is asked first.
+/// Estimated cost, to order the parts of a conjunction.
 fn cost(test: &Test) -> u8 {
     match test {
         Test::Undefined => 0,
-        Test::Of(kind, Ask::Equal(..)) if &*kind.key == "objectclass" => 5,
-        Test::Of(_, Ask::Equal(..)) | Test::MemberOf(..) | Test::OfPassword(..) => 1,
-        Test::Of(_, Ask::Substrings(..)) | Test::Or(_) | Test::And(_) => 2,
-        Test::Of(_, Ask::AtLeast(..) | Ask::AtMost(..)) => 3,
+        Test::Of(kind, AttributeAssertion::Equal(..)) if &*kind.key == "objectclass" => 5,
+        Test::Of(_, AttributeAssertion::Equal(..)) | Test::MemberOf(..) | Test::OfPassword(..) => 1,
+        Test::Of(_, AttributeAssertion::Substrings(..)) | Test::Or(_) | Test::And(_) => 2,
+        Test::Of(_, AttributeAssertion::AtLeast(..) | AttributeAssertion::AtMost(..)) => 3,
         _ => 4,
     }
 }
 
-/// A prepared part as it stands in a key.
+/// A prepared substring in the form of index keys.
 fn key_form(piece: &str, form: Form) -> String {
     match form {
         Form::CaseIgnore | Form::CaseIgnoreList | Form::CaseExact => {
@@ -314,7 +327,7 @@ fn key_form(piece: &str, form: Form) -> String {
     }
 }
 
-/// The first key after all that begin so.
+/// The first key after all keys with a prefix.
 fn after(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -331,7 +344,7 @@ mod tests {
     use tocsin_model::{subscriber::Profile, time::Timestamp};
     use tocsin_store::{
         memory::records::MemoryRecords,
-        records::{Expect, NewSubscriber, Records},
+        records::{NewSubscriber, Precondition, Records},
     };
 
     use super::*;
@@ -341,7 +354,7 @@ mod tests {
     };
 
     #[test]
-    fn c10_indexes_are_built_anew_where_their_keys_changed() {
+    fn c10_indexes_are_rebuilt_when_their_key_encoding_changed() {
         let mut schema = Schema::standard();
         assert!(indexes(&schema).contains(MADE), "{:?}", indexes(&schema));
         let list =
@@ -351,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_would_read_too_many_keys_looks_at_every_entry() {
+    async fn a_search_that_reads_too_many_keys_scans_all_entries() {
         let records = Arc::new(MemoryRecords::new().expect("random numbers"));
         let clock = Arc::new(|| Timestamp(1));
         let directory = Directory::open(records.clone(), Options::default(), clock).await.expect("it opens");
@@ -359,7 +372,7 @@ mod tests {
         for count in 0..40 {
             let id = format!("person-{count}").parse().expect("an id");
             let new = NewSubscriber { id, profile: Profile::default(), devices: None, preferences: None };
-            records.put_subscriber(new, Expect::Any, Timestamp(1)).await.expect("stored");
+            records.put_subscriber(new, Precondition::Any, Timestamp(1)).await.expect("stored");
         }
         let (schema, ready) = (directory.schema(), directory.inner.ready.load_full());
         let by_uid = |uid: &str| Filter::Equal("uid".to_owned(), uid.as_bytes().to_vec());
@@ -371,7 +384,7 @@ mod tests {
                 .look(move |branches| Plan { branches, ready: &ready, left: Cell::new(left) }.candidates(&test));
             found.await.expect("looked").map(|numbers| numbers.len())
         };
-        // Each look-up costs ten keys beside the one that it finds.
+        // Each lookup has a fixed cost of ten keys, plus one for the key found.
         assert_eq!(found(READ_MAX).await, Some(40));
         assert_eq!(found(40 * 11).await, Some(40));
         assert_eq!(found(30 * 11).await, None);

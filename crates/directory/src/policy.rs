@@ -1,29 +1,29 @@
-//! What is asked of passwords: how long they are, when they change, when too many wrong ones lock an entry.
+//! Password policy: length, age, history and lockout (draft-behera-ldap-password-policy-10).
 //!
-//! A rule reads `to <what> <word>=<value> …` in the words of draft-behera-ldap-password-policy-10; the first rule whose
-//! place an entry stands at decides, and where none does only the lockout of the server holds. What is remembered of a
-//! password stands beside its hash, so that reading entries costs nothing more.
+//! A rule has the form `to <what> <word>=<value> …`, with the attribute names of the draft. The first rule that matches
+//! the entry applies; without one, only the server's lockout applies. The password state is stored with the hash, so
+//! reading entries costs nothing more.
 
 use std::{sync::Arc, time::Duration};
 
 use tocsin_model::{definition::parse_duration, time::Timestamp};
 
 use crate::{
-    access::{Where, words},
+    access::{RuleTarget, words},
+    ldap_error::{Code, LdapError},
     password::{Credential, Lockout},
-    refusal::{Code, Refusal},
     schema::Schema,
 };
 
-/// Most former passwords that are remembered: each is compared with a new one, which takes its time.
+/// Maximum former passwords in the history; each costs a hash comparison.
 pub const HISTORY_MAX: usize = 24;
-/// Most characters that a rule may ask for.
+/// Maximum value of `pwdMinLength`.
 pub const LENGTH_MIN_MAX: usize = 128;
-/// Most wrong passwords, and most logins after the end, that a rule may allow.
+/// Maximum wrong passwords and grace logins that a rule may allow.
 pub const TRIES_MAX: u32 = 1_000;
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
-/// What is wrong with a password or its entry, as clients that ask for the policy are told.
+/// Password policy error, sent to clients that request the policy control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names are those of the draft")]
 #[repr(u8)]
@@ -39,49 +39,49 @@ pub enum Fault {
     PasswordInHistory = 8,
 }
 
-/// What soon is to be done about a password.
+/// Password policy warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Warning {
-    /// It is no longer right after so many seconds.
+    /// The password expires in this many seconds.
     ExpiresIn(u32),
-    /// Its time is over; it is right so many times more.
+    /// The password has expired; this many grace logins remain.
     GracesLeft(u32),
 }
 
-/// What a client is told of its password beside the result.
+/// Password policy information for the client, in addition to the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Notice {
-    /// What is to be done soon.
+    /// Warning.
     pub warning: Option<Warning>,
-    /// What is wrong.
+    /// Error.
     pub fault: Option<Fault>,
 }
 
-/// What holds for the passwords of some entries.
+/// The policy of some entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Policy {
-    within: Where,
+    within: RuleTarget,
     length_min: usize,
-    /// Former passwords that a new one must differ from, beside the present.
+    /// Former passwords that a new one must differ from, in addition to the current one.
     history: usize,
-    /// How old a password is before its holder may change it.
+    /// Minimum age before the holder may change the password.
     age_min: Duration,
-    /// How old it becomes; zero: as old as it likes.
+    /// Maximum age; zero: unlimited.
     age_max: Duration,
     warning: Duration,
     graces: usize,
-    /// Whether a password that somebody else gave is good for changing it only.
+    /// Whether a password set by an administrator must be changed first.
     must_change: bool,
-    /// Whether whoever changes it says the old one with the new one.
+    /// Whether a change must include the old password.
     safe_modify: bool,
     lockout: Lockout,
-    /// After how long a wrong password is forgotten; zero: with the next right one.
+    /// Time after which a wrong password is no longer counted; zero: only a right one resets the count.
     failures_within: Duration,
-    /// Whether clients that ask are told that an entry is locked, and so that it is there.
+    /// Whether clients that request the policy control learn that an entry is locked, and so that it exists.
     tells_locked: bool,
 }
 
-/// The policies, in order.
+/// Policies, in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Policies {
     rules: Vec<Arc<Policy>>,
@@ -89,13 +89,16 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// Reads rules. What they do not say of lockout is as `lockout` says.
+    /// Parses rules. Lockout settings that a rule omits come from `lockout`.
     ///
     /// # Errors
-    /// Which rule cannot be read, and why.
+    /// A rule is malformed; the text names it and the reason.
     pub(crate) fn read(rules: &[String], lockout: Lockout, schema: &Schema) -> Result<Policies, String> {
         if lockout.failures > TRIES_MAX {
-            return Err(format!("lockout after {} wrong passwords is too late; at most {TRIES_MAX}", lockout.failures));
+            return Err(format!(
+                "lockout after {} wrong passwords is above the maximum of {TRIES_MAX}",
+                lockout.failures
+            ));
         }
         let else_ = Policy::only(lockout);
         let read = |text: &String| {
@@ -105,7 +108,7 @@ impl Policies {
         Ok(Policies { rules: rules.iter().map(read).collect::<Result<_, _>>()?, else_: Arc::new(else_) })
     }
 
-    /// What holds for the entry of a name in normal form.
+    /// The policy of a normalized DN.
     pub(crate) fn of(&self, key: &str) -> &Arc<Policy> {
         self.rules.iter().find(|policy| policy.within.has(key)).unwrap_or(&self.else_)
     }
@@ -114,7 +117,7 @@ impl Policies {
 impl Policy {
     fn only(lockout: Lockout) -> Policy {
         Policy {
-            within: Where::Anywhere,
+            within: RuleTarget::Anywhere,
             length_min: 0,
             history: 0,
             age_min: Duration::ZERO,
@@ -129,7 +132,7 @@ impl Policy {
         }
     }
 
-    /// Most former hashes that a new password is compared with, the present one included.
+    /// Maximum hashes that a new password is compared with, the current one included.
     pub(crate) fn compared(&self) -> usize {
         if self.history == 0 { 0 } else { self.history + 1 }
     }
@@ -138,43 +141,45 @@ impl Policy {
         self.length_min
     }
 
-    /// Refuses a new password that is too short. `is_hash`: only an operator may give what cannot be looked at.
-    pub(crate) fn check(&self, password: &[u8], is_hash: bool, manages: bool) -> Result<(), Refusal> {
+    /// Rejects a new password that is too short. `is_hash`: only an operator may set a hash, since its password cannot
+    /// be checked.
+    pub(crate) fn check(&self, password: &[u8], is_hash: bool, manages: bool) -> Result<(), LdapError> {
         if is_hash {
             let is_blind = !manages && (self.length_min > 0 || self.history > 0);
-            let what = "give the password itself: a hash cannot be held against the policy";
+            let what = "send the password itself: the policy cannot be checked on a hash";
             return if is_blind { Err(refused(Fault::InsufficientPasswordQuality, what)) } else { Ok(()) };
         }
         let length = std::str::from_utf8(password).map_or(password.len(), |text| text.chars().count());
         if length < self.length_min {
-            let what = format!("a password has at least {} characters here", self.length_min);
+            let what = format!("a password must have at least {} characters here", self.length_min);
             return Err(refused(Fault::PasswordTooShort, what));
         }
         Ok(())
     }
 
-    /// Refuses that its holder changes a password too early, or without saying the old one.
-    pub(crate) fn check_change(&self, known: &Credential, says_old: bool, now: Timestamp) -> Result<(), Refusal> {
+    /// Rejects a change by the holder that is too early or lacks the old password.
+    pub(crate) fn check_change(&self, known: &Credential, says_old: bool, now: Timestamp) -> Result<(), LdapError> {
         if self.safe_modify && !says_old {
-            return Err(refused(Fault::MustSupplyOldPassword, "say the old password with the new one"));
+            return Err(refused(Fault::MustSupplyOldPassword, "send the old password together with the new one"));
         }
         let since = known.changed_at.map(|at| Timestamp(at) + self.age_min);
         if !known.reset && since.is_some_and(|since| now < since) {
-            let what = format!("the password was changed of late; it may change again at {}", since.unwrap_or(now));
+            let what =
+                format!("the password was changed recently; it can be changed again at {}", since.unwrap_or(now));
             return Err(refused(Fault::PasswordTooYoung, what));
         }
         Ok(())
     }
 
-    /// Refuses that its holder takes a password away: what the policy knows of it would go too.
-    pub(crate) fn check_removal(&self) -> Result<(), Refusal> {
+    /// Rejects removal of a password by its holder: the policy state would be lost too.
+    pub(crate) fn check_removal(&self) -> Result<(), LdapError> {
         match self.history > 0 || !self.age_min.is_zero() {
-            true => Err(refused(Fault::PasswordModNotAllowed, "a password may be changed here, but not taken away")),
+            true => Err(refused(Fault::PasswordModNotAllowed, "a password can be changed here, but not removed")),
             false => Ok(()),
         }
     }
 
-    /// What becomes of a credential when another password comes in its place. `given`: somebody else made it up.
+    /// The credential after a password change. `given`: an administrator set the password.
     pub(crate) fn renewed(
         &self,
         known: Option<&Credential>,
@@ -191,16 +196,16 @@ impl Policy {
         }
     }
 
-    /// What a password comes to: what is to be remembered, if anything, and the answer.
+    /// Evaluates a password check: the credential to store if it changed, and the result.
     pub(crate) fn judge(
         &self,
         known: &Credential,
         is_right: bool,
         now: Timestamp,
-    ) -> (Option<Credential>, Result<Notice, Refusal>) {
+    ) -> (Option<Credential>, Result<Notice, LdapError>) {
         if known.is_locked(now) {
-            let told = self.tells_locked.then_some(Fault::AccountLocked);
-            return (None, Err(Refusal { fault: told, ..wrong() }));
+            let fault = self.tells_locked.then_some(Fault::AccountLocked);
+            return (None, Err(LdapError { fault, ..wrong() }));
         }
         let mut next = known.clone();
         let answer = match is_right {
@@ -216,11 +221,11 @@ impl Policy {
         ((next != *known).then_some(next), answer)
     }
 
-    fn admit(&self, next: &mut Credential, now: Timestamp) -> Result<Notice, Refusal> {
+    fn admit(&self, next: &mut Credential, now: Timestamp) -> Result<Notice, LdapError> {
         if next.reset {
             return Ok(Notice { fault: Some(Fault::ChangeAfterReset), warning: None });
         }
-        // What was stored before there was a policy has no age.
+        // A password stored before there was a policy has no age.
         let Some(changed_at) = next.changed_at.filter(|_| !self.age_max.is_zero()) else {
             return Ok(Notice::default());
         };
@@ -236,7 +241,7 @@ impl Policy {
                 let left = self.graces - next.graces.len();
                 Some(Warning::GracesLeft(u32::try_from(left).unwrap_or(u32::MAX)))
             }
-            _ => return Err(Refusal { fault: Some(Fault::PasswordExpired), ..wrong() }),
+            _ => return Err(LdapError { fault: Some(Fault::PasswordExpired), ..wrong() }),
         };
         Ok(Notice { warning, fault: None })
     }
@@ -261,29 +266,29 @@ impl Policy {
     }
 }
 
-/// The same for whatever was wrong.
-pub(crate) fn wrong() -> Refusal {
-    Refusal::new(Code::InvalidCredentials, "")
+/// The same error for every cause.
+pub(crate) fn wrong() -> LdapError {
+    LdapError::new(Code::InvalidCredentials, "")
 }
 
-fn refused(fault: Fault, what: impl Into<String>) -> Refusal {
+fn refused(fault: Fault, what: impl Into<String>) -> LdapError {
     let code = match fault {
         Fault::PasswordModNotAllowed | Fault::MustSupplyOldPassword | Fault::ChangeAfterReset => {
             Code::InsufficientAccessRights
         }
         _ => Code::ConstraintViolation,
     };
-    Refusal { fault: Some(fault), ..Refusal::new(code, what) }
+    LdapError { fault: Some(fault), ..LdapError::new(code, what) }
 }
 
-/// Why nothing else is done for whoever has a password that somebody else gave.
-pub fn change_first() -> Refusal {
-    refused(Fault::ChangeAfterReset, "this password was given by somebody else: change it first")
+/// The error for requests of an identity that must change its password first.
+pub fn change_first() -> LdapError {
+    refused(Fault::ChangeAfterReset, "an administrator set this password: change it first")
 }
 
-/// Why a password is refused that was there before.
-pub(crate) fn used_before() -> Refusal {
-    refused(Fault::PasswordInHistory, "this password was used before; take another one")
+/// The error for a reused password.
+pub(crate) fn used_before() -> LdapError {
+    refused(Fault::PasswordInHistory, "this password was used before; choose another one")
 }
 
 fn policy(text: &str, mut policy: Policy, schema: &Schema) -> Result<Policy, String> {
@@ -293,15 +298,15 @@ fn policy(text: &str, mut policy: Policy, schema: &Schema) -> Result<Policy, Str
         return Err("does not begin with `to`".to_owned());
     }
     let place = words.next().unwrap_or_default();
-    policy.within = Where::read(place, schema)?
-        .ok_or_else(|| format!("has `{place}` behind `to`; there stands `*`, `dn=…` or `dn.base=…`"))?;
+    policy.within = RuleTarget::read(place, schema)?
+        .ok_or_else(|| format!("has `{place}` after `to`; expected `*`, `dn=…` or `dn.base=…`"))?;
     for word in words {
         let (name, value) =
-            word.split_once('=').ok_or_else(|| format!("has `{word}`, where `word=value` should stand"))?;
+            word.split_once('=').ok_or_else(|| format!("has `{word}`, where `word=value` is expected"))?;
         policy.set(name, value).map_err(|why| format!("has `{word}`, but {why}"))?;
     }
     if policy.age_max > Duration::ZERO && policy.age_min >= policy.age_max {
-        return Err("has a pwdMinAge that is no less than its pwdMaxAge: nobody could change a password in time".into());
+        return Err("has a pwdMinAge that is not below its pwdMaxAge: no password could be changed in time".into());
     }
     Ok(policy)
 }
@@ -333,7 +338,7 @@ impl Policy {
 
 fn number(value: &str, most: usize) -> Result<usize, String> {
     let read = value.parse().ok().filter(|number| *number <= most);
-    read.ok_or_else(|| format!("`{value}` is no whole number from 0 to {most}"))
+    read.ok_or_else(|| format!("`{value}` is not a whole number from 0 to {most}"))
 }
 
 fn duration(value: &str) -> Result<Duration, String> {
@@ -369,7 +374,7 @@ mod tests {
         read(&[&format!("to * {words}")]).expect("a rule").of("o=site").clone()
     }
 
-    /// A password of the first day, as a policy made it.
+    /// A password set on the first day, under a policy.
     fn known(policy: &Policy) -> Credential {
         policy.renewed(None, &Credential::of("$first".into()), false, at(0))
     }
@@ -386,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_of_a_place_decides() {
+    fn the_first_matching_rule_applies() {
         let policies = read(&["to dn=\"ou=staff,o=site\" pwdMinLength=12", "to * pwdMinLength=8"]).expect("rules");
         let check = |key: &str, expected| assert_eq!(policies.of(key).length_min(), expected, "{key}");
         check("cn=ann,ou=staff,o=site", 12);
@@ -417,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_grows_old_with_a_warning_and_some_grace() {
+    fn a_password_expires_after_a_warning_and_grace_logins() {
         let policy = only("pwdMaxAge=90d pwdExpireWarning=14d pwdGraceAuthNLimit=2");
         let mut known = known(&policy);
         assert_eq!(answer(&policy, &mut known, true, at(75)), Ok(Notice::default()));
@@ -433,9 +438,9 @@ mod tests {
     }
 
     #[test]
-    fn a_password_changes_neither_too_early_nor_to_one_of_before() {
+    fn a_password_change_respects_minimum_age_and_history() {
         let policy = only("pwdMinAge=1d pwdInHistory=2 pwdMinLength=3 pwdMustChange=TRUE pwdSafeModify=TRUE");
-        let fault = |done: Result<(), Refusal>| done.err().and_then(|refusal| refusal.fault);
+        let fault = |done: Result<(), LdapError>| done.err().and_then(|refusal| refusal.fault);
         let mut known = known(&policy);
         assert_eq!(fault(policy.check_change(&known, true, at(0))), Some(Fault::PasswordTooYoung));
         assert_eq!(fault(policy.check_change(&known, false, at(2))), Some(Fault::MustSupplyOldPassword));
@@ -447,8 +452,8 @@ mod tests {
         assert_eq!(known.history, ["$third", "$second"]);
         assert_eq!(fault(policy.check_change(&known, true, at(2))), None, "another gave it");
         let mut reset = known.clone();
-        let told = Notice { warning: None, fault: Some(Fault::ChangeAfterReset) };
-        assert_eq!(answer(&policy, &mut reset, true, at(3)), Ok(told));
+        let notice = Notice { warning: None, fault: Some(Fault::ChangeAfterReset) };
+        assert_eq!(answer(&policy, &mut reset, true, at(3)), Ok(notice));
         assert_eq!(fault(policy.check("äö".as_bytes(), false, true)), Some(Fault::PasswordTooShort));
         assert_eq!(fault(policy.check("äöü".as_bytes(), false, false)), None);
         assert_eq!(fault(policy.check(b"{SSHA}x", true, false)), Some(Fault::InsufficientPasswordQuality));
@@ -456,20 +461,20 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_read_are_told() {
+    fn malformed_rules_are_rejected_with_a_reason() {
         let check = |text: &str, expected: &str| {
-            let told = read(&[text]).expect_err("wrong");
-            assert!(told.contains(expected), "{told}");
+            let error = read(&[text]).expect_err("wrong");
+            assert!(error.contains(expected), "{error}");
         };
         check("pwdMinLength=8", "does not begin with `to`");
-        check("to pwdMinLength=8", "there stands `*`");
-        check("to dn=x pwdMinLength=8", "no distinguished name");
-        check("to * pwdMinLength", "where `word=value` should stand");
-        check("to * pwdMinLength=999", "no whole number from 0 to 128");
+        check("to pwdMinLength=8", "expected `*`");
+        check("to dn=x pwdMinLength=8", "not a distinguished name");
+        check("to * pwdMinLength", "where `word=value` is expected");
+        check("to * pwdMinLength=999", "not a whole number from 0 to 128");
         check("to * pwdMaxAge=90", "such as 90d");
         check("to * pwdMustChange=yes", "neither TRUE nor FALSE");
         check("to * pwdLength=8", "the words are pwdMinLength");
-        check("to * pwdMinAge=2d pwdMaxAge=1d", "no less than its pwdMaxAge");
+        check("to * pwdMinAge=2d pwdMaxAge=1d", "not below its pwdMaxAge");
         let late = Lockout { failures: 2_000, duration: Duration::ZERO };
         assert!(Policies::read(&[], late, &Schema::standard()).is_err());
     }

@@ -1,6 +1,7 @@
-//! What attributes and classes there are: RFC 4512, 4. A schema never changes; whoever adds to it makes a new one.
+//! Directory schema: attribute types and object classes (RFC 4512, section 4). A schema is immutable; an extension
+//! creates a new one.
 
-mod definition; // the text of a description
+mod definition; // parser of definitions
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,57 +12,57 @@ pub use definition::Description;
 
 use crate::{
     dn::{Dn, Rdn, escape},
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
     syntax::{Rule, Syntax},
 };
 
-/// Most definitions beside the standard ones.
+/// Maximum definitions beside the built-in ones.
 pub const DEFINITIONS_MAX: usize = 10_000;
 
-/// An attribute type. Two that are the same in memory are equal without a look at them.
+/// An attribute type. Equality compares the pointers first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttributeType {
-    /// Its object identifier; its name where it was never declared.
+    /// Object identifier; for an undeclared attribute, its name.
     pub oid: String,
-    /// Its names; by the first it is shown.
+    /// Names; output uses the first.
     pub names: Vec<String>,
-    /// The first name in lower case, by which it is known here.
+    /// First name in lower case, the internal key.
     pub key: Arc<str>,
-    /// The keys of the types that it is a kind of.
+    /// Keys of its supertypes.
     pub kinds: Vec<Arc<str>>,
-    /// What its values are.
+    /// Syntax of the values.
     pub syntax: Syntax,
-    /// How they are compared; `None`: they cannot be.
+    /// Equality rule; `None`: values cannot be compared.
     pub equality: Option<Rule>,
-    /// How they are ordered.
+    /// Ordering rule.
     pub ordering: Option<Rule>,
-    /// How parts of them are compared.
+    /// Substring rule.
     pub substrings: Option<Rule>,
-    /// Whether there is at most one.
+    /// Whether it is single-valued.
     pub single: bool,
-    /// Whether users may change it.
+    /// Whether users may modify it.
     pub changeable: bool,
-    /// Whether it is shown only to those who ask for it.
+    /// Whether it is operational: returned only on request.
     pub operational: bool,
-    /// Whether it was declared. Others are what the maker of a subscriber called them.
+    /// Whether it is declared. Undeclared attributes are named by the API client that stored them.
     pub declared: bool,
-    /// Whether entries are found by its values, and by parts of them.
+    /// Whether it has an equality index and a substring index.
     pub indexed: (bool, bool),
 }
 
 impl AttributeType {
-    /// The name by which it is shown.
+    /// The name used in output.
     pub fn name(&self) -> &str {
         &self.names[0]
     }
 
-    /// Whether it is a type, or a kind of it.
+    /// Whether it is this type or a subtype of it.
     pub fn is(&self, other: &AttributeType) -> bool {
         self.key == other.key || self.kinds.contains(&other.key)
     }
 
-    /// Refuses what would make values, names and indexes wrong that are there already.
-    fn may_become(&self, new: &AttributeType) -> Result<(), Refusal> {
+    /// Rejects a redefinition that would invalidate stored values, names or indexes.
+    fn may_become(&self, new: &AttributeType) -> Result<(), LdapError> {
         let changed = match () {
             () if self.syntax != new.syntax => "syntax",
             () if self.equality != new.equality => "equality",
@@ -70,35 +71,35 @@ impl AttributeType {
             () => return Ok(()),
         };
         let what = format!("the {changed} of `{}` cannot change: there may be values of it", self.name());
-        Err(Refusal::new(Code::ConstraintViolation, what))
+        Err(LdapError::new(Code::ConstraintViolation, what))
     }
 }
 
-/// What kind of class a class is.
+/// Kind of an object class (RFC 4512, 2.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClassKind {
-    /// Others are made of it.
+    /// Base of other classes.
     Abstract,
-    /// What an entry is.
+    /// Defines what an entry is.
     Structural,
-    /// What an entry is beside.
+    /// Adds attributes to an entry.
     Auxiliary,
 }
 
 /// An object class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectClass {
-    /// Its object identifier.
+    /// Object identifier.
     pub oid: String,
-    /// Its names; by the first it is shown.
+    /// Names; output uses the first.
     pub names: Vec<String>,
-    /// What kind it is.
+    /// Kind.
     pub kind: ClassKind,
-    /// The keys of all classes above it.
+    /// Keys of all superclasses.
     pub above: Vec<String>,
-    /// Keys of attributes that it must have, those of the classes above included.
+    /// Keys of required attributes, including those of superclasses.
     pub must: Vec<Arc<str>>,
-    /// Keys of attributes that it may have.
+    /// Keys of optional attributes.
     pub may: Vec<Arc<str>>,
 }
 
@@ -113,27 +114,27 @@ impl ObjectClass {
     }
 }
 
-/// All that is defined.
+/// The schema.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
     attributes: HashMap<String, Arc<AttributeType>, foldhash::fast::RandomState>,
     classes: HashMap<String, Arc<ObjectClass>, foldhash::fast::RandomState>,
-    /// By object identifier, as they were written.
+    /// Texts of the definitions, by kind and object identifier.
     texts: BTreeMap<(Kind, String), String>,
     own: usize,
 }
 
-/// What a definition defines.
+/// Kind of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// An attribute type.
+    /// Attribute type.
     Attribute,
-    /// An object class.
+    /// Object class.
     Class,
 }
 
 impl Kind {
-    /// The attribute of the subschema that holds these.
+    /// The attribute of the subschema entry that holds definitions of this kind.
     pub fn attribute(self) -> &'static str {
         match self {
             Kind::Attribute => "attributeTypes",
@@ -154,24 +155,24 @@ static STANDARD: LazyLock<Schema> = LazyLock::new(|| {
 });
 
 impl Schema {
-    /// What is built in.
+    /// The built-in schema.
     pub fn standard() -> Schema {
         STANDARD.clone()
     }
 
-    /// Adds a definition. One that is there already changes nothing. Gives its object identifier.
+    /// Adds a definition and returns its object identifier. An identical definition is accepted without a change.
     ///
     /// # Errors
-    /// It cannot be read, names what is not there, or is at odds with what is.
-    pub fn define(&mut self, kind: Kind, text: &str) -> Result<String, Refusal> {
-        let wrong = |what: String| Refusal::new(Code::InvalidAttributeSyntax, format!("the definition {what}"));
+    /// The definition is malformed, names an unknown definition, or conflicts with an existing one.
+    pub fn define(&mut self, kind: Kind, text: &str) -> Result<String, LdapError> {
+        let wrong = |what: String| LdapError::new(Code::InvalidAttributeSyntax, format!("the definition {what}"));
         let description = Description::parse(text).map_err(wrong)?;
         let oid = description.oid.clone();
         if self.texts.get(&(kind, oid.clone())).is_some_and(|known| known == text) {
             return Ok(oid);
         }
         if self.own >= DEFINITIONS_MAX {
-            return Err(Refusal::new(
+            return Err(LdapError::new(
                 Code::AdminLimitExceeded,
                 format!("the schema has {DEFINITIONS_MAX} definitions already"),
             ));
@@ -179,7 +180,7 @@ impl Schema {
         let names = description.names().map_err(wrong)?;
         let taken = |known: Option<&String>, name: &str| match known {
             Some(other) if *other != oid => {
-                Err(Refusal::new(Code::ConstraintViolation, format!("`{name}` is already the name of {other}")))
+                Err(LdapError::new(Code::ConstraintViolation, format!("`{name}` is already the name of {other}")))
             }
             _ => Ok(()),
         };
@@ -209,9 +210,9 @@ impl Schema {
         Ok(oid)
     }
 
-    fn attribute_of(&self, description: &Description, names: Vec<String>) -> Result<AttributeType, Refusal> {
+    fn attribute_of(&self, description: &Description, names: Vec<String>) -> Result<AttributeType, LdapError> {
         let wrong = |what: String| {
-            Refusal::new(Code::InvalidAttributeSyntax, format!("the definition of `{}` {what}", names[0]))
+            LdapError::new(Code::InvalidAttributeSyntax, format!("the definition of `{}` {what}", names[0]))
         };
         let above = match description.value("SUP") {
             Some(name) => Some(self.attribute(name)?),
@@ -223,7 +224,7 @@ impl Schema {
         };
         let rule = |word: &str, of_above: fn(&AttributeType) -> Option<Rule>| {
             let own = description.rule(word).map_err(wrong)?;
-            Ok::<_, Refusal>(own.or_else(|| above.as_ref().and_then(|above| of_above(above))))
+            Ok::<_, LdapError>(own.or_else(|| above.as_ref().and_then(|above| of_above(above))))
         };
         let index = description.value("X-INDEX").unwrap_or_default();
         if let Some(word) = index.split_whitespace().find(|word| !matches!(*word, "eq" | "sub")) {
@@ -249,7 +250,7 @@ impl Schema {
         })
     }
 
-    fn class_of(&self, description: &Description, names: Vec<String>) -> Result<ObjectClass, Refusal> {
+    fn class_of(&self, description: &Description, names: Vec<String>) -> Result<ObjectClass, LdapError> {
         let kind = match (description.has("ABSTRACT"), description.has("AUXILIARY")) {
             (true, _) => ClassKind::Abstract,
             (_, true) => ClassKind::Auxiliary,
@@ -278,27 +279,27 @@ impl Schema {
         Ok(class)
     }
 
-    /// A declared attribute by name or object identifier; options such as `;lang-de` are not known here.
+    /// A declared attribute by name or object identifier. Options such as `;lang-de` are not supported.
     ///
     /// # Errors
-    /// There is none.
-    pub fn attribute(&self, name: &str) -> Result<&Arc<AttributeType>, Refusal> {
-        // Certificates are asked for with this option, which says how they travel anyway.
+    /// There is no such attribute.
+    pub fn attribute(&self, name: &str) -> Result<&Arc<AttributeType>, LdapError> {
+        // Clients request certificates with this option, which changes nothing.
         let plain = name.strip_suffix(";binary").unwrap_or(name);
         let found = in_lower_case(plain, |key| self.attributes.get(key));
         found.ok_or_else(|| {
-            let what = format!("there is no attribute `{name}`; add it to attributeTypes of cn=subschema");
-            Refusal::new(Code::UndefinedAttributeType, what)
+            let what = format!("there is no attribute `{name}`; add it to `attributeTypes` of `cn=subschema`");
+            LdapError::new(Code::UndefinedAttributeType, what)
         })
     }
 
-    /// The attribute that every entry has.
+    /// The attribute `objectClass`, which every entry has.
     pub fn object_class(&self) -> &Arc<AttributeType> {
         self.attribute("objectClass").expect("it is built in")
     }
 
-    /// An attribute as an entry has it: declared, or by the name that the maker of a subscriber gave it. `None`: no name
-    /// that LDAP could say.
+    /// An attribute as an entry has it: declared, or by the name that an API client gave it. `None`: not a valid LDAP
+    /// name.
     pub fn known_or_named(&self, name: &str) -> Option<Arc<AttributeType>> {
         if let Ok(found) = self.attribute(name) {
             return Some(found.clone());
@@ -325,33 +326,32 @@ impl Schema {
         })
     }
 
-    /// A class by name or object identifier.
+    /// An object class by name or object identifier.
     ///
     /// # Errors
-    /// There is none.
-    pub fn class(&self, name: &str) -> Result<&Arc<ObjectClass>, Refusal> {
+    /// There is no such class.
+    pub fn class(&self, name: &str) -> Result<&Arc<ObjectClass>, LdapError> {
         in_lower_case(name, |key| self.classes.get(key)).ok_or_else(|| {
-            Refusal::new(
+            LdapError::new(
                 Code::ObjectClassViolation,
-                format!("there is no object class `{name}`; add it to objectClasses of cn=subschema"),
+                format!("there is no object class `{name}`; add it to `objectClasses` of `cn=subschema`"),
             )
         })
     }
 
-    /// All attributes, each once.
+    /// All attribute types, each once.
     pub fn attributes(&self) -> impl Iterator<Item = &Arc<AttributeType>> {
         self.attributes.iter().filter(|(key, found)| ***key == *found.key).map(|(_, found)| found)
     }
 
-    /// The texts of all definitions of a kind, each behind those that it names as its `SUP`: who reads them one after the
-    /// other knows what each stands on.
+    /// Texts of all definitions of a kind, each after the definitions named in its `SUP`.
     pub fn texts(&self, kind: Kind) -> impl Iterator<Item = &str> {
         let mut found: Vec<_> = self.texts.iter().filter(|((of, _), _)| *of == kind).collect();
         found.sort_by_key(|((_, oid), _)| self.height(kind, oid));
         found.into_iter().map(|(_, text)| text.as_str())
     }
 
-    /// How many definitions a definition stands on.
+    /// Depth of a definition in the hierarchy of its supertypes.
     fn height(&self, kind: Kind, oid: &str) -> usize {
         match kind {
             Kind::Attribute => self.attributes.get(oid).map_or(0, |found| found.kinds.len()),
@@ -359,18 +359,18 @@ impl Schema {
         }
     }
 
-    /// Holds an entry's classes and attributes against the schema. `touched`: only these attributes are asked whether they
-    /// may, or must, be there, since the schema may have changed after others were stored; `None`: all.
+    /// Checks the classes and attributes of an entry. `touched`: only these attributes are checked, since the schema
+    /// may have changed after others were stored; `None`: all.
     ///
     /// # Errors
-    /// The classes contradict each other, or an attribute is missing or not allowed.
+    /// The classes conflict, or an attribute is missing or not allowed.
     pub fn check(
         &self,
         classes: &[&str],
         has: &[&Arc<AttributeType>],
         touched: Option<&[Arc<AttributeType>]>,
-    ) -> Result<(), Refusal> {
-        let violation = |what: String| Err(Refusal::new(Code::ObjectClassViolation, what));
+    ) -> Result<(), LdapError> {
+        let violation = |what: String| Err(LdapError::new(Code::ObjectClassViolation, what));
         let found = classes.iter().map(|name| self.class(name)).collect::<Result<Vec<_>, _>>()?;
         self.structural(classes)?;
         for class in &found {
@@ -398,12 +398,12 @@ impl Schema {
         Ok(())
     }
 
-    /// The structural class of an entry: the one that all other structural ones are above of.
+    /// The structural class of an entry: the most derived of its structural classes.
     ///
     /// # Errors
     /// There is none, or more than one.
-    pub fn structural(&self, classes: &[&str]) -> Result<&Arc<ObjectClass>, Refusal> {
-        let violation = |what: String| Err(Refusal::new(Code::ObjectClassViolation, what));
+    pub fn structural(&self, classes: &[&str]) -> Result<&Arc<ObjectClass>, LdapError> {
+        let violation = |what: String| Err(LdapError::new(Code::ObjectClassViolation, what));
         let mut structural: Vec<&Arc<ObjectClass>> = Vec::new();
         for name in classes {
             let class = self.class(name)?;
@@ -418,23 +418,23 @@ impl Schema {
             Some(class) => Ok(class),
             None if structural.is_empty() => violation("no structural object class is provided".to_owned()),
             None => violation(format!(
-                "the classes '{}' and '{}' do not go together",
+                "the classes '{}' and '{}' are not in one superclass chain",
                 structural[0].names[0], structural[1].names[0]
             )),
         }
     }
 
-    /// Whether an entry of these classes is one to tell: a person, an account, or whoever says so.
+    /// Whether an entry of these classes is a recipient: a person, an account, or an entry of class `tocsinSubscriber`.
     pub fn is_subscriber(&self, classes: &[&str]) -> bool {
-        let tells =
+        let is_recipient =
             |name: &str| ["person", "account", "tocsinSubscriber"].iter().any(|known| known.eq_ignore_ascii_case(name));
         classes
             .iter()
             .filter_map(|name| self.class(name).ok())
-            .any(|class| tells(&class.names[0]) || class.above.iter().any(|above| tells(above)))
+            .any(|class| is_recipient(&class.names[0]) || class.above.iter().any(|above| is_recipient(above)))
     }
 
-    /// A name in normal form: attributes by their keys, values by their rules.
+    /// A DN in normal form: attributes by key, values by their equality rule.
     pub fn normal_dn(&self, dn: &Dn) -> String {
         dn.0.iter().map(|rdn| self.normal_rdn(rdn)).collect::<Vec<_>>().join(",")
     }
@@ -452,7 +452,7 @@ impl Schema {
         let mut out = kind.map_or_else(|| name.to_ascii_lowercase(), |kind| kind.key.to_string());
         out.push('=');
         let rule = kind.map_or(Rule::CaseIgnore, |kind| kind.equality.unwrap_or(Rule::Octets));
-        // Normal forms of numbers are no text, and their values are short: they stand for themselves.
+        // Normal forms of numbers are binary and their values short, so the values are used.
         let normal = match rule.form() {
             Some(_) => rule.normal(value, self).unwrap_or_else(|| value.to_vec()),
             None => value.to_ascii_lowercase(),
@@ -461,7 +461,7 @@ impl Schema {
         out
     }
 
-    /// A name for what an object identifier or another name stands for.
+    /// The first name of the definition with this name or object identifier.
     pub fn canonical_oid(&self, text: &str) -> String {
         let key = text.trim().to_ascii_lowercase();
         if let Some(found) = self.classes.get(&key) {
@@ -471,7 +471,7 @@ impl Schema {
     }
 }
 
-/// Looks for a name in lower case. Nearly all are short: they need no room of their own, and a request names many.
+/// Looks up a name in lower case. Short names, the common case, need no allocation.
 fn in_lower_case<T>(name: &str, find: impl FnOnce(&str) -> T) -> T {
     if !name.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return find(name);
@@ -491,7 +491,7 @@ fn in_lower_case<T>(name: &str, find: impl FnOnce(&str) -> T) -> T {
 mod tests {
     use super::*;
 
-    fn code<T>(result: Result<T, Refusal>) -> Option<Code> {
+    fn code<T>(result: Result<T, LdapError>) -> Option<Code> {
         result.err().map(|refusal| refusal.code)
     }
 
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_grows() {
+    fn a_schema_can_be_extended() {
         let mut schema = Schema::standard();
         let limit = "( 2.25.1.1 NAME 'limit' EQUALITY integerMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.27 SINGLE-VALUE X-INDEX 'eq' )";
         schema.define(Kind::Attribute, limit).expect("fine");
@@ -519,7 +519,7 @@ mod tests {
         check("( 2.25.1.3 NAME 'limit' SUP name )", Some(Code::ConstraintViolation));
         check("( 2.25.1.1 NAME 'limit' SUP name )", Some(Code::ConstraintViolation));
         check("( 2.25.1.3 NAME 'x' SUP nothing )", Some(Code::UndefinedAttributeType));
-        // What is there was indexed, and perhaps named, by the equality that it had.
+        // Existing values were indexed under the old equality rule, and may be part of names.
         let integer = "SYNTAX 1.3.6.1.4.1.1466.115.121.1.27";
         check(
             &format!("( 2.25.1.1 NAME 'limit' EQUALITY integerBitAndMatch {integer} )"),
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_held_against_their_classes() {
+    fn entries_are_checked_against_their_classes() {
         let schema = Schema::standard();
         let check = |classes: &[&str], attributes: &[&str], expected: Option<Code>| {
             let all = attributes.iter().chain(&["objectClass"]);

@@ -1,85 +1,86 @@
 //! Searches: from a base, within a scope, by a filter, page by page.
 //!
-//! What an index tells is looked up; what none tells is found by looking at every entry, a page at a time, so that a long
-//! search holds up nobody and can be given up between any two pages.
+//! Uses an index where one applies; otherwise it scans all entries page by page. A long scan therefore blocks no other
+//! request and can be cancelled between two pages.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use tocsin_model::ldap::Truth;
-use tocsin_store::entries::{Branches, EntryNumber, Node};
+use tocsin_store::entries::{EntryNode, EntryNumber, EntryReader};
 
 use crate::{
-    access::{Asker, Grant, Level, Rights, is_below},
+    access::{AuthzId, Grant, Level, Rights, is_below},
     directory::{Directory, Inner},
     entry::Entry,
+    entry_cache::CachedEntry,
     filter::{Filter, Test},
-    kept::Shown,
+    groups::MEMBER_OF,
+    ldap_error::{Code, LdapError},
     plan,
-    refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
 };
 
-/// How far below its base a search goes.
+/// Search scope (RFC 4511, 4.5.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The base itself.
+    /// The base entry only.
     Base,
-    /// What is directly below it.
+    /// The direct children of the base.
     One,
-    /// It and all below.
+    /// The base and all its descendants.
     Subtree,
 }
 
-/// Entries of a page.
+/// Entries per page.
 const PAGE: usize = 256;
-/// Entries looked up in one go by their numbers.
+/// Entries that one store call reads by number.
 const LOOKED_UP: usize = 64;
-/// With so few candidates of an index, no subtree is looked at.
+/// If the index gives at most this many candidates, the subtree is not counted.
 const FEW: usize = 1_000;
-/// Entries below a base that are counted before an index is asked for more candidates than [`FEW`].
+/// Subtree size up to which an index is not asked for more than [`FEW`] candidates.
 const SMALL_SUBTREE: usize = 4_096;
-/// Entries whose numbers are read in one go.
+/// Entry numbers that one store call reads.
 const NUMBERS: usize = 512;
-/// Entries below a base that are looked at by their numbers where no index tells which; with more, every entry is looked at.
+/// Subtree size up to which its entries are listed by number if no index applies; a larger subtree means a full scan.
 const LARGE_SUBTREE: usize = 65_536;
 
-/// With more work than this, by the parts of a filter and the bytes of an entry, an evaluation runs on a thread for blocking
-/// work: it would hold up others on a thread of the runtime.
+/// Work (filter terms times entry bytes) above which an evaluation runs on a blocking thread, so that it does not delay
+/// others on the runtime.
 const INLINE_WORK: usize = 1 << 20;
 
-/// A search under way.
+/// A running search.
 pub struct Search {
     directory: Directory,
     schema: Arc<Schema>,
     test: Arc<Test>,
     terms: usize,
-    base: Arc<Shown>,
+    base: Arc<CachedEntry>,
     scope: Scope,
     rest: Rest,
     looked_at: usize,
 }
 
 enum Rest {
-    One(Arc<Shown>),
-    /// Numbers that an index told.
+    One(Arc<CachedEntry>),
+    /// Candidates from an index.
     Numbers(VecDeque<EntryNumber>),
-    /// Everything after an entry.
+    /// Full scan, after this entry.
     All(Option<EntryNumber>),
     Nothing,
 }
 
 impl Directory {
-    /// Begins a search for an asker, which is also who its groups are looked up for.
+    /// Starts a search. Groups are resolved with the rights of the same requester.
     ///
     /// # Errors
-    /// There is no base; the store does not answer.
+    /// The base does not exist; the store fails.
     pub async fn search(
         &self,
-        asker: &Asker,
-        base: Arc<Shown>,
+        asker: &AuthzId,
+        base: Arc<CachedEntry>,
         scope: Scope,
         filter: &Filter,
-    ) -> Result<Search, Refusal> {
+    ) -> Result<Search, LdapError> {
         let (schema, terms) = (self.schema(), filter.terms());
         let test = self.with_members(asker, Test::compile(filter, &schema)).await?;
         let test = self.with_passwords(test).await?;
@@ -92,13 +93,13 @@ impl Directory {
         Ok(Search { directory: self.clone(), schema, test: Arc::new(test), terms, base, scope, rest, looked_at: 0 })
     }
 
-    /// The entries of these numbers that are there, in their order.
+    /// Reads the entries with these numbers, in this order; missing ones are left out.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn numbered(&self, numbers: Vec<EntryNumber>) -> Result<Vec<Arc<Shown>>, Refusal> {
+    /// The store fails.
+    pub async fn numbered(&self, numbers: Vec<EntryNumber>) -> Result<Vec<Arc<CachedEntry>>, LdapError> {
         let inner = self.inner.clone();
-        let mut found: Vec<Option<Arc<Shown>>> = numbers.iter().map(|number| inner.kept.entry(*number)).collect();
+        let mut found: Vec<Option<Arc<CachedEntry>>> = numbers.iter().map(|number| inner.kept.entry(*number)).collect();
         if found.iter().any(Option::is_none) {
             let missing: Vec<EntryNumber> =
                 numbers.iter().zip(&found).filter(|(_, shown)| shown.is_none()).map(|(number, _)| *number).collect();
@@ -112,7 +113,7 @@ impl Directory {
                             let above = inner.above(branches, &node)?;
                             Ok(Some(inner.show(&node, above.as_deref(), since)))
                         })
-                        .collect::<Result<Vec<_>, Refusal>>()
+                        .collect::<Result<Vec<_>, LdapError>>()
                 })
                 .await?;
             let mut read = read.into_iter();
@@ -121,14 +122,14 @@ impl Directory {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// A superset of the entries of a search: those that an index gives, or those below the base, whichever are fewer. `None`:
-    /// neither are few enough, and every entry is looked at.
+    /// A superset of the matching entries: the candidates of an index or the subtree, whichever is smaller. `None`:
+    /// both are too large, so every entry is scanned.
     async fn candidates(
         &self,
         test: &Test,
-        base: &Shown,
+        base: &CachedEntry,
         scope: Scope,
-    ) -> Result<Option<VecDeque<EntryNumber>>, Refusal> {
+    ) -> Result<Option<VecDeque<EntryNumber>>, LdapError> {
         let ready = self.inner.ready.load_full();
         let key = plan::only_key(test, &ready);
         if let Some(found) = key.as_ref().and_then(|key| self.inner.kept.found(key)) {
@@ -170,14 +171,14 @@ impl Directory {
 }
 
 impl Inner {
-    /// The numbers of an entry and of all below it, or directly below it; `None`: there are more than `most`.
+    /// Numbers of an entry and its descendants, or of its children; `None`: there are more than `most`.
     fn subtree(
         &self,
-        branches: &dyn Branches,
+        branches: &dyn EntryReader,
         base: EntryNumber,
         scope: Scope,
         most: usize,
-    ) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+    ) -> Result<Option<Vec<EntryNumber>>, LdapError> {
         let (mut all, mut open) = (vec![base], vec![base]);
         while let Some(parent) = open.pop() {
             let mut after = None;
@@ -199,18 +200,18 @@ impl Inner {
             open.sort_unstable();
             open.dedup();
         }
-        // In the order in which all entries are looked at.
+        // Same order as a full scan.
         all.sort_by_key(|number| (number.0 < 0, number.0.unsigned_abs()));
         Ok(Some(all))
     }
 }
 
 impl Search {
-    /// The next entries that are within the scope and may meet the filter; `None`: there are no more. A page may be empty.
+    /// Returns the next entries that are in scope and may match the filter; `None` at the end. A page may be empty.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn next(&mut self) -> Result<Option<Vec<Arc<Shown>>>, Refusal> {
+    /// The store fails.
+    pub async fn next(&mut self) -> Result<Option<Vec<Arc<CachedEntry>>>, LdapError> {
         let page = match std::mem::replace(&mut self.rest, Rest::Nothing) {
             Rest::Nothing => return Ok(None),
             Rest::One(shown) => return Ok(Some(vec![shown])),
@@ -233,7 +234,7 @@ impl Search {
         Ok(Some(page.into_iter().filter(|shown| self.is_within(shown)).collect()))
     }
 
-    fn is_within(&self, shown: &Shown) -> bool {
+    fn is_within(&self, shown: &CachedEntry) -> bool {
         match self.scope {
             Scope::Base => true,
             Scope::One => shown.entry.parent == Some(self.base.entry.number),
@@ -243,8 +244,11 @@ impl Search {
         }
     }
 
-    /// A page of all entries, or of those below the base, and its last one if there may be more.
-    async fn page(&self, after: Option<EntryNumber>) -> Result<(Vec<Arc<Shown>>, Option<EntryNumber>), Refusal> {
+    /// Reads a page of the full scan or the subtree. Also returns the last entry of the page if more may follow.
+    async fn page(
+        &self,
+        after: Option<EntryNumber>,
+    ) -> Result<(Vec<Arc<CachedEntry>>, Option<EntryNumber>), LdapError> {
         let inner = self.directory.inner.clone();
         let parent = (self.scope == Scope::One).then_some(self.base.entry.number);
         let since = inner.kept.moment();
@@ -252,7 +256,7 @@ impl Search {
             .look(move |branches| {
                 let unplaced = parent.is_none_or(|parent| inner.is_people(parent));
                 let page = branches.page(parent, unplaced, after, PAGE)?;
-                let last = page.last().filter(|_| page.len() == PAGE).map(Node::number);
+                let last = page.last().filter(|_| page.len() == PAGE).map(EntryNode::number);
                 let shown = page.iter().map(|node| match inner.kept.entry(node.number()) {
                     Some(shown) => Ok(shown),
                     None => {
@@ -260,16 +264,16 @@ impl Search {
                         Ok(inner.show(node, above.as_deref(), since))
                     }
                 });
-                Ok((shown.collect::<Result<_, Refusal>>()?, last))
+                Ok((shown.collect::<Result<_, LdapError>>()?, last))
             })
             .await
     }
 
-    /// Begins the search again.
+    /// Restarts the search from the beginning.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn restart(&mut self) -> Result<(), Refusal> {
+    /// The store fails.
+    pub async fn restart(&mut self) -> Result<(), LdapError> {
         self.rest = match self.scope {
             Scope::Base => Rest::One(self.base.clone()),
             Scope::One | Scope::Subtree => {
@@ -280,7 +284,7 @@ impl Search {
         Ok(())
     }
 
-    /// Entries that were looked at, within the scope or not.
+    /// Number of entries examined, in scope or not.
     pub fn looked_at(&self) -> usize {
         self.looked_at
     }
@@ -290,11 +294,11 @@ impl Search {
         &self.base.entry.dn
     }
 
-    /// Whether an entry is within the scope and meets the filter: what the search would find.
+    /// Whether the search would return this entry: it is in scope and matches the filter.
     ///
     /// # Errors
     /// As for [`Search::meets`].
-    pub async fn is_meant(&self, shown: &Arc<Shown>, grant: &Arc<Grant>) -> Result<bool, Refusal> {
+    pub async fn is_meant(&self, shown: &Arc<CachedEntry>, grant: &Arc<Grant>) -> Result<bool, LdapError> {
         let is_within = match self.scope {
             Scope::Base => shown.entry.number == self.base.entry.number,
             Scope::One | Scope::Subtree => self.is_within(shown),
@@ -302,30 +306,30 @@ impl Search {
         Ok(is_within && self.meets(shown, grant).await?)
     }
 
-    /// Whether who meets the filter depends on what does not stand in the entries, as it was when the search began: the members
-    /// of groups, what is known of passwords.
+    /// Whether matching depends on data outside the entries, resolved when the search started: group membership or
+    /// password state.
     pub fn looks_further(&self) -> bool {
         self.test.looked_further()
     }
 
-    /// Whether an entry meets the filter, as far as the asker may ask.
+    /// Whether an entry matches the filter, as far as the requester has `search` access.
     ///
     /// # Errors
-    /// `adminLimitExceeded`: the filter takes too much work on this entry.
-    pub fn is_met_by(&self, shown: &Shown, grant: &Grant) -> Result<bool, Refusal> {
+    /// `adminLimitExceeded`: evaluating the filter on this entry exceeds the limit.
+    pub fn is_met_by(&self, shown: &CachedEntry, grant: &Grant) -> Result<bool, LdapError> {
         self.test.is_met_by(&shown.entry, &self.schema, grant)
     }
 
-    /// About how much work it is to put the filter to an entry: the caller gives way to others after some of it.
-    pub fn work(&self, shown: &Shown) -> usize {
+    /// Estimated work of evaluating the filter on an entry; the caller yields after some of it.
+    pub fn work(&self, shown: &CachedEntry) -> usize {
         self.terms.saturating_mul(shown.bytes())
     }
 
-    /// The same as [`Search::is_met_by`]. What takes long runs on a thread for blocking work, a few at a time.
+    /// Like [`Search::is_met_by`], but long evaluations run on a blocking thread, a few at a time.
     ///
     /// # Errors
-    /// `adminLimitExceeded`: the filter takes too much work on this entry.
-    pub async fn meets(&self, shown: &Arc<Shown>, grant: &Arc<Grant>) -> Result<bool, Refusal> {
+    /// `adminLimitExceeded`: evaluating the filter on this entry exceeds the limit.
+    pub async fn meets(&self, shown: &Arc<CachedEntry>, grant: &Arc<Grant>) -> Result<bool, LdapError> {
         if is_quick(self.terms, shown) {
             return self.is_met_by(shown, grant);
         }
@@ -333,22 +337,28 @@ impl Search {
         let (test, schema) = (self.test.clone(), self.schema.clone());
         let (shown, grant) = (shown.clone(), grant.clone());
         let evaluated = tokio::task::spawn_blocking(move || test.is_met_by(&shown.entry, &schema, &grant)).await;
-        evaluated.unwrap_or_else(|_| Err(Refusal::new(Code::Unavailable, "the server stops")))
+        evaluated.unwrap_or_else(|_| Err(LdapError::new(Code::Unavailable, "the server is stopping; try again later")))
     }
 }
 
-/// Whether a filter of so many parts is put to an entry in no time.
-pub fn is_quick(terms: usize, shown: &Shown) -> bool {
+/// Whether evaluating a filter of this many terms on an entry is cheap enough to run inline.
+pub fn is_quick(terms: usize, shown: &CachedEntry) -> bool {
     terms.saturating_mul(shown.bytes()) <= INLINE_WORK
 }
 
 impl Directory {
-    /// Compares a value with those of an attribute of an entry.
+    /// Compares a value with the values of an attribute (RFC 4511, 4.10).
     ///
     /// # Errors
-    /// There is no such entry, or it is hidden; it has no such attribute; the asker may not compare it; the attribute is not known, or
-    /// has no equality.
-    pub async fn compare(&self, asker: &Asker, dn: &str, name: &str, value: &[u8]) -> Result<bool, Refusal> {
+    /// The entry is missing or hidden; it lacks the attribute; the requester may not compare it; the attribute is
+    /// unknown or has no equality rule; the entry does not match `assertion` (RFC 4528).
+    pub async fn compare(
+        &self,
+        asker: &AuthzId,
+        dn: &str,
+        (name, value): (&str, &[u8]),
+        assertion: Option<&Filter>,
+    ) -> Result<bool, LdapError> {
         let shown = match self.find(dn).await {
             Err(refusal) if refusal.code == Code::NoSuchObject => return Err(self.absent(asker, dn).await),
             found => found?,
@@ -358,32 +368,56 @@ impl Directory {
         if !grant.sees() && known.as_ref().is_none_or(|kind| grant.level(Some(kind)) < Level::Compare) {
             return Err(self.absent(asker, dn).await);
         }
+        if let Some(assertion) = assertion {
+            self.assert(asker, &shown, assertion).await?;
+        }
+        // Group membership is not stored in the entry.
+        let is_of_groups = |kind: &Arc<AttributeType>| &*kind.key == MEMBER_OF && kind.syntax.allows(value, &schema);
+        if known.as_ref().is_some_and(is_of_groups) {
+            let holds = Filter::Equal(name.to_owned(), value.to_vec());
+            let search = self.search(asker, shown.clone(), Scope::Base, &holds).await?;
+            return search.meets(&shown, &Arc::new(grant)).await;
+        }
         compare(&shown.entry, name, value, &grant, &schema)
+    }
+
+    /// Checks an assertion (RFC 4528) on an entry with the rights of the requester.
+    ///
+    /// # Errors
+    /// The entry does not match, or the evaluation exceeds the limit.
+    pub async fn assert(&self, asker: &AuthzId, shown: &Arc<CachedEntry>, assertion: &Filter) -> Result<(), LdapError> {
+        let search = self.search(asker, shown.clone(), Scope::Base, assertion).await?;
+        let grant = Arc::new(self.access().grant(asker, &shown.entry));
+        match search.meets(shown, &grant).await? {
+            true => Ok(()),
+            false => Err(LdapError::new(Code::AssertionFailed, "the entry does not match the assertion filter")),
+        }
     }
 }
 
-fn compare(entry: &Entry, name: &str, value: &[u8], grant: &Grant, schema: &Schema) -> Result<bool, Refusal> {
+fn compare(entry: &Entry, name: &str, value: &[u8], grant: &Grant, schema: &Schema) -> Result<bool, LdapError> {
     let rights = Rights::new(grant, Level::Compare);
     let is_known =
         |kind: &Arc<AttributeType>| kind.declared || rights.opens(kind) && entry.attribute(&kind.key).is_some();
     let Some(kind) = schema.known_or_named(name).filter(is_known) else {
         return Err(match schema.attribute(name) {
             Err(refusal) => refusal,
-            Ok(_) => Refusal::new(Code::UndefinedAttributeType, name),
+            Ok(_) => LdapError::new(Code::UndefinedAttributeType, name),
         });
     };
     if !rights.opens(&kind) {
-        let what = format!("the access rules do not allow to compare `{name}`");
-        return Err(Refusal::new(Code::InsufficientAccessRights, what));
+        let what = format!("the access rules do not allow comparing `{name}`");
+        return Err(LdapError::new(Code::InsufficientAccessRights, what));
     }
-    let absent = || Refusal::new(Code::NoSuchAttribute, format!("the entry has no `{name}`"));
+    let absent = || LdapError::new(Code::NoSuchAttribute, format!("the entry has no attribute `{name}`"));
     if &*kind.key == "userpassword" {
         return Err(absent());
     }
     if kind.equality.is_none() {
-        return Err(Refusal::new(Code::InappropriateMatching, format!("values of `{name}` cannot be compared")));
+        return Err(LdapError::new(Code::InappropriateMatching, format!("values of `{name}` cannot be compared")));
     }
-    let invalid = || Refusal::new(Code::InvalidAttributeSyntax, format!("the value is not of the syntax of `{name}`"));
+    let invalid =
+        || LdapError::new(Code::InvalidAttributeSyntax, format!("the value does not have the syntax of `{name}`"));
     let test = Test::compile(&Filter::Equal(name.to_owned(), value.to_vec()), schema);
     let is_valid = matches!(test, Test::Of(..));
     if rights.values(entry, &kind).next().is_none() && entry.own(&kind.key, schema).is_none() {
@@ -391,7 +425,7 @@ fn compare(entry: &Entry, name: &str, value: &[u8], grant: &Grant, schema: &Sche
     }
     match test.truth(entry, schema, rights)? {
         Truth::Undefined if !is_valid => Err(invalid()),
-        // A closed kind of the attribute counts as absent.
+        // A closed subtype of the attribute counts as absent.
         truth => Ok(truth == Truth::True),
     }
 }

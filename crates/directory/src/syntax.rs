@@ -1,7 +1,7 @@
-//! Syntaxes of values, and the matching rules by which they are compared: RFC 4517.
+//! Attribute syntaxes and matching rules (RFC 4517).
 //!
-//! A rule brings a value into a normal form. Two values are equal where their normal forms are, and those of an ordered
-//! rule are in the order of their bytes, so that an index answers both.
+//! A rule maps a value to its normal form. Two values are equal if their normal forms are equal; normal forms of an
+//! ordering rule sort bytewise, so one index serves equality and order.
 
 use tocsin_model::{
     ldap::prepare::{self, Form},
@@ -13,42 +13,42 @@ use crate::{
     schema::{AttributeType, Schema},
 };
 
-/// What a value may be.
+/// Syntax of an attribute value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
-    /// UTF-8, not empty.
+    /// Non-empty UTF-8.
     Text,
     /// ASCII.
     Ia5,
-    /// Letters, digits and a few signs.
+    /// Letters, digits and the punctuation of PrintableString.
     Printable,
     /// Digits and spaces.
     Numeric,
     /// A printable string.
     Telephone,
-    /// A telephone number, and perhaps behind `$` signs how a page is sent.
+    /// A telephone number, optionally followed by `$` and fax parameters.
     Facsimile,
-    /// Lines of text between `$` signs, in which `\24` is a dollar sign and `\5C` a backslash.
+    /// Lines of text separated by `$`; `\24` is a dollar sign and `\5C` a backslash.
     PostalAddress,
-    /// `'0101'B`.
+    /// Bit string, such as `'0101'B`.
     Bits,
-    /// A whole number of any length.
+    /// An integer of any size.
     Integer,
-    /// A number as JSON writes it. Our own: LDAP knows none but whole ones.
+    /// A JSON number. A syntax of our own, since LDAP has integers only.
     Number,
     /// `TRUE` or `FALSE`.
     Boolean,
     /// A distinguished name.
     Dn,
-    /// `20261121093000Z`.
+    /// Generalized Time, such as `20261121093000Z`.
     Time,
-    /// An object identifier, or a name that stands for one.
+    /// An object identifier, or the name of one.
     Oid,
-    /// `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
+    /// UUID, such as `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
     Uuid,
-    /// A description of RFC 4512, as the schema holds them.
+    /// A schema description of RFC 4512.
     Description,
-    /// Anything.
+    /// Any bytes.
     Octets,
 }
 
@@ -90,13 +90,13 @@ pub fn syntaxes() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 impl Syntax {
-    /// A syntax by its object identifier; a bound of its length (`{256}`) is passed over.
+    /// Finds a syntax by its object identifier; a length bound (`{256}`) is ignored.
     pub fn find(oid: &str) -> Option<Syntax> {
         let oid = oid.split('{').next().unwrap_or_default().trim_matches('\'');
         SYNTAXES.iter().find(|(known, ..)| *known == oid).map(|(.., syntax)| *syntax)
     }
 
-    /// Whether a value is of this syntax.
+    /// Whether a value has this syntax.
     pub fn allows(self, value: &[u8], schema: &Schema) -> bool {
         let text = std::str::from_utf8(value);
         match self {
@@ -112,6 +112,8 @@ impl Syntax {
                 Syntax::Telephone.allows(number, schema) && parts.all(is_parameter)
             }
             Syntax::Numeric => !value.is_empty() && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b' '),
+            // The rules ignore surrounding spaces, which this syntax does not allow.
+            Syntax::Integer | Syntax::Number if value.trim_ascii().len() < value.len() => false,
             Syntax::Integer
             | Syntax::Number
             | Syntax::Boolean
@@ -123,7 +125,7 @@ impl Syntax {
         }
     }
 
-    /// The rule that goes without saying.
+    /// The default equality rule.
     pub fn rule(self) -> Rule {
         match self {
             Syntax::Text | Syntax::Ia5 | Syntax::Printable => Rule::CaseIgnore,
@@ -144,7 +146,7 @@ impl Syntax {
     }
 }
 
-/// Words behind the number of a facsimile: RFC 4517, 3.3.11.
+/// Fax parameters (RFC 4517, 3.3.11).
 const FACSIMILE_PARAMETERS: &[&str] =
     &["twoDimensional", "fineResolution", "unlimitedLength", "b4Length", "a3Width", "b4Width", "uncompressed"];
 
@@ -161,97 +163,97 @@ fn is_oid(text: &str) -> bool {
     name(text) || text.split('.').all(number)
 }
 
-/// How values are compared.
+/// Comparison of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// Without case, spaces made one.
+    /// Ignores case; runs of spaces count as one.
     CaseIgnore,
-    /// Line by line, each without case, spaces made one.
+    /// Compares line by line; ignores case, and runs of spaces count as one.
     CaseIgnoreList,
     /// Bit by bit.
     Bits,
-    /// With case, spaces made one.
+    /// Respects case; runs of spaces count as one.
     CaseExact,
-    /// Digits, without spaces.
+    /// Compares digits; ignores spaces.
     Numeric,
-    /// Without case, spaces and hyphens.
+    /// Ignores case, spaces and hyphens.
     Telephone,
-    /// By whole number.
+    /// Compares integers.
     Integer,
-    /// By number.
+    /// Compares numbers.
     Number,
     /// `TRUE` or `FALSE`.
     Boolean,
-    /// Name by name, each value by its own rule.
+    /// Compares relative names one by one, each value under its own rule.
     Dn,
-    /// By instant.
+    /// Compares instants.
     Time,
-    /// Names stand for what they name.
+    /// Compares object identifiers; a name equals its identifier.
     Oid,
-    /// By the 128 bits.
+    /// Compares the 128 bits.
     Uuid,
-    /// By the first word of a description.
+    /// Compares the first component of a description.
     FirstComponent,
-    /// Byte by byte.
+    /// Compares bytes.
     Octets,
-    /// All bits of the assertion are set.
+    /// All bits of the assertion value are set.
     AllBits,
-    /// A bit of the assertion is set.
+    /// At least one bit of the assertion value is set.
     AnyBit,
 }
 
-/// What a rule is for.
+/// Kind of a matching rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum MatchKind {
     /// Equality.
     Equal,
-    /// The value is less.
+    /// Ordering: the value is less than the assertion value.
     Before,
-    /// Parts of the value.
+    /// Substrings.
     Substrings,
 }
 
-/// Object identifier, name, how it compares, what it is for, the syntax of its assertion.
-const RULES: &[(&str, &str, Rule, Act, &str)] = &[
-    ("2.5.13.0", "objectIdentifierMatch", Rule::Oid, Act::Equal, "38"),
-    ("2.5.13.1", "distinguishedNameMatch", Rule::Dn, Act::Equal, "12"),
-    ("2.5.13.2", "caseIgnoreMatch", Rule::CaseIgnore, Act::Equal, "15"),
-    ("2.5.13.3", "caseIgnoreOrderingMatch", Rule::CaseIgnore, Act::Before, "15"),
-    ("2.5.13.4", "caseIgnoreSubstringsMatch", Rule::CaseIgnore, Act::Substrings, "58"),
-    ("2.5.13.5", "caseExactMatch", Rule::CaseExact, Act::Equal, "15"),
-    ("2.5.13.6", "caseExactOrderingMatch", Rule::CaseExact, Act::Before, "15"),
-    ("2.5.13.7", "caseExactSubstringsMatch", Rule::CaseExact, Act::Substrings, "58"),
-    ("2.5.13.8", "numericStringMatch", Rule::Numeric, Act::Equal, "36"),
-    ("2.5.13.9", "numericStringOrderingMatch", Rule::Numeric, Act::Before, "36"),
-    ("2.5.13.10", "numericStringSubstringsMatch", Rule::Numeric, Act::Substrings, "58"),
-    ("2.5.13.11", "caseIgnoreListMatch", Rule::CaseIgnoreList, Act::Equal, "41"),
-    ("2.5.13.12", "caseIgnoreListSubstringsMatch", Rule::CaseIgnoreList, Act::Substrings, "58"),
-    ("2.5.13.13", "booleanMatch", Rule::Boolean, Act::Equal, "7"),
-    ("2.5.13.14", "integerMatch", Rule::Integer, Act::Equal, "27"),
-    ("2.5.13.15", "integerOrderingMatch", Rule::Integer, Act::Before, "27"),
-    ("2.25.137279310086925753628529315834703664387.4.1", "numberMatch", Rule::Number, Act::Equal, "15"),
-    ("2.25.137279310086925753628529315834703664387.4.2", "numberOrderingMatch", Rule::Number, Act::Before, "15"),
-    ("2.5.13.16", "bitStringMatch", Rule::Bits, Act::Equal, "6"),
-    ("2.5.13.17", "octetStringMatch", Rule::Octets, Act::Equal, "40"),
-    ("2.5.13.18", "octetStringOrderingMatch", Rule::Octets, Act::Before, "40"),
-    ("2.5.13.20", "telephoneNumberMatch", Rule::Telephone, Act::Equal, "50"),
-    ("2.5.13.21", "telephoneNumberSubstringsMatch", Rule::Telephone, Act::Substrings, "58"),
-    ("2.5.13.23", "uniqueMemberMatch", Rule::Dn, Act::Equal, "34"),
-    ("2.5.13.27", "generalizedTimeMatch", Rule::Time, Act::Equal, "24"),
-    ("2.5.13.28", "generalizedTimeOrderingMatch", Rule::Time, Act::Before, "24"),
-    ("2.5.13.29", "integerFirstComponentMatch", Rule::FirstComponent, Act::Equal, "27"),
-    ("2.5.13.30", "objectIdentifierFirstComponentMatch", Rule::FirstComponent, Act::Equal, "38"),
-    ("2.5.13.31", "directoryStringFirstComponentMatch", Rule::FirstComponent, Act::Equal, "15"),
-    ("1.3.6.1.4.1.1466.109.114.1", "caseExactIA5Match", Rule::CaseExact, Act::Equal, "26"),
-    ("1.3.6.1.4.1.1466.109.114.2", "caseIgnoreIA5Match", Rule::CaseIgnore, Act::Equal, "26"),
-    ("1.3.6.1.4.1.1466.109.114.3", "caseIgnoreIA5SubstringsMatch", Rule::CaseIgnore, Act::Substrings, "58"),
-    ("1.3.6.1.1.16.2", "UUIDMatch", Rule::Uuid, Act::Equal, "1.3.6.1.1.16.1"),
-    ("1.3.6.1.1.16.3", "UUIDOrderingMatch", Rule::Uuid, Act::Before, "1.3.6.1.1.16.1"),
-    ("1.2.840.113556.1.4.803", "integerBitAndMatch", Rule::AllBits, Act::Equal, "27"),
-    ("1.2.840.113556.1.4.804", "integerBitOrMatch", Rule::AnyBit, Act::Equal, "27"),
+/// Object identifier, name, comparison, kind, assertion syntax.
+const RULES: &[(&str, &str, Rule, MatchKind, &str)] = &[
+    ("2.5.13.0", "objectIdentifierMatch", Rule::Oid, MatchKind::Equal, "38"),
+    ("2.5.13.1", "distinguishedNameMatch", Rule::Dn, MatchKind::Equal, "12"),
+    ("2.5.13.2", "caseIgnoreMatch", Rule::CaseIgnore, MatchKind::Equal, "15"),
+    ("2.5.13.3", "caseIgnoreOrderingMatch", Rule::CaseIgnore, MatchKind::Before, "15"),
+    ("2.5.13.4", "caseIgnoreSubstringsMatch", Rule::CaseIgnore, MatchKind::Substrings, "58"),
+    ("2.5.13.5", "caseExactMatch", Rule::CaseExact, MatchKind::Equal, "15"),
+    ("2.5.13.6", "caseExactOrderingMatch", Rule::CaseExact, MatchKind::Before, "15"),
+    ("2.5.13.7", "caseExactSubstringsMatch", Rule::CaseExact, MatchKind::Substrings, "58"),
+    ("2.5.13.8", "numericStringMatch", Rule::Numeric, MatchKind::Equal, "36"),
+    ("2.5.13.9", "numericStringOrderingMatch", Rule::Numeric, MatchKind::Before, "36"),
+    ("2.5.13.10", "numericStringSubstringsMatch", Rule::Numeric, MatchKind::Substrings, "58"),
+    ("2.5.13.11", "caseIgnoreListMatch", Rule::CaseIgnoreList, MatchKind::Equal, "41"),
+    ("2.5.13.12", "caseIgnoreListSubstringsMatch", Rule::CaseIgnoreList, MatchKind::Substrings, "58"),
+    ("2.5.13.13", "booleanMatch", Rule::Boolean, MatchKind::Equal, "7"),
+    ("2.5.13.14", "integerMatch", Rule::Integer, MatchKind::Equal, "27"),
+    ("2.5.13.15", "integerOrderingMatch", Rule::Integer, MatchKind::Before, "27"),
+    ("2.25.137279310086925753628529315834703664387.4.1", "numberMatch", Rule::Number, MatchKind::Equal, "15"),
+    ("2.25.137279310086925753628529315834703664387.4.2", "numberOrderingMatch", Rule::Number, MatchKind::Before, "15"),
+    ("2.5.13.16", "bitStringMatch", Rule::Bits, MatchKind::Equal, "6"),
+    ("2.5.13.17", "octetStringMatch", Rule::Octets, MatchKind::Equal, "40"),
+    ("2.5.13.18", "octetStringOrderingMatch", Rule::Octets, MatchKind::Before, "40"),
+    ("2.5.13.20", "telephoneNumberMatch", Rule::Telephone, MatchKind::Equal, "50"),
+    ("2.5.13.21", "telephoneNumberSubstringsMatch", Rule::Telephone, MatchKind::Substrings, "58"),
+    ("2.5.13.23", "uniqueMemberMatch", Rule::Dn, MatchKind::Equal, "34"),
+    ("2.5.13.27", "generalizedTimeMatch", Rule::Time, MatchKind::Equal, "24"),
+    ("2.5.13.28", "generalizedTimeOrderingMatch", Rule::Time, MatchKind::Before, "24"),
+    ("2.5.13.29", "integerFirstComponentMatch", Rule::FirstComponent, MatchKind::Equal, "27"),
+    ("2.5.13.30", "objectIdentifierFirstComponentMatch", Rule::FirstComponent, MatchKind::Equal, "38"),
+    ("2.5.13.31", "directoryStringFirstComponentMatch", Rule::FirstComponent, MatchKind::Equal, "15"),
+    ("1.3.6.1.4.1.1466.109.114.1", "caseExactIA5Match", Rule::CaseExact, MatchKind::Equal, "26"),
+    ("1.3.6.1.4.1.1466.109.114.2", "caseIgnoreIA5Match", Rule::CaseIgnore, MatchKind::Equal, "26"),
+    ("1.3.6.1.4.1.1466.109.114.3", "caseIgnoreIA5SubstringsMatch", Rule::CaseIgnore, MatchKind::Substrings, "58"),
+    ("1.3.6.1.1.16.2", "UUIDMatch", Rule::Uuid, MatchKind::Equal, "1.3.6.1.1.16.1"),
+    ("1.3.6.1.1.16.3", "UUIDOrderingMatch", Rule::Uuid, MatchKind::Before, "1.3.6.1.1.16.1"),
+    ("1.2.840.113556.1.4.803", "integerBitAndMatch", Rule::AllBits, MatchKind::Equal, "27"),
+    ("1.2.840.113556.1.4.804", "integerBitOrMatch", Rule::AnyBit, MatchKind::Equal, "27"),
 ];
 
-/// The descriptions of all rules, as the subschema shows them.
+/// Descriptions of all matching rules, for the subschema entry.
 pub fn rule_descriptions() -> impl Iterator<Item = String> {
     RULES.iter().map(|(oid, name, .., syntax)| {
         let prefix = if syntax.contains('.') { "" } else { "1.3.6.1.4.1.1466.115.121.1." };
@@ -259,14 +261,14 @@ pub fn rule_descriptions() -> impl Iterator<Item = String> {
     })
 }
 
-/// A rule by its name or object identifier.
-pub fn find_rule(text: &str) -> Option<(Rule, Act)> {
+/// Finds a matching rule by name or object identifier.
+pub fn find_rule(text: &str) -> Option<(Rule, MatchKind)> {
     let found = RULES.iter().find(|(oid, name, ..)| *oid == text || name.eq_ignore_ascii_case(text))?;
     Some((found.2, found.3))
 }
 
 impl Rule {
-    /// How strings are prepared for substrings; `None`: this rule knows no substrings.
+    /// String preparation for substring matching; `None`: the rule does not support substrings.
     pub fn form(self) -> Option<Form> {
         match self {
             Rule::CaseIgnore => Some(Form::CaseIgnore),
@@ -278,7 +280,7 @@ impl Rule {
         }
     }
 
-    /// The syntax of its assertion values, where it has one for itself.
+    /// The assertion syntax of the rule, if it differs from the attribute syntax.
     pub fn syntax(self) -> Option<Syntax> {
         Some(match self {
             Rule::CaseIgnore | Rule::CaseExact => Syntax::Text,
@@ -297,12 +299,12 @@ impl Rule {
         })
     }
 
-    /// Whether a value is an assertion value of the rule, put to an attribute: RFC 4517, 4.1 and 4.2. The rules of IA5 strings are
-    /// those of attributes of this syntax.
+    /// Whether a value is a valid assertion value of the rule for an attribute (RFC 4517, 4.1 and 4.2). The IA5 rules
+    /// apply to attributes of the IA5 syntax.
     pub fn takes_assertion(self, value: &[u8], kind: &AttributeType, schema: &Schema) -> bool {
         match (self, self.syntax()) {
             (Rule::CaseIgnore | Rule::CaseExact, _) if kind.syntax == Syntax::Ia5 => value.is_ascii(),
-            // A facsimile is asked for by its number.
+            // A fax number is matched by its telephone number.
             (Rule::Telephone, _) if kind.syntax == Syntax::Facsimile => Syntax::Facsimile.allows(value, schema),
             (Rule::Oid, Some(syntax)) => syntax.allows(value, schema) && is_known_oid(value, schema),
             (_, Some(syntax)) => syntax.allows(value, schema),
@@ -310,7 +312,7 @@ impl Rule {
         }
     }
 
-    /// The normal form of a value; `None` if it is not of the rule's syntax.
+    /// The normal form of a value; `None` if it violates the syntax of the rule.
     pub fn normal(self, value: &[u8], schema: &Schema) -> Option<Vec<u8>> {
         let text = || std::str::from_utf8(value).ok();
         match self {
@@ -318,7 +320,7 @@ impl Rule {
             Rule::CaseIgnore | Rule::CaseExact => Some(one_spaced(text()?, self.form()?)),
             Rule::CaseIgnoreList => {
                 let lines = text()?.split('$').map(|line| one_spaced(&prepare::postal_line(line), Form::CaseIgnore));
-                // Prepared lines have no line ends of their own.
+                // A prepared line contains no line break.
                 Some(lines.collect::<Vec<_>>().join(&b'\n'))
             }
             Rule::Bits => {
@@ -352,14 +354,14 @@ impl Rule {
     }
 }
 
-/// Whether an object identifier is written as a number, or is a name that the schema knows.
+/// Whether an object identifier is numeric, or a name that the schema knows.
 fn is_known_oid(value: &[u8], schema: &Schema) -> bool {
     let Ok(text) = std::str::from_utf8(value) else { return false };
     let is_number = text.starts_with(|c: char| c.is_ascii_digit());
     is_number || schema.class(text).is_ok() || schema.attribute(text).is_ok() || find_rule(text).is_some()
 }
 
-/// Prepared, without spaces at the ends, and one where there are any.
+/// Prepares text: trimmed, with runs of spaces reduced to one.
 fn one_spaced(text: &str, form: Form) -> Vec<u8> {
     let plain = |byte: u8| matches!(byte, b'!'..=b'~') && !(form == Form::CaseIgnore && byte.is_ascii_uppercase());
     if text.bytes().all(plain) {
@@ -368,7 +370,7 @@ fn one_spaced(text: &str, form: Form) -> Vec<u8> {
     prepare::whole(text, form).trim_matches(' ').replace("  ", " ").into_bytes()
 }
 
-/// The digits of a whole number, so that the order of the bytes is that of the numbers.
+/// Encodes an integer so that its bytes sort like the number.
 fn integer_key(text: &str) -> Option<Vec<u8>> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -389,7 +391,7 @@ fn integer_key(text: &str) -> Option<Vec<u8>> {
 }
 
 fn number_key(number: f64) -> [u8; 8] {
-    // No zero is below zero.
+    // Maps negative zero to zero.
     let bits = (number + 0.0).to_bits();
     (if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }).to_be_bytes()
 }
@@ -427,7 +429,7 @@ pub fn instant(text: &str) -> Option<i64> {
             12 => 60_000_000,
             _ => 1_000_000,
         };
-        // Exact, so that one instant in two spellings is one. Later digits are below a microsecond.
+        // Exact, so that two spellings of one instant are equal. Further digits are below a microsecond.
         let digits = &fraction[..length.min(18)];
         let share = digits.parse::<i128>().ok()? * unit / 10_i128.pow(digits.len() as u32);
         micros += i64::try_from(share).ok()?;
@@ -453,19 +455,20 @@ pub fn instant(text: &str) -> Option<i64> {
     Some(micros - offset * 60_000_000)
 }
 
-/// An instant as Generalized Time, to the second.
+/// Formats an instant as Generalized Time, in seconds.
 pub fn generalized_time(micros: i64) -> String {
     format!("{}Z", digits_of_time(micros))
 }
 
-/// `YYYYMMDDHHMMSS` in UTC. An instant beyond the years 0 to 9999 becomes the nearest that the syntax can write.
+/// Formats `YYYYMMDDHHMMSS` in UTC. An instant outside the years 0 to 9999 becomes the nearest one that the syntax can
+/// express.
 fn digits_of_time(micros: i64) -> String {
     const YEARS: std::ops::RangeInclusive<i64> = -62_167_219_200_000_000..=253_402_300_799_999_999;
     let text = Timestamp(micros.clamp(*YEARS.start(), *YEARS.end())).to_string();
     text.bytes().take(19).filter(u8::is_ascii_digit).map(char::from).collect()
 }
 
-/// An instant as a change sequence number, as OpenLDAP writes them, to the microsecond.
+/// Formats an instant as a change sequence number (CSN) in OpenLDAP's form, in microseconds.
 pub fn change_number(micros: i64, count: u64) -> String {
     format!("{}.{:06}Z#{:06x}#000#000000", digits_of_time(micros), micros.rem_euclid(1_000_000), count & 0xff_ffff)
 }
@@ -479,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_equal_as_their_rules_say() {
+    fn matching_rules_decide_equality() {
         let same = |rule, one: &str, other: &str| assert_eq!(normal(rule, one), normal(rule, other), "{one} {other}");
         same(Rule::CaseIgnore, " Foo   BAR ", "foo bar");
         same(Rule::CaseIgnore, "STRASSE", "straße");
@@ -521,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_rules_keep_their_order_in_bytes() {
+    fn normal_forms_sort_like_their_values() {
         let check = |rule, ascending: &[&str]| {
             let keys: Vec<_> = ascending.iter().map(|text| normal(rule, text).expect(text)).collect();
             assert!(keys.is_sorted_by(|one, other| one < other), "{ascending:?}: {keys:?}");
@@ -532,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_they_are_read() {
+    fn times_round_trip() {
         let micros = instant("20261121093015.25Z").expect("a time");
         assert_eq!(generalized_time(micros), "20261121093015Z");
         assert_eq!(change_number(micros, 10), "20261121093015.250000Z#00000a#000#000000");

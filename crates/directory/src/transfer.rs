@@ -1,4 +1,4 @@
-//! Many entries, in and out, as LDIF.
+//! Bulk import and export of entries as LDIF.
 
 use std::{
     collections::HashSet,
@@ -10,59 +10,60 @@ use futures_util::{
     StreamExt,
     stream::{self, FuturesOrdered},
 };
-use tocsin_store::entries::Node;
+use tocsin_store::entries::EntryNode;
 
 use crate::{
-    access::Asker,
-    change::{Act, Modification, Terms, tells_of_password},
+    access::AuthzId,
+    change::{Modification, ModifyType, Preconditions, is_password_state},
     directory::Directory,
     dn::Dn,
     entry::SUBSCHEMA,
+    ldap_error::{Code, LdapError},
     ldif::{self, Change, LdifError, Record},
     password::{WAITING_MAX, protect},
-    refusal::{Code, Refusal},
     schema::Schema,
 };
 
-/// Records that are under way at the same time: they share commits.
+/// Records processed concurrently, so that they share commits.
 const UNDER_WAY: usize = 512;
-/// Records whose passwords are hashed at the same time. More than may wait for it would be refused.
+/// Records whose passwords are hashed concurrently, below the limit of waiting hashes.
 const HASHED_AHEAD: usize = 16;
 const _: () = assert!(HASHED_AHEAD < WAITING_MAX);
-/// Entries that are read at a time.
+/// Entries read at a time.
 const PAGE: usize = 500;
 
-/// What came of an import.
+/// Result of an import.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// Records that were done.
+    /// Number of records carried out.
     pub done: u64,
-    /// Entries that were there already, and were left as they are.
+    /// Number of entries that existed already and were left unchanged.
     pub present: u64,
-    /// Records that were refused: line, name, why.
+    /// Failed records: line, DN, error.
     pub refused: Vec<(usize, String, String)>,
-    /// How many were refused beyond those that are told.
+    /// Number of further failed records that are not listed.
     pub untold: u64,
 }
 
-/// Most bytes of records that wait for the entries above theirs. Those beyond are refused.
+/// Maximum bytes of records deferred until their parent entry exists. Further ones fail.
 const DEFERRED_BYTES_MAX: usize = 64 << 20;
-/// Most refusals that are told one by one.
+/// Maximum failed records that are listed.
 const TOLD_MAX: usize = 1_000;
 
 impl Directory {
-    /// Does what the records of a file say, as an operator, many at the same time and each alone. What a record changes is
-    /// there for those behind it. An entry that stands before the one above it is added in the end. A record that cannot be read, or
-    /// is refused, is reported and stops no other. Operational attributes that each server keeps for itself are left out.
+    /// Carries out the records of a file as an operator, many concurrently, each in its own transaction. A record sees
+    /// the changes of the records before it. An entry that precedes its parent is added at the end. A malformed or
+    /// failed record is reported and stops no other. Operational attributes that each server maintains itself are
+    /// ignored.
     ///
     /// # Errors
-    /// The file cannot be read on; what was read before is done.
+    /// The file cannot be read further; the records read so far are done.
     pub async fn import(
         &self,
         input: impl BufRead,
         progress: &mut dyn FnMut(&Imported),
     ) -> Result<Imported, LdifError> {
-        let asker = Asker { manages: true, ..Asker::default() };
+        let asker = AuthzId { manages: true, ..AuthzId::default() };
         let mut imported = Imported::default();
         let mut deferred = Deferred::default();
         let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async {
@@ -81,7 +82,7 @@ impl Directory {
             }
             match running.next().await {
                 Some((record, result)) => imported.settle(record, result, Some(&mut deferred)),
-                // Whatever comes next waits for all before it, and all behind it for it.
+                // A barrier record: it waits for all records before it, and all later ones wait for it.
                 None => match records.next().await {
                     Some(Ok(record)) => {
                         let (record, result) = self.carry_out(&asker, record).await;
@@ -110,20 +111,21 @@ impl Directory {
         Ok(imported)
     }
 
-    async fn carry_out(&self, asker: &Asker, record: Record) -> (Record, Result<(), Refusal>) {
-        let (dn, terms, schema) = (record.dn.as_str(), Terms::default(), self.schema());
+    async fn carry_out(&self, asker: &AuthzId, record: Record) -> (Record, Result<(), LdapError>) {
+        let (dn, terms, schema) = (record.dn.as_str(), Preconditions::default(), self.schema());
         let done = match record.change.clone() {
             Change::Add(mut attributes) => {
                 attributes.retain(|(name, _)| !is_kept_by_servers(name, &schema));
-                // The state of a password is decided about entries that are there.
+                // Password state can only be set on existing entries.
                 let (states, attributes): (Vec<_>, Vec<_>) =
                     attributes.into_iter().partition(|(name, _)| tells_of_changeable_password(name, &schema));
                 let added = self.add_in_turn(asker, dn, attributes, terms).await;
                 match (added, states.is_empty()) {
                     (Ok(_), false) => {
-                        let replace = |(attribute, values)| Modification { act: Act::Replace, attribute, values };
+                        let replace =
+                            |(attribute, values)| Modification { act: ModifyType::Replace, attribute, values };
                         let states = states.into_iter().map(replace).collect();
-                        self.modify_in_turn(asker, dn, states, Terms::default()).await
+                        self.modify_in_turn(asker, dn, states, Preconditions::default()).await
                     }
                     (added, _) => added,
                 }
@@ -144,12 +146,12 @@ impl Directory {
         (record, done.map(|_| ()))
     }
 
-    /// A record with its password hashed: a change that still had to hash would come after those behind it.
+    /// The record with its password hashed, since hashing later would reorder it behind its successors.
     async fn hashed(&self, mut record: Record) -> Record {
         if let Change::Add(attributes) = &mut record.change {
             let passwords = attributes.iter_mut().filter(|(name, _)| is_password(name)).flat_map(|(_, values)| values);
             for password in passwords {
-                // What cannot be hashed, or is no password here, is refused where the record is carried out.
+                // A password that cannot be hashed or violates the policy is rejected when the record is carried out.
                 if self.takes_password(&record.dn, password)
                     && let Ok(credential) = protect(password.clone()).await
                 {
@@ -160,12 +162,13 @@ impl Directory {
         record
     }
 
-    /// Writes all entries in the order of their making, subscribers last, without passwords. Gives how many.
+    /// Writes all entries without passwords, in order of creation, subscribers last. Returns their number.
     ///
     /// # Errors
-    /// The store does not answer, or the output takes no more.
-    pub async fn export(&self, out: &mut impl Write) -> Result<u64, Refusal> {
-        let unwritten = |error: std::io::Error| Refusal::new(Code::Other, format!("the output takes no more: {error}"));
+    /// The store or the output fails.
+    pub async fn export(&self, out: &mut impl Write) -> Result<u64, LdapError> {
+        let unwritten =
+            |error: std::io::Error| LdapError::new(Code::Other, format!("the output cannot be written: {error}"));
         out.write_all(b"version: 1\n\n").map_err(unwritten)?;
         let (mut after, mut count) = (None, 0);
         loop {
@@ -177,11 +180,11 @@ impl Directory {
                         let above = inner.above(branches, node)?;
                         Ok(crate::entry::view(node, above.as_deref(), &inner.schema.load(), &inner.shape))
                     });
-                    Ok((shown.collect::<Result<Vec<_>, Refusal>>()?, page.last().map(Node::number)))
+                    Ok((shown.collect::<Result<Vec<_>, LdapError>>()?, page.last().map(EntryNode::number)))
                 })
                 .await?;
             for entry in &page.0 {
-                // What nobody may write would be refused by whoever reads it.
+                // An importing server would reject attributes that clients cannot modify.
                 let writable: Vec<_> = entry.attributes.iter().filter(|found| found.kind.changeable).cloned().collect();
                 ldif::write(out, entry, &writable).map_err(unwritten)?;
                 count += 1;
@@ -194,8 +197,7 @@ impl Directory {
     }
 }
 
-/// Whether a record looks at what is there before it takes its place among the changes: one of the schema, or of a password.
-/// Also what cannot be read: what came before it is done.
+/// Whether a record is a barrier: it changes the schema or a password, or it is malformed.
 fn waits(record: &Result<Record, LdifError>) -> bool {
     match record {
         Ok(Record { dn, change: Change::Modify(modifications), .. }) => {
@@ -210,7 +212,7 @@ fn is_password(name: &str) -> bool {
     name.eq_ignore_ascii_case("userPassword") || name == "2.5.4.35"
 }
 
-/// Operational attributes that other servers write into their LDIF and that are not in the schema here.
+/// Operational attributes that other servers export and that are not in this schema.
 const OF_SERVERS: &[&str] = &[
     "contextcsn",
     "creatorsname",
@@ -227,7 +229,7 @@ const OF_SERVERS: &[&str] = &[
     "authtimestamp",
 ];
 
-/// Whether an attribute is one that each server keeps for itself: operational, and not for users to change. An import leaves it out.
+/// Whether an attribute is maintained by each server itself: operational and not modifiable. An import ignores it.
 fn is_kept_by_servers(name: &str, schema: &Schema) -> bool {
     match schema.attribute(name) {
         Ok(kind) => kind.operational && !kind.changeable,
@@ -235,22 +237,22 @@ fn is_kept_by_servers(name: &str, schema: &Schema) -> bool {
     }
 }
 
-/// Whether an attribute says of a password whether it has to be changed, or is locked.
+/// Whether an attribute is password state that an administrator can change.
 fn tells_of_changeable_password(name: &str, schema: &Schema) -> bool {
-    schema.attribute(name).is_ok_and(|kind| kind.changeable && tells_of_password(kind))
+    schema.attribute(name).is_ok_and(|kind| kind.changeable && is_password_state(kind))
 }
 
-/// Records that stand before the entries above theirs: they are done in the end.
+/// Records that precede their parent entry; they are carried out at the end.
 #[derive(Default)]
 struct Deferred {
     records: Vec<Record>,
-    /// The names of entries that are to be added.
+    /// DNs of entries that are to be added.
     names: HashSet<String>,
     bytes: usize,
 }
 
 impl Deferred {
-    /// Whether a record was taken, which was refused since an entry is missing.
+    /// Defers a record that failed because its parent is missing. Returns it if it cannot be deferred.
     fn take(&mut self, record: Record) -> Result<(), Record> {
         let name = record.dn.to_lowercase();
         let is_add = matches!(record.change, Change::Add(_));
@@ -266,7 +268,7 @@ impl Deferred {
         Ok(())
     }
 
-    /// The records, those of one depth in the tree together, in the order of the file.
+    /// The records grouped by depth in the tree, in file order within a group.
     fn levels(mut self) -> Vec<Vec<Record>> {
         let depth = |record: &Record| Dn::parse(&record.dn).map_or(usize::MAX, |dn| dn.0.len());
         self.records.sort_by_cached_key(depth);
@@ -275,7 +277,7 @@ impl Deferred {
 }
 
 impl Imported {
-    fn settle(&mut self, record: Record, result: Result<(), Refusal>, deferred: Option<&mut Deferred>) {
+    fn settle(&mut self, record: Record, result: Result<(), LdapError>, deferred: Option<&mut Deferred>) {
         let refusal = match result {
             Ok(()) => return self.done += 1,
             Err(refusal) if refusal.code == Code::EntryAlreadyExists => return self.present += 1,

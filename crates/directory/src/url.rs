@@ -1,4 +1,4 @@
-//! Searches as text: URLs of RFC 4516, and the filters of RFC 4515 in them.
+//! LDAP URLs (RFC 4516) and the text form of filters (RFC 4515).
 
 use crate::{
     dn::Dn,
@@ -6,31 +6,32 @@ use crate::{
     search::Scope,
 };
 
-/// Longest URL, in bytes.
+/// Maximum length of a URL, in bytes.
 const URL_BYTES_MAX: usize = 16 << 10;
 
-/// Who is meant by a URL such as `ldap:///ou=people,o=site??sub?(l=Linz)`.
+/// Search described by a URL such as `ldap:///ou=people,o=site??sub?(l=Linz)`.
 #[derive(Debug, Clone)]
-pub(crate) struct Meant {
+pub(crate) struct LdapUrlSearch {
     pub(crate) base: Dn,
     pub(crate) scope: Scope,
     pub(crate) filter: Filter,
 }
 
-impl Meant {
-    /// Reads a URL. It names no host: whoever is meant stands here.
+impl LdapUrlSearch {
+    /// Parses a URL. It must not name a host, since the search runs on this server.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn read(url: &str) -> Result<Meant, String> {
+    /// The URL is malformed; the text says where.
+    pub(crate) fn read(url: &str) -> Result<LdapUrlSearch, String> {
         if url.len() > URL_BYTES_MAX {
-            return Err(format!("takes {} bytes; at most {URL_BYTES_MAX} fit", url.len()));
+            return Err(format!("has {} bytes; the maximum is {URL_BYTES_MAX}", url.len()));
         }
         let rest = url.strip_prefix("ldap:///").ok_or("should begin with `ldap:///`, without a host")?;
         let mut parts = rest.split('?').map(decoded);
         let mut next = || parts.next().unwrap_or_else(|| Ok(String::new()));
         let (base, _attributes, scope, filter) = (next()?, next()?, next()?, next()?);
-        let base = Dn::parse(&base).map_err(|error| format!("begins with `{base}`, which is no name: {error}"))?;
+        let base = Dn::parse(&base)
+            .map_err(|error| format!("begins with `{base}`, which is not a distinguished name: {error}"))?;
         let scope = match scope.as_str() {
             "" | "base" => Scope::Base,
             "one" => Scope::One,
@@ -38,11 +39,11 @@ impl Meant {
             other => return Err(format!("has the scope `{other}`; give base, one or sub")),
         };
         let filter = if filter.is_empty() { "(objectClass=*)" } else { &filter };
-        Ok(Meant { base, scope, filter: read_filter(filter)? })
+        Ok(LdapUrlSearch { base, scope, filter: read_filter(filter)? })
     }
 }
 
-/// A URL with another base.
+/// Returns the URL with another base.
 pub(crate) fn with_base(url: &str, dn: &str) -> String {
     use std::fmt::Write;
     let rest = url.split_once('?').map(|(_, rest)| format!("?{rest}")).unwrap_or_default();
@@ -56,7 +57,7 @@ pub(crate) fn with_base(url: &str, dn: &str) -> String {
     format!("ldap:///{base}{rest}")
 }
 
-/// Resolves `%20` and its like.
+/// Decodes percent-encoding.
 fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -79,24 +80,24 @@ fn hex(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(text, 16).ok()
 }
 
-/// Reads the text of a filter.
+/// Parses a filter.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The filter is malformed; the text says where.
 pub(crate) fn read_filter(text: &str) -> Result<Filter, String> {
     let mut rest = text;
     let filter = parenthesised(&mut rest, 0)?;
     if filter.terms() > FILTER_TERMS_MAX {
-        return Err(format!("has a filter of {} parts; at most {FILTER_TERMS_MAX} are evaluated", filter.terms()));
+        return Err(format!("has a filter of {} terms; the maximum is {FILTER_TERMS_MAX}", filter.terms()));
     }
-    if rest.is_empty() { Ok(filter) } else { Err(format!("has `{rest}` behind its filter")) }
+    if rest.is_empty() { Ok(filter) } else { Err(format!("has `{rest}` after its filter")) }
 }
 
 fn parenthesised(rest: &mut &str, depth: usize) -> Result<Filter, String> {
     if depth > FILTER_DEPTH_MAX {
-        return Err("has a filter that is too deep".to_owned());
+        return Err("has a filter that is nested too deeply".to_owned());
     }
-    let inner = rest.strip_prefix('(').ok_or_else(|| format!("should have `(` where `{rest}` stands"))?;
+    let inner = rest.strip_prefix('(').ok_or_else(|| format!("should have `(` before `{rest}`"))?;
     *rest = inner;
     let many = |rest: &mut &str| {
         *rest = &rest[1..];
@@ -124,7 +125,7 @@ fn parenthesised(rest: &mut &str, depth: usize) -> Result<Filter, String> {
 }
 
 fn item(text: &str) -> Result<Filter, String> {
-    let (left, value) = text.split_once('=').ok_or_else(|| format!("has `{text}`, which is no filter"))?;
+    let (left, value) = text.split_once('=').ok_or_else(|| format!("has `{text}`, which is not a filter"))?;
     let named = |name: &str| match name.is_empty() {
         true => Err(format!("has `{text}`, which names no attribute")),
         false => Ok(name.to_owned()),
@@ -154,7 +155,7 @@ fn item(text: &str) -> Result<Filter, String> {
     Ok(Filter::Substrings(name, unless_empty(first), middle, unless_empty(last)))
 }
 
-/// `cn:dn:2.4.6.8.10`, each of the three may be missing.
+/// Parses the left side of an extensible match such as `cn:dn:2.4.6.8.10`; each of the three parts is optional.
 fn extensible(left: &str, value: Vec<u8>) -> Result<Filter, String> {
     let mut parts = left.split(':');
     let attribute = parts.next().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -166,11 +167,11 @@ fn extensible(left: &str, value: Vec<u8>) -> Result<Filter, String> {
     match rest.as_slice() {
         [] => Ok(Filter::Extensible { rule: None, attribute, value, names }),
         [rule] => Ok(Filter::Extensible { rule: Some((*rule).to_owned()), attribute, value, names }),
-        _ => Err(format!("has `{left}`, which is no filter")),
+        _ => Err(format!("has `{left}`, which is not a filter")),
     }
 }
 
-/// Resolves `\2a` and its like.
+/// Decodes `\2a` escapes.
 fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_of_rfc_4515_are_read() {
+    fn the_filters_of_rfc_4515_are_parsed() {
         let check = |filter: &str, expected: Filter| assert_eq!(read_filter(filter), Ok(expected), "{filter}");
         check("(cn=Babs Jensen)", Filter::Equal("cn".into(), text("Babs Jensen")));
         check("(!(cn=Tim))", Filter::Not(Box::new(Filter::Equal("cn".into(), text("Tim")))));
@@ -231,15 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_who_is_meant() {
-        let meant = Meant::read("ldap:///ou=people,o=My%20site??one?(l=Linz%3f)").expect("fine");
+    fn a_url_selects_a_base_a_scope_and_a_filter() {
+        let meant = LdapUrlSearch::read("ldap:///ou=people,o=My%20site??one?(l=Linz%3f)").expect("fine");
         assert_eq!((meant.base.0.len(), meant.scope), (2, Scope::One));
         assert_eq!(meant.filter, Filter::Equal("l".into(), text("Linz?")));
-        assert_eq!(Meant::read("ldap:///o=site").expect("fine").filter, Filter::Present("objectClass".into()));
+        assert_eq!(LdapUrlSearch::read("ldap:///o=site").expect("fine").filter, Filter::Present("objectClass".into()));
         for wrong in
             ["http://x", "ldap://host/o=site", "ldap:///x", "ldap:///o=x??all", "ldap:///o=x??sub?x", "ldap:///o=%x"]
         {
-            assert!(Meant::read(wrong).is_err(), "{wrong}");
+            assert!(LdapUrlSearch::read(wrong).is_err(), "{wrong}");
         }
     }
 }

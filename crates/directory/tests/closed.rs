@@ -1,13 +1,13 @@
-//! The result of a search does not depend on values that are closed to it: two directories that differ in such values only give the
-//! same answers to random filters and comparisons.
+//! Search results do not depend on closed values: two directories that differ only in closed values give the same
+//! answers to random filters and comparisons.
 
 mod support;
 
 use tocsin_directory::{
-    Directory, Options, Scope, Terms,
-    access::Asker,
+    Directory, Options, Preconditions, Scope,
+    access::AuthzId,
     filter::Filter,
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
 };
 
 const RULES: [&str; 3] = [
@@ -15,7 +15,7 @@ const RULES: [&str; 3] = [
     "to attrs=sn dn.base=\"uid=cyd,ou=people,o=site\" by users none",
     "to * by self write by users read",
 ];
-/// Closed values, in each of the two directories.
+/// Closed values, for each of the two directories.
 const TITLES: [[Option<&str>; 2]; 4] =
     [[Some("Boss"), Some("Clerk")], [Some("Clerk"), None], [None, Some("Boss")], [Some("ann"), Some("x")]];
 const NAMES: [&str; 4] = ["ann", "bob", "cyd", "dan"];
@@ -44,15 +44,15 @@ async fn directory(world: usize) -> Directory {
     let access = RULES.iter().map(|rule| (*rule).to_owned()).collect();
     let options = Options { access, ..Options::default() };
     let (_, directory) = support::in_memory(options).await;
-    let operator = Asker { manages: true, ..Asker::default() };
+    let operator = AuthzId { manages: true, ..AuthzId::default() };
     let add = async |dn: &str, pairs: &[(&str, &str)]| {
         let given = pairs.iter().map(|(name, value)| ((*name).to_owned(), vec![value.as_bytes().to_vec()])).collect();
-        directory.add(&operator, dn, given, Terms::default()).await.expect("made");
+        directory.add(&operator, dn, given, Preconditions::default()).await.expect("made");
     };
     for (uid, titles) in NAMES.iter().zip(TITLES) {
-        // The own title of who asks is open, so it is the same in both.
+        // The requester's own title is open, so it is the same in both.
         let title = if *uid == "bob" { Some("Clerk") } else { titles[world] };
-        // One in the other place of the two has a closed surname too.
+        // One person, another in each directory, has a closed surname too.
         let sn = if *uid == "cyd" && world == 1 { "Jones" } else { "Smith" };
         let mut pairs = vec![("objectClass", "inetOrgPerson"), ("cn", *uid), ("sn", sn)];
         pairs.extend(title.map(|title| ("title", title)));
@@ -94,7 +94,7 @@ fn filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
     }
 }
 
-async fn found(directory: &Directory, asker: &Asker, filter: &Filter) -> Result<Vec<String>, Code> {
+async fn found(directory: &Directory, asker: &AuthzId, filter: &Filter) -> Result<Vec<String>, Code> {
     let base = directory.find("o=site").await.expect("the first");
     let mut search = directory.search(asker, base, Scope::Subtree, filter).await.map_err(code)?;
     let mut found = Vec::new();
@@ -110,7 +110,7 @@ async fn found(directory: &Directory, asker: &Asker, filter: &Filter) -> Result<
     Ok(found)
 }
 
-fn code(refusal: Refusal) -> Code {
+fn code(refusal: LdapError) -> Code {
     refusal.code
 }
 
@@ -129,14 +129,14 @@ async fn a1_answers_do_not_depend_on_closed_values() {
         assert_eq!(answers.0, answers.1, "SEED={seed} {filter:?}");
         let (dn, name) = (person(random.choice(NAMES).expect("some")), random.choice(ATTRIBUTES).expect("some"));
         let value = random.choice(VALUES).expect("some").as_bytes();
-        let said = one.compare(&bob, &dn, name, value).await.map_err(code);
-        let other_said = other.compare(&other_bob, &dn, name, value).await.map_err(code);
+        let said = one.compare(&bob, &dn, (name, value), None).await.map_err(code);
+        let other_said = other.compare(&other_bob, &dn, (name, value), None).await.map_err(code);
         assert_eq!(said, other_said, "SEED={seed} {dn} {name} {}", String::from_utf8_lossy(value));
     }
     for uid in NAMES {
-        let groups = async |directory: &Directory, asker: &Asker| {
+        let groups = async |directory: &Directory, asker: &AuthzId| {
             let shown = directory.find(&person(uid)).await.expect("there");
-            directory.member_of(asker, &shown.entry).await.expect("told")
+            directory.member_of(asker, &shown.entry).await.expect("read")
         };
         assert_eq!(groups(&one, &bob).await, groups(&other, &other_bob).await, "{uid}");
     }

@@ -1,21 +1,22 @@
-//! Entries that end by themselves (RFC 2589), on a clock that moves only when all wait.
+//! Dynamic entries (RFC 2589), on a simulated clock.
 
 use std::{sync::Arc, time::Duration};
 
 use tocsin_directory::{
-    Act, Directory, Followed, Given, Lifetimes, Modification, Options, Terms, access::Asker, refusal::Code,
+    ChangedEntry, Directory, Lifetimes, Modification, ModifyType, Options, Preconditions, RawAttribute,
+    access::AuthzId, ldap_error::Code,
 };
 use tocsin_model::{subscriber::Profile, time::Timestamp};
 use tocsin_store::{
     memory::records::MemoryRecords,
-    records::{Expect, NewSubscriber, Records},
+    records::{NewSubscriber, Precondition, Records},
 };
 use tokio::time::{Instant, sleep};
 
 struct Bench {
     records: Arc<MemoryRecords>,
     directory: Directory,
-    operator: Asker,
+    operator: AuthzId,
 }
 
 async fn bench() -> Bench {
@@ -27,11 +28,11 @@ async fn bench() -> Bench {
     let options = Options { lifetimes, ..Options::default() };
     let directory = Directory::open(records.clone(), options, clock).await.expect("it opens");
     directory.build_indexes().await.expect("the indexes are built");
-    Bench { records, directory, operator: Asker { manages: true, ..Asker::default() } }
+    Bench { records, directory, operator: AuthzId { manages: true, ..AuthzId::default() } }
 }
 
-fn given(pairs: &[(&str, &str)]) -> Vec<Given> {
-    let mut given: Vec<Given> = Vec::new();
+fn given(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
+    let mut given: Vec<RawAttribute> = Vec::new();
     for (name, value) in pairs {
         match given.iter_mut().find(|(known, _)| known == name) {
             Some((_, values)) => values.push(value.as_bytes().to_vec()),
@@ -46,7 +47,7 @@ const PERSON: &[(&str, &str)] = &[("objectClass", "account"), ("objectClass", "d
 
 impl Bench {
     async fn add(&self, dn: &str, pairs: &[(&str, &str)]) -> Option<Code> {
-        let done = self.directory.add(&self.operator, dn, given(pairs), Terms::default()).await;
+        let done = self.directory.add(&self.operator, dn, given(pairs), Preconditions::default()).await;
         done.err().map(|refusal| refusal.code)
     }
 
@@ -66,7 +67,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_ends_unless_it_is_refreshed() {
+async fn an_entry_expires_unless_it_is_refreshed() {
     let bench = bench().await;
     let keeper = tokio::spawn({
         let directory = bench.directory.clone();
@@ -82,12 +83,12 @@ async fn an_entry_ends_unless_it_is_refreshed() {
     assert_eq!(bench.refresh(ann, 100).await, Ok(100));
     sleep(Duration::from_secs(11)).await;
     assert!(bench.is_there(ann).await && !bench.is_there(bob).await);
-    // Both are changes like others: who follows sees them, and the subscriber is gone.
+    // Both are ordinary changes: persistent searches see them, and the subscriber is removed.
     let changes = bench.directory.changes_after(place, 9).await.expect("read").expect("known");
-    let gone = changes.entries.iter().filter(|change| matches!(change, Followed::Gone(_))).count();
+    let gone = changes.entries.iter().filter(|change| matches!(change, ChangedEntry::Gone(_))).count();
     assert_eq!((changes.entries.len(), gone), (2, 1));
     assert!(bench.records.subscriber(&"bob".parse().expect("an id")).await.expect("read").is_none());
-    // What comes sooner than all that is waited for is not late.
+    // An expiry earlier than all known ones is on time.
     assert_eq!(bench.refresh(ann, 3_600).await, Ok(3_600));
     assert_eq!(bench.refresh(ann, 1).await, Ok(5), "not less than the least");
     sleep(Duration::from_secs(7)).await;
@@ -97,7 +98,7 @@ async fn an_entry_ends_unless_it_is_refreshed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ends_by_itself_has_its_rules() {
+async fn dynamic_entries_are_validated() {
     let bench = bench().await;
     let (unit, below) = ("ou=meeting,o=site", "uid=ann,ou=meeting,o=site");
     assert_eq!(bench.add(unit, UNIT).await, None);
@@ -105,22 +106,23 @@ async fn what_ends_by_itself_has_its_rules() {
     assert_eq!(bench.add(below, PERSON).await, None);
     assert_eq!(bench.refresh("ou=people,o=site", 10).await, Err(Code::ObjectClassViolation));
     assert_eq!(bench.refresh(unit, 3_601).await, Err(Code::AdminLimitExceeded));
-    let stranger = bench.directory.refresh(&Asker::default(), unit, 10).await.expect_err("nobody");
+    let stranger = bench.directory.refresh(&AuthzId::default(), unit, 10).await.expect_err("nobody");
     assert_eq!(stranger.code, Code::NoSuchObject);
     let modify = async |act, attribute: &str, value: &str| {
         let change = Modification { act, attribute: attribute.into(), values: vec![value.into()] };
-        let done = bench.directory.modify(&bench.operator, unit, vec![change], Terms::default()).await;
+        let done = bench.directory.modify(&bench.operator, unit, vec![change], Preconditions::default()).await;
         done.err().map(|refusal| refusal.code)
     };
-    assert_eq!(modify(Act::Delete, "objectClass", "dynamicObject").await, Some(Code::ObjectClassModsProhibited));
-    assert_eq!(modify(Act::Replace, "entryTtl", "9").await, Some(Code::ConstraintViolation));
-    assert_eq!(modify(Act::Replace, "description", "x").await, None);
+    assert_eq!(modify(ModifyType::Delete, "objectClass", "dynamicObject").await, Some(Code::ObjectClassModsProhibited));
+    assert_eq!(modify(ModifyType::Replace, "entryTtl", "9").await, Some(Code::ConstraintViolation));
+    assert_eq!(modify(ModifyType::Replace, "description", "x").await, None);
     assert_eq!(bench.add("uid=bob,ou=people,o=site", &[("objectClass", "account")]).await, None);
     let (directory, operator) = (&bench.directory, &bench.operator);
-    let moved =
-        directory.rename(operator, "uid=bob,ou=people,o=site", "uid=bob", false, Some(unit), Terms::default()).await;
+    let moved = directory
+        .rename(operator, "uid=bob,ou=people,o=site", "uid=bob", false, Some(unit), Preconditions::default())
+        .await;
     assert_eq!(moved.expect_err("it would stay").code, Code::ConstraintViolation);
-    // One with others below it stays as long as they do.
+    // An entry with children stays until they are gone.
     assert_eq!(bench.refresh(below, 600).await, Ok(600));
     sleep(Duration::from_secs(100)).await;
     directory.expire().await.expect("done");
@@ -131,14 +133,14 @@ async fn what_ends_by_itself_has_its_rules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_end_together_and_nonsense_ends_nothing() {
+async fn many_entries_expire_together_and_malformed_times_are_ignored() {
     let bench = bench().await;
     let put = async |id: &str, end: &str| {
         let attributes = [("entryExpireTimestamp".to_owned(), end.into())].into();
         let profile = Profile { attributes, ..Profile::default() };
         let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
         let now = Timestamp::from_millis(1_800_000_000_000);
-        bench.records.put_subscriber(new, Expect::Any, now).await.expect("stored");
+        bench.records.put_subscriber(new, Precondition::Any, now).await.expect("stored");
     };
     for count in 0..450 {
         put(&format!("gone-{count}"), "20260101000000Z").await;

@@ -1,21 +1,21 @@
-//! What an index tells must be what looking at every entry tells.
+//! Index lookups give the same results as full scans.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use tocsin_directory::{
-    Act, Directory, Modification, Options, Scope, Terms,
-    access::{Asker, Grant},
+    Directory, Modification, ModifyType, Options, Preconditions, Scope,
+    access::{AuthzId, Grant},
     entry::SUBSCHEMA,
     filter::Filter,
-    refusal::Code,
+    ldap_error::Code,
 };
 use tocsin_model::{subscriber::Profile, time::Timestamp, value::Value};
 use tocsin_store::{
     memory::records::MemoryRecords,
-    records::{Expect, NewSubscriber, Records},
+    records::{NewSubscriber, Precondition, Records},
 };
 
-/// A kind of `label` has an index of its own, and what is searched by `label` must find it too.
+/// A subtype of `label` has an index of its own; a search by `label` must use it too.
 const TYPES: &[&str] = &[
     "( 2.25.7.1 NAME 'label' EQUALITY caseIgnoreMatch ORDERING caseIgnoreOrderingMatch SUBSTR caseIgnoreSubstringsMatch
         SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 X-INDEX 'eq sub' )",
@@ -34,7 +34,7 @@ fn from_environment(name: &str) -> Option<u64> {
 struct Bench {
     records: Arc<MemoryRecords>,
     directory: Directory,
-    operator: Asker,
+    operator: AuthzId,
 }
 
 impl Bench {
@@ -42,10 +42,10 @@ impl Bench {
         let records = Arc::new(MemoryRecords::new().expect("random numbers"));
         let options = Options { suffix: "o=site".to_owned(), ..Options::default() };
         let directory = Directory::open(records.clone(), options, Arc::new(|| Timestamp(1))).await.expect("it opens");
-        let operator = Asker { manages: true, ..Asker::default() };
+        let operator = AuthzId { manages: true, ..AuthzId::default() };
         let values = TYPES.iter().map(|text| text.as_bytes().to_vec()).collect();
-        let change = Modification { act: Act::Add, attribute: "attributeTypes".to_owned(), values };
-        directory.modify(&operator, SUBSCHEMA, vec![change], Terms::default()).await.expect("the schema grows");
+        let change = Modification { act: ModifyType::Add, attribute: "attributeTypes".to_owned(), values };
+        directory.modify(&operator, SUBSCHEMA, vec![change], Preconditions::default()).await.expect("the schema grows");
         directory.build_indexes().await.expect("the indexes are built");
         Bench { records, directory, operator }
     }
@@ -55,14 +55,14 @@ impl Bench {
         let bytes = |values: Vec<String>| values.into_iter().map(String::into_bytes).collect();
         given.extend(attributes.into_iter().map(|(name, values)| (name, bytes(values))));
         let dn = format!("uid=u{id},ou=people,o=site");
-        self.directory.add(&self.operator, &dn, given, Terms::default()).await.expect("added");
+        self.directory.add(&self.operator, &dn, given, Preconditions::default()).await.expect("added");
     }
 
     async fn found(&self, filter: &Filter) -> BTreeSet<String> {
         let base = self.directory.find("o=site").await.expect("there");
         let mut search = self
             .directory
-            .search(&Asker { manages: true, ..Asker::default() }, base, Scope::Subtree, filter)
+            .search(&AuthzId { manages: true, ..AuthzId::default() }, base, Scope::Subtree, filter)
             .await
             .expect("begun");
         let mut names = BTreeSet::new();
@@ -73,7 +73,7 @@ impl Bench {
         names
     }
 
-    /// Holds what an index tells against looking at every entry: no index knows what is not so.
+    /// Compares index lookups with a full scan.
     async fn check(&self, filter: Filter) -> BTreeSet<String> {
         let nothing = Filter::Not(Box::new(Filter::And(Vec::new())));
         let found = self.found(&filter).await;
@@ -89,7 +89,7 @@ fn text(random: &mut fastrand::Rng, longest: usize) -> String {
 fn value(random: &mut fastrand::Rng, name: &str) -> String {
     match name {
         "size" => random.i64(-20..20).to_string(),
-        // Some with more parts than an index keeps.
+        // Some values have more trigrams than are indexed.
         _ => {
             let longest = if random.u8(..8) == 0 { 600 } else { 9 };
             format!("x{}", text(random, longest))
@@ -116,7 +116,7 @@ fn filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
 }
 
 #[tokio::test]
-async fn indexes_find_what_looking_at_every_entry_finds() {
+async fn index_lookups_give_the_results_of_a_full_scan() {
     let seed = from_environment("SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -139,7 +139,7 @@ async fn indexes_find_what_looking_at_every_entry_finds() {
 }
 
 #[tokio::test]
-async fn long_values_kinds_and_odd_values_are_found() {
+async fn long_values_subtypes_and_odd_values_are_found() {
     let bench = Bench::start().await;
     let long = format!("{}needle", "ab".repeat(300));
     bench.add(1, vec![("label".into(), vec![long])]).await;
@@ -147,7 +147,7 @@ async fn long_values_kinds_and_odd_values_are_found() {
     let attributes = [("size".to_owned(), Value::from("no number"))].into();
     let profile = Profile { attributes, ..Profile::default() };
     let odd = NewSubscriber { id: "odd".parse().expect("an id"), profile, devices: None, preferences: None };
-    bench.records.put_subscriber(odd, Expect::Absent, Timestamp(1)).await.expect("stored");
+    bench.records.put_subscriber(odd, Precondition::Absent, Timestamp(1)).await.expect("stored");
     let check = async |filter, expected| {
         assert_eq!(bench.check(filter).await, BTreeSet::from([format!("uid={expected},ou=people,o=site")]))
     };
@@ -158,12 +158,12 @@ async fn long_values_kinds_and_odd_values_are_found() {
 }
 
 #[tokio::test]
-async fn who_needs_an_index_that_is_being_built_is_told_to_come_again() {
+async fn a_request_that_needs_an_unfinished_index_is_rejected_as_busy() {
     let records = Arc::new(MemoryRecords::new().expect("random numbers"));
     let access = vec!["to * by group=\"cn=staff,o=site\" write by users read by * auth".to_owned()];
     let options = Options { access, ..Options::default() };
     let directory = Directory::open(records, options, Arc::new(|| Timestamp(1))).await.expect("it opens");
-    let operator = Asker { manages: true, ..Asker::default() };
+    let operator = AuthzId { manages: true, ..AuthzId::default() };
     let add = async |uid: &str| {
         let values = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
         let given = vec![
@@ -171,7 +171,7 @@ async fn who_needs_an_index_that_is_being_built_is_told_to_come_again() {
             ("uid".to_owned(), values(&[uid, "ann"])),
             ("userPassword".to_owned(), values(&["{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ="])),
         ];
-        let terms = Terms { unique: vec!["uid".to_owned()], ..Terms::default() };
+        let terms = Preconditions { unique: vec!["uid".to_owned()], ..Preconditions::default() };
         directory
             .add(&operator, &format!("uid={uid},ou=people,o=site"), given, terms)
             .await
@@ -182,17 +182,17 @@ async fn who_needs_an_index_that_is_being_built_is_told_to_come_again() {
         let proven = directory.prove("uid=one,ou=people,o=site", b"secret".to_vec()).await;
         proven.err().map(|refusal| refusal.code)
     };
-    assert_eq!(add("one").await, Some(Code::Busy), "nobody can tell whether the value is unique");
+    assert_eq!(add("one").await, Some(Code::Busy), "uniqueness cannot be checked");
     directory.build_indexes().await.expect("the indexes are built");
     assert_eq!(add("one").await, None);
     assert_eq!(add("two").await, Some(Code::EntryAlreadyExists));
     assert_eq!(prove().await, None);
-    // The schema grows by an index; until it is there, those that are there are used.
+    // The schema gains an index; until it is built, the existing ones are used.
     let kept = directory.modify(
         &operator,
         SUBSCHEMA,
-        vec![Modification { act: Act::Add, attribute: "attributeTypes".into(), values: vec![TYPES[2].into()] }],
-        Terms::default(),
+        vec![Modification { act: ModifyType::Add, attribute: "attributeTypes".into(), values: vec![TYPES[2].into()] }],
+        Preconditions::default(),
     );
     kept.await.expect("the schema grows");
     assert_eq!(prove().await, None);

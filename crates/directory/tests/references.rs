@@ -1,30 +1,30 @@
-//! Referential integrity: groups follow the entries that they name, whoever changes them. And login names are unique.
+//! Referential integrity of groups, and unique login names.
 
 use std::sync::Arc;
 
 use tocsin_directory::{
-    Act, Directory, Given, Modification, Options, Revision, Terms,
-    access::Asker,
-    refusal::{Code, Refusal},
+    Directory, Modification, ModifyType, Options, Preconditions, RawAttribute, Revision,
+    access::AuthzId,
+    ldap_error::{Code, LdapError},
 };
 use tocsin_model::{subscriber::Profile, time::Timestamp};
 use tocsin_store::{
     entries::Entries,
     error::StoreError,
     memory::records::MemoryRecords,
-    records::{Expect, NewSubscriber, Records},
+    records::{NewSubscriber, Precondition, Records},
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 
 struct Bench {
     records: Arc<dyn Records>,
     directory: Directory,
-    operator: Asker,
+    operator: AuthzId,
     _folder: Option<tempfile::TempDir>,
 }
 
-fn given(pairs: &[(&str, &str)]) -> Vec<Given> {
-    let mut given: Vec<Given> = Vec::new();
+fn given(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
+    let mut given: Vec<RawAttribute> = Vec::new();
     for (name, value) in pairs {
         match given.iter_mut().find(|(known, _)| known == name) {
             Some((_, values)) => values.push(value.as_bytes().to_vec()),
@@ -38,7 +38,7 @@ const PERSON: &[(&str, &str)] = &[("objectClass", "inetOrgPerson"), ("cn", "x"),
 const UNIT: &[(&str, &str)] = &[("objectClass", "organizationalUnit")];
 
 impl Bench {
-    /// One over each store.
+    /// One bench per store.
     async fn all() -> Vec<Bench> {
         let folder = tempfile::tempdir().expect("a folder");
         let options = RecordsOptions { reserve_bytes: 0, ..Default::default() };
@@ -51,27 +51,27 @@ impl Bench {
         let clock = Arc::new(|| Timestamp(1));
         let directory = Directory::open(records.clone(), Options::default(), clock).await.expect("it opens");
         directory.build_indexes().await.expect("the indexes are built");
-        Bench { records, directory, operator: Asker { manages: true, ..Asker::default() }, _folder: folder }
+        Bench { records, directory, operator: AuthzId { manages: true, ..AuthzId::default() }, _folder: folder }
     }
 
     async fn add(&self, dn: &str, pairs: &[(&str, &str)]) -> Option<Code> {
-        let done = self.directory.add(&self.operator, dn, given(pairs), Terms::default()).await;
+        let done = self.directory.add(&self.operator, dn, given(pairs), Preconditions::default()).await;
         done.err().map(|refusal| refusal.code)
     }
 
     async fn rename(&self, dn: &str, rdn: &str, above: Option<&str>) {
-        let done = self.directory.rename(&self.operator, dn, rdn, true, above, Terms::default()).await;
+        let done = self.directory.rename(&self.operator, dn, rdn, true, above, Preconditions::default()).await;
         done.expect("renamed");
     }
 
     async fn remove(&self, dn: &str) {
-        self.directory.remove(&self.operator, dn, Terms::default()).await.expect("removed");
+        self.directory.remove(&self.operator, dn, Preconditions::default()).await.expect("removed");
     }
 
     async fn put(&self, id: &str) -> Result<(), StoreError> {
         let id = id.parse().expect("an id");
         let new = NewSubscriber { id, profile: Profile::default(), devices: None, preferences: None };
-        self.records.put_subscriber(new, Expect::Any, Timestamp(2)).await.map(|_| ())
+        self.records.put_subscriber(new, Precondition::Any, Timestamp(2)).await.map(|_| ())
     }
 
     async fn values(&self, dn: &str, attribute: &str) -> Vec<String> {
@@ -101,14 +101,14 @@ async fn a6_groups_follow_a_rename_and_a_removal_by_any_way() {
         bench.remove(&person("cyd")).await;
         for id in ["dan", "eve"] {
             let id = id.parse().expect("an id");
-            bench.records.remove_subscriber(&id, Expect::Any, Timestamp(3)).await.expect("removed");
+            bench.records.remove_subscriber(&id, Precondition::Any, Timestamp(3)).await.expect("removed");
         }
         let mut left = bench.values("cn=team,o=site", "member").await;
         left.sort();
         assert_eq!(left, ["uid=anna,ou=people,o=site", "uid=bob,o=site"]);
         let anna = bench.directory.find(&person("anna")).await.expect("there").entry.number;
         let revision = Revision { modifications: Vec::new(), rdn: Some("uid=ann".to_owned()) };
-        bench.directory.revise(&bench.operator, anna, revision, Terms::default()).await.expect("revised");
+        bench.directory.revise(&bench.operator, anna, revision, Preconditions::default()).await.expect("revised");
         assert!(bench.values("cn=team,o=site", "member").await.contains(&person("ann")));
     }
 }
@@ -117,7 +117,7 @@ async fn a6_groups_follow_a_rename_and_a_removal_by_any_way() {
 async fn a6_groups_follow_while_their_index_is_being_built() {
     let records = Arc::new(MemoryRecords::new().expect("random numbers"));
     let directory = Directory::open(records.clone(), Options::default(), Arc::new(|| Timestamp(1))).await;
-    let (directory, operator) = (directory.expect("it opens"), Asker { manages: true, ..Asker::default() });
+    let (directory, operator) = (directory.expect("it opens"), AuthzId { manages: true, ..AuthzId::default() });
     let bench = Bench { records, directory, operator, _folder: None };
     for uid in ["ann", "bob"] {
         assert_eq!(bench.add(&person(uid), PERSON).await, None);
@@ -168,8 +168,9 @@ async fn a6_the_last_member_leaves_no_name_to_inherit() {
         let shown = bench.directory.find(&person("ann")).await.expect("there");
         assert_eq!(bench.directory.member_of(&bench.operator, &shown.entry).await, Ok(None));
         let change =
-            Modification { act: Act::Replace, attribute: "description".to_owned(), values: vec![b"x".to_vec()] };
-        let changed = bench.directory.modify(&bench.operator, "cn=team,o=site", vec![change], Terms::default()).await;
+            Modification { act: ModifyType::Replace, attribute: "description".to_owned(), values: vec![b"x".to_vec()] };
+        let changed =
+            bench.directory.modify(&bench.operator, "cn=team,o=site", vec![change], Preconditions::default()).await;
         assert!(changed.is_ok(), "the group is still valid");
     }
 }
@@ -183,9 +184,11 @@ async fn a6_a_user_does_not_enter_a_group_by_taking_a_name_that_it_holds() {
         let bob = bench.directory.vouched(&person("bob")).await.expect("it may").expect("it is there");
         let rename = |rdn: &'static str| {
             let (directory, bob) = (bench.directory.clone(), bob.clone());
-            async move { directory.rename(&bob, &person("bob"), rdn, true, None, Terms::default()).await.map(|_| ()) }
+            async move {
+                directory.rename(&bob, &person("bob"), rdn, true, None, Preconditions::default()).await.map(|_| ())
+            }
         };
-        let code = |done: Result<(), Refusal>| done.err().map(|refusal| refusal.code);
+        let code = |done: Result<(), LdapError>| done.err().map(|refusal| refusal.code);
         assert_eq!(code(rename("uid=ghost").await), Some(Code::InsufficientAccessRights));
         assert_eq!(code(rename("UID=Ghost").await), Some(Code::InsufficientAccessRights));
         assert_eq!(code(rename("uid=robert").await), None);
@@ -213,19 +216,31 @@ async fn a4_login_names_are_unique_by_any_way() {
             "uid=vera",
             true,
             None,
-            Terms::default(),
+            Preconditions::default(),
         );
         assert_eq!(rename.await.map(|_| ()).err().map(|refusal| refusal.code), clash);
         let change = |value: &str| {
-            vec![Modification { act: Act::Add, attribute: "uid".to_owned(), values: vec![value.as_bytes().to_vec()] }]
+            vec![Modification {
+                act: ModifyType::Add,
+                attribute: "uid".to_owned(),
+                values: vec![value.as_bytes().to_vec()],
+            }]
         };
-        let modify =
-            bench.directory.modify(&bench.operator, "uid=will,ou=staff,o=site", change("Vera"), Terms::default());
+        let modify = bench.directory.modify(
+            &bench.operator,
+            "uid=will,ou=staff,o=site",
+            change("Vera"),
+            Preconditions::default(),
+        );
         assert_eq!(modify.await.map(|_| ()).err().map(|refusal| refusal.code), clash);
-        let modify =
-            bench.directory.modify(&bench.operator, "uid=will,ou=staff,o=site", change("bill"), Terms::default());
+        let modify = bench.directory.modify(
+            &bench.operator,
+            "uid=will,ou=staff,o=site",
+            change("bill"),
+            Preconditions::default(),
+        );
         assert!(modify.await.is_ok());
-        // What the API makes: another spelling of a name, and the further name of an entry.
+        // Changes by the API: another spelling of a name, and a second name of an entry.
         for id in ["Vera", "WILL", "bill"] {
             assert!(matches!(bench.put(id).await, Err(StoreError::Taken(_))), "{id}");
         }

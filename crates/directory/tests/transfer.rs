@@ -1,4 +1,4 @@
-//! LDIF, in and out: what a record changes is there for those behind it.
+//! LDIF import and export: a record sees the changes of the records before it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ async fn import(directory: &Directory, ldif: &str) -> Imported {
 }
 
 #[tokio::test]
-async fn each_record_finds_what_those_before_it_did() {
+async fn each_record_sees_the_changes_of_earlier_records() {
     let directory = directory().await;
     let imported = import(
         &directory,
@@ -36,7 +36,7 @@ async fn each_record_finds_what_those_before_it_did() {
 }
 
 #[tokio::test]
-async fn what_is_exported_is_imported_again() {
+async fn an_export_can_be_imported() {
     let (one, other) = (directory().await, directory().await);
     let ldif = "dn: ou=staff,o=site\nobjectClass: organizationalUnit\n\n\
         dn: cn=Ännchen,ou=staff,o=site\nobjectClass: inetOrgPerson\nsn: Muster\nmail: a@example.org\nmail: b@example.org\n\
@@ -53,7 +53,7 @@ async fn what_is_exported_is_imported_again() {
     assert_eq!(written(&other).await, first);
 }
 
-/// The line and name of each record that was refused.
+/// Line and DN of each failed record.
 fn refused(imported: &Imported) -> Vec<(usize, &str)> {
     imported.refused.iter().map(|(line, dn, _)| (*line, dn.as_str())).collect()
 }

@@ -1,21 +1,22 @@
-//! Counts of entries and rows that are read and changed; no times.
+//! Work limits: numbers of entries and rows that operations read and write.
 
 mod support;
 
 use std::sync::Arc;
 
 use tocsin_directory::{
-    Act, Directory, Modification, Options, Scope, Terms, access::Asker, filter::Filter, refusal::Code,
+    Directory, Modification, ModifyType, Options, Preconditions, Scope, access::AuthzId, filter::Filter,
+    ldap_error::Code,
 };
 use tocsin_model::{subscriber::Profile, time::Timestamp};
 use tocsin_store::{
     memory::records::MemoryRecords,
-    records::{Expect, NewSubscriber, Records},
+    records::{NewSubscriber, Precondition, Records},
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 
-fn operator() -> Asker {
-    Asker { manages: true, ..Asker::default() }
+fn operator() -> AuthzId {
+    AuthzId { manages: true, ..AuthzId::default() }
 }
 
 fn options() -> Options {
@@ -26,7 +27,10 @@ async fn add(directory: &Directory, dn: &str, given: &[(&str, &[String])]) {
     let given = given.iter().map(|(name, values)| {
         ((*name).to_owned(), values.iter().map(|value| value.clone().into_bytes()).collect::<Vec<_>>())
     });
-    directory.add(&operator(), dn, given.collect(), Terms::default()).await.unwrap_or_else(|why| panic!("{dn}: {why}"));
+    directory
+        .add(&operator(), dn, given.collect(), Preconditions::default())
+        .await
+        .unwrap_or_else(|why| panic!("{dn}: {why}"));
 }
 
 async fn container(directory: &Directory, dn: &str) {
@@ -38,11 +42,11 @@ async fn person(directory: &Directory, dn: &str) {
     add(directory, dn, &[("objectClass", &classes), ("cn", &["x".to_owned()]), ("sn", &["Muster".to_owned()])]).await;
 }
 
-/// The names that a search finds, and how many entries it looked at.
+/// Names of the results of a search, and the number of entries examined.
 async fn found(directory: &Directory, base: &str, scope: Scope, filter: &Filter) -> (Vec<String>, usize) {
     let base = directory.find(base).await.expect("a base");
     let mut search =
-        directory.search(&Asker { manages: true, ..Asker::default() }, base, scope, filter).await.expect("begun");
+        directory.search(&AuthzId { manages: true, ..AuthzId::default() }, base, scope, filter).await.expect("begun");
     let mut names = Vec::new();
     while let Some(page) = search.next().await.expect("a page") {
         let grant = tocsin_directory::access::Grant::open();
@@ -61,7 +65,7 @@ async fn small_beside_large(directory: &Directory, records: &dyn Records) {
     for number in 0..1_500 {
         let id = format!("person-{number}").parse().expect("an id");
         let new = NewSubscriber { id, profile: Profile::default(), devices: None, preferences: None };
-        records.put_subscriber(new, Expect::Any, Timestamp(1)).await.expect("stored");
+        records.put_subscriber(new, Precondition::Any, Timestamp(1)).await.expect("stored");
     }
     for number in 0..20 {
         person(directory, &format!("uid=l{number},ou=large,o=site")).await;
@@ -88,7 +92,7 @@ async fn small_beside_large(directory: &Directory, records: &dyn Records) {
         ("ou=people,o=site", Scope::One, &not, 1_500, 1_501),
     ] {
         let (names, looked_at) = found(directory, base, scope, filter).await;
-        // The container of people stands below the suffix, too.
+        // The container of subscribers is below the suffix, too.
         let expected = expected + usize::from((base, scope) == ("o=site", Scope::One));
         assert_eq!(names.len(), expected, "{base} {scope:?} {filter:?}: {names:?}");
         assert!(looked_at <= most + 1, "{base} {scope:?} {filter:?}: {looked_at} entries were looked at");
@@ -116,7 +120,7 @@ fn member(name: &str) -> String {
     format!("uid={name},ou=people,o=site")
 }
 
-fn change(act: Act, names: &[&str]) -> Modification {
+fn change(act: ModifyType, names: &[&str]) -> Modification {
     let values = names.iter().map(|name| member(name).into_bytes()).collect();
     Modification { act, attribute: "member".to_owned(), values }
 }
@@ -133,39 +137,47 @@ async fn members_come_and_go(directory: &Directory) {
     )
     .await;
     let modify = async |changes: Vec<Modification>| {
-        directory.modify(&operator(), dn, changes, Terms::default()).await.map_err(|refusal| refusal.code).map(|_| ())
+        directory
+            .modify(&operator(), dn, changes, Preconditions::default())
+            .await
+            .map_err(|refusal| refusal.code)
+            .map(|_| ())
     };
     let count = async || {
         let shown = directory.find(dn).await.expect("there");
         shown.entry.attribute("member").map_or(0, |found| found.values.len())
     };
     assert_eq!(count().await, 3_000);
-    // What changes members only does not read the group: it is not cached afterwards.
+    // A change of members does not read the group: it is not cached afterwards.
     for (changes, expected, members) in [
-        (vec![change(Act::Add, &["new"])], Ok(()), 3_001),
-        (vec![change(Act::Add, &["new"])], Err(Code::AttributeOrValueExists), 3_001),
-        (vec![change(Act::Add, &["NEW"])], Err(Code::AttributeOrValueExists), 3_001),
-        (vec![change(Act::Delete, &["nobody"])], Err(Code::NoSuchAttribute), 3_001),
-        (vec![change(Act::Delete, &["u7", "u8"]), change(Act::Add, &["x", "y", "z"])], Ok(()), 3_002),
-        (vec![change(Act::Add, &["p"]), change(Act::Delete, &["nobody"])], Err(Code::NoSuchAttribute), 3_002),
-        (vec![change(Act::Add, &["p", "P"])], Err(Code::AttributeOrValueExists), 3_002),
-        (vec![change(Act::Add, &["p"]), change(Act::Delete, &["p"])], Ok(()), 3_002),
-        (vec![change(Act::Delete, &["U9"])], Ok(()), 3_001),
+        (vec![change(ModifyType::Add, &["new"])], Ok(()), 3_001),
+        (vec![change(ModifyType::Add, &["new"])], Err(Code::AttributeOrValueExists), 3_001),
+        (vec![change(ModifyType::Add, &["NEW"])], Err(Code::AttributeOrValueExists), 3_001),
+        (vec![change(ModifyType::Delete, &["nobody"])], Err(Code::NoSuchAttribute), 3_001),
+        (vec![change(ModifyType::Delete, &["u7", "u8"]), change(ModifyType::Add, &["x", "y", "z"])], Ok(()), 3_002),
+        (
+            vec![change(ModifyType::Add, &["p"]), change(ModifyType::Delete, &["nobody"])],
+            Err(Code::NoSuchAttribute),
+            3_002,
+        ),
+        (vec![change(ModifyType::Add, &["p", "P"])], Err(Code::AttributeOrValueExists), 3_002),
+        (vec![change(ModifyType::Add, &["p"]), change(ModifyType::Delete, &["p"])], Ok(()), 3_002),
+        (vec![change(ModifyType::Delete, &["U9"])], Ok(()), 3_001),
     ] {
         assert_eq!(modify(changes.clone()).await, expected, "{changes:?}");
-        let is_read = directory.at_hand(dn).is_some();
+        let is_read = directory.cached_entry(dn).is_some();
         let is_plain = expected.is_ok() && changes[0].values != [member("U9").into_bytes()] && changes.len() != 2;
         assert!(!(is_plain && is_read), "{changes:?}: the whole group was read");
         assert_eq!(count().await, members, "{changes:?}");
     }
-    assert_eq!(modify(vec![change(Act::Delete, &["new"])]).await, Ok(()));
-    assert!(directory.at_hand(dn).is_none());
-    // Who is in the group, by the index, and by the filter.
+    assert_eq!(modify(vec![change(ModifyType::Delete, &["new"])]).await, Ok(()));
+    assert!(directory.cached_entry(dn).is_none());
+    // Membership, by the index and by the filter.
     let by_member = Filter::Equal("member".to_owned(), member("x").into_bytes());
     assert_eq!(found(directory, "o=site", Scope::Subtree, &by_member).await.0, [dn]);
     let gone = Filter::Equal("member".to_owned(), member("u7").into_bytes());
     assert_eq!(found(directory, "o=site", Scope::Subtree, &gone).await.0, Vec::<String>::new());
-    // A group keeps its last member, by whichever way.
+    // A group keeps its last member in both code paths.
     let last = "cn=last,ou=groups,o=site";
     let one = [member("a")];
     add(
@@ -174,20 +186,34 @@ async fn members_come_and_go(directory: &Directory) {
         &[("objectClass", &["groupOfNames".to_owned()]), ("cn", &["last".to_owned()]), ("member", &one)],
     )
     .await;
-    let refused = directory.modify(&operator(), last, vec![change(Act::Delete, &["a"])], Terms::default()).await;
+    let refused =
+        directory.modify(&operator(), last, vec![change(ModifyType::Delete, &["a"])], Preconditions::default()).await;
     assert_eq!(refused.map_err(|refusal| refusal.code).map(|_| ()), Err(Code::ObjectClassViolation));
-    directory.modify(&operator(), last, vec![change(Act::Add, &["b"])], Terms::default()).await.expect("added");
-    directory.modify(&operator(), last, vec![change(Act::Delete, &["a"])], Terms::default()).await.expect("removed");
+    directory
+        .modify(&operator(), last, vec![change(ModifyType::Add, &["b"])], Preconditions::default())
+        .await
+        .expect("added");
+    directory
+        .modify(&operator(), last, vec![change(ModifyType::Delete, &["a"])], Preconditions::default())
+        .await
+        .expect("removed");
     let shown = directory.find(last).await.expect("there");
     assert_eq!(*shown.entry.attribute("member").expect("one").values, [Box::from(member("b").as_bytes())]);
-    // Somebody who may not write members does not.
-    let refused = directory.modify(&Asker::default(), dn, vec![change(Act::Add, &["q"])], Terms::default()).await;
+    // A user without `write` on members is rejected.
+    let refused = directory
+        .modify(&AuthzId::default(), dn, vec![change(ModifyType::Add, &["q"])], Preconditions::default())
+        .await;
     assert!(matches!(
         refused.map_err(|refusal| refusal.code),
         Err(Code::NoSuchObject | Code::InsufficientAccessRights)
     ));
     let images = directory
-        .modify(&operator(), dn, vec![change(Act::Add, &["q"])], Terms { after: true, ..Terms::default() })
+        .modify(
+            &operator(),
+            dn,
+            vec![change(ModifyType::Add, &["q"])],
+            Preconditions { after: true, ..Preconditions::default() },
+        )
         .await
         .expect("added");
     let after = images.after.expect("wanted");
@@ -241,18 +267,21 @@ async fn b26_a_group_follows_its_members_without_the_others() {
         texts
     };
     assert_eq!(members().await, many);
-    directory.rename(&operator(), &member("ann"), "uid=zoe", true, None, Terms::default()).await.expect("renamed");
-    assert!(directory.at_hand(dn).is_none(), "the whole group was read");
+    directory
+        .rename(&operator(), &member("ann"), "uid=zoe", true, None, Preconditions::default())
+        .await
+        .expect("renamed");
+    assert!(directory.cached_entry(dn).is_none(), "the whole group was read");
     assert_eq!(members().await, [member("bo"), member("cy"), member("zoe")]);
-    directory.remove(&operator(), &member("bo"), Terms::default()).await.expect("removed");
-    assert!(directory.at_hand(dn).is_none(), "the whole group was read");
+    directory.remove(&operator(), &member("bo"), Preconditions::default()).await.expect("removed");
+    assert!(directory.cached_entry(dn).is_none(), "the whole group was read");
     assert_eq!(members().await, [member("cy"), member("zoe")]);
     let by_member = |name: &str| Filter::Equal("member".to_owned(), member(name).into_bytes());
     for (name, count) in [("ann", 0), ("bo", 0), ("cy", 1), ("zoe", 1)] {
         assert_eq!(found(&directory, "o=site", Scope::Subtree, &by_member(name)).await.0.len(), count, "{name}");
     }
     for name in ["cy", "zoe"] {
-        directory.remove(&operator(), &member(name), Terms::default()).await.expect("removed");
+        directory.remove(&operator(), &member(name), Preconditions::default()).await.expect("removed");
     }
     assert_eq!(members().await.len(), 1, "a group that must have a member has one");
 }

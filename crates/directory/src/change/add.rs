@@ -1,30 +1,30 @@
-//! An entry is made.
+//! Add operation (RFC 4511, 4.7).
 
 use std::sync::Arc;
 
 use tocsin_model::time::Timestamp;
 use tocsin_store::{
-    entries::{Branches, Node, Object, Placement, Room},
-    records::Expect,
+    entries::{DiskCheck, EntryNode, EntryReader, Object, Placement},
+    records::Precondition,
 };
 
 use super::{
-    Draft, Given, Images, NewPlace, Terms, add_rdn, changeable, checked, classes_of, expire::check_place, free_id,
-    renew::is_of_password, single_valued, stored_object,
+    EntryDraft, NewPlace, Preconditions, RawAttribute, ReadEntries, add_rdn, changeable, checked, classes_of,
+    dynamic_entries::check_place, free_id, password_change::is_of_password, single_valued, stored_object,
 };
 use crate::{
-    access::Asker,
+    access::AuthzId,
+    attribute_mapping::subscriber_of,
     directory::{Directory, Inner, parse},
     dn::Dn,
-    entry::{self, Attribute, Place},
+    entry::{self, Attribute, EntryPosition},
+    ldap_error::{Code, LdapError},
     password::Credential,
-    person::subscriber_of,
-    refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
 };
 
-/// An entry that is to be made, held against the schema.
-pub(super) struct Newcomer {
+/// A new entry, checked against the schema.
+pub(super) struct ValidatedEntry {
     pub(super) dn: Dn,
     pub(super) attributes: Vec<Attribute>,
     pub(super) credential: Option<Credential>,
@@ -33,44 +33,55 @@ pub(super) struct Newcomer {
 }
 
 impl Directory {
-    /// Makes an entry. Durable when the call returns.
+    /// Adds an entry. Durable on return.
     ///
     /// # Errors
-    /// The name or an attribute is not valid; there is one already; there is none above; whoever asks may not.
-    pub async fn add(&self, asker: &Asker, dn: &str, given: Vec<Given>, terms: Terms) -> Result<Images, Refusal> {
-        let new = self.newcomer(asker, dn, given).await?;
-        if self.arrive(asker, &new, &terms).await? {
-            return Ok(Images::default());
+    /// The name or an attribute is invalid; the entry exists; its parent is missing; the requester lacks access.
+    pub async fn add(
+        &self,
+        asker: &AuthzId,
+        dn: &str,
+        given: Vec<RawAttribute>,
+        terms: Preconditions,
+    ) -> Result<ReadEntries, LdapError> {
+        let new = self.validate_entry(asker, dn, given).await?;
+        if self.add_prepared(asker, &new, &terms).await? {
+            return Ok(ReadEntries::default());
         }
-        // Apart, so that the common way is not carried about with the room for this one.
-        Box::pin(self.take_in(asker, new, terms)).await
+        // Boxed, so that the common path does not carry the size of this future.
+        Box::pin(self.add_in_writer(asker, new, terms)).await
     }
 
-    /// The same, where the order of the calls is that of the changes: each finds what those before it did.
+    /// Like `add`, but in call order: each change sees the ones before it.
     pub(crate) async fn add_in_turn(
         &self,
-        asker: &Asker,
+        asker: &AuthzId,
         dn: &str,
-        given: Vec<Given>,
-        terms: Terms,
-    ) -> Result<Images, Refusal> {
-        let new = self.newcomer(asker, dn, given).await?;
-        self.take_in(asker, new, terms).await
+        given: Vec<RawAttribute>,
+        terms: Preconditions,
+    ) -> Result<ReadEntries, LdapError> {
+        let new = self.validate_entry(asker, dn, given).await?;
+        self.add_in_writer(asker, new, terms).await
     }
 
-    async fn newcomer(&self, asker: &Asker, dn: &str, given: Vec<Given>) -> Result<Newcomer, Refusal> {
+    async fn validate_entry(
+        &self,
+        asker: &AuthzId,
+        dn: &str,
+        given: Vec<RawAttribute>,
+    ) -> Result<ValidatedEntry, LdapError> {
         let parsed = parse(dn)?;
         let schema = self.schema();
         if parsed.0.len() <= self.inner.suffix.0.len() {
             let is_first = schema.normal_dn(&parsed) == self.inner.suffix_key;
             return Err(match is_first {
-                true => Refusal::new(Code::EntryAlreadyExists, "the first entry is there already"),
-                false => Refusal::new(Code::UnwillingToPerform, format!("entries stand below {}", self.suffix())),
+                true => LdapError::new(Code::EntryAlreadyExists, "the suffix entry exists already"),
+                false => LdapError::new(Code::UnwillingToPerform, format!("entries must be below {}", self.suffix())),
             });
         }
         let (mut attributes, password) = taken(given, &parsed, &schema)?;
         if !asker.manages {
-            // Before anything is hashed, or held against the policy of the place.
+            // Access is checked before hashing a password or checking the policy.
             let (inner, asker, dn, schema) = (self.inner.clone(), asker.clone(), parsed.clone(), schema.clone());
             let (kinds, has_password) = (kinds_of(&attributes), password.is_some());
             self.look(move |branches| {
@@ -82,33 +93,38 @@ impl Directory {
         let credential = self.first_password(asker, &schema.normal_dn(&parsed), password).await?;
         let now = (self.clock)();
         attributes.extend(self.inner.first_end(&attributes, &schema, now)?);
-        Ok(Newcomer { dn: parsed, attributes, credential, schema, now })
+        Ok(ValidatedEntry { dn: parsed, attributes, credential, schema, now })
     }
 
-    async fn take_in(&self, asker: &Asker, new: Newcomer, terms: Terms) -> Result<Images, Refusal> {
+    async fn add_in_writer(
+        &self,
+        asker: &AuthzId,
+        new: ValidatedEntry,
+        terms: Preconditions,
+    ) -> Result<ReadEntries, LdapError> {
         let (inner, asker) = (self.inner.clone(), asker.clone());
-        let Newcomer { dn, attributes, credential, schema, now } = new;
-        self.change(Room::Needed, move |tree| {
-            let (parent, above) = inner.visible(tree.branches(), &asker, &Dn(dn.0[1..].to_vec()))?;
+        let ValidatedEntry { dn, attributes, credential, schema, now } = new;
+        self.change(DiskCheck::Required, move |tree| {
+            let (parent, above) = inner.visible(tree.reader(), &asker, &Dn(dn.0[1..].to_vec()))?;
             let place = entry::place(&parent, above.as_deref(), &schema);
             let (kinds, has_password) = (kinds_of(&attributes), credential.is_some());
             let stands = (&parent, above.as_deref());
-            inner.may_add(tree.branches(), &asker, stands, &dn, &kinds, has_password, &schema)?;
+            inner.may_add(tree.reader(), &asker, stands, &dn, &kinds, has_password, &schema)?;
             check_place(&parent, &classes_of(&attributes), &schema)?;
             let rdn = &dn.0[0];
-            if inner.child(tree.branches(), &place, rdn, &schema)?.is_some() {
-                return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
+            if inner.child(tree.reader(), &place, rdn, &schema)?.is_some() {
+                return Err(LdapError::new(Code::EntryAlreadyExists, "an entry with this name exists already"));
             }
-            terms.unique(&inner, tree.branches(), &attributes, None, &schema)?;
-            inner.check_login(tree.branches(), None, (&[], &attributes))?;
+            terms.unique(&inner, tree.reader(), &attributes, None, &schema)?;
+            inner.check_login(tree.reader(), None, (&[], &attributes))?;
             let rdn_key = schema.normal_rdn(rdn).into();
-            let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
+            let draft = EntryDraft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
             let number = if schema.is_subscriber(&classes_of(&draft.attributes)) {
                 let id = free_id(tree, &draft.attributes, rdn, &draft.rdn_key, &place.key)?;
                 let classes = draft.classes();
                 let placement = Placement { parent: place.number, rdn: draft.rdn, rdn_key: draft.rdn_key, classes };
                 let new = subscriber_of(id, None, &draft.attributes, Some(&placement), &inner.shape)?;
-                tree.put_subscriber(new, Some(placement), Expect::Absent, now)?
+                tree.put_subscriber(new, Some(placement), Precondition::Absent, now)?
             } else {
                 let attributes = stored_object(&draft.attributes);
                 tree.put_object(
@@ -119,26 +135,26 @@ impl Directory {
             if let Some(credential) = &credential {
                 tree.put_credential(number, Some(&credential.to_text()))?;
             }
-            Ok(Images { before: None, after: terms.after(&inner, tree.branches(), number, &schema)? })
+            Ok(ReadEntries { before: None, after: terms.after(&inner, tree.reader(), number, &schema)? })
         })
         .await
     }
 }
 
 impl Inner {
-    /// Refuses an entry that the asker may not make: it needs `write` on the place below the entry above, and on the new entry with
-    /// each of its attributes.
-    #[expect(clippy::too_many_arguments, reason = "an entry that is not there yet, piece by piece")]
+    /// Rejects an entry that the requester may not add: it needs `write` on the children of the parent, and on the new
+    /// entry with all its attributes.
+    #[expect(clippy::too_many_arguments, reason = "the parts of an entry that does not exist yet")]
     fn may_add(
         &self,
-        branches: &dyn Branches,
-        asker: &Asker,
-        (parent, above): (&Node, Option<&Place>),
+        branches: &dyn EntryReader,
+        asker: &AuthzId,
+        (parent, above): (&EntryNode, Option<&EntryPosition>),
         dn: &Dn,
         kinds: &[Arc<AttributeType>],
         has_password: bool,
         schema: &Schema,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LdapError> {
         if asker.manages {
             return Ok(());
         }
@@ -146,7 +162,11 @@ impl Inner {
         let password = schema.attribute("userPassword")?;
         let kinds: Vec<_> = kinds.iter().chain(has_password.then_some(password)).map(|kind| &**kind).collect();
         let key = format!("{},{}", schema.normal_rdn(&dn.0[0]), above.key);
-        self.needs_place(branches, asker, &NewPlace { key: &key, above: Some(&above), number: None, kinds: &kinds })
+        self.check_access_to_name(
+            branches,
+            asker,
+            &NewPlace { key: &key, above: Some(&above), number: None, kinds: &kinds },
+        )
     }
 }
 
@@ -154,27 +174,27 @@ fn kinds_of(attributes: &[Attribute]) -> Vec<Arc<AttributeType>> {
     attributes.iter().map(|attribute| attribute.kind.clone()).collect()
 }
 
-/// What a client gave, held against the schema; the password apart.
-fn taken(given: Vec<Given>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attribute>, Option<Vec<u8>>), Refusal> {
+/// Checks the attributes of a client against the schema, and separates the password.
+fn taken(given: Vec<RawAttribute>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attribute>, Option<Vec<u8>>), LdapError> {
     let (mut attributes, mut password): (Vec<Attribute>, _) = (Vec::new(), None);
     for (name, values) in given {
         let kind = changeable(&name, schema)?;
         if values.is_empty() {
-            return Err(Refusal::new(Code::InvalidAttributeSyntax, format!("{name}: no values for attribute type")));
+            return Err(LdapError::new(Code::InvalidAttributeSyntax, format!("{name}: no values for attribute type")));
         }
         if &*kind.key == "userpassword" {
             if values.len() > 1 || password.is_some() {
-                return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password"));
+                return Err(LdapError::new(Code::ConstraintViolation, "an entry can have only one password"));
             }
             password = values.into_iter().next();
             continue;
         }
         if is_of_password(&name, schema) {
-            let what = format!("{}: is decided about entries that are there", kind.name());
-            return Err(Refusal::new(Code::ConstraintViolation, what));
+            let what = format!("{}: can only be set on an existing entry", kind.name());
+            return Err(LdapError::new(Code::ConstraintViolation, what));
         }
         if attributes.iter().any(|known| known.kind.key == kind.key) {
-            return Err(Refusal::new(
+            return Err(LdapError::new(
                 Code::AttributeOrValueExists,
                 format!("{name}: attribute provided more than once"),
             ));
@@ -186,7 +206,7 @@ fn taken(given: Vec<Given>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attribute>,
     single_valued(&attributes, None)?;
     let classes = classes_of(&attributes);
     if classes.is_empty() {
-        return Err(Refusal::new(Code::ObjectClassViolation, "no objectClass attribute"));
+        return Err(LdapError::new(Code::ObjectClassViolation, "no objectClass attribute"));
     }
     let password_kind = schema.attribute("userPassword")?;
     let has: Vec<_> =

@@ -1,34 +1,36 @@
-//! Members of groups come and go one by one: each is a row, so a group of many is neither read nor written as a whole.
+//! Modify of group members. Each member is a row, so a large group is neither read nor written as a whole.
 //!
-//! What needs the whole entry is left to `modify`: an assertion, images, a value that is too long for a key of the index, a value that
-//! is written in another way than the stored one.
+//! Changes that need the whole entry are left to `modify`: assertions, pre- and post-reads, values too long for an
+//! index key, and values spelled differently from the stored ones.
 
 use std::sync::Arc;
 
 use tocsin_model::time::Timestamp;
 use tocsin_store::entries::{
-    Branches, EntryKey, EntryNumber, Node, ROW_ATTRIBUTES, Room, RowChange, StoredObject, Tree,
+    DiskCheck, EntryKey, EntryNode, EntryNumber, EntryReader, EntryWriter, ROW_ATTRIBUTES, RowChange, StoredObject,
 };
 
-use super::{Act, Images, Modification, Terms, changeable, checked, classes_of, needs, normal, valid};
+use super::{
+    Modification, ModifyType, Preconditions, ReadEntries, changeable, check_access, checked, classes_of, normal, valid,
+};
 use crate::{
-    access::Asker,
+    access::AuthzId,
     directory::{Directory, Inner, parse},
     dn::Dn,
     entry::{self, Attribute},
-    kept::Shown,
+    entry_cache::CachedEntry,
+    ldap_error::{Code, LdapError},
     plan,
-    refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
 };
 
-/// The entry that is meant.
+/// The entry to modify.
 pub(super) enum Target {
     Named(Dn),
     Numbered(EntryNumber),
 }
 
-/// A change of one attribute, held against the entry.
+/// Change of one attribute, checked against the entry.
 struct Prepared {
     kind: Arc<AttributeType>,
     added: Vec<Box<[u8]>>,
@@ -39,11 +41,11 @@ impl Directory {
     /// Adds and removes members of a group. `None`: nothing was done, and the whole entry is needed.
     pub(super) async fn change_members(
         &self,
-        asker: &Asker,
-        target: impl FnOnce() -> Result<Target, Refusal>,
+        asker: &AuthzId,
+        target: impl FnOnce() -> Result<Target, LdapError>,
         modifications: &[Modification],
-        terms: &Terms,
-    ) -> Result<Option<Images>, Refusal> {
+        terms: &Preconditions,
+    ) -> Result<Option<ReadEntries>, LdapError> {
         let schema = self.schema();
         if !are_members(asker, modifications, terms, &schema) {
             return Ok(None);
@@ -51,44 +53,51 @@ impl Directory {
         let (target, inner, asker, now) = (target()?, self.inner.clone(), asker.clone(), (self.clock)());
         let (modifications, revision, after) = (modifications.to_vec(), terms.revision, terms.after);
         let changed = self
-            .change(Room::Needed, move |tree| {
+            .change(DiskCheck::Required, move |tree| {
                 inner.change_rows(tree, &asker, &target, &modifications, revision, &schema, now)
             })
             .await?;
         let Some(number) = changed else { return Ok(None) };
         let shown = if after { self.numbered(vec![number]).await?.pop() } else { None };
-        Ok(Some(Images { before: None, after: shown.map(|shown| Shown::of(shown.entry.clone())) }))
+        Ok(Some(ReadEntries { before: None, after: shown.map(|shown| CachedEntry::of(shown.entry.clone())) }))
     }
 }
 
-/// Whether all that changes are members, as far as can be seen without the entry.
-pub(super) fn are_members(asker: &Asker, modifications: &[Modification], terms: &Terms, schema: &Schema) -> bool {
+/// Whether the modifications concern members only, as far as visible without the entry.
+pub(super) fn are_members(
+    asker: &AuthzId,
+    modifications: &[Modification],
+    terms: &Preconditions,
+    schema: &Schema,
+) -> bool {
     let is_plain = terms.assertion.is_none() && !terms.before && terms.unique.is_empty() && !asker.must_change;
     let comes_or_goes = |found: &Modification| {
-        matches!(found.act, Act::Add | Act::Delete) && !found.values.is_empty() && is_row(&found.attribute, schema)
+        matches!(found.act, ModifyType::Add | ModifyType::Delete)
+            && !found.values.is_empty()
+            && is_row(&found.attribute, schema)
     };
     is_plain && !modifications.is_empty() && modifications.iter().all(comes_or_goes)
 }
 
-/// Whether the values of an attribute are rows of an object.
+/// Whether the values of an attribute are stored as rows.
 fn is_row(name: &str, schema: &Schema) -> bool {
     schema.attribute(name).is_ok_and(|kind| ROW_ATTRIBUTES.contains(&kind.name()))
 }
 
 impl Inner {
     /// Changes members, in the writer's turn; `None`: nothing was done, and the whole entry is needed.
-    #[expect(clippy::too_many_arguments, reason = "what a change is held against, and the change")]
+    #[expect(clippy::too_many_arguments, reason = "the preconditions of a change, and the change")]
     pub(super) fn change_rows(
         &self,
-        tree: &mut dyn Tree,
-        asker: &Asker,
+        tree: &mut dyn EntryWriter,
+        asker: &AuthzId,
         target: &Target,
         modifications: &[Modification],
         revision: Option<u64>,
         schema: &Schema,
         now: Timestamp,
-    ) -> Result<Option<EntryNumber>, Refusal> {
-        let prepared = self.prepared_members(tree.branches(), asker, target, modifications, revision, schema)?;
+    ) -> Result<Option<EntryNumber>, LdapError> {
+        let prepared = self.prepared_members(tree.reader(), asker, target, modifications, revision, schema)?;
         let Some((mut stored, changes)) = prepared else { return Ok(None) };
         for change in changes {
             tree.change_rows(&stored, &change, now)?;
@@ -97,36 +106,39 @@ impl Inner {
         Ok(Some(stored.number))
     }
 
-    /// Holds a change of members against what is there; `None`: the whole entry is needed.
+    /// Checks a change of members against the current rows; `None`: the whole entry is needed.
     fn prepared_members(
         &self,
-        branches: &dyn Branches,
-        asker: &Asker,
+        branches: &dyn EntryReader,
+        asker: &AuthzId,
         target: &Target,
         modifications: &[Modification],
         revision: Option<u64>,
         schema: &Schema,
-    ) -> Result<Option<(StoredObject, Vec<RowChange>)>, Refusal> {
+    ) -> Result<Option<(StoredObject, Vec<RowChange>)>, LdapError> {
         let node = match target {
             Target::Named(dn) => match self.walk_head(branches, dn) {
                 Ok((node, _)) => Some(node),
-                // With its nearest entry above, as for every change.
+                // With the nearest existing ancestor, as for every change.
                 Err(refusal) if refusal.code == Code::NoSuchObject => None,
                 Err(refusal) => return Err(refusal),
             },
             Target::Numbered(number) => branches.head(*number)?,
         };
-        let Some(Node::Object(head)) = node else { return Ok(None) };
-        let above = self.above(branches, &Node::Object(head.clone()))?;
-        let shown = entry::view(&Node::Object(head.clone()), above.as_deref(), schema, &self.shape);
+        let Some(EntryNode::Object(head)) = node else { return Ok(None) };
+        let above = self.above(branches, &EntryNode::Object(head.clone()))?;
+        let shown = entry::view(&EntryNode::Object(head.clone()), above.as_deref(), schema, &self.shape);
         if !asker.manages && !self.access.grant(asker, &shown).sees() {
             return Ok(None);
         }
         let kinds =
             modifications.iter().map(|found| changeable(&found.attribute, schema)).collect::<Result<Vec<_>, _>>()?;
-        needs(self, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+        check_access(self, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
         if revision.is_some_and(|revision| revision != head.revision) {
-            return Err(Refusal::new(Code::AssertionFailed, "the entry has changed in the meantime"));
+            return Err(LdapError::new(
+                Code::AssertionFailed,
+                "the entry was changed by another request; read it again and repeat the change",
+            ));
         }
         let names = parse(&shown.dn)?;
         let is_of_name = |kind: &AttributeType| {
@@ -186,36 +198,36 @@ impl Inner {
 
 /// Adds a modification to the change of its attribute. False: the whole entry is needed.
 fn hold(
-    branches: &dyn Branches,
+    branches: &dyn EntryReader,
     number: EntryNumber,
     change: &mut Prepared,
     modification: &Modification,
     schema: &Schema,
-) -> Result<bool, Refusal> {
+) -> Result<bool, LdapError> {
     let kind = change.kind.clone();
     let values = match modification.act {
-        Act::Delete => valid(&kind, &modification.values, schema)?,
+        ModifyType::Delete => valid(&kind, &modification.values, schema)?,
         _ => checked(&kind, &modification.values, schema)?,
     };
     let is_same = |known: &[Box<[u8]>], wanted: &[u8]| known.iter().any(|known| normal(&kind, known, schema) == wanted);
     for value in values {
         let wanted = normal(&kind, &value, schema);
         let Ok(text) = std::str::from_utf8(&value) else { return Ok(false) };
-        // What comes and goes in one request is told apart by the whole entry.
+        // A value both added and removed in one request needs the whole entry.
         if !plan::is_whole(&wanted) || is_same(&change.removed, &wanted) || is_same(&change.added, &wanted) {
             return Ok(false);
         }
         let key = EntryKey { index: kind.key.clone(), key: wanted.into() };
         let is_there = branches.is_found(&key, number)?;
         match (modification.act, is_there) {
-            (Act::Add, true) => {
+            (ModifyType::Add, true) => {
                 let what = format!("modify/add: {}: value already exists", kind.name());
-                return Err(Refusal::new(Code::AttributeOrValueExists, what));
+                return Err(LdapError::new(Code::AttributeOrValueExists, what));
             }
-            (Act::Add, false) => change.added.push(value),
+            (ModifyType::Add, false) => change.added.push(value),
             (_, false) => {
                 let what = format!("modify: no such value of `{}`", kind.name());
-                return Err(Refusal::new(Code::NoSuchAttribute, what));
+                return Err(LdapError::new(Code::NoSuchAttribute, what));
             }
             (_, true) if branches.has_row_value(number, kind.name(), text)? => change.removed.push(value),
             (_, true) => return Ok(false),

@@ -1,36 +1,40 @@
-//! An entry goes.
+//! Delete operation (RFC 4511, 4.8).
 
-use tocsin_store::entries::Room;
+use tocsin_store::entries::DiskCheck;
 
-use super::{Images, Terms, needs};
+use super::{Preconditions, ReadEntries, check_access};
 use crate::{
-    access::Asker,
+    access::AuthzId,
     directory::{Directory, parse},
     entry,
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
 };
 
 impl Directory {
-    /// Removes an entry; a subscriber with its devices and subscriptions. Groups and roles that name it let it go. Durable when the call returns.
+    /// Removes an entry; a subscriber with its devices and subscriptions. It also leaves its groups and roles. Durable
+    /// on return.
     ///
     /// # Errors
-    /// There is none; there are entries below it; whoever asks may not.
-    pub async fn remove(&self, asker: &Asker, dn: &str, terms: Terms) -> Result<Images, Refusal> {
+    /// There is no such entry; it has children; the requester lacks access.
+    pub async fn remove(&self, asker: &AuthzId, dn: &str, terms: Preconditions) -> Result<ReadEntries, LdapError> {
         let parsed = parse(dn)?;
         let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
-        self.change(Room::NotNeeded, move |tree| {
-            let (old, above) = inner.visible(tree.branches(), &asker, &parsed)?;
+        self.change(DiskCheck::Skipped, move |tree| {
+            let (old, above) = inner.visible(tree.reader(), &asker, &parsed)?;
             let number = old.number();
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
-            needs(&inner, &asker, &shown, &[])?;
+            check_access(&inner, &asker, &shown, &[])?;
             let images = terms.hold(&inner, &asker, &shown, &schema)?;
             if above.is_none() || inner.is_people(number) {
-                return Err(Refusal::new(Code::UnwillingToPerform, "this entry is needed by the directory itself"));
+                return Err(LdapError::new(
+                    Code::UnwillingToPerform,
+                    "this entry is required by the directory and cannot be removed",
+                ));
             }
-            if !tree.branches().page(Some(number), false, None, 1)?.is_empty() {
-                return Err(Refusal::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
+            if !tree.reader().page(Some(number), false, None, 1)?.is_empty() {
+                return Err(LdapError::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
             }
-            inner.can_follow(tree.branches())?;
+            inner.can_follow(tree.reader())?;
             tree.remove(number, now)?;
             Ok(images)
         })

@@ -1,53 +1,56 @@
-//! An entry gets another name, or another place: RFC 4511, 4.9.
+//! Modify DN operation (RFC 4511, 4.9): rename or move.
 
 use std::sync::Arc;
 
-use tocsin_store::entries::Room;
+use tocsin_store::entries::DiskCheck;
 
-use super::{Draft, Images, NewPlace, Terms, add_rdn, expire::check_place, modify::named_by, needs, normal, replace};
+use super::{
+    EntryDraft, NewPlace, Preconditions, ReadEntries, add_rdn, check_access, dynamic_entries::check_place,
+    modify::named_by, normal, replace,
+};
 use crate::{
-    access::{Asker, is_below},
+    access::{AuthzId, is_below},
     directory::{Directory, parse},
     dn::Rdn,
     entry::{self, Attribute},
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
     schema::Schema,
 };
 
 impl Directory {
-    /// Renames an entry, with all below it. Groups and roles that name one of them follow. Durable when the call returns.
+    /// Renames or moves an entry with all entries below it. Groups and roles are updated. Durable on return.
     ///
     /// # Errors
-    /// There is none; there is another of the new name; there is no new place; whoever asks may not.
+    /// There is no such entry; the new name exists; the new parent is missing; the requester lacks access.
     pub async fn rename(
         &self,
-        asker: &Asker,
+        asker: &AuthzId,
         dn: &str,
         new_rdn: &str,
         delete_old: bool,
         new_superior: Option<&str>,
-        terms: Terms,
-    ) -> Result<Images, Refusal> {
+        terms: Preconditions,
+    ) -> Result<ReadEntries, LdapError> {
         let parsed = parse(dn)?;
         let new = parse(new_rdn)?;
         let [rdn] = new.0.as_slice() else {
-            return Err(Refusal::new(Code::InvalidDnSyntax, "the new name has exactly one part"));
+            return Err(LdapError::new(Code::InvalidDnSyntax, "the new relative name must have exactly one part"));
         };
         let (rdn, superior) = (rdn.clone(), new_superior.map(parse).transpose()?);
         let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
-        self.change(Room::NotNeeded, move |tree| {
-            let (old, above) = inner.visible(tree.branches(), &asker, &parsed)?;
+        self.change(DiskCheck::Skipped, move |tree| {
+            let (old, above) = inner.visible(tree.reader(), &asker, &parsed)?;
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
-            needs(&inner, &asker, &shown, &[])?;
+            check_access(&inner, &asker, &shown, &[])?;
             let named = named_by(&[&rdn, &parsed.0[0]], &schema)?;
-            needs(&inner, &asker, &shown, &named.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+            check_access(&inner, &asker, &shown, &named.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
             let mut images = terms.hold(&inner, &asker, &shown, &schema)?;
             let Some(above) = above else {
-                return Err(Refusal::new(Code::UnwillingToPerform, "the first entry keeps its name"));
+                return Err(LdapError::new(Code::UnwillingToPerform, "the suffix entry cannot be renamed"));
             };
             let (place, new_above) = match &superior {
                 Some(dn) => {
-                    let (node, over) = inner.visible(tree.branches(), &asker, dn)?;
+                    let (node, over) = inner.visible(tree.reader(), &asker, dn)?;
                     check_place(&node, &shown.classes(), &schema)?;
                     let view = entry::view(&node, over.as_deref(), &schema, &inner.shape);
                     (entry::place(&node, over.as_deref(), &schema), Some(view))
@@ -67,18 +70,21 @@ impl Directory {
                     None => named.iter().map(|kind| &**kind).collect(),
                 };
                 let new = NewPlace { key: &key, above: new_above, number: Some(shown.number), kinds: &kinds };
-                inner.needs_place(tree.branches(), &asker, &new)?;
+                inner.check_access_to_name(tree.reader(), &asker, &new)?;
             }
             if place.number == shown.number || is_below(&place.key, &shown.key) {
-                return Err(Refusal::new(Code::UnwillingToPerform, "an entry cannot stand below itself"));
+                return Err(LdapError::new(Code::UnwillingToPerform, "an entry cannot be moved below itself"));
             }
             if inner.is_people(shown.number) {
-                return Err(Refusal::new(Code::UnwillingToPerform, "subscribers stand here; its name is fixed"));
+                return Err(LdapError::new(
+                    Code::UnwillingToPerform,
+                    "this is the container of subscribers; its name is fixed",
+                ));
             }
-            if let Some(other) = inner.child(tree.branches(), &place, &rdn, &schema)?
+            if let Some(other) = inner.child(tree.reader(), &place, &rdn, &schema)?
                 && other.number() != shown.number
             {
-                return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
+                return Err(LdapError::new(Code::EntryAlreadyExists, "an entry with the new name exists already"));
             }
             let before = shown.attributes.clone();
             let mut attributes = shown.attributes;
@@ -95,27 +101,35 @@ impl Directory {
             let classes = super::classes_of(&attributes);
             schema.check(&classes, &has, Some(&touched))?;
             let rdn_key = schema.normal_rdn(&rdn).into();
-            let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
-            inner.check_login(tree.branches(), Some(shown.number), (&before, &draft.attributes))?;
-            inner.can_follow(tree.branches())?;
+            let draft = EntryDraft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
+            inner.check_login(tree.reader(), Some(shown.number), (&before, &draft.attributes))?;
+            inner.can_follow(tree.reader())?;
             replace(tree, &inner, (&old, &before), draft, true, now)?;
             inner.cut_for_names(tree, old.number())?;
-            images.after = terms.after(&inner, tree.branches(), old.number(), &schema)?;
+            images.after = terms.after(&inner, tree.reader(), old.number(), &schema)?;
             Ok(images)
         })
         .await
     }
 }
 
-/// Takes away the values of the old name that the new one does not have.
-fn remove_rdn(attributes: &mut Vec<Attribute>, old: &Rdn, new: &Rdn, schema: &Schema) -> Result<(), Refusal> {
+/// Removes the values of the old name. A value that the new name spells differently takes the new spelling.
+fn remove_rdn(attributes: &mut Vec<Attribute>, old: &Rdn, new: &Rdn, schema: &Schema) -> Result<(), LdapError> {
     for (name, value) in &old.assertions {
         let kind = schema.attribute(name)?.clone();
         let gone = normal(&kind, value, schema);
-        let stays = new.assertions.iter().any(|(name, value)| {
+        let stays = new.assertions.iter().find(|(name, value)| {
             schema.attribute(name).is_ok_and(|other| other.key == kind.key) && normal(&kind, value, schema) == gone
         });
-        if stays {
+        if let Some((_, spelled)) = stays {
+            let meant = attributes.iter_mut().filter(|attribute| attribute.kind.key == kind.key);
+            for attribute in meant.filter(|attribute| !attribute.values.iter().any(|value| **value == **spelled)) {
+                for value in Arc::make_mut(&mut attribute.values) {
+                    if normal(&kind, value, schema) == gone {
+                        *value = spelled.as_slice().into();
+                    }
+                }
+            }
             continue;
         }
         for attribute in attributes.iter_mut().filter(|attribute| attribute.kind.key == kind.key) {

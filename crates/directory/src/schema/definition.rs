@@ -1,8 +1,8 @@
-//! Descriptions of attributes and classes: the text of RFC 4512, 4.1.
+//! Parser of attribute type and object class descriptions (RFC 4512, section 4.1).
 
 use crate::syntax::{Rule, Syntax, find_rule};
 
-/// A description as it was written: what stands behind each word.
+/// A parsed description: the values of each keyword.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The object identifier.
@@ -10,20 +10,22 @@ pub struct Description {
     words: Vec<(String, Vec<String>)>,
 }
 
-/// Words that stand alone.
+/// Keywords without a value.
 const FLAGS: &[&str] =
     &["OBSOLETE", "SINGLE-VALUE", "COLLECTIVE", "NO-USER-MODIFICATION", "ABSTRACT", "STRUCTURAL", "AUXILIARY"];
 
 impl Description {
-    /// Reads a description.
+    /// Parses a description.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The description is malformed; the text says where.
     pub fn parse(text: &str) -> Result<Description, String> {
         let tokens = tokens(text)?;
-        let [open, oid, inner @ .., close] = tokens.as_slice() else { return Err("is not `( OID … )`".to_owned()) };
+        let [open, oid, inner @ .., close] = tokens.as_slice() else {
+            return Err("does not have the form `( OID … )`".to_owned());
+        };
         if (open.as_str(), close.as_str()) != ("(", ")") {
-            return Err("does not stand in parentheses".to_owned());
+            return Err("is not enclosed in parentheses".to_owned());
         }
         let mut words = Vec::new();
         let mut rest = inner.iter();
@@ -37,7 +39,7 @@ impl Description {
                         );
                     }
                     Some(value) => values.push(value.to_owned()),
-                    None => return Err(format!("has nothing behind `{word}`")),
+                    None => return Err(format!("has no value after `{word}`")),
                 }
             }
             words.push((word.to_ascii_uppercase(), values));
@@ -49,17 +51,63 @@ impl Description {
         Ok(Description { oid: oid.clone(), words })
     }
 
-    /// What stands behind a word.
+    /// Checks a new definition against RFC 4512: a single definition, an object identifier (section 1.4) and unused
+    /// names. Definitions stored by earlier versions are not checked again.
+    ///
+    /// # Errors
+    /// The definition is malformed; the text says where.
+    pub fn check_new(text: &str) -> Result<(), String> {
+        let tokens = tokens(text)?;
+        let mut depth = 0_usize;
+        for (at, token) in tokens.iter().enumerate() {
+            match token.as_str() {
+                "(" => depth += 1,
+                ")" => depth = depth.checked_sub(1).ok_or("has a `)` without its `(`")?,
+                _ => {}
+            }
+            match depth {
+                0 if at + 1 < tokens.len() => {
+                    return Err("has text after its end; give each definition as its own value".to_owned());
+                }
+                0..=2 => {}
+                _ => return Err("has nested parentheses in a list".to_owned()),
+            }
+        }
+        if depth > 0 {
+            return Err("has a `(` without its `)`".to_owned());
+        }
+        let description = Description::parse(text)?;
+        let arcs: Vec<&str> = description.oid.split('.').collect();
+        let is_plain = |arc: &&str| *arc == "0" || !arc.starts_with('0');
+        if arcs.len() < 2 || !arcs.iter().all(is_plain) || !matches!(arcs[0], "0" | "1" | "2") {
+            let oid = &description.oid;
+            return Err(format!("begins with `{oid}`, which is no object identifier such as 2.25.4711.1"));
+        }
+        let names = description.values("NAME");
+        for (at, name) in names.iter().enumerate() {
+            let is = |other: &str| name.eq_ignore_ascii_case(other);
+            if names[..at].iter().any(|known| is(known)) {
+                return Err(format!("has the name `{name}` twice"));
+            }
+            // Access rules use these two names for the entry itself and for its children.
+            if is("entry") || is("children") {
+                return Err(format!("has the name `{name}`, which is reserved in access rules"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The values of a keyword.
     pub fn values(&self, word: &str) -> &[String] {
         self.words.iter().find(|(known, _)| known == word).map_or(&[], |(_, values)| values)
     }
 
-    /// The first of them.
+    /// The first value of a keyword.
     pub fn value(&self, word: &str) -> Option<&str> {
         self.values(word).first().map(String::as_str)
     }
 
-    /// Whether a word stands there.
+    /// Whether the keyword is present.
     pub fn has(&self, word: &str) -> bool {
         self.words.iter().any(|(known, _)| known == word)
     }
@@ -67,7 +115,7 @@ impl Description {
     /// The names.
     ///
     /// # Errors
-    /// There are none, or one is not the name of anything.
+    /// There is no name, or a name is malformed.
     pub fn names(&self) -> Result<Vec<String>, String> {
         let names = self.values("NAME");
         let fits = |name: &String| {
@@ -82,24 +130,24 @@ impl Description {
         }
     }
 
-    /// The syntax, if one is named.
+    /// The syntax, if the description has one.
     ///
     /// # Errors
-    /// It is not known here.
+    /// The syntax is not supported.
     pub fn syntax(&self) -> Result<Option<Syntax>, String> {
         let known =
-            |oid: &str| Syntax::find(oid).ok_or_else(|| format!("has the syntax {oid}, which is not known here"));
+            |oid: &str| Syntax::find(oid).ok_or_else(|| format!("has the syntax {oid}, which is not supported"));
         self.value("SYNTAX").map(known).transpose()
     }
 
-    /// The rule behind a word, if one is named.
+    /// The matching rule given by a keyword, if there is one.
     ///
     /// # Errors
-    /// It is not known here.
+    /// The matching rule is not supported.
     pub fn rule(&self, word: &str) -> Result<Option<Rule>, String> {
         let known = |name: &str| {
             let found = find_rule(name).map(|(rule, _)| rule);
-            found.ok_or_else(|| format!("has the matching rule {name}, which is not known here"))
+            found.ok_or_else(|| format!("has the matching rule {name}, which is not supported"))
         };
         self.value(word).map(known).transpose()
     }
@@ -115,8 +163,10 @@ fn tokens(text: &str) -> Result<Vec<String>, String> {
                 1
             }
             '\'' => {
-                let Some(end) = rest[1..].find('\'') else { return Err("has a quotation without an end".to_owned()) };
-                // `\27` and `\5c` stand for the two signs that cannot.
+                let Some(end) = rest[1..].find('\'') else {
+                    return Err("has a quoted string without a closing quote".to_owned());
+                };
+                // `\27` and `\5c` escape the quote and the backslash.
                 tokens.push(rest[1..=end].replace("\\27", "'").replace("\\5c", "\\").replace("\\5C", "\\"));
                 end + 2
             }
@@ -133,4 +183,28 @@ fn tokens(text: &str) -> Result<Vec<String>, String> {
         }
     }
     Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_definition_needs_an_identifier_and_unused_names() {
+        assert_eq!(Description::check_new("( 2.25.1 NAME ( 'a' 'b' ) DESC 'it\\27s' SYNTAX 1.2 )"), Ok(()));
+        for text in [
+            "( 2.25.1 NAME 'a' SYNTAX 1.2 ) ( 2.25.2 NAME 'b' SYNTAX 1.2 )",
+            "( 2.25.1 NAME ( 'a' SYNTAX 1.2 )",
+            "( 2.25.1 NAME 'a' SYNTAX 1.2",
+            "2.25.1 NAME 'a' )",
+            "( 2.25.01 NAME 'a' SYNTAX 1.2 )",
+            "( 3.1 NAME 'a' SYNTAX 1.2 )",
+            "( 2 NAME 'a' SYNTAX 1.2 )",
+            "( 2.25.1 NAME ( 'a' 'A' ) SYNTAX 1.2 )",
+            "( 2.25.1 NAME 'Entry' SYNTAX 1.2 )",
+            "( 2.25.1 NAME 'children' SYNTAX 1.2 )",
+        ] {
+            assert!(Description::check_new(text).is_err(), "{text}");
+        }
+    }
 }

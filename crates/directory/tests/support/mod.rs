@@ -1,4 +1,4 @@
-//! A directory in memory, whose clock stands still.
+//! In-memory directory with a fixed clock.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tocsin_directory::{Directory, Options};
 use tocsin_model::time::Timestamp;
 use tocsin_store::memory::records::MemoryRecords;
 
-/// Opens an empty directory with its indexes. Gives the records below it, too.
+/// Opens an empty directory with its indexes. Also returns the records below it.
 pub async fn in_memory(options: Options) -> (Arc<MemoryRecords>, Directory) {
     let records = Arc::new(MemoryRecords::new().expect("random numbers"));
     let directory = Directory::open(records.clone(), options, Arc::new(|| Timestamp(1))).await.expect("it opens");

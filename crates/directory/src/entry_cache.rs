@@ -1,8 +1,7 @@
-//! Entries that are kept at hand, and what was found of late. What a commit changes is true here before its caller hears
-//! of it.
+//! Cache of entries, credentials and search results. A commit updates it before the commit is acknowledged.
 //!
-//! A reader may bring what it read only if nothing of it changed meanwhile. To know that, each change has a moment, and each
-//! of some stripes of numbers the moment of its last change.
+//! A reader may insert what it read only if that did not change in the meantime. Each change therefore has a
+//! generation, and each stripe of entry numbers holds the generation of its last change.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -15,24 +14,24 @@ use std::{
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 use quick_cache::{DefaultHashBuilder, Weighter, sync::Cache};
-use tocsin_store::entries::{EntryKey, EntryNumber, Node};
+use tocsin_store::entries::{EntryKey, EntryNode, EntryNumber};
 
 use crate::{entry::Entry, password::Credential, schema::Schema};
 
-/// An entry, and how a face writes it.
+/// A cached entry, with its protocol encoding.
 #[derive(Debug)]
-pub struct Shown {
+pub struct CachedEntry {
     /// The entry.
     pub entry: Entry,
-    /// As a face writes it, once one has.
+    /// The encoding by a protocol server, once computed.
     pub rendering: OnceLock<Rendering>,
-    /// About how many bytes it takes up, once that was counted.
+    /// Approximate size in bytes, once computed.
     pub(crate) bytes: OnceLock<usize>,
-    /// Of a subscriber's, as it is stored: what it becomes can be worked out of it.
+    /// Stored form of a subscriber, from which a modification can be computed.
     pub(crate) source: Option<Source>,
 }
 
-/// What of a subscriber is not seen in its entry, and what changes with its attributes.
+/// Fields of a subscriber that its entry does not show, needed to compute a modification.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     /// Its attributes as JSON.
@@ -43,98 +42,98 @@ pub(crate) struct Source {
     pub(crate) enabled: bool,
 }
 
-impl Shown {
-    /// An entry that nobody has written yet.
-    pub fn of(entry: Entry) -> Shown {
-        Shown { entry, rendering: OnceLock::new(), bytes: OnceLock::new(), source: None }
+impl CachedEntry {
+    /// Wraps an entry that is not encoded yet.
+    pub fn of(entry: Entry) -> CachedEntry {
+        CachedEntry { entry, rendering: OnceLock::new(), bytes: OnceLock::new(), source: None }
     }
 
-    /// About how many bytes the entry takes up.
+    /// Approximate size of the entry, in bytes.
     pub fn bytes(&self) -> usize {
         *self.bytes.get_or_init(|| self.entry.bytes())
     }
 
-    /// The entry of what is stored.
-    pub(crate) fn stored(entry: Entry, node: &Node) -> Shown {
-        let Node::Subscriber(subscriber, placement) = node else { return Shown::of(entry) };
+    /// Wraps the entry of a stored row.
+    pub(crate) fn stored(entry: Entry, node: &EntryNode) -> CachedEntry {
+        let EntryNode::Subscriber(subscriber, placement) = node else { return CachedEntry::of(entry) };
         let profile = &subscriber.profile;
         let json = serde_json::to_string(&profile.attributes).expect("maps with text keys and finite numbers are JSON");
         let source = Source { attributes: json.into(), is_placed: placement.is_some(), enabled: profile.enabled };
-        Shown { source: Some(source), ..Shown::of(entry) }
+        CachedEntry { source: Some(source), ..CachedEntry::of(entry) }
     }
 }
 
-/// An entry as it will be after a commit, built before it. Its number is told by the commit.
+/// An entry as it will be after a commit, built before it. The commit assigns its number.
 #[derive(Debug)]
-pub(crate) struct Prebuilt {
-    shown: Mutex<Option<Shown>>,
-    /// By which its keys were made.
+pub(crate) struct PendingEntry {
+    shown: Mutex<Option<CachedEntry>>,
+    /// Schema under which its index keys were made.
     schema: Arc<Schema>,
 }
 
-impl Prebuilt {
-    pub(crate) fn of(shown: Shown, schema: Arc<Schema>) -> Arc<Prebuilt> {
-        Arc::new(Prebuilt { shown: Mutex::new(Some(shown)), schema })
+impl PendingEntry {
+    pub(crate) fn of(shown: CachedEntry, schema: Arc<Schema>) -> Arc<PendingEntry> {
+        Arc::new(PendingEntry { shown: Mutex::new(Some(shown)), schema })
     }
 
-    /// Whether its keys were made by this schema.
+    /// Whether its index keys were made under this schema.
     pub(crate) fn holds(&self, schema: &Arc<Schema>) -> bool {
         Arc::ptr_eq(&self.schema, schema)
     }
 
-    /// The entry, once.
-    pub(crate) fn take(&self, number: EntryNumber) -> Option<Arc<Shown>> {
+    /// Takes the entry, with the number that the commit assigned.
+    pub(crate) fn take(&self, number: EntryNumber) -> Option<Arc<CachedEntry>> {
         let mut shown = self.shown.lock().take()?;
         shown.entry.number = number;
         Some(Arc::new(shown))
     }
 }
 
-/// The attributes of an entry as a face writes them, one after the other.
+/// Encoded attributes of an entry, one after the other.
 #[derive(Debug)]
 pub struct Rendering {
-    /// All of them.
+    /// The encoded bytes.
     pub bytes: Box<[u8]>,
-    /// Where each of them ends.
+    /// End offset of each attribute.
     pub ends: Box<[u32]>,
 }
 
-/// When something was read, by the count of changes.
+/// Generation of the cache, incremented by each change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(u64);
+pub struct EntryCacheGeneration(u64);
 
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<EntryNumber, Arc<Shown>> for ByBytes {
-    fn weight(&self, _: &EntryNumber, shown: &Arc<Shown>) -> u64 {
-        // The rendering and the source are together about as large as the entry.
+impl Weighter<EntryNumber, Arc<CachedEntry>> for ByBytes {
+    fn weight(&self, _: &EntryNumber, shown: &Arc<CachedEntry>) -> u64 {
+        // The encoding and the stored form together are about as large as the entry.
         2 * shown.bytes() as u64
     }
 }
 
 const STRIPES: usize = 1 << 12;
-/// Names, and keys with what was found, that are kept for each 4 KiB of entries.
+/// Cache memory per cached name or search result, in bytes of the entry cache.
 const BYTES_FOR_A_NAME: u64 = 4_096;
 
-pub(crate) struct Kept {
-    entries: Cache<EntryNumber, Arc<Shown>, ByBytes>,
-    /// Names as they were asked for, with the numbers and the hashes of their normal forms.
+pub(crate) struct EntryCache {
+    entries: Cache<EntryNumber, Arc<CachedEntry>, ByBytes>,
+    /// DNs as clients spell them, with the entry number and the hash of the normal form.
     names: Cache<Box<str>, (EntryNumber, u64)>,
     found: Cache<EntryKey, Arc<[EntryNumber]>>,
-    /// With what holders of entries prove themselves: hashes of passwords, as they are stored.
+    /// Stored credentials (password hashes).
     credentials: Cache<EntryNumber, Arc<Credential>>,
     stripes: Box<[Mutex<u64>]>,
     moment: AtomicU64,
-    /// What was read before this moment is not kept.
+    /// Reads from before this generation are not inserted.
     floor: AtomicU64,
     hasher: FixedState,
 }
 
-impl Kept {
-    pub(crate) fn new(bytes: u64) -> Kept {
+impl EntryCache {
+    pub(crate) fn new(bytes: u64) -> EntryCache {
         let count = usize::try_from(bytes / BYTES_FOR_A_NAME).unwrap_or(usize::MAX).max(16);
-        Kept {
+        EntryCache {
             entries: Cache::with(count, bytes, ByBytes, DefaultHashBuilder::default(), Default::default()),
             names: Cache::new(count * 2),
             found: Cache::new(count * 2),
@@ -146,17 +145,17 @@ impl Kept {
         }
     }
 
-    /// To be asked before anything is read that is to be kept.
-    pub(crate) fn moment(&self) -> Moment {
-        Moment(self.moment.load(Ordering::SeqCst))
+    /// The current generation. Must be called before reading anything that is inserted later.
+    pub(crate) fn moment(&self) -> EntryCacheGeneration {
+        EntryCacheGeneration(self.moment.load(Ordering::SeqCst))
     }
 
-    pub(crate) fn entry(&self, number: EntryNumber) -> Option<Arc<Shown>> {
+    pub(crate) fn entry(&self, number: EntryNumber) -> Option<Arc<CachedEntry>> {
         self.entries.get(&number)
     }
 
-    /// The entry that was once found under a name, if it still has it.
-    pub(crate) fn named(&self, name: &str) -> Option<Arc<Shown>> {
+    /// The entry found earlier under this spelling of its name, if it still has that name.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<CachedEntry>> {
         let (number, hash) = self.names.get(name)?;
         self.entry(number).filter(|shown| self.hash(&shown.entry.key) == hash)
     }
@@ -169,33 +168,38 @@ impl Kept {
         self.credentials.get(&number)
     }
 
-    /// Keeps what the holder of an entry proves itself with, if it was read since a moment.
-    pub(crate) fn keep_credential(&self, number: EntryNumber, credential: Arc<Credential>, since: Moment) {
+    /// Inserts a credential unless it changed after a generation.
+    pub(crate) fn keep_credential(
+        &self,
+        number: EntryNumber,
+        credential: Arc<Credential>,
+        since: EntryCacheGeneration,
+    ) {
         self.if_unchanged(self.credential_hash(number), since, || self.credentials.insert(number, credential));
     }
 
-    /// Keeps an entry that was read since a moment.
-    pub(crate) fn keep(&self, shown: Arc<Shown>, since: Moment) {
+    /// Inserts an entry unless it changed after a generation.
+    pub(crate) fn keep(&self, shown: Arc<CachedEntry>, since: EntryCacheGeneration) {
         let number = shown.entry.number;
         self.if_unchanged(self.hash(&number), since, || self.entries.insert(number, shown));
     }
 
-    /// Keeps under which name an entry was asked for.
+    /// Caches the spelling of a name under which an entry was requested.
     pub(crate) fn keep_name(&self, name: &str, entry: &Entry) {
         self.names.insert(name.into(), (entry.number, self.hash(&entry.key)));
     }
 
-    pub(crate) fn keep_found(&self, key: EntryKey, numbers: Arc<[EntryNumber]>, since: Moment) {
+    pub(crate) fn keep_found(&self, key: EntryKey, numbers: Arc<[EntryNumber]>, since: EntryCacheGeneration) {
         self.if_unchanged(self.hash(&key), since, || self.found.insert(key, numbers));
     }
 
-    /// Begins a change.
-    pub(crate) fn next_moment(&self) -> Moment {
-        Moment(self.moment.fetch_add(1, Ordering::SeqCst) + 1)
+    /// Starts a change and returns its generation.
+    pub(crate) fn next_moment(&self) -> EntryCacheGeneration {
+        EntryCacheGeneration(self.moment.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// An entry is like this from a moment on; `None`: gone, or not known.
-    pub(crate) fn change(&self, number: EntryNumber, now: Option<Arc<Shown>>, at: Moment) {
+    /// Replaces an entry as of a generation; `None` removes it.
+    pub(crate) fn change(&self, number: EntryNumber, now: Option<Arc<CachedEntry>>, at: EntryCacheGeneration) {
         let mut last = self.stripe(self.hash(&number)).lock();
         *last = at.0;
         match now {
@@ -204,24 +208,24 @@ impl Kept {
         }
     }
 
-    /// What is found under a key changed.
-    pub(crate) fn forget_found(&self, key: &EntryKey, at: Moment) {
+    /// Invalidates the search result of a key.
+    pub(crate) fn forget_found(&self, key: &EntryKey, at: EntryCacheGeneration) {
         let mut last = self.stripe(self.hash(key)).lock();
         *last = at.0;
         self.found.remove(key);
     }
 
-    /// The holder of an entry proves itself in another way.
-    pub(crate) fn forget_credential(&self, number: EntryNumber, at: Moment) {
+    /// Invalidates the credential of an entry.
+    pub(crate) fn forget_credential(&self, number: EntryNumber, at: EntryCacheGeneration) {
         let mut last = self.stripe(self.credential_hash(number)).lock();
         *last = at.0;
         self.credentials.remove(&number);
     }
 
-    /// Nothing is as it was.
-    pub(crate) fn forget_all(&self, at: Moment) {
+    /// Invalidates everything.
+    pub(crate) fn forget_all(&self, at: EntryCacheGeneration) {
         self.floor.store(at.0, Ordering::SeqCst);
-        // Whoever found the floor below what it read has put it in by then.
+        // A reader that saw the old floor has inserted its value by then.
         self.stripes.iter().for_each(|stripe| drop(stripe.lock()));
         self.entries.clear();
         self.names.clear();
@@ -229,17 +233,17 @@ impl Kept {
         self.credentials.clear();
     }
 
-    /// How many entries, and about how many bytes.
+    /// Number of entries and their approximate size in bytes.
     pub(crate) fn size(&self) -> (usize, u64) {
         (self.entries.len(), self.entries.weight())
     }
 
-    /// When all was forgotten the last time.
-    pub(crate) fn floor(&self) -> Moment {
-        Moment(self.floor.load(Ordering::SeqCst))
+    /// Generation of the last complete invalidation.
+    pub(crate) fn floor(&self) -> EntryCacheGeneration {
+        EntryCacheGeneration(self.floor.load(Ordering::SeqCst))
     }
 
-    fn if_unchanged(&self, hash: u64, since: Moment, keep: impl FnOnce()) {
+    fn if_unchanged(&self, hash: u64, since: EntryCacheGeneration, keep: impl FnOnce()) {
         let last = self.stripe(hash).lock();
         if *last <= since.0 && self.floor.load(Ordering::SeqCst) <= since.0 {
             keep();
@@ -265,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    fn shown(number: i64, key: &str) -> Arc<Shown> {
+    fn shown(number: i64, key: &str) -> Arc<CachedEntry> {
         let entry = Entry {
             number: EntryNumber(number),
             parent: None,
@@ -277,12 +281,12 @@ mod tests {
             updated_at: Timestamp(0),
             revision: 1,
         };
-        Arc::new(Shown::of(entry))
+        Arc::new(CachedEntry::of(entry))
     }
 
     #[test]
-    fn what_was_read_before_a_change_is_not_kept_after_it() {
-        let kept = Kept::new(1 << 20);
+    fn an_entry_read_before_a_change_is_not_cached_after_it() {
+        let kept = EntryCache::new(1 << 20);
         let before = kept.moment();
         kept.keep(shown(1, "cn=a"), before);
         kept.keep_name("CN=A", &shown(1, "cn=a").entry);
@@ -299,8 +303,8 @@ mod tests {
     }
 
     #[test]
-    fn what_proved_somebody_before_a_change_proves_nothing_after_it() {
-        let kept = Kept::new(1 << 20);
+    fn a_credential_read_before_a_change_is_not_cached_after_it() {
+        let kept = EntryCache::new(1 << 20);
         let (ann, before) = (EntryNumber(-1), kept.moment());
         let hash = |text: &str| Arc::new(Credential::of(text.to_owned()));
         kept.keep_credential(ann, hash("old"), before);

@@ -1,40 +1,39 @@
-//! What an entry has and its name change together, in one commit: for faces that speak of things by their numbers and give
-//! them whole.
+//! Modify and rename in one transaction, for protocols that identify entries by id and replace them as a whole (SCIM).
 
-use tocsin_store::entries::{EntryNumber, Room};
+use tocsin_store::entries::{DiskCheck, EntryNumber};
 
-use super::{Images, Terms, add_rdn, members::Target, modify::Modification};
+use super::{Preconditions, ReadEntries, add_rdn, members::Target, modify::Modification};
 use crate::{
-    access::Asker,
+    access::AuthzId,
     directory::{Directory, Inner, parse},
     dn::Rdn,
-    entry::{Attribute, Entry, Place},
-    refusal::{Code, Refusal},
+    entry::{Attribute, Entry, EntryPosition},
+    ldap_error::{Code, LdapError},
     schema::Schema,
 };
 
-/// What an entry is to be, as far as it changes.
+/// Changes of the attributes and the name of an entry.
 #[derive(Debug, Clone, Default)]
 pub struct Revision {
-    /// What its attributes become.
+    /// Modifications of the attributes.
     pub modifications: Vec<Modification>,
-    /// The relative name that it is to have, such as `uid=vera`; `None`: the present one.
+    /// The new relative name, such as `uid=vera`; `None`: unchanged.
     pub rdn: Option<String>,
 }
 
 impl Directory {
-    /// Changes an entry and its name. Durable when the call returns.
+    /// Modifies and renames an entry. Durable on return.
     ///
     /// # Errors
     /// As for [`Directory::modify`] and [`Directory::rename`].
     pub async fn revise(
         &self,
-        asker: &Asker,
+        asker: &AuthzId,
         number: EntryNumber,
         revision: Revision,
-        terms: Terms,
-    ) -> Result<Images, Refusal> {
-        let missing = || Refusal::new(Code::NoSuchObject, "there is no such entry");
+        terms: Preconditions,
+    ) -> Result<ReadEntries, LdapError> {
+        let missing = || LdapError::new(Code::NoSuchObject, "there is no such entry");
         if revision.rdn.is_none() {
             let numbered = || Ok(Target::Numbered(number));
             let changed = self.change_members(asker, numbered, &revision.modifications, &terms).await?;
@@ -46,40 +45,43 @@ impl Directory {
         let rdn = revision.rdn.as_deref().map(relative).transpose()?;
         let task = self.task(asker, &shown.entry.dn, revision.modifications, rdn).await?;
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
-        self.change(Room::Needed, move |tree| {
-            let node = tree.branches().node(number)?.ok_or_else(missing)?;
-            let above = inner.above(tree.branches(), &node)?;
+        self.change(DiskCheck::Required, move |tree| {
+            let node = tree.reader().node(number)?.ok_or_else(missing)?;
+            let above = inner.above(tree.reader(), &node)?;
             task.run(&inner, &asker, tree, (&node, above.as_deref()), &terms, now)
         })
         .await
     }
 }
 
-fn relative(text: &str) -> Result<Rdn, Refusal> {
+fn relative(text: &str) -> Result<Rdn, LdapError> {
     let mut parsed = parse(text)?.0;
     match (parsed.pop(), parsed.is_empty()) {
         (Some(rdn), true) => Ok(rdn),
-        _ => Err(Refusal::new(Code::InvalidDnSyntax, "the new name has exactly one part")),
+        _ => Err(LdapError::new(Code::InvalidDnSyntax, "the new relative name must have exactly one part")),
     }
 }
 
 impl Inner {
-    /// Holds a new relative name against what is there, and puts its values among the attributes.
+    /// Checks a new relative name, and adds its values to the attributes.
     pub(super) fn renamed(
         &self,
-        branches: &dyn tocsin_store::entries::Branches,
+        branches: &dyn tocsin_store::entries::EntryReader,
         shown: &Entry,
-        above: &Place,
+        above: &EntryPosition,
         rdn: &Rdn,
         attributes: &mut Vec<Attribute>,
         schema: &Schema,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LdapError> {
         if self.is_people(shown.number) {
-            return Err(Refusal::new(Code::UnwillingToPerform, "subscribers stand here; its name is fixed"));
+            return Err(LdapError::new(
+                Code::UnwillingToPerform,
+                "this is the container of subscribers; its name is fixed",
+            ));
         }
         match self.child(branches, above, rdn, schema)? {
             Some(other) if other.number() != shown.number => {
-                return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
+                return Err(LdapError::new(Code::EntryAlreadyExists, "an entry with the new name exists already"));
             }
             _ => {}
         }

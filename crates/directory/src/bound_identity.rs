@@ -1,8 +1,8 @@
-//! Bound identities, and what ends them. The rights of a bind hold as long as its entry is there, is enabled, is not locked by an
-//! operator, and has the password that was given. Groups and roles are those of the moment, also after a change.
+//! Bound identities and their invalidation. A bind stays valid while its entry exists, is enabled, is not locked by an
+//! operator, and keeps the password. Groups and roles are looked up again after each change.
 //!
-//! Each bind registers a [`BoundIdentity`]. A commit that touches the entry marks it as stale before the caller of the commit hears of
-//! it; the face renews a stale identity before it does anything else for it.
+//! Each bind registers a [`BoundIdentity`]. A commit that touches the entry marks it as stale before the commit is
+//! acknowledged; the server renews a stale identity before it processes the next request.
 
 use std::{
     collections::HashMap,
@@ -13,19 +13,19 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use tocsin_store::entries::{EntryChange, EntryNumber, Now};
+use tocsin_store::entries::{EntryChange, EntryNumber, EntryState};
 use tokio::sync::Notify;
 
 use crate::{
-    access::Asker,
+    access::AuthzId,
     directory::{Directory, Inner},
     entry::Entry,
     groups::{FINDING, MEMBERS},
+    ldap_error::{Code, LdapError},
     password::Credential,
-    refusal::{Code, Refusal},
 };
 
-/// Hashes that one identity is bound by: that of its bind, and that of its own change of the password.
+/// Accepted password hashes of one identity: that of its bind and that of its own password change.
 const ACCEPTED_MAX: usize = 2;
 
 /// The state of one bound identity.
@@ -34,7 +34,7 @@ pub struct BoundIdentity {
     number: EntryNumber,
     is_stale: AtomicBool,
     changed: Notify,
-    /// Hashes of the password by which it is bound; of none: it is bound by a certificate.
+    /// Accepted password hashes; empty if the bind used a certificate.
     accepted: Mutex<Vec<String>>,
     register: Weak<Register>,
 }
@@ -48,17 +48,17 @@ impl PartialEq for BoundIdentity {
 impl Eq for BoundIdentity {}
 
 impl BoundIdentity {
-    /// Whether its entry changed since it was last renewed.
+    /// Whether the entry changed after the last renewal.
     pub fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::SeqCst)
     }
 
-    /// Waits until its entry changes.
+    /// Waits until the entry changes.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// It stays bound when this becomes the password: it made the change itself.
+    /// Keeps the identity bound across a password change of its own.
     pub(crate) fn accept(&self, hash: &str) {
         let mut accepted = self.accepted.lock();
         accepted.push(hash.to_owned());
@@ -72,7 +72,7 @@ impl BoundIdentity {
         self.changed.notify_one();
     }
 
-    /// Whether it may go on with what its entry proves itself with now.
+    /// Whether the bind is still valid with the current credential.
     fn is_proven_by(&self, credential: Option<&Credential>) -> bool {
         let accepted = self.accepted.lock();
         match credential {
@@ -91,15 +91,15 @@ impl Drop for BoundIdentity {
     }
 }
 
-/// Identities that a commit touches.
+/// Identities that a commit affects.
 pub(crate) enum Touched {
-    /// Every one.
+    /// All identities.
     All,
-    /// The identities of these entries.
+    /// Identities of these entries.
     Some(Vec<EntryNumber>),
 }
 
-/// The bound identities, by their entries.
+/// Registry of bound identities, by entry.
 #[derive(Debug, Default)]
 pub(crate) struct Register(RwLock<HashMap<EntryNumber, Vec<Weak<BoundIdentity>>>>);
 
@@ -127,7 +127,7 @@ impl Register {
     }
 
     fn mark(&self, number: EntryNumber) {
-        // A clone that is the last one would be dropped under the lock, and wants to write then.
+        // Dropping the last clone takes the write lock, so it must not happen under the read lock.
         let own: Vec<Arc<BoundIdentity>> = match self.0.read().get(&number) {
             Some(own) => own.iter().filter_map(Weak::upgrade).collect(),
             None => return,
@@ -145,19 +145,19 @@ impl Register {
     }
 }
 
-/// Whether a subscriber's entry says that it is disabled.
+/// Whether a subscriber entry is disabled.
 pub(crate) fn is_disabled(entry: &Entry) -> bool {
     let values = entry.attribute("tocsinenabled").into_iter().flat_map(|found| &*found.values);
     values.into_iter().any(|value| value.eq_ignore_ascii_case(b"false"))
 }
 
 impl Inner {
-    /// Registers an identity that is about to prove itself.
+    /// Registers an identity before it authenticates.
     pub(crate) fn stand(&self, number: EntryNumber) -> Arc<BoundIdentity> {
         self.bound.add(number)
     }
 
-    /// The identities that a commit touches. `moved`: names changed of entries that are not among the changes.
+    /// The identities that a commit affects. `moved`: the DNs of entries outside the changes changed too.
     pub(crate) fn touched_identities(&self, changes: &[EntryChange], moved: bool) -> Touched {
         let of_groups = self.access.names_groups();
         let is_of_groups = |change: &EntryChange| {
@@ -166,12 +166,12 @@ impl Inner {
         if moved || of_groups && changes.iter().any(is_of_groups) {
             return Touched::All;
         }
-        // A prepared change is one of attributes only, by which groups may find the entry.
-        let counts = |change: &&EntryChange| of_groups || !matches!(change.now, Now::Built(_));
+        // A prepared change touches attributes only, which can affect memberships of dynamic groups.
+        let counts = |change: &&EntryChange| of_groups || !matches!(change.now, EntryState::Prepared(_));
         Touched::Some(changes.iter().filter(counts).map(|change| change.number).collect())
     }
 
-    /// Marks them.
+    /// Marks identities as stale.
     pub(crate) fn mark_bound(&self, touched: Touched) {
         match touched {
             _ if self.bound.is_empty() => {}
@@ -188,14 +188,14 @@ impl Inner {
 }
 
 impl Directory {
-    /// A bound identity as it is now; `None`: its entry is gone, disabled, locked by an operator, kept from binding by the access
-    /// rules, or has another password.
+    /// Renews a bound identity. `None`: its entry is gone, disabled, locked by an operator, not allowed to bind, or has
+    /// another password.
     ///
     /// # Errors
-    /// The store does not answer, or the index of groups is being built.
-    pub async fn renewed(&self, asker: &Asker) -> Result<Option<Asker>, Refusal> {
+    /// The store fails, or the index of groups is still being built.
+    pub async fn renewed(&self, asker: &AuthzId) -> Result<Option<AuthzId>, LdapError> {
         let Some(standing) = &asker.standing else { return Ok(Some(asker.clone())) };
-        // Before anything is read: a change that comes meanwhile marks it again.
+        // Before anything is read, so that a concurrent change marks it again.
         standing.is_stale.store(false, Ordering::SeqCst);
         let renewed = self.stands(asker, standing).await;
         if renewed.is_err() {
@@ -204,14 +204,14 @@ impl Directory {
         renewed
     }
 
-    async fn stands(&self, asker: &Asker, standing: &Arc<BoundIdentity>) -> Result<Option<Asker>, Refusal> {
+    async fn stands(&self, asker: &AuthzId, standing: &Arc<BoundIdentity>) -> Result<Option<AuthzId>, LdapError> {
         let Some(shown) = self.numbered(vec![standing.number]).await?.pop() else { return Ok(None) };
         let credential = self.credential(standing.number).await?;
         if is_disabled(&shown.entry) || !standing.is_proven_by(credential.as_ref()) {
             return Ok(None);
         }
         match self.asker(&shown.entry).await {
-            Ok(now) => Ok(Some(Asker { must_change: asker.must_change, standing: asker.standing.clone(), ..now })),
+            Ok(now) => Ok(Some(AuthzId { must_change: asker.must_change, standing: asker.standing.clone(), ..now })),
             Err(refusal) if refusal.code == Code::InvalidCredentials => Ok(None),
             Err(refusal) => Err(refusal),
         }

@@ -1,9 +1,9 @@
-//! Referential integrity: groups and roles that name an entry follow it to its new name, and let it go when it goes, whoever
-//! changes it. So no entry inherits a membership by taking a name that another had.
+//! Referential integrity: groups and roles that name an entry are updated when it is renamed or removed, whoever
+//! changes it. So no entry inherits a membership by taking the name of another.
 
 use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 
-use tocsin_store::entries::{Branches, EntryKey, EntryNumber, Node, RowChange, Tree};
+use tocsin_store::entries::{EntryKey, EntryNode, EntryNumber, EntryReader, EntryWriter, RowChange};
 
 use super::{classes_of, modify::keep, normal};
 use crate::{
@@ -12,60 +12,66 @@ use crate::{
     dn::Dn,
     entry::{self, Attribute},
     groups::{FINDING, FINDING_MAX, MEMBERS},
+    ldap_error::LdapError,
     plan::{self, CANDIDATES_MAX},
-    refusal::Refusal,
     schema::{AttributeType, Schema},
-    url::Meant,
+    url::LdapUrlSearch,
 };
 
-/// Stands in a group that must have a member and lost its last one. Outside of the tree, so no entry has this name.
+/// Placeholder in a group that must have a member and lost its last one. It is outside the tree, so no entry has this
+/// name.
 const REMOVED_MEMBER: &str = "cn=removed-member";
-/// With so few entries, those that name others are found without an index.
+/// Up to this many entries, those that name others are found without an index.
 const FEW: usize = 2_000;
-/// Entries that are read at a time where no index finds those that name others.
+/// Entries read at a time if no index finds those that name others.
 const PAGE: usize = 1_000;
 
-/// A name that changes, with those below it.
+/// A changed DN, including the DNs below it.
 struct NameChange<'a> {
-    /// The old name in normal form, and how many parts it has.
+    /// The old normalized DN and its number of parts.
     key: &'a str,
     depth: usize,
-    /// The new name; `None`: the entry goes.
+    /// The new DN; `None`: the entry is removed.
     dn: Option<&'a str>,
-    /// The new end of the names below, if there are any.
+    /// The new suffix of the DNs below, if there are any.
     below: Option<&'a str>,
 }
 
 impl Inner {
-    /// Lets groups and roles follow an entry that got another name or went.
-    pub(crate) fn follow_name(&self, tree: &mut dyn Tree, old: &Node, now: Option<&Node>) -> Result<(), Refusal> {
+    /// Updates the groups and roles that name a renamed or removed entry.
+    pub(crate) fn follow_name(
+        &self,
+        tree: &mut dyn EntryWriter,
+        old: &EntryNode,
+        now: Option<&EntryNode>,
+    ) -> Result<(), LdapError> {
         let schema = self.schema.load_full();
-        let from = entry::place(old, self.above(tree.branches(), old)?.as_deref(), &schema);
+        let from = entry::place(old, self.above(tree.reader(), old)?.as_deref(), &schema);
         let to = match now {
-            Some(now) => Some(entry::place(now, self.above(tree.branches(), now)?.as_deref(), &schema)),
+            Some(now) => Some(entry::place(now, self.above(tree.reader(), now)?.as_deref(), &schema)),
             None => None,
         };
         if to.as_ref().is_some_and(|to| to.key == from.key) {
             return Ok(());
         }
-        self.can_follow(tree.branches())?;
+        self.can_follow(tree.reader())?;
         let is_ready = self.knows_groups().is_ok();
-        let has_below = !tree.branches().page(Some(from.number), false, None, 1)?.is_empty();
+        let has_below = !tree.reader().page(Some(from.number), false, None, 1)?.is_empty();
         let dn = to.map(|to| to.dn);
         let below = match (has_below, &dn) {
             (false, _) => None,
             (true, Some(dn)) => Some(dn.clone()),
-            // Entries below a subscriber that goes stand among the subscribers that were not placed.
+            // Entries below a removed subscriber move to the container of unplaced subscribers.
             (true, None) => Some(format!("{},{}", crate::directory::PEOPLE, self.suffix_text)),
         };
         let depth = Dn::parse(&from.dn).map_or(0, |dn| dn.0.len());
         let change = NameChange { key: &from.key, depth, dn: dn.as_deref(), below: below.as_deref() };
-        for number in self.naming(tree.branches(), &change)? {
+        for number in self.naming(tree.reader(), &change)? {
             let by_row = is_ready && change.below.is_none() && number != from.number;
             if by_row && self.follow_row(tree, number, &change, &from.dn)? {
                 continue;
             }
-            let Some(node) = tree.branches().node(number)? else { continue };
+            let Some(node) = tree.reader().node(number)? else { continue };
             if now.is_none() && number == from.number {
                 continue;
             }
@@ -78,17 +84,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Lets a group follow a name by its row, so that a group of many is not read as a whole. False: the whole group is needed, and
+    /// Updates a single member row, so that a large group is not read as a whole. False: the whole group is needed, and
     /// nothing was done.
     fn follow_row(
         &self,
-        tree: &mut dyn Tree,
+        tree: &mut dyn EntryWriter,
         number: EntryNumber,
         change: &NameChange<'_>,
         from: &str,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, LdapError> {
         let schema = self.schema.load();
-        let Some(Node::Object(head)) = tree.branches().head(number)? else { return Ok(false) };
+        let Some(EntryNode::Object(head)) = tree.reader().head(number)? else { return Ok(false) };
         let names_otherwise =
             |name: &String| MEMBERS.iter().chain([&FINDING]).any(|known| name.eq_ignore_ascii_case(known));
         if !plan::is_whole(change.key.as_bytes()) || head.object.attributes.keys().any(names_otherwise) {
@@ -99,24 +105,24 @@ impl Inner {
             let kind = schema.attribute(index)?;
             let key = |normal: &[u8]| EntryKey { index: kind.key.clone(), key: normal.into() };
             let gone = key(change.key.as_bytes());
-            if !tree.branches().is_found(&gone, number)? {
+            if !tree.reader().is_found(&gone, number)? {
                 continue;
             }
-            if !tree.branches().has_row_value(number, kind.name(), from)? {
+            if !tree.reader().has_row_value(number, kind.name(), from)? {
                 return Ok(false);
             }
             let (mut added, mut made) = (Vec::new(), Vec::new());
             match change.dn {
                 Some(dn) => {
                     let wanted = normal(kind, dn.as_bytes(), &schema);
-                    if !plan::is_whole(&wanted) || tree.branches().is_found(&key(&wanted), number)? {
+                    if !plan::is_whole(&wanted) || tree.reader().is_found(&key(&wanted), number)? {
                         return Ok(false);
                     }
                     added.push(dn.into());
                     made.push(key(&wanted));
                 }
-                // Something may have to stand in the place of the last one.
-                None if tree.branches().row_values(number, kind.name(), 2)?.len() < 2 => return Ok(false),
+                // The last member may need the placeholder.
+                None if tree.reader().row_values(number, kind.name(), 2)?.len() < 2 => return Ok(false),
                 None => {}
             }
             changes.push(RowChange {
@@ -135,8 +141,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// The entries that may hold one of the names that change.
-    fn naming(&self, branches: &dyn Branches, change: &NameChange<'_>) -> Result<BTreeSet<EntryNumber>, Refusal> {
+    /// Entries that may hold one of the changed DNs.
+    fn naming(&self, branches: &dyn EntryReader, change: &NameChange<'_>) -> Result<BTreeSet<EntryNumber>, LdapError> {
         if self.knows_groups().is_err() {
             return self.all(branches);
         }
@@ -149,15 +155,15 @@ impl Inner {
                 None => return self.all(branches),
             }
         }
-        // With more groups that search for their members, no group finds any; see `finding`.
+        // With more dynamic groups than the maximum, none of them finds members; see `finding`.
         let finding = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?;
         found.extend(finding.into_iter().flatten());
         Ok(found)
     }
 
-    /// Refuses a change of names while it would take too long to find the groups that follow: their index is being built, and there are
-    /// more than a few entries to look at.
-    pub(super) fn can_follow(&self, branches: &dyn Branches) -> Result<(), Refusal> {
+    /// Rejects a rename while the groups cannot be found quickly: their index is being built, and there are many
+    /// entries.
+    pub(super) fn can_follow(&self, branches: &dyn EntryReader) -> Result<(), LdapError> {
         let Err(busy) = self.knows_groups() else { return Ok(()) };
         match branches.page(None, true, None, FEW + 1)?.len() > FEW {
             true => Err(busy),
@@ -165,11 +171,11 @@ impl Inner {
         }
     }
 
-    fn all(&self, branches: &dyn Branches) -> Result<BTreeSet<EntryNumber>, Refusal> {
+    fn all(&self, branches: &dyn EntryReader) -> Result<BTreeSet<EntryNumber>, LdapError> {
         let (mut all, mut after) = (BTreeSet::new(), None);
         loop {
             let page = branches.page(None, true, after, PAGE)?;
-            all.extend(page.iter().map(Node::number));
+            all.extend(page.iter().map(EntryNode::number));
             match page.last() {
                 Some(last) if page.len() == PAGE => after = Some(last.number()),
                 _ => return Ok(all),
@@ -177,9 +183,9 @@ impl Inner {
         }
     }
 
-    /// The names of all below an entry changed with its own: followers, who know nothing of that, begin anew.
-    pub(super) fn cut_for_names(&self, tree: &mut dyn Tree, number: EntryNumber) -> Result<(), Refusal> {
-        match tree.branches().page(Some(number), false, None, 1)?.is_empty() {
+    /// The DNs of all descendants changed, so persistent searches must restart.
+    pub(super) fn cut_for_names(&self, tree: &mut dyn EntryWriter, number: EntryNumber) -> Result<(), LdapError> {
+        match tree.reader().page(Some(number), false, None, 1)?.is_empty() {
             true => Ok(()),
             false => Ok(tree.cut_entry_feed()?),
         }
@@ -187,7 +193,7 @@ impl Inner {
 }
 
 impl NameChange<'_> {
-    /// Attributes with the names changed that they hold.
+    /// Attributes with the changed DNs applied.
     fn applied(&self, before: &[Attribute], schema: &Schema) -> Vec<Attribute> {
         let mut after: Vec<Attribute> = before.to_vec();
         for index in MEMBERS.iter().chain([&FINDING]) {
@@ -230,7 +236,7 @@ impl NameChange<'_> {
                 Err(_) => Value::Stays,
             };
         }
-        let Ok(meant) = Meant::read(text) else { return Value::Stays };
+        let Ok(meant) = LdapUrlSearch::read(text) else { return Value::Stays };
         let base: Vec<_> = meant.base.0.iter().map(|rdn| rdn.text.as_str()).collect();
         match self.name(&schema.normal_dn(&meant.base), &base.join(",")) {
             Value::Becomes(dn) => Value::Becomes(crate::url::with_base(text, &dn)),
@@ -238,7 +244,7 @@ impl NameChange<'_> {
         }
     }
 
-    /// The change of a name, given in normal form and as it is written.
+    /// The change of a DN, given in normal form and as text.
     fn name(&self, key: &str, text: &str) -> Value {
         if key == self.key {
             return self.dn.map_or(Value::Goes, |dn| Value::Becomes(dn.to_owned()));
@@ -251,7 +257,7 @@ impl NameChange<'_> {
     }
 }
 
-/// The change of a value.
+/// Change of a value.
 enum Value {
     Stays,
     Becomes(String),

@@ -1,10 +1,10 @@
-//! Why a request was not done, in the codes of RFC 4511.
+//! Errors of directory requests, with the result codes of RFC 4511.
 
 use tocsin_store::error::StoreError;
 
 use crate::policy::Fault;
 
-/// The result codes that are in use here, with their numbers.
+/// LDAP result codes in use, with their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "their names are those of RFC 4511, appendix A")]
 #[repr(u16)]
@@ -51,28 +51,28 @@ pub enum Code {
     SyncRefreshRequired = 4096,
 }
 
-/// A request was not done. Nothing of it was.
+/// Error of a directory request. The request changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
-    /// Why.
+pub struct LdapError {
+    /// Result code.
     pub code: Code,
-    /// The name of the nearest entry above that exists, if an entry does not.
+    /// Name of the nearest existing ancestor, if the entry does not exist (`matchedDN`).
     pub matched: String,
-    /// What to do about it.
+    /// Diagnostic message.
     pub message: String,
-    /// What is wrong with a password, for those who ask for the policy.
+    /// Password policy error, for clients that asked for the policy control.
     pub fault: Option<Fault>,
 }
 
-impl Refusal {
-    /// A refusal.
-    pub fn new(code: Code, message: impl Into<String>) -> Refusal {
-        Refusal { code, matched: String::new(), message: message.into(), fault: None }
+impl LdapError {
+    /// Creates an error.
+    pub fn new(code: Code, message: impl Into<String>) -> LdapError {
+        LdapError { code, matched: String::new(), message: message.into(), fault: None }
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for LdapError {
     fn from(error: StoreError) -> Self {
         let code = match &error {
             StoreError::Taken(_) => Code::EntryAlreadyExists,
@@ -82,13 +82,17 @@ impl From<StoreError> for Refusal {
             StoreError::Fenced(_) | StoreError::Damaged(_) => Code::Other,
         };
         match code {
-            Code::Unavailable => tracing::warn!(%error, "the directory's store did not answer"),
-            Code::Other => tracing::error!(%error, "the directory's store answered wrongly"),
+            Code::Unavailable => tracing::warn!(%error, "the directory's store is unavailable"),
+            Code::Other => tracing::error!(%error, "the directory's store failed"),
             _ => {}
         }
-        Refusal::new(
+        LdapError::new(
             code,
-            if code == Code::Other { "an internal error; the log tells more".to_owned() } else { error.to_string() },
+            if code == Code::Other {
+                "internal error; see the log of the server".to_owned()
+            } else {
+                error.to_string()
+            },
         )
     }
 }

@@ -1,4 +1,4 @@
-//! The way back: attributes of an entry become what is stored.
+//! Mapping of entry attributes to the stored fields of objects and subscribers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,12 +16,12 @@ use tocsin_store::{entries::Placement, records::NewSubscriber};
 
 use crate::{
     entry::{Attribute, LOCALE, Shape, is_own_attribute, state_word},
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
     schema::AttributeType,
     syntax::Syntax,
 };
 
-/// The attributes of an object as they are stored. What was not touched stays as it was.
+/// The stored attributes of an object. Untouched attributes keep their stored form.
 pub(crate) fn object_attributes(
     old: &BTreeMap<String, Value>,
     before: &[Attribute],
@@ -30,17 +30,17 @@ pub(crate) fn object_attributes(
     merged(old, before, now, |_| true)
 }
 
-/// A subscriber of these attributes; `old`: what is stored of it, and the attributes that show it.
+/// The subscriber of these attributes; `old`: the stored subscriber, and the attributes that represent it.
 ///
 /// # Errors
-/// A value cannot be what it stands for.
+/// A value is invalid for its field.
 pub(crate) fn subscriber_of(
     id: SubscriberId,
     old: Option<(&Subscriber, &[Attribute])>,
     now: &[Attribute],
     placement: Option<&Placement>,
     shape: &Shape,
-) -> Result<NewSubscriber, Refusal> {
+) -> Result<NewSubscriber, LdapError> {
     let empty = BTreeMap::new();
     let (attributes, before, devices) = match old {
         Some((old, before)) => (&old.profile.attributes, before, old.devices.clone()),
@@ -57,17 +57,20 @@ pub(crate) fn subscriber_of(
         attributes: merged(attributes, before, now, |name| is_own_attribute(name, placement.is_some(), shape)),
     };
     if let Some(problem) = check_profile(&profile).first() {
-        return Err(Refusal::new(Code::InvalidAttributeSyntax, told(problem)));
+        return Err(LdapError::new(Code::InvalidAttributeSyntax, message_of(problem)));
     }
     if let Some(problem) = check_attributes(&profile.attributes).first() {
-        return Err(Refusal::new(Code::AdminLimitExceeded, format!("the subscriber's attributes: {}", told(problem))));
+        return Err(LdapError::new(
+            Code::AdminLimitExceeded,
+            format!("the subscriber's attributes: {}", message_of(problem)),
+        ));
     }
     let devices = devices_of(devices, before, now, shape)?;
     Ok(NewSubscriber { id, profile, devices: Some(devices.into_iter().collect()), preferences: None })
 }
 
-/// A problem in one sentence.
-fn told(problem: &Problem) -> String {
+/// Formats a problem as one sentence.
+fn message_of(problem: &Problem) -> String {
     let hint = problem.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
     format!("{}{hint}", problem.message)
 }
@@ -76,8 +79,8 @@ fn find<'a>(attributes: &'a [Attribute], key: &str) -> Option<&'a Attribute> {
     attributes.iter().find(|found| &*found.kind.key == key)
 }
 
-/// The stored attributes with what changed between two views. A name that is there already is kept as it is spelled, and a
-/// list stays a list; otherwise one value stands for itself.
+/// Merges the changes between two attribute lists into the stored attributes. An existing name keeps its spelling and a
+/// list stays a list; otherwise a single value is stored as a scalar.
 fn merged(
     old: &BTreeMap<String, Value>,
     before: &[Attribute],
@@ -86,7 +89,7 @@ fn merged(
 ) -> BTreeMap<String, Value> {
     let mut merged = old.clone();
     let mut kinds: Vec<Arc<AttributeType>> = Vec::new();
-    // Nearly all stand where they stood, as they were.
+    // Most attributes keep their position and values.
     let moved = |one: &[Attribute], other: &[Attribute]| {
         let is_moved = |(at, attribute): &(usize, &Attribute)| other.get(*at) != Some(*attribute);
         one.iter().enumerate().filter(is_moved).map(|(_, attribute)| attribute.kind.clone()).collect::<Vec<_>>()
@@ -115,13 +118,13 @@ fn merged(
     merged
 }
 
-/// The values of an attribute as they are stored in place of a list, or of anything else.
+/// The stored form of an attribute's values. `was_list`: a list replaces a list, even of one value.
 pub(crate) fn value_of(attribute: &Attribute, was_list: bool) -> Value {
     let mut values: Vec<Value> = attribute.values.iter().map(|value| stored(value, attribute.kind.syntax)).collect();
     if values.len() == 1 && !was_list { values.remove(0) } else { Value::List(values.into()) }
 }
 
-/// A value as it is stored: of the type that rules know.
+/// The stored form of a value, in the type that rules expect.
 fn stored(value: &[u8], syntax: Syntax) -> Value {
     let Ok(text) = std::str::from_utf8(value) else { return Value::from(&*base64(value)) };
     match syntax {
@@ -147,14 +150,14 @@ fn texts(attributes: &[Attribute], key: &str) -> Vec<String> {
     found.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
 }
 
-/// The devices, as `tocsinDevice` says first, and then those whose addresses are attributes. An address that takes the place
-/// of another keeps the name of the device, so that subscriptions which name it go on.
+/// The devices: first those of `tocsinDevice`, then those whose addresses are attributes. A replaced address keeps the
+/// device name, so that subscriptions naming it continue to work.
 fn devices_of(
     mut devices: BTreeMap<Name, Device>,
     before: &[Attribute],
     now: &[Attribute],
     shape: &Shape,
-) -> Result<BTreeMap<Name, Device>, Refusal> {
+) -> Result<BTreeMap<Name, Device>, LdapError> {
     if texts(before, "tocsindevice") != texts(now, "tocsindevice") {
         devices = texts(now, "tocsindevice").iter().map(|text| device(text, shape)).collect::<Result<_, _>>()?;
     }
@@ -163,7 +166,7 @@ fn devices_of(
         if was == is {
             continue;
         }
-        // What was stored stays as it is, also where a version before stored what is refused now.
+        // Unchanged addresses are kept, also if an earlier version stored one that is invalid now.
         let normal = |address: &String| match was.contains(address) {
             true => Ok(address.clone()),
             false => check_address(channel, address, shape),
@@ -176,10 +179,29 @@ fn devices_of(
             .map(|(name, _)| name.clone())
             .collect();
         free.reverse();
+        let mut others = Vec::new();
+        for address in &is {
+            if devices.values().any(|device| device.channel == *channel && device.address == *address) {
+                continue;
+            }
+            // Another spelling of the same mailbox is the same device, with its name and state.
+            let is_same = |(_, device): &(&Name, &mut Device)| {
+                device.channel == *channel && mailbox::is_same(&device.address, address)
+            };
+            match devices.iter_mut().find(is_same) {
+                Some((name, device)) => {
+                    if let Some(at) = free.iter().position(|gone| gone == name) {
+                        free.remove(at);
+                        device.address.clone_from(address);
+                    }
+                }
+                None => others.push(address),
+            }
+        }
         let has = |devices: &BTreeMap<Name, Device>, address: &str| {
             devices.values().any(|device| device.channel == *channel && mailbox::is_same(&device.address, address))
         };
-        for address in &is {
+        for address in others {
             if has(&devices, address) {
                 continue;
             }
@@ -194,34 +216,37 @@ fn devices_of(
         }
     }
     if devices.len() > DEVICES_MAX {
-        return Err(Refusal::new(Code::AdminLimitExceeded, format!("a subscriber has at most {DEVICES_MAX} devices")));
+        return Err(LdapError::new(
+            Code::AdminLimitExceeded,
+            format!("a subscriber has at most {DEVICES_MAX} devices"),
+        ));
     }
     Ok(devices)
 }
 
-/// `mail`, or `mail-2` where that is taken.
-fn free_name(devices: &BTreeMap<Name, Device>, channel: &Name) -> Result<Name, Refusal> {
+/// A free device name: `mail`, or `mail-2` if that is in use.
+fn free_name(devices: &BTreeMap<Name, Device>, channel: &Name) -> Result<Name, LdapError> {
     let taken: BTreeSet<&str> = devices.keys().map(Name::as_str).collect();
     let mut names = std::iter::once(channel.to_string()).chain((2..).map(|count| format!("{channel}-{count}")));
     let free = names.find(|name| !taken.contains(name.as_str())).unwrap_or_default();
     free.parse().map_err(|_| {
-        Refusal::new(Code::ConstraintViolation, format!("the name of the channel `{channel}` is too long"))
+        LdapError::new(Code::ConstraintViolation, format!("the name of the channel `{channel}` is too long"))
     })
 }
 
-fn check_address(channel: &Name, address: &str, shape: &Shape) -> Result<String, Refusal> {
+fn check_address(channel: &Name, address: &str, shape: &Shape) -> Result<String, LdapError> {
     shape.check_address.normalize(channel, address).map_err(|problem| {
-        Refusal::new(Code::ConstraintViolation, format!("the address of a device {}", told(&problem)))
+        LdapError::new(Code::ConstraintViolation, format!("the address of a device {}", message_of(&problem)))
     })
 }
 
-/// `name channel state address`.
-fn device(text: &str, shape: &Shape) -> Result<(Name, Device), Refusal> {
+/// Parses `name channel state address`.
+fn device(text: &str, shape: &Shape) -> Result<(Name, Device), LdapError> {
     let wrong = || {
         let what = format!(
-            "`{text}` is no device; write its name, channel, state and address, such as `home mail active a@example.org`"
+            "`{text}` is not a device; give its name, channel, state and address, such as `home mail active a@example.org`"
         );
-        Refusal::new(Code::InvalidAttributeSyntax, what)
+        LdapError::new(Code::InvalidAttributeSyntax, what)
     };
     let mut words = text.splitn(4, ' ');
     let mut next = || words.next().ok_or_else(wrong);

@@ -1,5 +1,5 @@
-//! The password of an entry changes, under the policy of its place, or others decide about it: that it has to change, that
-//! the entry is locked, or is not any more.
+//! Password changes by the owner or an administrator (RFC 3062, password policy), and changes of the password state:
+//! forced change, lock and unlock.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,48 +7,48 @@ use tocsin_model::{ldap::Truth, time::Timestamp};
 use tocsin_store::entries::EntryNumber;
 
 use super::{
-    modify::{Act, Modification},
-    needs,
+    check_access,
+    modify::{Modification, ModifyType},
 };
 use crate::{
-    access::Asker,
+    access::AuthzId,
     directory::Directory,
     entry::Attribute,
     filter::Test,
+    ldap_error::{Code, LdapError},
     password::{Credential, is_hash, made_up_of, protect, verify},
     policy::{Policy, change_first, used_before},
-    refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
     syntax::generalized_time,
 };
 
-/// The attribute of the password.
-const PASSWORD: &str = "userpassword";
-/// Whether it has to change.
+/// Attribute of the password.
+pub(super) const PASSWORD: &str = "userpassword";
+/// Attribute of a forced change.
 const RESET: &str = "pwdreset";
-/// Since when the entry is locked.
+/// Attribute of the lock time.
 const LOCKED: &str = "pwdaccountlockedtime";
-/// When the password came.
+/// Attribute of the last change.
 const CHANGED: &str = "pwdchangedtime";
-/// When it was taken after its end.
+/// Attribute of the grace logins.
 const GRACES: &str = "pwdgraceusetime";
-/// Passwords looked at in one go.
+/// Credentials read at a time.
 const LOOKED_AT: usize = 1_024;
-/// How it is written that somebody locked the entry until somebody unlocks it.
+/// Value of `pwdAccountLockedTime` for a permanent lock.
 const FOR_EVER: &str = "000001010000Z";
 
-/// What becomes of what an entry proves itself with.
-pub(super) struct Renewal {
-    /// Keys of the attributes by which it was asked for.
+/// Change of an entry's credential.
+pub(super) struct CredentialChange {
+    /// Keys of the modified attributes.
     keys: Vec<Arc<str>>,
     password: Password,
-    marks: Vec<Mark>,
+    marks: Vec<PasswordStateChange>,
     policy: Arc<Policy>,
 }
 
 enum Password {
     Stays,
-    /// `given`: somebody else made it up.
+    /// `given`: an administrator set it.
     Becomes {
         credential: Credential,
         given: bool,
@@ -56,93 +56,93 @@ enum Password {
     Goes,
 }
 
-/// What others decide.
-enum Mark {
+/// Administrative change of the password state.
+enum PasswordStateChange {
     Reset(bool),
     Locked(bool),
 }
 
-/// A new password as it was given.
+/// Requested password change.
 #[derive(Default)]
-struct Wanted {
+struct RequestedPassword {
     new: Option<Vec<u8>>,
-    /// Whether there is to be none, as far as was read.
+    /// Whether the password is removed, as of the modifications read so far.
     goes: bool,
     says_old: bool,
-    marks: Vec<Mark>,
+    marks: Vec<PasswordStateChange>,
 }
 
-/// Whether a modification is one of the password and what is known of it.
+/// Whether a modification concerns the password or its state.
 pub(super) fn is_of_password(name: &str, schema: &Schema) -> bool {
     schema.attribute(name).is_ok_and(|kind| matches!(&*kind.key, PASSWORD | RESET | LOCKED))
 }
 
-/// Whether an attribute says what is known of a password.
-pub fn tells_of_password(kind: &AttributeType) -> bool {
+/// Whether an attribute is password state.
+pub fn is_password_state(kind: &AttributeType) -> bool {
     matches!(&*kind.key, RESET | LOCKED | CHANGED | GRACES)
 }
 
 impl Directory {
-    /// What a request makes of a password.
-    pub(super) async fn renewal(
+    /// Computes the password change of a request.
+    pub(super) async fn credential_change(
         &self,
-        asker: &Asker,
+        asker: &AuthzId,
         dn: &str,
         modifications: Vec<Modification>,
-    ) -> Result<Renewal, Refusal> {
+    ) -> Result<CredentialChange, LdapError> {
         if modifications.is_empty() {
             let policy = self.inner.policies.of("").clone();
-            return Ok(Renewal { keys: Vec::new(), password: Password::Stays, marks: Vec::new(), policy });
+            return Ok(CredentialChange { keys: Vec::new(), password: Password::Stays, marks: Vec::new(), policy });
         }
-        // Before anything is hashed or compared: who may not change it learns nothing of it.
+        // Access is checked before hashing or comparing, so an unauthorized requester learns nothing.
         let shown = self.find_for(asker, dn).await?;
         let schema = self.schema();
         let kinds = modifications.iter().map(|found| schema.attribute(&found.attribute));
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
-        needs(&self.inner, asker, &shown.entry, &kinds.iter().map(|kind| &***kind).collect::<Vec<_>>())?;
+        check_access(&self.inner, asker, &shown.entry, &kinds.iter().map(|kind| &***kind).collect::<Vec<_>>())?;
         let itself = asker.number == Some(shown.entry.number);
         if asker.must_change && !itself {
             return Err(change_first());
         }
         let policy = self.inner.policies.of(&shown.entry.key).clone();
         let known = self.credential(shown.entry.number).await?;
-        let mut wanted = Wanted::default();
+        let mut wanted = RequestedPassword::default();
         for (modification, kind) in modifications.iter().zip(&kinds) {
             match &*kind.key {
                 PASSWORD => wanted.password(modification, known.as_ref()).await?,
                 _ if itself && !asker.manages => {
-                    let what = format!("{}: others decide about this", kind.name());
-                    return Err(Refusal::new(Code::InsufficientAccessRights, what));
+                    let what = format!("{}: only an administrator can change this", kind.name());
+                    return Err(LdapError::new(Code::InsufficientAccessRights, what));
                 }
-                _ => wanted.marks.push(Mark::read(modification, kind)?),
+                _ => wanted.marks.push(PasswordStateChange::read(modification, kind)?),
             }
         }
         let keys = kinds.iter().map(|kind| kind.key.clone()).collect();
         let password = wanted.held_against(&policy, asker, itself, known.as_ref(), (self.clock)()).await?;
-        Ok(Renewal { keys, password, marks: wanted.marks, policy })
+        Ok(CredentialChange { keys, password, marks: wanted.marks, policy })
     }
 
-    /// The password of an entry that is made, held against the policy of its place.
+    /// The password of a new entry, checked against its policy.
     pub(super) async fn first_password(
         &self,
-        asker: &Asker,
+        asker: &AuthzId,
         key: &str,
         password: Option<Vec<u8>>,
-    ) -> Result<Option<Credential>, Refusal> {
+    ) -> Result<Option<Credential>, LdapError> {
         let Some(password) = password else { return Ok(None) };
         let (policy, moved) = (self.inner.policies.of(key), is_hash(&password));
         policy.check(&password, moved, asker.manages)?;
         Ok(Some(policy.renewed(None, &protect(password).await?, !moved, (self.clock)())))
     }
 
-    /// Whether the policy of an entry's place takes a password.
+    /// Whether the policy of an entry accepts a password.
     pub(crate) fn takes_password(&self, dn: &str, password: &[u8]) -> bool {
         let key = crate::directory::parse(dn).map(|dn| self.schema().normal_dn(&dn));
         key.is_ok_and(|key| self.inner.policies.of(&key).check(password, is_hash(password), true).is_ok())
     }
 
-    /// What an entry proves itself with.
-    pub(crate) async fn credential(&self, number: EntryNumber) -> Result<Option<Credential>, Refusal> {
+    /// The credential of an entry.
+    pub(crate) async fn credential(&self, number: EntryNumber) -> Result<Option<Credential>, LdapError> {
         let kept = &self.inner.kept;
         if let Some(known) = kept.credential(number) {
             return Ok(Some((*known).clone()));
@@ -156,32 +156,32 @@ impl Directory {
         Ok(credential)
     }
 
-    /// A password that nobody can guess, as long as the policy of an entry wants it.
+    /// Generates a random password that satisfies the policy of an entry.
     ///
     /// # Errors
-    /// The name cannot be read; the system has no random numbers.
-    pub fn made_up_password(&self, dn: &str) -> Result<String, Refusal> {
+    /// The name is malformed, or the system's random number generator failed.
+    pub fn made_up_password(&self, dn: &str) -> Result<String, LdapError> {
         let key = self.schema().normal_dn(&crate::directory::parse(dn)?);
         made_up_of(self.inner.policies.of(&key).length_min())
     }
 
-    /// What is known of the password of an entry: when it came, whether it has to change, whether the entry is locked.
+    /// The password state of an entry: time of change, forced change, lock.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn told_of_password(&self, number: EntryNumber) -> Result<Vec<Attribute>, Refusal> {
+    /// The store fails.
+    pub async fn password_state(&self, number: EntryNumber) -> Result<Vec<Attribute>, LdapError> {
         match self.credential(number).await? {
-            Some(known) => told(&known, &self.schema(), (self.clock)()),
+            Some(known) => state_attributes(&known, &self.schema(), (self.clock)()),
             None => Ok(Vec::new()),
         }
     }
 
-    /// Finds the entries of whose passwords so much is known as a filter asks for, so that it can be held against entries. Each
-    /// entry that has a password is looked at, a page at a time.
+    /// Resolves the password-state parts of a filter, so that it can be evaluated on entries. Scans all credentials, a
+    /// page at a time.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub(crate) async fn with_passwords(&self, test: Test) -> Result<Test, Refusal> {
+    /// The store fails.
+    pub(crate) async fn with_passwords(&self, test: Test) -> Result<Test, LdapError> {
         if !test.has(&Test::asks_for_passwords) {
             return Ok(test);
         }
@@ -190,14 +190,14 @@ impl Directory {
             if part.asks_for_passwords() {
                 found.push((part.clone(), BTreeSet::new()));
             }
-            Ok::<_, Refusal>(part)
+            Ok::<_, LdapError>(part)
         })?;
         let (schema, now, mut after) = (self.schema(), (self.clock)(), None);
         loop {
             let page = self.look(move |branches| Ok(branches.credentials(after, LOOKED_AT)?)).await?;
             for (number, text) in &page {
                 let Some(known) = Credential::read(text) else { continue };
-                let attributes = told(&known, &schema, now)?;
+                let attributes = state_attributes(&known, &schema, now)?;
                 for (part, met) in &mut found {
                     let own = attributes.iter().find(|own| part.kind().is_some_and(|kind| own.kind.key == kind.key));
                     if part.of_attribute(own, &schema) == Truth::True {
@@ -219,56 +219,59 @@ impl Directory {
     }
 }
 
-/// What is told of a password.
-fn told(known: &Credential, schema: &Schema, now: Timestamp) -> Result<Vec<Attribute>, Refusal> {
+/// The attributes of a password state.
+fn state_attributes(known: &Credential, schema: &Schema, now: Timestamp) -> Result<Vec<Attribute>, LdapError> {
     let times = |all: &[i64]| all.iter().map(|at| generalized_time(*at)).collect::<Vec<_>>();
     let locked = known.locked_at.filter(|_| known.is_locked(now)).map(|at| match known.is_locked_by_others() {
         true => FOR_EVER.to_owned(),
         false => generalized_time(at),
     });
-    let told = [
+    let states = [
         (CHANGED, times(known.changed_at.as_slice())),
         (RESET, known.reset.then(|| "TRUE".to_owned()).into_iter().collect()),
         (LOCKED, locked.into_iter().collect()),
         (GRACES, times(&known.graces)),
     ];
-    let told = told.into_iter().filter(|(_, values)| !values.is_empty()).map(|(key, values)| {
+    let states = states.into_iter().filter(|(_, values)| !values.is_empty()).map(|(key, values)| {
         let values: Vec<Box<[u8]>> = values.into_iter().map(|text| text.into_bytes().into()).collect();
         Ok(Attribute { kind: schema.attribute(key)?.clone(), values: values.into() })
     });
-    told.collect()
+    states.collect()
 }
 
-impl Wanted {
-    /// Takes one change of the password.
-    async fn password(&mut self, modification: &Modification, known: Option<&Credential>) -> Result<(), Refusal> {
+impl RequestedPassword {
+    /// Applies one modification of the password.
+    async fn password(&mut self, modification: &Modification, known: Option<&Credential>) -> Result<(), LdapError> {
         let has_one = self.new.is_some() || known.is_some() && !self.goes;
         match (modification.act, modification.values.as_slice()) {
-            (Act::Delete | Act::Replace, []) => (self.new, self.goes) = (None, true),
-            (Act::Delete, [old]) => {
+            (ModifyType::Delete | ModifyType::Replace, []) => (self.new, self.goes) = (None, true),
+            (ModifyType::Delete, [old]) => {
                 if !verify(known.cloned(), old.clone()).await? {
-                    return Err(Refusal::new(Code::NoSuchAttribute, "this is not the password of the entry"));
+                    return Err(LdapError::new(Code::NoSuchAttribute, "the value is not the password of the entry"));
                 }
                 (self.new, self.goes, self.says_old) = (None, true, true);
             }
-            (Act::Add, [_]) if has_one => {
-                return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password; replace it"));
+            (ModifyType::Add, [_]) if has_one => {
+                return Err(LdapError::new(
+                    Code::ConstraintViolation,
+                    "an entry can have only one password; replace it",
+                ));
             }
-            (Act::Add | Act::Replace, [new]) => (self.new, self.goes) = (Some(new.clone()), false),
-            _ => return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password")),
+            (ModifyType::Add | ModifyType::Replace, [new]) => (self.new, self.goes) = (Some(new.clone()), false),
+            _ => return Err(LdapError::new(Code::ConstraintViolation, "an entry can have only one password")),
         }
         Ok(())
     }
 
-    /// Holds what is wanted against the policy, and hashes it.
+    /// Checks the new password against the policy, and hashes it.
     async fn held_against(
         &mut self,
         policy: &Policy,
-        asker: &Asker,
+        asker: &AuthzId,
         itself: bool,
         known: Option<&Credential>,
         now: Timestamp,
-    ) -> Result<Password, Refusal> {
+    ) -> Result<Password, LdapError> {
         let Some(new) = self.new.take() else {
             if self.goes && itself {
                 policy.check_removal()?;
@@ -295,35 +298,41 @@ impl Wanted {
     }
 }
 
-impl Mark {
-    fn read(modification: &Modification, kind: &AttributeType) -> Result<Mark, Refusal> {
+impl PasswordStateChange {
+    fn read(modification: &Modification, kind: &AttributeType) -> Result<PasswordStateChange, LdapError> {
         let value = match modification.values.as_slice() {
             [] => "",
             [value] => std::str::from_utf8(value).unwrap_or("?"),
             _ => "?",
         };
         match (&*kind.key, modification.act, value) {
-            (RESET, Act::Add | Act::Replace, "TRUE") => Ok(Mark::Reset(true)),
-            (RESET, Act::Delete, _) | (RESET, Act::Replace, "" | "FALSE") => Ok(Mark::Reset(false)),
-            (LOCKED, Act::Add | Act::Replace, FOR_EVER) => Ok(Mark::Locked(true)),
-            (LOCKED, Act::Delete, _) | (LOCKED, Act::Replace, "") => Ok(Mark::Locked(false)),
-            (RESET, ..) => Err(Refusal::new(Code::InvalidAttributeSyntax, "pwdReset: becomes TRUE or FALSE")),
+            (RESET, ModifyType::Add | ModifyType::Replace, "TRUE") => Ok(PasswordStateChange::Reset(true)),
+            (RESET, ModifyType::Delete, _) | (RESET, ModifyType::Replace, "" | "FALSE") => {
+                Ok(PasswordStateChange::Reset(false))
+            }
+            (LOCKED, ModifyType::Add | ModifyType::Replace, FOR_EVER) => Ok(PasswordStateChange::Locked(true)),
+            (LOCKED, ModifyType::Delete, _) | (LOCKED, ModifyType::Replace, "") => {
+                Ok(PasswordStateChange::Locked(false))
+            }
+            (RESET, ..) => {
+                Err(LdapError::new(Code::InvalidAttributeSyntax, "pwdReset: the value must be TRUE or FALSE"))
+            }
             _ => {
-                let what = format!("pwdAccountLockedTime: is taken away, or becomes {FOR_EVER}: locked for ever");
-                Err(Refusal::new(Code::InvalidAttributeSyntax, what))
+                let what = format!("pwdAccountLockedTime: delete it, or set it to {FOR_EVER}, a permanent lock");
+                Err(LdapError::new(Code::InvalidAttributeSyntax, what))
             }
         }
     }
 }
 
-impl Renewal {
-    /// The types of the attributes by which it was asked for.
-    pub(super) fn kinds(&self, schema: &Schema) -> Result<Vec<Arc<AttributeType>>, Refusal> {
+impl CredentialChange {
+    /// Types of the modified attributes.
+    pub(super) fn kinds(&self, schema: &Schema) -> Result<Vec<Arc<AttributeType>>, LdapError> {
         self.keys.iter().map(|key| schema.attribute(key).cloned()).collect()
     }
 
-    /// What is stored in place of what there is; `None`: that stays.
-    pub(super) fn apply(&self, known: Option<&str>, now: Timestamp) -> Result<Option<Option<Credential>>, Refusal> {
+    /// The credential to store; `None`: unchanged.
+    pub(super) fn apply(&self, known: Option<&str>, now: Timestamp) -> Result<Option<Option<Credential>>, LdapError> {
         let known = known.and_then(Credential::read);
         let mut next = match &self.password {
             Password::Stays => known.clone(),
@@ -334,12 +343,12 @@ impl Renewal {
         };
         for mark in &self.marks {
             let Some(next) = &mut next else {
-                return Err(Refusal::new(Code::UnwillingToPerform, "the entry has no password; give it one first"));
+                return Err(LdapError::new(Code::UnwillingToPerform, "the entry has no password; set one first"));
             };
             match mark {
-                Mark::Reset(reset) => next.reset = *reset,
-                Mark::Locked(true) => next.lock(),
-                Mark::Locked(false) => next.unlock(),
+                PasswordStateChange::Reset(reset) => next.reset = *reset,
+                PasswordStateChange::Locked(true) => next.lock(),
+                PasswordStateChange::Locked(false) => next.unlock(),
             }
         }
         Ok((next != known).then_some(next))

@@ -1,40 +1,47 @@
-//! The schema gets more, while it is in use: values are added to `cn=subschema`.
+//! Schema extension at run time: values are added to `cn=subschema`.
 
 use std::sync::Arc;
 
-use tocsin_store::entries::Room;
+use tocsin_store::entries::DiskCheck;
 
-use super::modify::{Act, Modification};
+use super::modify::{Modification, ModifyType};
 use crate::{
-    access::Asker,
+    access::AuthzId,
     directory::{Directory, identifier_of},
-    refusal::{Code, Refusal},
-    schema::{Kind, Schema},
+    ldap_error::{Code, LdapError},
+    schema::{Description, Kind, Schema},
 };
 
 impl Directory {
-    /// Adds definitions to the schema. Indexes that they ask for are built by [`Directory::build_indexes`].
-    pub(super) async fn grow(&self, asker: &Asker, modifications: Vec<Modification>) -> Result<(), Refusal> {
+    /// Adds definitions to the schema. [`Directory::build_indexes`] builds the indexes that they require.
+    pub(super) async fn extend_schema(
+        &self,
+        asker: &AuthzId,
+        modifications: Vec<Modification>,
+    ) -> Result<(), LdapError> {
         if !asker.manages {
-            return Err(Refusal::new(Code::InsufficientAccessRights, "only operators add to the schema"));
+            return Err(LdapError::new(Code::InsufficientAccessRights, "only operators may extend the schema"));
         }
         let mut texts = Vec::new();
         for modification in &modifications {
             let kinds = [Kind::Attribute, Kind::Class];
             let kind = kinds.into_iter().find(|kind| kind.attribute().eq_ignore_ascii_case(&modification.attribute));
-            let (Some(kind), Act::Add) = (kind, modification.act) else {
-                let what = "definitions are only added, to attributeTypes and objectClasses; entries may use those that are there";
-                return Err(Refusal::new(Code::UnwillingToPerform, what));
+            let (Some(kind), ModifyType::Add) = (kind, modification.act) else {
+                let what =
+                    "definitions can only be added, to attributeTypes and objectClasses; existing ones may be in use";
+                return Err(LdapError::new(Code::UnwillingToPerform, what));
             };
             for value in &modification.values {
                 let text = String::from_utf8(value.clone())
-                    .map_err(|_| Refusal::new(Code::InvalidAttributeSyntax, "a definition is text"))?;
+                    .map_err(|_| LdapError::new(Code::InvalidAttributeSyntax, "a definition must be UTF-8 text"))?;
+                Description::check_new(&text)
+                    .map_err(|why| LdapError::new(Code::InvalidAttributeSyntax, format!("the definition {why}")))?;
                 texts.push((kind, text));
             }
         }
         let inner = self.inner.clone();
-        self.change(Room::Needed, move |tree| {
-            // As it is now: whoever came before may have added to it.
+        self.change(DiskCheck::Required, move |tree| {
+            // The current schema: an earlier request may have extended it.
             let mut schema = Schema::clone(&inner.schema.load());
             let mut made = Vec::new();
             for (kind, text) in texts {
@@ -44,7 +51,7 @@ impl Directory {
             for (identifier, text) in &made {
                 tree.put_definition(identifier, Some(text))?;
             }
-            // Within the commit, so that no key is written by the old schema after it.
+            // Within the transaction, so that later commits use the new schema for their keys.
             inner.schema.store(Arc::new(schema));
             Ok(())
         })

@@ -1,5 +1,4 @@
-//! A modification that is worked out beside the writer of the store does what one in its midst does, whoever else changes the
-//! same entry meanwhile.
+//! An optimistic modify gives the same result as one in the writer's turn, under any concurrent changes of the entry.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use tocsin_directory::{
-    Act, Directory, Images, Modification, Options, Scope, Terms,
-    access::{Asker, Grant},
+    Directory, Modification, ModifyType, Options, Preconditions, ReadEntries, Scope,
+    access::{AuthzId, Grant},
     entry::{SUBSCHEMA, Shape},
     filter::Filter,
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
 };
 use tocsin_model::{
     id::{ChangeSequence, SubscriberId, SubscriberNumber},
@@ -24,10 +23,10 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_store::{
-    entries::{Arrival, ChangeJob, Entries, EntryWatcher, LookJob, Retouch, Room},
+    entries::{DiskCheck, Entries, EntryReadJob, EntryWatcher, EntryWriteJob, PreparedAdd, PreparedModify},
     error::StoreError,
     memory::records::MemoryRecords,
-    records::{Expect, NewSubscriber, Records, SubscriberFilter},
+    records::{NewSubscriber, Precondition, Records, SubscriberFilter},
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 
@@ -40,19 +39,19 @@ const TYPES: &[&str] = &[
     "( 2.25.7.4 NAME 'gauge' SYNTAX 2.25.137279310086925753628529315834703664387.3.1 )",
 ];
 
-/// What happens to a change on its way to the store.
-enum Way {
+/// Treatment of a change on its way to the store.
+enum PreparedOutcome {
     Straight,
-    /// None that was worked out beforehand fits, so that all are done in the midst of the others.
+    /// Rejects every prepared change, so that all are computed in the writer's turn.
     Never,
-    /// So many times another one comes before it.
+    /// Lets this many other changes commit first.
     Overtaken(AtomicUsize),
 }
 
 struct Store<S> {
     records: Arc<S>,
-    way: Way,
-    /// Changes that were worked out beforehand.
+    way: PreparedOutcome,
+    /// Counts prepared changes.
     tried: AtomicUsize,
 }
 
@@ -62,20 +61,20 @@ impl<S: Entries + Records> Entries for Store<S> {
         self.records.watch(watcher);
     }
 
-    async fn look(&self, job: LookJob) -> Result<(), StoreError> {
-        self.records.look(job).await
+    async fn read(&self, job: EntryReadJob) -> Result<(), StoreError> {
+        self.records.read(job).await
     }
 
-    async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError> {
+    async fn change(&self, room: DiskCheck, job: EntryWriteJob) -> Result<(), StoreError> {
         Entries::change(&*self.records, room, job).await
     }
 
-    async fn retouch(&self, retouch: Retouch) -> Result<bool, StoreError> {
+    async fn modify_prepared(&self, retouch: PreparedModify) -> Result<bool, StoreError> {
         let number = self.tried.fetch_add(1, Ordering::SeqCst);
         match &self.way {
-            Way::Straight => {}
-            Way::Never => return Ok(false),
-            Way::Overtaken(left) => {
+            PreparedOutcome::Straight => {}
+            PreparedOutcome::Never => return Ok(false),
+            PreparedOutcome::Overtaken(left) => {
                 let is_left = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
                 if is_left {
                     let mut found = self.records.subscriber(&id("ann")).await?.expect("she is there");
@@ -85,14 +84,14 @@ impl<S: Entries + Records> Entries for Store<S> {
                 }
             }
         }
-        self.records.retouch(retouch).await
+        self.records.modify_prepared(retouch).await
     }
 
-    async fn arrive(&self, arrival: Arrival) -> Result<bool, StoreError> {
+    async fn add_prepared(&self, arrival: PreparedAdd) -> Result<bool, StoreError> {
         self.tried.fetch_add(1, Ordering::SeqCst);
         match &self.way {
-            Way::Never => Ok(false),
-            Way::Straight | Way::Overtaken(_) => self.records.arrive(arrival).await,
+            PreparedOutcome::Never => Ok(false),
+            PreparedOutcome::Straight | PreparedOutcome::Overtaken(_) => self.records.add_prepared(arrival).await,
         }
     }
 }
@@ -109,14 +108,14 @@ async fn put(records: &dyn Records, name: &str, profile: Profile, devices: Optio
     };
     let devices = devices.map(|all| all.into_iter().map(device).collect());
     let new = NewSubscriber { id: id(name), profile, devices, preferences: None };
-    records.put_subscriber(new, Expect::Any, Timestamp(1)).await.expect("stored");
+    records.put_subscriber(new, Precondition::Any, Timestamp(1)).await.expect("stored");
 }
 
-fn operator() -> Asker {
-    Asker { manages: true, ..Asker::default() }
+fn operator() -> AuthzId {
+    AuthzId { manages: true, ..AuthzId::default() }
 }
 
-fn modification(act: Act, attribute: &str, values: &[&str]) -> Modification {
+fn modification(act: ModifyType, attribute: &str, values: &[&str]) -> Modification {
     let values = values.iter().map(|value| value.as_bytes().to_vec()).collect();
     Modification { act, attribute: attribute.to_owned(), values }
 }
@@ -142,7 +141,7 @@ struct Bench<S> {
 }
 
 impl<S: Entries + Records> Bench<S> {
-    async fn start(records: S, way: Way) -> Self {
+    async fn start(records: S, way: PreparedOutcome) -> Self {
         let records = Arc::new(records);
         let store = Arc::new(Store { records: records.clone(), way, tried: AtomicUsize::new(0) });
         let now = Arc::new(AtomicI64::new(1));
@@ -153,14 +152,14 @@ impl<S: Entries + Records> Bench<S> {
             })
         };
         let directory = Directory::open(store.clone(), options(), clock).await.expect("it opens");
-        let types: Vec<_> = TYPES.iter().map(|text| modification(Act::Add, "attributeTypes", &[text])).collect();
-        directory.modify(&operator(), SUBSCHEMA, types, Terms::default()).await.expect("the schema grows");
+        let types: Vec<_> = TYPES.iter().map(|text| modification(ModifyType::Add, "attributeTypes", &[text])).collect();
+        directory.modify(&operator(), SUBSCHEMA, types, Preconditions::default()).await.expect("the schema grows");
         directory.build_indexes().await.expect("the indexes are built");
         Bench { records, store, directory, now }
     }
 
-    async fn modify(&self, dn: &str, modifications: &[Modification]) -> Result<Images, Refusal> {
-        self.directory.modify(&operator(), dn, modifications.to_vec(), Terms::default()).await
+    async fn modify(&self, dn: &str, modifications: &[Modification]) -> Result<ReadEntries, LdapError> {
+        self.directory.modify(&operator(), dn, modifications.to_vec(), Preconditions::default()).await
     }
 
     async fn values(&self, dn: &str, attribute: &str) -> Vec<String> {
@@ -177,7 +176,7 @@ impl<S: Entries + Records> Bench<S> {
         let base = self.directory.find("o=site").await.expect("there");
         let mut search = self
             .directory
-            .search(&Asker { manages: true, ..Asker::default() }, base, Scope::Subtree, filter)
+            .search(&AuthzId { manages: true, ..AuthzId::default() }, base, Scope::Subtree, filter)
             .await
             .expect("begun");
         let mut names = Vec::new();
@@ -200,9 +199,9 @@ fn sqlite(folder: &tempfile::TempDir) -> SqliteRecords {
 }
 
 async fn overtaken<S: Entries + Records>(records: S, times: usize, tries: usize) {
-    let bench = Bench::start(records, Way::Overtaken(AtomicUsize::new(times))).await;
+    let bench = Bench::start(records, PreparedOutcome::Overtaken(AtomicUsize::new(times))).await;
     put(&*bench.records, "ann", Profile::default(), None).await;
-    bench.modify(ANN, &[modification(Act::Add, "title", &["chief"])]).await.expect("done");
+    bench.modify(ANN, &[modification(ModifyType::Add, "title", &["chief"])]).await.expect("done");
     assert_eq!(bench.tried(), tries, "overtaken {times} times");
     let ann = bench.records.subscriber(&id("ann")).await.expect("read").expect("there");
     let mut expected: BTreeMap<String, Value> =
@@ -217,7 +216,7 @@ async fn overtaken<S: Entries + Records>(records: S, times: usize, tries: usize)
 }
 
 #[tokio::test]
-async fn nothing_is_lost_where_another_change_comes_first() {
+async fn nothing_is_lost_if_another_change_commits_first() {
     for (times, tries) in [(0, 1), (1, 2), (2, 2), (9, 2)] {
         overtaken(memory(), times, tries).await;
         let folder = tempfile::tempdir().expect("a folder");
@@ -226,29 +225,29 @@ async fn nothing_is_lost_where_another_change_comes_first() {
 }
 
 #[tokio::test]
-async fn what_holds_no_more_when_another_change_came_first_is_refused() {
-    let check = async |terms: Terms, modifications: &[Modification], expected: Code| {
-        let bench = Bench::start(memory(), Way::Overtaken(AtomicUsize::new(1))).await;
+async fn a_precondition_broken_by_an_earlier_change_is_rejected() {
+    let check = async |terms: Preconditions, modifications: &[Modification], expected: Code| {
+        let bench = Bench::start(memory(), PreparedOutcome::Overtaken(AtomicUsize::new(1))).await;
         put(&*bench.records, "ann", Profile::default(), None).await;
         let done = bench.directory.modify(&operator(), ANN, modifications.to_vec(), terms).await;
         assert_eq!(done.expect_err("refused").code, expected);
         assert_eq!(bench.values(ANN, "title").await, [""; 0]);
         assert_eq!(bench.values(ANN, "overtaken0").await, ["yes"]);
     };
-    let title = [modification(Act::Add, "title", &["chief"])];
-    let terms = Terms { revision: Some(1), ..Terms::default() };
+    let title = [modification(ModifyType::Add, "title", &["chief"])];
+    let terms = Preconditions { revision: Some(1), ..Preconditions::default() };
     check(terms, &title, Code::AssertionFailed).await;
     let untouched = Filter::Not(Box::new(Filter::Present("employeeType".to_owned())));
-    let terms = Terms { assertion: Some(untouched), ..Terms::default() };
+    let terms = Preconditions { assertion: Some(untouched), ..Preconditions::default() };
     check(terms, &title, Code::AssertionFailed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_who_change_one_entry_at_once_all_change_it() {
+async fn all_concurrent_changes_of_one_entry_take_effect() {
     let folder = tempfile::tempdir().expect("a folder");
-    let bench = Arc::new(Bench::start(sqlite(&folder), Way::Straight).await);
+    let bench = Arc::new(Bench::start(sqlite(&folder), PreparedOutcome::Straight).await);
     put(&*bench.records, "ann", Profile::default(), None).await;
-    bench.modify(ANN, &[modification(Act::Add, "size", &["0"])]).await.expect("done");
+    bench.modify(ANN, &[modification(ModifyType::Add, "size", &["0"])]).await.expect("done");
     let barrier = Arc::new(tokio::sync::Barrier::new(16));
     let writers = (0..16).map(|writer| {
         let (bench, barrier) = (bench.clone(), barrier.clone());
@@ -256,8 +255,10 @@ async fn many_who_change_one_entry_at_once_all_change_it() {
             barrier.wait().await;
             for number in 0..20 {
                 let label = format!("w{writer} n{number}");
-                let changes =
-                    [modification(Act::Increment, "size", &["1"]), modification(Act::Add, "label", &[&label])];
+                let changes = [
+                    modification(ModifyType::Increment, "size", &["1"]),
+                    modification(ModifyType::Add, "label", &[&label]),
+                ];
                 bench.modify(ANN, &changes).await.expect("done");
                 assert!(bench.values(ANN, "label").await.contains(&label), "it is there for whoever was answered");
             }
@@ -275,9 +276,9 @@ async fn many_who_change_one_entry_at_once_all_change_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_value_that_must_be_unique_goes_to_one_of_many() {
+async fn a_unique_value_goes_to_one_of_many_concurrent_requests() {
     let folder = tempfile::tempdir().expect("a folder");
-    let bench = Arc::new(Bench::start(sqlite(&folder), Way::Straight).await);
+    let bench = Arc::new(Bench::start(sqlite(&folder), PreparedOutcome::Straight).await);
     for number in 0..8 {
         put(&*bench.records, &format!("p{number}"), Profile::default(), None).await;
     }
@@ -288,8 +289,8 @@ async fn a_value_that_must_be_unique_goes_to_one_of_many() {
             let dn = format!("uid=p{writer},ou=people,o=site");
             bench.directory.find(&dn).await.expect("it is there");
             barrier.wait().await;
-            let terms = Terms { unique: vec!["label".to_owned()], ..Terms::default() };
-            let change = vec![modification(Act::Add, "label", &["the one"])];
+            let terms = Preconditions { unique: vec!["label".to_owned()], ..Preconditions::default() };
+            let change = vec![modification(ModifyType::Add, "label", &["the one"])];
             bench.directory.modify(&operator(), &dn, change, terms).await.map_err(|refusal| refusal.code)
         })
     });
@@ -304,32 +305,37 @@ async fn a_value_that_must_be_unique_goes_to_one_of_many() {
 }
 
 #[tokio::test]
-async fn who_needs_a_password_keeps_it_when_something_else_changes() {
-    for way in [Way::Straight, Way::Never] {
+async fn a_required_password_survives_other_changes() {
+    for way in [PreparedOutcome::Straight, PreparedOutcome::Never] {
         let bench = Bench::start(memory(), way).await;
         let operator = operator();
         let values = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
         let add = async |dn: &str, classes: &[&str], named: &str, password: Option<&str>| {
             let mut given = vec![("objectClass".to_owned(), values(classes)), (named.to_owned(), values(&["one"]))];
             given.extend(password.map(|password| ("userPassword".to_owned(), values(&[password]))));
-            bench.directory.add(&operator, dn, given, Terms::default()).await.map(|_| ()).map_err(|why| why.code)
+            bench
+                .directory
+                .add(&operator, dn, given, Preconditions::default())
+                .await
+                .map(|_| ())
+                .map_err(|why| why.code)
         };
-        // One that is told, and one that is not.
+        // One recipient class, and one that is not.
         let reader = ("uid=one,o=site", ["account", "simpleSecurityObject"], "uid");
         let printer = ("cn=one,o=site", ["device", "simpleSecurityObject"], "cn");
         for (dn, classes, named) in [reader, printer] {
             assert_eq!(add(dn, &classes, named, None).await, Err(Code::ObjectClassViolation), "its class wants one");
             assert_eq!(add(dn, &classes, named, Some("{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=")).await, Ok(()));
-            bench.modify(dn, &[modification(Act::Replace, "description", &["new"])]).await.expect("changed");
+            bench.modify(dn, &[modification(ModifyType::Replace, "description", &["new"])]).await.expect("changed");
             assert_eq!(bench.values(dn, "description").await, ["new"]);
-            let gone = bench.modify(dn, &[modification(Act::Delete, "userPassword", &[])]).await;
+            let gone = bench.modify(dn, &[modification(ModifyType::Delete, "userPassword", &[])]).await;
             assert_eq!(gone.expect_err("refused").code, Code::ObjectClassViolation, "its class wants one");
             bench.directory.prove(dn, b"secret".to_vec()).await.expect("it is still there");
         }
     }
 }
 
-// The same random changes, beside the writer and in its midst.
+// The same random changes, optimistically and in the writer's turn.
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -401,17 +407,26 @@ const PEOPLE: &[&str] = &[
     "cn=staff,o=site",
 ];
 
-/// Those that nearly everybody may have, so that much is done and not only refused.
+/// Attributes that most entries may have, so that many changes succeed.
 const PLAIN: &[&str] = &["title", "description", "carLicense", "label", "nickname"];
 
 fn drawn(luck: &mut fastrand::Rng) -> Modification {
     if luck.bool() {
-        let act = *luck.choice(&[Act::Add, Act::Add, Act::Replace, Act::Delete]).expect("some");
+        let act =
+            *luck.choice(&[ModifyType::Add, ModifyType::Add, ModifyType::Replace, ModifyType::Delete]).expect("some");
         let values: &[&str] = luck.choice([&["a"][..], &["b", "ü"], &["z"], &["A  b"]]).expect("some");
         return modification(act, luck.choice(PLAIN).expect("some"), values);
     }
-    let act =
-        *luck.choice(&[Act::Add, Act::Add, Act::Delete, Act::Replace, Act::Replace, Act::Increment]).expect("some");
+    let act = *luck
+        .choice(&[
+            ModifyType::Add,
+            ModifyType::Add,
+            ModifyType::Delete,
+            ModifyType::Replace,
+            ModifyType::Replace,
+            ModifyType::Increment,
+        ])
+        .expect("some");
     let name = luck.choice(NAMES).expect("some");
     let mut values: Vec<&str> = (0..luck.usize(..3)).filter_map(|_| luck.choice(VALUES)).copied().collect();
     if luck.u8(..200) == 0 {
@@ -421,7 +436,7 @@ fn drawn(luck: &mut fastrand::Rng) -> Modification {
     modification(act, name, &values)
 }
 
-/// One random act, the same for both. Gives what came of it.
+/// Performs a random operation, the same on both benches. Returns its result.
 async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, step: i64) -> String {
     bench.now.store(1_000_000 * (step + 2), Ordering::SeqCst);
     let dn = if luck.bool() { luck.choice(&PEOPLE[..5]) } else { luck.choice(PEOPLE) }.expect("some");
@@ -449,7 +464,7 @@ async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, s
             let names = ["ou=members,o=site", "ou=Members,o=site"];
             let (from, to) = if luck.bool() { (names[0], "ou=Members") } else { (names[1], "ou=others") };
             let rename = async |from: &str, to: &str| {
-                bench.directory.rename(&operator(), from, to, true, None, Terms::default()).await.err()
+                bench.directory.rename(&operator(), from, to, true, None, Preconditions::default()).await.err()
             };
             format!("{:?} {:?}", rename(from, to).await, rename("ou=others,o=site", "ou=members").await)
         }
@@ -470,21 +485,21 @@ async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, s
             for Modification { attribute, values, .. } in [drawn(luck), drawn(luck)] {
                 given.push((attribute, values));
             }
-            let asker = if luck.u8(..8) == 0 { Asker::default() } else { operator() };
-            let terms = Terms { after: luck.u8(..4) == 0, ..Terms::default() };
-            let told = format!("{dn} {given:?}");
+            let asker = if luck.u8(..8) == 0 { AuthzId::default() } else { operator() };
+            let terms = Preconditions { after: luck.u8(..4) == 0, ..Preconditions::default() };
+            let summary = format!("{dn} {given:?}");
             match bench.directory.add(&asker, &dn, given, terms).await {
-                Ok(images) => format!("{told} {:?}", images.after.map(|image| image.entry)),
-                Err(refusal) => format!("{told} {refusal:?}"),
+                Ok(images) => format!("{summary} {:?}", images.after.map(|image| image.entry)),
+                Err(refusal) => format!("{summary} {refusal:?}"),
             }
         }
         5 => {
-            let done = bench.directory.remove(&operator(), dn, Terms::default()).await;
+            let done = bench.directory.remove(&operator(), dn, Preconditions::default()).await;
             format!("{dn} {:?}", done.err())
         }
         2 => {
             let kind = format!("( 2.25.8.{step} NAME 'later{step}' SUP label X-INDEX 'eq' )");
-            let change = modification(Act::Add, "attributeTypes", &[&kind]);
+            let change = modification(ModifyType::Add, "attributeTypes", &[&kind]);
             let done = bench.modify(SUBSCHEMA, &[change]).await;
             bench.directory.build_indexes().await.expect("built");
             format!("{:?}", done.err())
@@ -492,15 +507,16 @@ async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, s
         _ => {
             let changes: Vec<_> = (0..luck.choice([1, 1, 1, 2, 3]).expect("some")).map(|_| drawn(luck)).collect();
             let asker = match luck.u8(..8) {
-                0 => Asker::default(),
-                1 => Asker { key: "cn=cid,ou=members,o=site".into(), ..Asker::default() },
+                0 => AuthzId::default(),
+                1 => AuthzId { key: "cn=cid,ou=members,o=site".into(), ..AuthzId::default() },
                 _ => operator(),
             };
             let name = luck.choice(["label", "size", "title"]).expect("some").to_string();
             let assertion = (luck.u8(..6) == 0).then_some(Filter::Present(name));
-            let terms = Terms { assertion, before: luck.bool(), after: luck.bool(), ..Terms::default() };
+            let terms =
+                Preconditions { assertion, before: luck.bool(), after: luck.bool(), ..Preconditions::default() };
             match bench.directory.modify(&asker, dn, changes.clone(), terms).await {
-                Ok(Images { before, after }) => {
+                Ok(ReadEntries { before, after }) => {
                     let entries = [before, after].map(|image| image.map(|image| image.entry));
                     format!("{dn} {changes:?} {entries:?}")
                 }
@@ -515,7 +531,7 @@ async fn people<S: Entries + Records>(bench: &Bench<S>) {
         let given = attributes.iter().map(|(name, values)| {
             (name.to_string(), values.split(' ').map(|value| value.as_bytes().to_vec()).collect())
         });
-        bench.directory.add(&operator(), dn, given.collect(), Terms::default()).await.expect("added");
+        bench.directory.add(&operator(), dn, given.collect(), Preconditions::default()).await.expect("added");
     };
     put(&*bench.records, "ann", Profile::default(), Some(vec!["a@example.org"])).await;
     put(&*bench.records, "bob", Profile::default(), None).await;
@@ -531,7 +547,8 @@ async fn people<S: Entries + Records>(bench: &Bench<S>) {
 }
 
 async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, steps: i64) -> (usize, usize) {
-    let benches = [Bench::start(make(0), Way::Straight).await, Bench::start(make(1), Way::Never).await];
+    let benches =
+        [Bench::start(make(0), PreparedOutcome::Straight).await, Bench::start(make(1), PreparedOutcome::Never).await];
     for bench in &benches {
         people(bench).await;
     }
@@ -540,8 +557,8 @@ async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, step
     let mut past: Vec<(ChangeSequence, Vec<SubscriberNumber>, String)> = Vec::new();
     for step in 0..steps {
         let mut same_luck = luck.clone();
-        let told = act(midst, &mut same_luck, step).await;
-        assert_eq!(act(beside, &mut luck, step).await, told, "step {step}");
+        let outcome = act(midst, &mut same_luck, step).await;
+        assert_eq!(act(beside, &mut luck, step).await, outcome, "step {step}");
         let entries = async |directory: &Directory| {
             let mut entries = Vec::new();
             for dn in PEOPLE {
@@ -550,21 +567,21 @@ async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, step
             entries
         };
         let expected = entries(&midst.directory).await;
-        assert_eq!(entries(&beside.directory).await, expected, "step {step}: {told}");
+        assert_eq!(entries(&beside.directory).await, expected, "step {step}: {outcome}");
         let all = async |bench: &Bench<S>| {
             let all = bench.records.subscribers(&SubscriberFilter::default(), None, 99).await.expect("read");
             format!("{all:#?}")
         };
-        assert_eq!(all(beside).await, all(midst).await, "step {step}: {told}");
+        assert_eq!(all(beside).await, all(midst).await, "step {step}: {outcome}");
         let newest = *beside.records.newest_change().borrow();
-        assert_eq!(newest, *midst.records.newest_change().borrow(), "step {step}: {told}");
+        assert_eq!(newest, *midst.records.newest_change().borrow(), "step {step}: {outcome}");
         let profiles = async |numbers: &[SubscriberNumber], at: ChangeSequence| {
-            let images = beside.records.profiles(numbers, at).await.expect("told");
-            let told =
+            let images = beside.records.profiles(numbers, at).await.expect("read");
+            let texts =
                 images.iter().flatten().map(|image| (&image.id, &image.profile.attributes, &image.profile.locale));
-            format!("{:?}", told.collect::<Vec<_>>())
+            format!("{:?}", texts.collect::<Vec<_>>())
         };
-        // Nobody asks for somebody as of a time before there was one.
+        // No reads of subscribers as of a time before they existed.
         let present = beside.records.subscribers(&SubscriberFilter::default(), None, 99).await.expect("read");
         let present: Vec<_> = present.iter().map(|found| found.number).collect();
         let then = profiles(&present, newest).await;
@@ -572,10 +589,10 @@ async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, step
         let (at, numbers, expected) = &past[luck.clone().usize(..past.len())];
         assert_eq!(profiles(numbers, *at).await, *expected, "step {step} as of {at:?}");
         if step % 25 == 0 {
-            // What is kept at hand is what is stored.
+            // The cache equals the store.
             let fresh =
                 Directory::open(beside.records.clone(), options(), Arc::new(|| Timestamp(1))).await.expect("opens");
-            assert_eq!(entries(&fresh).await, entries(&beside.directory).await, "step {step}: {told}");
+            assert_eq!(entries(&fresh).await, entries(&beside.directory).await, "step {step}: {outcome}");
             for (name, values) in
                 [("label", &["a", "b", "z", "ü"][..]), ("nickname", &["a", "b"]), ("size", &["1", "2"])]
             {
@@ -591,7 +608,7 @@ async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, step
     (beside.tried(), midst.tried())
 }
 #[tokio::test]
-async fn beside_the_writer_the_same_is_done_as_in_its_midst() {
+async fn optimistic_and_serialized_changes_give_the_same_result() {
     let seed = from_environment("SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("SEED={seed}");
     let steps = from_environment("CASES").map_or(400, |cases| cases as i64);

@@ -1,5 +1,6 @@
-//! What most modifications do: attributes of one subscriber change, and nothing else of it. What comes of that is worked out by
-//! whoever asks, on the entry that is kept at hand. The one writer of the store only looks whether it is still the same entry.
+//! Optimistic modify. The caller computes the change from the cached entry; the store's writer commits it only if the
+//! entry's revision is unchanged (compare-and-set). Covers changes to the attributes of a single subscriber; `modify`
+//! does the rest.
 
 use std::{
     borrow::Cow,
@@ -13,64 +14,62 @@ use tocsin_model::{
     time::Timestamp,
     value::Value,
 };
-use tocsin_store::entries::Retouch;
+use tocsin_store::entries::PreparedModify;
 
 use super::{
-    Images, Terms, changeable,
+    Preconditions, ReadEntries, changeable, check_access,
     modify::{Modification, apply, check_classes},
-    needs,
 };
 use crate::{
-    access::Asker,
+    access::AuthzId,
+    attribute_mapping::value_of,
     directory::{Directory, Inner},
     entry::{Attribute, Entry, is_own_attribute, values},
-    kept::{Prebuilt, Shown, Source},
-    person::value_of,
+    entry_cache::{CachedEntry, PendingEntry, Source},
+    ldap_error::LdapError,
     plan,
-    refusal::Refusal,
     schema::{AttributeType, Schema},
 };
 
-/// How often it is worked out anew for an entry that others change. Then it is done in their midst.
+/// Attempts before the change is computed in the writer's turn instead.
 const TRIES: usize = 2;
 
-/// What comes of modifications.
+/// Result of computing the modifications.
 enum Outcome {
-    /// They want more than can be worked out beforehand, or want it in the words of those who do it.
+    /// The change cannot be prepared, or its error must come from the writer's turn.
     Unfit,
-    /// They say what is there.
-    Nothing(Images),
-    Retouch(Box<Retouch>, Images),
+    /// The modifications change nothing.
+    Nothing(ReadEntries),
+    PreparedModify(Box<PreparedModify>, ReadEntries),
 }
 
-/// The attributes of a subscriber as they are stored, by name.
+/// Stored attributes of a subscriber, by name.
 type Members<'a> = BTreeMap<MemberName<'a>, &'a RawValue>;
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Directory {
-    /// Changes an entry that was just found by its name, if no more is to be done than to write down what comes of it.
-    /// `None`: nothing was done.
-    pub(super) async fn retouch(
+    /// Modifies an entry just found by its name, if a prepared write suffices. `None`: nothing was done.
+    pub(super) async fn modify_prepared(
         &self,
-        asker: &Asker,
+        asker: &AuthzId,
         dn: &str,
-        mut shown: Arc<Shown>,
+        mut shown: Arc<CachedEntry>,
         modifications: &[Modification],
-        terms: &Terms,
-    ) -> Result<Option<Images>, Refusal> {
+        terms: &Preconditions,
+    ) -> Result<Option<ReadEntries>, LdapError> {
         for _ in 0..TRIES {
             let outcome = self.inner.outcome(asker, &shown, modifications, terms, self.schema(), (self.clock)())?;
             let (retouch, images) = match outcome {
                 Outcome::Unfit => return Ok(None),
                 Outcome::Nothing(images) => return Ok(Some(images)),
-                Outcome::Retouch(retouch, images) => (retouch, images),
+                Outcome::PreparedModify(retouch, images) => (retouch, images),
             };
-            if self.entries.retouch(*retouch).await? {
+            if self.entries.modify_prepared(*retouch).await? {
                 return Ok(Some(images));
             }
-            shown = match self.at_hand(dn) {
+            shown = match self.cached_entry(dn) {
                 Some(shown) => shown,
                 None => self.find(dn).await?,
             };
@@ -82,13 +81,13 @@ impl Directory {
 impl Inner {
     fn outcome(
         &self,
-        asker: &Asker,
-        shown: &Shown,
+        asker: &AuthzId,
+        shown: &CachedEntry,
         modifications: &[Modification],
-        terms: &Terms,
+        terms: &Preconditions,
         schema: Arc<Schema>,
         now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Outcome, LdapError> {
         let (entry, Some(source)) = (&shown.entry, &shown.source) else { return Ok(Outcome::Unfit) };
         let is_plain = |kind: &Arc<AttributeType>| {
             let is_of_name =
@@ -105,13 +104,13 @@ impl Inner {
         if !asker.manages && !self.access.grant(asker, entry).sees() {
             return Ok(Outcome::Unfit);
         }
-        needs(self, asker, entry, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+        check_access(self, asker, entry, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
         let mut images = terms.hold(self, asker, entry, &schema)?;
         let mut attributes = entry.attributes.clone();
         for modification in modifications {
             apply(&mut attributes, modification, &schema)?;
         }
-        // The password stays as it is, whether its class wants one or not.
+        // The password is unchanged, so whether its class requires one is irrelevant.
         check_classes(&entry.classes(), &attributes, &kinds, true, &schema)?;
         let Ok(mut members) = serde_json::from_str::<Members<'_>>(&source.attributes) else {
             return Ok(Outcome::Unfit);
@@ -120,7 +119,7 @@ impl Inner {
             return Ok(Outcome::Unfit);
         };
         if changes.is_empty() {
-            images.after = terms.after.then(|| Shown::of(entry.clone()));
+            images.after = terms.after.then(|| CachedEntry::of(entry.clone()));
             return Ok(Outcome::Nothing(images));
         }
         let Some(json) = joined(&mut members, &changes) else { return Ok(Outcome::Unfit) };
@@ -128,7 +127,7 @@ impl Inner {
             return Ok(Outcome::Unfit);
         }
         let source = Source { attributes: json, is_placed: source.is_placed, enabled: source.enabled };
-        let (gone, made) = plan::turned(&entry.attributes, &attributes, &kinds, &schema);
+        let (gone, made) = plan::index_diff(&entry.attributes, &attributes, &kinds, &schema);
         let new = Entry {
             shown: attributes.iter().take_while(|attribute| !attribute.kind.operational).count(),
             attributes,
@@ -138,9 +137,9 @@ impl Inner {
             revision: entry.revision + 1,
             ..*entry
         };
-        images.after = terms.after.then(|| Shown::of(new.clone()));
+        images.after = terms.after.then(|| CachedEntry::of(new.clone()));
         let Some(number) = entry.number.subscriber() else { return Ok(Outcome::Unfit) };
-        let retouch = Retouch {
+        let retouch = PreparedModify {
             number,
             revision: entry.revision,
             enabled: source.enabled,
@@ -149,18 +148,18 @@ impl Inner {
             gone,
             made,
             now,
-            built: Prebuilt::of(Shown { source: Some(source), ..Shown::of(new) }, schema),
+            built: PendingEntry::of(CachedEntry { source: Some(source), ..CachedEntry::of(new) }, schema),
         };
-        Ok(Outcome::Retouch(Box::new(retouch), images))
+        Ok(Outcome::PreparedModify(Box::new(retouch), images))
     }
 
-    /// Whether an attribute of a name is stored under it.
+    /// Whether an attribute is stored under its own name.
     fn is_own(&self, name: &str, is_placed: bool) -> bool {
         is_own_attribute(name, is_placed, &self.shape)
     }
 
-    /// Puts attributes of some types where they stand in an entry that is read anew: in the order of their names in the store.
-    /// False where two of those names stand for one type, so that it cannot be told from the entry which is which.
+    /// Sorts attributes of some types into the order of a freshly read entry, which is that of their stored names.
+    /// False if two stored names map to one type, so the order is ambiguous.
     fn seat(
         &self,
         attributes: &mut Vec<Attribute>,
@@ -202,15 +201,15 @@ impl Inner {
     }
 }
 
-/// An attribute that changes, as it is stored.
+/// Change of a stored attribute.
 struct Change {
     name: String,
     before: Option<Value>,
     after: Option<Box<RawValue>>,
 }
 
-/// What changes of the stored attributes; `None`: it cannot be told here. A name that is there already is kept as it is spelled,
-/// and a list stays a list. `after` gets the values as they are shown once they are stored.
+/// The changes of stored attributes; `None`: ambiguous. An existing name keeps its spelling and a list stays a list.
+/// `after` receives the values as they are returned once stored.
 fn changes(
     members: &Members<'_>,
     before: &[Attribute],
@@ -247,7 +246,7 @@ fn changes(
     Some(changes)
 }
 
-/// Changes the attributes, and gives them as JSON; `None`: they are too large, or too many.
+/// Applies changes and returns the JSON; `None`: the attributes are too large, or too many.
 fn joined<'a>(members: &mut Members<'a>, changes: &'a [Change]) -> Option<Arc<str>> {
     for Change { name, after, .. } in changes {
         match after {

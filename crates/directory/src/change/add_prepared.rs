@@ -1,35 +1,40 @@
-//! How most subscribers are made: below an object, by whoever may. What is stored is worked out by whoever asks. The one writer of
-//! the store only looks whether the name and the id are free.
+//! Optimistic add. The caller computes the stored form of a new subscriber; the store's writer only checks that the
+//! name and the id are free.
 
 use tocsin_model::{id::SubscriberNumber, subscriber::Subscriber};
 use tocsin_store::{
-    entries::{Arrival, Node, Placement},
+    entries::{EntryNode, Placement, PreparedAdd},
     records::NewSubscriber,
 };
 
 use super::{
-    Terms,
-    add::Newcomer,
+    Preconditions,
+    add::ValidatedEntry,
     classes_of,
-    expire::{ENDS, is_dynamic},
+    dynamic_entries::{ENDS, is_dynamic},
     wanted_ids,
 };
 use crate::{
-    access::Asker,
+    access::AuthzId,
+    attribute_mapping::subscriber_of,
     directory::{Directory, Inner},
-    entry::{Place, view},
-    kept::{Prebuilt, Shown},
-    person::subscriber_of,
+    entry::{EntryPosition, view},
+    entry_cache::{CachedEntry, PendingEntry},
+    ldap_error::LdapError,
     plan,
-    refusal::Refusal,
 };
 
 impl Directory {
-    /// Makes an entry, if no more is to be done than to write it down. Where there is any doubt nothing is done: whoever does it in
-    /// the midst of the others says why it cannot be.
-    pub(super) async fn arrive(&self, asker: &Asker, new: &Newcomer, terms: &Terms) -> Result<bool, Refusal> {
+    /// Adds an entry if it needs nothing but an insert. Returns false without a change in case of doubt; the add in the
+    /// writer's turn then reports the error.
+    pub(super) async fn add_prepared(
+        &self,
+        asker: &AuthzId,
+        new: &ValidatedEntry,
+        terms: &Preconditions,
+    ) -> Result<bool, LdapError> {
         let above = new.dn.0[1..].iter().map(|rdn| rdn.text.as_str()).collect::<Vec<_>>().join(",");
-        let shown = match self.at_hand(&above) {
+        let shown = match self.cached_entry(&above) {
             Some(shown) => shown,
             None => match self.find(&above).await {
                 Ok(shown) => shown,
@@ -37,15 +42,21 @@ impl Directory {
             },
         };
         match self.inner.arrival(asker, new, terms, &shown) {
-            Some(arrival) => Ok(self.entries.arrive(arrival).await?),
+            Some(arrival) => Ok(self.entries.add_prepared(arrival).await?),
             None => Ok(false),
         }
     }
 }
 
 impl Inner {
-    fn arrival(&self, asker: &Asker, new: &Newcomer, terms: &Terms, above: &Shown) -> Option<Arrival> {
-        let Newcomer { dn, attributes, credential, schema, now } = new;
+    fn arrival(
+        &self,
+        asker: &AuthzId,
+        new: &ValidatedEntry,
+        terms: &Preconditions,
+        above: &CachedEntry,
+    ) -> Option<PreparedAdd> {
+        let ValidatedEntry { dn, attributes, credential, schema, now } = new;
         let (above, rdn, classes) = (&above.entry, &dn.0[0], classes_of(attributes));
         let is_plain = above.number.subscriber().is_none()
             && !self.is_people(above.number)
@@ -54,7 +65,7 @@ impl Inner {
             && !is_dynamic(&classes, schema)
             && terms.unique.is_empty()
             && !terms.after;
-        // The rights of others than operators depend on more than the entry above.
+        // Access rights of non-operators depend on more than the parent.
         if !is_plain || !asker.manages {
             return None;
         }
@@ -68,7 +79,7 @@ impl Inner {
         let new = subscriber_of(id, None, attributes, Some(&placement), &self.shape).ok()?;
         let NewSubscriber { id, profile, devices, preferences } = new;
         let subscriber = Subscriber {
-            // Told by the commit.
+            // Assigned by the commit.
             number: SubscriberNumber(0),
             id: id.clone(),
             profile,
@@ -78,13 +89,14 @@ impl Inner {
             updated_at: *now,
             revision: 1,
         };
-        let node = Node::Subscriber(Box::new(subscriber), Some(placement));
-        let place = Place { number: above.number, parent: above.parent, dn: above.dn.clone(), key: above.key.clone() };
+        let node = EntryNode::Subscriber(Box::new(subscriber), Some(placement));
+        let place =
+            EntryPosition { number: above.number, parent: above.parent, dn: above.dn.clone(), key: above.key.clone() };
         let entry = view(&node, Some(&place), schema, &self.shape);
         let keys = plan::keys(&entry.attributes, schema);
-        let built = Prebuilt::of(Shown::stored(entry, &node), schema.clone());
-        let Node::Subscriber(subscriber, Some(placement)) = node else { return None };
-        Some(Arrival {
+        let built = PendingEntry::of(CachedEntry::stored(entry, &node), schema.clone());
+        let EntryNode::Subscriber(subscriber, Some(placement)) = node else { return None };
+        Some(PreparedAdd {
             new: NewSubscriber { id, profile: subscriber.profile, devices, preferences },
             placement,
             credential: credential.as_ref().map(|credential| credential.to_text()),
