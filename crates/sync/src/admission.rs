@@ -1,44 +1,44 @@
-//! How many at a time: three pools, each with places and a queue of its own.
+//! Admission control for sync requests: three pools (upload, reconcile, download), each with slots and a bounded queue.
 //!
-//! A block that is sent up is unpacked in the first, meets the rows in the second, and what is new is read in the third. The
-//! store has one writer, so the bound of the second holds for everybody; within it, the second finds by itself how many places
-//! help. Who finds no place waits: applications take turns, and within one so do collections, as far as it is known which one a
-//! request is about; the rest is first come first served. A device has one request at a time, so none takes the place of many.
-//! Who finds the queue full is told when to come again, each at another time.
+//! An uploaded block is unpacked in the first pool, applied to the rows in the second, and the new rows are read in the
+//! third. The store has one writer, so the second pool can adapt its number of slots (adaptive concurrency). The queue
+//! is fair: applications take turns, and so do the collections of one application if the collection is known. The rest
+//! is first come, first served. A device has one request at a time. If the queue is full, the request is rejected with
+//! a `retry_after` that differs per device (jitter).
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tocsin_model::id::Name;
-use tocsin_pace::Pace;
+use tocsin_pace::AdaptiveConcurrency;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::SyncError;
 
-/// How much at a time.
+/// Limits of concurrent sync work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Blocks that are unpacked and checked.
+    /// Maximum blocks unpacked and checked concurrently.
     pub uploads: usize,
-    /// Blocks that meet the rows, at most.
+    /// Maximum blocks applied to rows concurrently.
     pub reconciles: usize,
-    /// Whether it is found out how many of these help.
+    /// Whether the number of these is adapted.
     pub sizing: Sizing,
-    /// Blocks that are read and packed.
+    /// Maximum blocks read and packed concurrently.
     pub downloads: usize,
-    /// Requests that may wait for each of these.
+    /// Maximum requests that wait for each pool.
     pub waiting: usize,
-    /// Devices that may wait for news.
+    /// Maximum devices that wait for changes.
     pub watchers: usize,
 }
 
-/// How many places a pool has.
+/// Sizing of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sizing {
-    /// As many as help, and never more than its bound.
+    /// Adaptive, up to the maximum.
     #[default]
     Auto,
-    /// As many as its bound.
+    /// Always the maximum.
     Fixed,
 }
 
@@ -48,18 +48,18 @@ impl Default for Limits {
     }
 }
 
-/// A pool as it is.
+/// Status of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Its places.
+    /// Current slots.
     pub size: usize,
-    /// Those that it may have.
+    /// Maximum slots.
     pub size_max: usize,
-    /// Those that are taken.
+    /// Slots in use.
     pub busy: usize,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: usize,
 }
 
@@ -79,7 +79,7 @@ impl Admission {
     }
 }
 
-/// Places, and who waits for them. Cheap to clone.
+/// A pool of slots with a fair queue. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -91,26 +91,26 @@ struct Shared {
 }
 
 struct State {
-    pace: Pace,
+    pace: AdaptiveConcurrency,
     busy: usize,
-    /// Who waits, by application and collection.
-    queues: Turns<Name, Turns<Option<Name>, VecDeque<oneshot::Sender<Place>>>>,
-    /// How many wait; those who went away are in the queues and not in here.
+    /// Waiting requests, by application and collection.
+    queues: Turns<Name, Turns<Option<Name>, VecDeque<oneshot::Sender<PoolSlot>>>>,
+    /// Number of waiting requests; cancelled ones may still be in the queues, but are not counted.
     waiting: usize,
-    /// How long a place was held of late.
+    /// Recent time for which a slot is held (moving average).
     held: Duration,
-    /// Requests that were sent away within a window, which will come back: its begin, and their number.
+    /// Rejected requests of the current window, expected to return: start of the window, and their number.
     sent_away: (Instant, usize),
 }
 
-/// The time for which requests that were sent away count among those that will come back.
+/// Window in which rejected requests are expected to return.
 const SENT_AWAY_WINDOW: Duration = Duration::from_secs(5);
-/// The longest estimate of a queue. Behind it a device comes again and asks anew.
+/// Maximum estimate of the waiting time; a device that returns afterwards gets a new estimate.
 const WAIT_MAX: Duration = Duration::from_secs(120);
-/// The least spread of the times that are told, so that devices that are sent away together do not come back together.
+/// Minimum spread of `retry_after`, so that devices rejected together do not return together.
 const SPREAD_MIN: Duration = Duration::from_secs(4);
 
-/// Queues that take turns: the first is served next, and then goes to the end.
+/// Round-robin queues: the first is served next, and then moves to the end.
 struct Turns<K, Q>(VecDeque<(K, Q)>);
 
 impl<K, Q> Default for Turns<K, Q> {
@@ -128,7 +128,7 @@ impl<K: PartialEq, Q: Default> Turns<K, Q> {
         &mut self.0[at].1
     }
 
-    /// What the next queue gives that gives something. `take` says whether there is more in it.
+    /// Takes an item from the next queue that has one. `take` also returns whether the queue has more.
     fn next<T>(&mut self, mut take: impl FnMut(&mut Q) -> (Option<T>, bool)) -> (Option<T>, bool) {
         while let Some((key, mut queue)) = self.0.pop_front() {
             let (found, has_more) = take(&mut queue);
@@ -143,15 +143,15 @@ impl<K: PartialEq, Q: Default> Turns<K, Q> {
     }
 }
 
-/// A place in a pool; it is free again when this is dropped.
-pub(crate) struct Place {
+/// A slot in a pool, released on drop.
+pub(crate) struct PoolSlot {
     pool: Pool,
     since: Instant,
 }
 
-/// A place, and how long it was waited for.
-pub(crate) struct Seat {
-    _place: Place,
+/// A slot, with the time it was waited for.
+pub(crate) struct GrantedSlot {
+    _place: PoolSlot,
     pub(crate) waited: Duration,
 }
 
@@ -159,8 +159,8 @@ impl Pool {
     fn new(name: &'static str, size_max: usize, sizing: Sizing, waiting_max: usize) -> Pool {
         let size_max = size_max.max(1);
         let pace = match sizing {
-            Sizing::Auto => Pace::new(size_max),
-            Sizing::Fixed => Pace::fixed(size_max),
+            Sizing::Auto => AdaptiveConcurrency::new(size_max),
+            Sizing::Fixed => AdaptiveConcurrency::fixed(size_max),
         };
         note_size(name, &pace);
         let (queues, held) = (Turns::default(), Duration::from_millis(1));
@@ -169,49 +169,49 @@ impl Pool {
         Pool(Arc::new(Shared { name, size_max, waiting_max, state }))
     }
 
-    /// Waits for a place, in the turn of an application, and within that of a collection.
+    /// Waits for a slot, fairly per application and collection.
     ///
     /// # Errors
-    /// `Busy` if too many wait already.
-    pub(crate) async fn enter(&self, application: &Name, collection: Option<&Name>) -> Result<Seat, SyncError> {
+    /// `Busy` if too many requests wait already.
+    pub(crate) async fn enter(&self, application: &Name, collection: Option<&Name>) -> Result<GrantedSlot, SyncError> {
         let began = Instant::now();
         let place = match self.ask(application, collection, began)? {
-            Asked::Given(place) => place,
-            Asked::Later(place) => {
+            AdmissionResult::Given(place) => place,
+            AdmissionResult::Later(place) => {
                 let _waiting = Waiting(self);
                 // The pool keeps the sender of a receiver that waits until it has sent a place.
-                place.await.expect("a place comes to each receiver that waits")
+                place.await.expect("each waiting receiver gets a slot")
             }
         };
         let waited = began.elapsed();
-        metrics::histogram!("sync_wait_seconds", "pool" => self.0.name).record(waited.as_secs_f64());
-        Ok(Seat { _place: place, waited })
+        metrics::histogram!("tocsin_sync_wait_seconds", "pool" => self.0.name).record(waited.as_secs_f64());
+        Ok(GrantedSlot { _place: place, waited })
     }
 
-    fn ask(&self, application: &Name, collection: Option<&Name>, now: Instant) -> Result<Asked, SyncError> {
+    fn ask(&self, application: &Name, collection: Option<&Name>, now: Instant) -> Result<AdmissionResult, SyncError> {
         let mut state = self.0.state.lock();
         if state.busy < state.pace.limit() && state.waiting == 0 {
-            return Ok(Asked::Given(self.place(&mut state, now)));
+            return Ok(AdmissionResult::Given(self.place(&mut state, now)));
         }
         if state.waiting >= self.0.waiting_max {
-            metrics::counter!("sync_refused_total", "pool" => self.0.name).increment(1);
+            metrics::counter!("tocsin_sync_refused_total", "pool" => self.0.name).increment(1);
             let position = state.waiting;
             let reason = format!("{position} requests wait for the {} pool already", self.0.name);
             return Err(SyncError::Busy { reason, retry_after: state.retry_after(now), position });
         }
         let (sender, receiver) = oneshot::channel();
         state.wait(application, collection, sender);
-        // A place may be free although some are counted as waiting: one that went away gave its place back, and is
-        // still counted. No `leave` would follow then.
+        // A slot may be free although requests are counted as waiting: a cancelled one returned its slot but is still
+        // counted. No later `leave` would grant it.
         let granted = self.grant(&mut state, now);
         drop(state);
         granted.into_iter().for_each(|(next, place)| drop(next.send(place)));
-        Ok(Asked::Later(receiver))
+        Ok(AdmissionResult::Later(receiver))
     }
 
-    /// The places that are free now, each with the request that is next. To be sent without the lock: a place whose
-    /// receiver is gone comes back by `leave`.
-    fn grant(&self, state: &mut State, now: Instant) -> Vec<(oneshot::Sender<Place>, Place)> {
+    /// Assigns the free slots to the next requests. Must be sent without the lock: a slot whose receiver is gone
+    /// returns through `leave`.
+    fn grant(&self, state: &mut State, now: Instant) -> Vec<(oneshot::Sender<PoolSlot>, PoolSlot)> {
         let mut granted = Vec::new();
         while state.busy < state.pace.limit()
             && let Some(next) = state.next()
@@ -221,10 +221,10 @@ impl Pool {
         granted
     }
 
-    fn place(&self, state: &mut State, now: Instant) -> Place {
+    fn place(&self, state: &mut State, now: Instant) -> PoolSlot {
         state.busy += 1;
         state.pace.begin(now);
-        Place { pool: self.clone(), since: now }
+        PoolSlot { pool: self.clone(), since: now }
     }
 
     pub(crate) fn status(&self) -> PoolStatus {
@@ -233,7 +233,7 @@ impl Pool {
         PoolStatus { name: self.0.name, size, size_max: self.0.size_max, busy, waiting }
     }
 
-    /// A place was left after so long: those who wait get what is free now.
+    /// Releases a slot that was held for this long, and grants free slots to waiting requests.
     fn leave(&self, now: Instant, held: Duration) {
         let granted = {
             let mut state = self.0.state.lock();
@@ -250,37 +250,37 @@ impl Pool {
     }
 }
 
-fn note_size(pool: &'static str, pace: &Pace) {
-    metrics::gauge!("sync_pool_places", "pool" => pool).set(pace.limit() as f64);
+fn note_size(pool: &'static str, pace: &AdaptiveConcurrency) {
+    metrics::gauge!("tocsin_sync_pool_slots", "pool" => pool).set(pace.limit() as f64);
 }
 
-enum Asked {
-    Given(Place),
-    Later(oneshot::Receiver<Place>),
+enum AdmissionResult {
+    Given(PoolSlot),
+    Later(oneshot::Receiver<PoolSlot>),
 }
 
 impl State {
-    fn wait(&mut self, application: &Name, collection: Option<&Name>, sender: oneshot::Sender<Place>) {
+    fn wait(&mut self, application: &Name, collection: Option<&Name>, sender: oneshot::Sender<PoolSlot>) {
         self.waiting += 1;
         let queue = self.queues.of(application.clone()).of(collection.cloned());
-        // Those who went away and whose turn has not come are let go before there are more of them than of others.
+        // Drops cancelled requests before they outnumber the others.
         if queue.len() == queue.capacity() {
             queue.retain(|sender| !sender.is_closed());
         }
         queue.push_back(sender);
     }
 
-    /// Who is next: the applications take turns, and in each its collections.
-    fn next(&mut self) -> Option<oneshot::Sender<Place>> {
-        let first = |queue: &mut VecDeque<oneshot::Sender<Place>>| {
+    /// The next request: applications take turns, and within each its collections.
+    fn next(&mut self) -> Option<oneshot::Sender<PoolSlot>> {
+        let first = |queue: &mut VecDeque<oneshot::Sender<PoolSlot>>| {
             let found = std::iter::from_fn(|| queue.pop_front()).find(|sender| !sender.is_closed());
             (found, !queue.is_empty())
         };
         self.queues.next(|collections| collections.next(first)).0
     }
 
-    /// When the queue of now, and those that were sent away before, will have been served, by how long places are held; and up
-    /// to half of that later, but never by less than [`SPREAD_MIN`].
+    /// Estimated time until the current queue and the rejected requests are served, plus jitter of up to half of it, at
+    /// least [`SPREAD_MIN`].
     fn retry_after(&mut self, now: Instant) -> Duration {
         if now - self.sent_away.0 > SENT_AWAY_WINDOW {
             self.sent_away = (now, 0);
@@ -292,7 +292,7 @@ impl State {
     }
 }
 
-/// Counted while somebody waits, also one who goes away.
+/// Counts a waiting request until it is granted or cancelled.
 struct Waiting<'a>(&'a Pool);
 
 impl Drop for Waiting<'_> {
@@ -301,7 +301,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Drop for Place {
+impl Drop for PoolSlot {
     fn drop(&mut self) {
         let now = Instant::now();
         self.pool.leave(now, now - self.since);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_finds_the_queue_full_is_told_when_to_come_again() {
+    async fn a_request_that_finds_the_queue_full_gets_a_retry_time() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 1), name("shop"));
         let first = pool.enter(&shop, None).await.expect("free");
         let mut second = Box::pin(pool.enter(&shop, None));
@@ -333,33 +333,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn b37_devices_that_are_sent_away_together_do_not_come_back_together() {
+    async fn b37_devices_rejected_together_do_not_return_together() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 1), name("shop"));
         let _first = pool.enter(&shop, None).await.expect("free");
         let mut second = Box::pin(pool.enter(&shop, None));
         assert!(futures_poll(&mut second).await.is_none(), "it waits");
-        let mut told = std::collections::BTreeSet::new();
+        let mut times = std::collections::BTreeSet::new();
         for _ in 0..200 {
             let Err(SyncError::Busy { retry_after, .. }) = pool.enter(&shop, None).await else { panic!("it is full") };
             assert!(retry_after >= Duration::from_secs(1) && retry_after < Duration::from_secs(7), "{retry_after:?}");
-            told.insert(retry_after.as_secs());
+            times.insert(retry_after.as_secs());
         }
-        assert!(told.len() >= 4, "200 devices come back within as many seconds: {told:?}");
-        // Places that are held for long are waited for: 100 that wait for a place of 2 s each are served after 200 s.
+        assert!(times.len() >= 4, "200 devices come back within as many seconds: {times:?}");
+        // A long holding time counts: 100 requests with slots of 2 s each are served after 200 s.
         pool.0.state.lock().held = Duration::from_secs(2);
         let Err(SyncError::Busy { retry_after, .. }) = pool.enter(&shop, None).await else { panic!("it is full") };
         assert!(retry_after >= WAIT_MAX, "{retry_after:?}");
     }
 
     #[tokio::test]
-    async fn who_goes_away_leaves_its_place_to_the_next() {
+    async fn a_cancelled_request_leaves_its_slot_to_the_next() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 10), name("shop"));
         let first = pool.enter(&shop, None).await.expect("free");
         let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(pool.enter(&shop, None))).collect();
         for one in &mut waiting {
             assert!(futures_poll(one).await.is_none(), "it waits");
         }
-        // One goes while it waits, one when it was given the place but did not hear of it.
+        // One is cancelled while it waits, and one after it was granted the slot.
         drop(waiting.remove(0));
         drop(first);
         drop(waiting.remove(0));
@@ -368,10 +368,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn b1_a_request_is_served_while_one_that_went_away_is_still_counted() {
+    async fn b1_a_request_is_served_while_a_cancelled_one_is_still_counted() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 10), name("shop"));
         let first = pool.enter(&shop, None).await.expect("free");
-        let Ok(Asked::Later(gone)) = pool.ask(&shop, None, Instant::now()) else { panic!("the pool is full") };
+        let Ok(AdmissionResult::Later(gone)) = pool.ask(&shop, None, Instant::now()) else {
+            panic!("the pool is full")
+        };
         let counted = Waiting(&pool);
         drop(first);
         drop(gone);
@@ -431,9 +433,9 @@ mod tests {
         assert_eq!(*order.lock(), ["visits", "orders", "notes", "visits", "visits"]);
     }
 
-    /// Work that eight can do at a time, so that more would only wait.
+    /// Work with a natural concurrency of eight, beyond which requests only wait.
     #[tokio::test(start_paused = true)]
-    async fn a_pool_finds_how_many_places_help_and_has_never_more_than_it_may() {
+    async fn an_adaptive_pool_finds_its_size_within_the_maximum() {
         let (pool, shop) = (Pool::new("reconcile", 64, Sizing::Auto, 1_000), name("shop"));
         let workers = Arc::new(tokio::sync::Semaphore::new(8));
         let ends = Instant::now() + Duration::from_secs(60);

@@ -1,8 +1,8 @@
-//! What the platform knows of a subscriber, as rows: its profile, its devices, its subscriptions and its inbox.
+//! Built-in collections: profile, devices, subscriptions and inbox of a subscriber, as rows.
 //!
-//! The records and the inbox stay where this is kept. When a device begins, and after it edited, the rows of its subscriber
-//! follow them in one commit; so they are rows like all others, with versions, keys and what was removed. An edit of such a row
-//! becomes a change of what it tells of, before the edit is noted as taken in: to do it twice changes nothing.
+//! The records and the inbox stay the source. When a session begins and after edits, the rows of the subscriber are
+//! updated from them in one transaction; so they have versions, keys and removals like all rows. An edit of such a row
+//! becomes a change of its source before the edit is acknowledged. The change is idempotent.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -17,7 +17,7 @@ use tocsin_model::{
     collection::{BuiltIn, OWNER},
     hexadecimal::digits_of,
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
-    inbox::{Item, ItemId, Mark, Standing},
+    inbox::{InboxItemFilter, Item, ItemId, Mark},
     problem::Problem,
     replica::{Edit, SentEdit},
     subscriber::{Subscriber, check_profile},
@@ -25,89 +25,89 @@ use tocsin_model::{
 use tocsin_store::{
     collections::{CollectionNumber, ReplicaDevice},
     error::StoreError,
-    inbox::{FeedFilter, Inbox, Reader},
-    records::{Expect, NewSubscriber, SubscriptionFilter},
-    sqlite::collections::Ledger,
+    inbox::{FeedFilter, FeedReader, Inbox},
+    records::{NewSubscriber, Precondition, SubscriptionFilter},
+    sqlite::collections::RowTransaction,
 };
 
 use crate::{
     Replicas, SyncError,
     catalogue::{Collections, Ready},
     partition,
-    reconcile::{Fate, refused},
+    reconcile::{EditOutcome, refused},
     rows::{RowChange, change_one},
     sessions::usable,
 };
 
-/// Items of a feed that a device has, the newest.
+/// Inbox items on a device, the newest.
 pub const ITEMS_MAX: usize = 500;
-/// Subscriptions of a subscriber that a device has.
+/// Maximum subscriptions of a subscriber on a device.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000;
-/// How often a profile is read again that others change at the same time.
+/// Attempts to change a profile under concurrent changes (optimistic concurrency).
 const TRIES: usize = 8;
 const SHARDS: u64 = 256;
 
-/// What the rows of subscribers followed last, as hashes. Who holds a shard lets the rows of its subscribers follow, so that an
-/// older state never comes after a newer one.
+/// Hashes of the last states written to the rows. The rows of a subscriber are updated under the lock of its shard, so
+/// an older state never overwrites a newer one.
 pub(crate) struct BuiltIns {
     pub(crate) inbox: Arc<dyn Inbox>,
-    desk: OnceLock<Arc<dyn Desk>>,
+    editor: OnceLock<Arc<dyn SubscriberEditor>>,
     followed: Vec<tokio::sync::Mutex<HashMap<(Name, SubscriberNumber), u64>>>,
 }
 
-/// What is changed of a subscriber by an edit of a built-in row; `null` empties a field.
+/// Change of a subscriber through an edit of a built-in row; `null` clears a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OwnChange<'a> {
-    /// Fields of a device, by its name; it is made if it is not there.
+    /// Sets fields of a device, by its name; creates it if missing.
     PutDevice(&'a str, &'a Map<String, Json>),
-    /// A device goes.
+    /// Removes a device.
     RemoveDevice(&'a str),
-    /// A subscription is made; another of the key is replaced, if it says no other.
+    /// Adds a subscription; replaces one with the same key, if the edit names no other.
     AddSubscription(&'a str, &'a Map<String, Json>),
-    /// Fields of a subscription.
+    /// Sets fields of a subscription.
     ChangeSubscription(SubscriptionId, &'a Map<String, Json>),
-    /// A subscription goes.
+    /// Removes a subscription.
     RemoveSubscription(SubscriptionId),
 }
 
-/// What became of such a change.
+/// Result of such a change.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Done {
-    /// It is done, or was before.
+pub enum OwnChangeResult {
+    /// The change is done, now or earlier.
     Done,
-    /// The subscriber has nothing of the kind.
+    /// The subscriber has no such item.
     Unseen,
-    /// It cannot be.
+    /// The change is invalid.
     Refused(Vec<Problem>),
 }
 
-/// Changes what is known of a subscriber, with the checks that everybody else's changes go through.
+/// Changes a subscriber, with the same checks as for every other client.
 #[async_trait]
-pub trait Desk: Send + Sync {
-    /// Makes a change, or fails for a reason of the platform's. To make it twice changes nothing.
+pub trait SubscriberEditor: Send + Sync {
+    /// Makes a change; an error is one of the platform. Idempotent.
     async fn change(
         &self,
         application: &Name,
         subscriber: &SubscriberId,
         change: OwnChange<'_>,
-    ) -> Result<Done, StoreError>;
+    ) -> Result<OwnChangeResult, StoreError>;
 }
 
-/// Rows of a collection, by their ids.
+/// Rows of a collection, by id.
 type Rows = Vec<(String, Map<String, Json>)>;
 
 impl BuiltIns {
     pub(crate) fn new(inbox: Arc<dyn Inbox>) -> BuiltIns {
         BuiltIns {
             inbox,
-            desk: OnceLock::new(),
+            editor: OnceLock::new(),
             followed: (0..SHARDS).map(|_| tokio::sync::Mutex::default()).collect(),
         }
     }
 }
 
 impl Replicas {
-    /// Lets the built-in rows of a device's subscriber say what the records and the inbox say.
+    /// Updates the built-in rows of a device's subscriber from the records and the inbox.
     pub(crate) async fn follow_records(
         &self,
         device: &ReplicaDevice,
@@ -123,22 +123,23 @@ impl Replicas {
         let Some(subscriber) = self.records.subscriber(&device.subscriber).await? else { return Ok(()) };
         let mut wanted = Vec::with_capacity(built_in.len());
         for (number, built_in) in built_in {
-            wanted.push((number, self.told(&device.application, collections, built_in, &subscriber).await?));
+            wanted.push((number, self.source_rows(&device.application, collections, built_in, &subscriber).await?));
         }
         let (key, print) = ((device.application.clone(), subscriber.number), fingerprint(&wanted));
         if followed.get(&key) == Some(&print) {
             return Ok(());
         }
         let (application, collections) = (device.application.clone(), collections.clone());
-        let job =
-            move |ledger: &mut Ledger<'_>| follow(ledger, &application, &collections, subscriber.id.as_str(), wanted);
+        let job = move |ledger: &mut RowTransaction<'_>| {
+            follow(ledger, &application, &collections, subscriber.id.as_str(), wanted)
+        };
         self.store.write(self.now(), job).await?;
         followed.insert(key, print);
         Ok(())
     }
 
-    /// What a collection tells of a subscriber.
-    async fn told(
+    /// The rows of a built-in collection for a subscriber.
+    async fn source_rows(
         &self,
         application: &Name,
         collections: &Collections,
@@ -168,7 +169,7 @@ impl Replicas {
             BuiltIn::Inbox => {
                 let reader = self.reader(subscriber).await?;
                 let filter =
-                    FeedFilter { application: Some(application.clone()), ..FeedFilter::standing(Standing::All) };
+                    FeedFilter { application: Some(application.clone()), ..FeedFilter::standing(InboxItemFilter::All) };
                 let items = self.built_ins.inbox.feed(&reader, &filter, None, ITEMS_MAX, self.now()).await?;
                 let locale = subscriber.profile.locale.as_deref();
                 items.iter().map(|item| (row_of(item.id, &subscriber.id), shown(item, locale))).collect()
@@ -208,8 +209,8 @@ impl Replicas {
         Ok(rows.collect())
     }
 
-    /// Whose feed, with the broadcasts that belong to it.
-    async fn reader(&self, subscriber: &Subscriber) -> Result<Reader, SyncError> {
+    /// Feed reader of a subscriber, with the broadcasts addressed to it.
+    async fn reader(&self, subscriber: &Subscriber) -> Result<FeedReader, SyncError> {
         let (now, mut broadcasts, mut members) = (self.now(), Vec::new(), HashMap::new());
         for head in self.built_ins.inbox.broadcast_heads().iter().filter(|head| head.expires_at > now) {
             let belongs = match &head.audience {
@@ -227,17 +228,17 @@ impl Replicas {
                 broadcasts.push(head.id);
             }
         }
-        Ok(Reader { subscriber: subscriber.number, broadcasts })
+        Ok(FeedReader { subscriber: subscriber.number, broadcasts })
     }
 
-    /// Lets edits of built-in rows become changes of what they tell of. Gives what became of each.
+    /// Applies edits of built-in rows to their source. Returns the outcome of each.
     pub(crate) async fn edit_records(
         &self,
         device: &ReplicaDevice,
         collections: &Collections,
         edits: &[SentEdit],
         may_skip: bool,
-    ) -> Result<HashMap<(Option<String>, u64), Fate>, SyncError> {
+    ) -> Result<HashMap<(Option<String>, u64), EditOutcome>, SyncError> {
         let mut fates = HashMap::new();
         let built_in: HashMap<&Name, &Ready> = usable(device, collections)
             .filter(|ready| ready.definition.built_in.is_some() && ready.definition.direction.is_up())
@@ -248,7 +249,7 @@ impl Replicas {
         if !edits.iter().any(is_built_in) {
             return Ok(fates);
         }
-        // For each batch, the last edit that was taken in; 0: none is known.
+        // The last edit received per batch; 0: unknown.
         let mut taken: HashMap<Option<&str>, u64> = HashMap::new();
         for sent in edits {
             let n = sent.n();
@@ -265,7 +266,7 @@ impl Replicas {
             if n <= *upto {
                 continue;
             }
-            // A gap refuses the block as a whole.
+            // A gap rejects the whole block.
             if n != *upto + 1 && (sent.batch().is_none() || *upto > 0) {
                 break;
             }
@@ -283,52 +284,51 @@ impl Replicas {
         Ok(fates)
     }
 
-    /// An item is read, put aside, or removed.
-    async fn mark_item(&self, device: &ReplicaDevice, edit: &Edit) -> Result<Fate, SyncError> {
+    /// Marks an inbox item as read or archived, or removes it.
+    async fn mark_item(&self, device: &ReplicaDevice, edit: &Edit) -> Result<EditOutcome, SyncError> {
         let truth = |fields: &Map<String, Json>, name: &str| fields.get(name).and_then(Json::as_bool);
         let marks: Vec<Mark> = match &edit.set {
             None => vec![Mark::Deleted],
             Some(set) => {
-                let problems =
-                    objections(BuiltIn::Inbox, set, |_, value| value.is_boolean(), "should be true or false");
+                let problems = objections(BuiltIn::Inbox, set, |_, value| value.is_boolean(), "must be true or false");
                 if !problems.is_empty() {
-                    return Ok(Fate::Refused(problems));
+                    return Ok(EditOutcome::Refused(problems));
                 }
                 let read = truth(set, "read").map(|read| if read { Mark::Read } else { Mark::Unread });
                 let archived = truth(set, "archived").map(|put| if put { Mark::Archived } else { Mark::Unarchived });
                 read.into_iter().chain(archived).collect()
             }
         };
-        let unseen = || refused("id", "is of no row that this device sees");
+        let unseen = || refused("id", "does not name a row that is visible to this device");
         let Some(subscriber) = self.records.subscriber(&device.subscriber).await? else { return Ok(unseen()) };
         let id = edit.id.split('.').next().and_then(|id| id.parse::<ItemId>().ok());
         let Some(id) = id.filter(|id| row_of(*id, &subscriber.id) == edit.id) else { return Ok(unseen()) };
         let (reader, now) = (self.reader(&subscriber).await?, self.now());
         let found = self.built_ins.inbox.item(&reader, id, now).await?;
         if found.is_none_or(|item| item.content.application != device.application) {
-            // It went by itself, and so does the row.
-            return Ok(if edit.set.is_none() { Fate::Applied } else { unseen() });
+            // The item expired, and so does the row.
+            return Ok(if edit.set.is_none() { EditOutcome::Applied } else { unseen() });
         }
         for mark in marks {
             self.built_ins.inbox.mark(&reader, vec![id], mark, now).await?;
         }
-        Ok(Fate::Applied)
+        Ok(EditOutcome::Applied)
     }
 
-    async fn change_profile(&self, device: &ReplicaDevice, edit: &Edit) -> Result<Fate, SyncError> {
-        let Some(set) = &edit.set else { return Ok(refused("", "a profile is not removed")) };
+    async fn change_profile(&self, device: &ReplicaDevice, edit: &Edit) -> Result<EditOutcome, SyncError> {
+        let Some(set) = &edit.set else { return Ok(refused("", "a profile cannot be removed")) };
         let fits = |name: &str, value: &Json| match name {
             "enabled" => value.is_boolean(),
             _ => value.is_string() || value.is_null(),
         };
-        let problems = objections(BuiltIn::Profile, set, fits, "is of another type");
+        let problems = objections(BuiltIn::Profile, set, fits, "has the wrong type");
         if !problems.is_empty() {
-            return Ok(Fate::Refused(problems));
+            return Ok(EditOutcome::Refused(problems));
         }
         for _ in 0..TRIES {
             let found = self.records.subscriber(&device.subscriber).await?;
             let Some(subscriber) = found.filter(|subscriber| token_of(&subscriber.id) == edit.id) else {
-                return Ok(refused("id", "is of no row that this device sees"));
+                return Ok(refused("id", "does not name a row that is visible to this device"));
             };
             let mut profile = subscriber.profile;
             for (name, value) in set {
@@ -341,85 +341,96 @@ impl Replicas {
             }
             let problems = check_profile(&profile);
             if !problems.is_empty() {
-                return Ok(Fate::Refused(problems));
+                return Ok(EditOutcome::Refused(problems));
             }
             let new = NewSubscriber { id: subscriber.id, profile, devices: None, preferences: None };
-            match self.records.put_subscriber(new, Expect::Revision(subscriber.revision), self.now()).await {
+            match self.records.put_subscriber(new, Precondition::Revision(subscriber.revision), self.now()).await {
                 Err(StoreError::Changed(_)) => continue,
-                stored => return Ok(stored.map(|_| Fate::Applied)?),
+                stored => return Ok(stored.map(|_| EditOutcome::Applied)?),
             }
         }
-        Err(SyncError::Store(StoreError::unavailable("the profile changes all the time")))
+        Err(SyncError::Store(StoreError::unavailable("the profile is being changed concurrently")))
     }
 
-    /// A row of a device is called by its owner and its name. One that the device made has an id of its own; it is told again
+    /// The id of a device row consists of owner and name. A row created by a client has its own id, and is sent again
     /// under the other.
-    async fn change_device(&self, device: &ReplicaDevice, ready: &Ready, edit: &Edit) -> Result<Fate, SyncError> {
+    async fn change_device(
+        &self,
+        device: &ReplicaDevice,
+        ready: &Ready,
+        edit: &Edit,
+    ) -> Result<EditOutcome, SyncError> {
         let owner = token_of(&device.subscriber);
         let known = edit.id.split_once('.').filter(|(of, _)| *of == owner).map(|(_, name)| name);
         let Some(set) = &edit.set else {
-            // A row that is not known here was never there.
-            let Some(name) = known else { return Ok(Fate::Applied) };
-            return self.ask_desk(device, OwnChange::RemoveDevice(name)).await;
+            // A row unknown here never existed.
+            let Some(name) = known else { return Ok(EditOutcome::Applied) };
+            return self.edit_subscriber(device, OwnChange::RemoveDevice(name)).await;
         };
         let set = match own_fields(ready, device, set, known.is_none()) {
             Ok(set) => set,
-            Err(problems) => return Ok(Fate::Refused(problems)),
+            Err(problems) => return Ok(EditOutcome::Refused(problems)),
         };
         match (known, set.get("name").and_then(Json::as_str)) {
-            (Some(name), _) => self.ask_desk(device, OwnChange::PutDevice(name, &set)).await,
+            (Some(name), _) => self.edit_subscriber(device, OwnChange::PutDevice(name, &set)).await,
             (None, Some(name)) => {
                 let mut rest = set.clone();
                 rest.remove("name");
-                self.ask_desk(device, OwnChange::PutDevice(name, &rest)).await
+                self.edit_subscriber(device, OwnChange::PutDevice(name, &rest)).await
             }
             (None, None) => Ok(refused("name", "is required: give a string")),
         }
     }
 
-    /// A row of a subscription is called like it. For one that the device made, the id of the row is its key.
-    async fn change_subscription(&self, device: &ReplicaDevice, ready: &Ready, edit: &Edit) -> Result<Fate, SyncError> {
+    /// The id of a subscription row is that of the subscription. For a row created by a client, the row id becomes the
+    /// key.
+    async fn change_subscription(
+        &self,
+        device: &ReplicaDevice,
+        ready: &Ready,
+        edit: &Edit,
+    ) -> Result<EditOutcome, SyncError> {
         let known = edit.id.parse::<SubscriptionId>().ok();
         let Some(set) = &edit.set else {
-            let Some(id) = known else { return Ok(Fate::Applied) };
-            return self.ask_desk(device, OwnChange::RemoveSubscription(id)).await;
+            let Some(id) = known else { return Ok(EditOutcome::Applied) };
+            return self.edit_subscriber(device, OwnChange::RemoveSubscription(id)).await;
         };
         let set = match own_fields(ready, device, set, known.is_none()) {
             Ok(set) => set,
-            Err(problems) => return Ok(Fate::Refused(problems)),
+            Err(problems) => return Ok(EditOutcome::Refused(problems)),
         };
         let change = match known {
             Some(id) => OwnChange::ChangeSubscription(id, &set),
             None => OwnChange::AddSubscription(&edit.id, &set),
         };
-        self.ask_desk(device, change).await
+        self.edit_subscriber(device, change).await
     }
 
-    async fn ask_desk(&self, device: &ReplicaDevice, change: OwnChange<'_>) -> Result<Fate, SyncError> {
-        let Some(desk) = self.built_ins.desk.get() else {
-            return Ok(refused("", "is not changed by devices here"));
+    async fn edit_subscriber(&self, device: &ReplicaDevice, change: OwnChange<'_>) -> Result<EditOutcome, SyncError> {
+        let Some(editor) = self.built_ins.editor.get() else {
+            return Ok(refused("", "cannot be changed by devices on this server"));
         };
         let removes = matches!(change, OwnChange::RemoveDevice(_) | OwnChange::RemoveSubscription(_));
         let found = self.records.subscriber(&device.subscriber).await?;
         if found.is_none_or(|subscriber| subscriber.number != device.subscriber_number) {
-            return Ok(refused("id", "is of no row that this device sees"));
+            return Ok(refused("id", "does not name a row that is visible to this device"));
         }
-        Ok(match desk.change(&device.application, &device.subscriber, change).await? {
-            Done::Done => Fate::Applied,
-            // It went by itself, and so does the row.
-            Done::Unseen if removes => Fate::Applied,
-            Done::Unseen => refused("id", "is of no row that this device sees"),
-            Done::Refused(problems) => Fate::Refused(problems),
+        Ok(match editor.change(&device.application, &device.subscriber, change).await? {
+            OwnChangeResult::Done => EditOutcome::Applied,
+            // The item was removed otherwise, and so does the row.
+            OwnChangeResult::Unseen if removes => EditOutcome::Applied,
+            OwnChangeResult::Unseen => refused("id", "does not name a row that is visible to this device"),
+            OwnChangeResult::Refused(problems) => EditOutcome::Refused(problems),
         })
     }
 
-    /// Who changes what devices say of their subscribers. It is told once, at the start.
-    pub fn set_desk(&self, desk: Arc<dyn Desk>) {
-        let _ = self.built_ins.desk.set(desk);
+    /// Sets the editor of subscribers, once at start.
+    pub fn set_subscriber_editor(&self, editor: Arc<dyn SubscriberEditor>) {
+        let _ = self.built_ins.editor.set(editor);
     }
 }
 
-/// The fields that an edit of a device or subscription sets, each of its type; whose the row is goes without saying.
+/// The fields that an edit of a device or subscription sets, each checked for its type; the owner is implied.
 fn own_fields(
     ready: &Ready,
     device: &ReplicaDevice,
@@ -435,7 +446,7 @@ fn own_fields(
         match fields.position(name) {
             _ if is_owner => {}
             None => problems.push(fields.unknown(name)),
-            Some(_) if !may => problems.push(Problem::at(name.as_str(), "is only for reading")),
+            Some(_) if !may => problems.push(Problem::at(name.as_str(), "is read-only")),
             Some(at) => match fields[at].kind.accept(value.clone().into()) {
                 Ok(_) => drop(own.insert(name.clone(), value.clone())),
                 Err(message) => problems.push(Problem::at(name.as_str(), message)),
@@ -445,21 +456,21 @@ fn own_fields(
     if problems.is_empty() { Ok(own) } else { Err(problems) }
 }
 
-/// What is wrong with an edit of a built-in row.
+/// Problems of an edit of a built-in row.
 fn objections(of: BuiltIn, set: &Map<String, Json>, fits: fn(&str, &Json) -> bool, wanted: &str) -> Vec<Problem> {
     let problem = |(name, value): (&String, &Json)| match of.editable().contains(&name.as_str()) {
-        false => Some(Problem::at(name.as_str(), "is only for reading")),
+        false => Some(Problem::at(name.as_str(), "is read-only")),
         true => (!fits(name, value)).then(|| Problem::at(name.as_str(), wanted)),
     };
     set.iter().filter_map(problem).collect()
 }
 
-/// What stands for a subscriber in the ids of its rows, which are shorter than its own may be.
+/// Short token of a subscriber for its row ids, which are shorter than subscriber ids may be.
 fn token_of(subscriber: &SubscriberId) -> String {
     digits_of(&digest(&SHA256, subscriber.as_str().as_bytes()).as_ref()[..12])
 }
 
-/// The id of the row of an item. A broadcast has one for each who sees it.
+/// Row id of an inbox item. A broadcast has one row per recipient.
 fn row_of(id: ItemId, subscriber: &SubscriberId) -> String {
     match id {
         ItemId::Notification(id) => id.to_string(),
@@ -488,9 +499,9 @@ fn fingerprint(wanted: &[(CollectionNumber, Rows)]) -> u64 {
     hasher.finish()
 }
 
-/// Puts rows in the place of those that a subscriber has.
+/// Replaces the rows of a subscriber.
 fn follow(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     subscriber: &str,
@@ -513,9 +524,9 @@ fn follow(
     Ok(())
 }
 
-/// A row that does not fit is left out; the others are told.
+/// Logs a row that does not fit its collection and is left out.
 fn note(id: &str, changed: Result<(), SyncError>) {
     if let Err(error) = changed {
-        tracing::warn!(row = id, %error, "a row that is built in cannot be told");
+        tracing::warn!(row = id, %error, "a built-in row cannot be stored");
     }
 }

@@ -1,4 +1,4 @@
-//! The collections of the applications, ready for use, and kept as the applications are.
+//! Compiled collections of all applications, refreshed when an application changes.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,72 +19,72 @@ use tocsin_model::{
 use tocsin_store::{
     collections::CollectionNumber,
     error::StoreError,
-    records::Changed,
-    sqlite::collections::{Ledger, SqliteCollections},
+    records::ChangeKind,
+    sqlite::collections::{RowTransaction, SqliteCollections},
 };
 
-use crate::{Replicas, SyncError, spread};
+use crate::{Replicas, SyncError, row_sharing};
 
-/// Rows that are given to their keys anew in one commit.
+/// Rows whose keys are recomputed in one commit.
 const REKEYED_AT_ONCE: usize = 500;
 
-/// A collection, ready for use.
+/// A compiled collection.
 pub struct Ready {
-    /// Its number in the store.
+    /// Number in the store.
     pub number: CollectionNumber,
-    /// Its name.
+    /// Name.
     pub name: Name,
-    /// As it is defined.
+    /// Definition.
     pub definition: Collection,
-    /// Its partition as text, by which the store knows how its rows are shared.
+    /// Partition as text; the store compares it to detect a changed partition.
     partition: String,
-    /// The predicate of its resolver.
+    /// Predicate of the conflict resolver.
     pub(crate) predicate: Option<CompiledFilter>,
-    /// What its rows must be like.
+    /// JSON Schema of the rows.
     pub(crate) schema: Option<Schema>,
 }
 
-/// The collections of an application.
+/// Collections of an application.
 #[derive(Default)]
 pub struct Collections {
     by_name: BTreeMap<Name, Ready>,
     by_number: HashMap<CollectionNumber, Name>,
-    /// The fields of the application's subscription classes, by name.
+    /// Fields of the application's subscription classes, by name.
     classes: BTreeMap<Name, Fields>,
 }
 
 impl Collections {
-    /// One by its name.
+    /// Finds a collection by name.
     pub fn get(&self, name: &str) -> Option<&Ready> {
         self.by_name.get(name)
     }
 
-    /// One by its number.
+    /// Finds a collection by number.
     pub fn of_number(&self, number: CollectionNumber) -> Option<&Ready> {
         self.by_name.get(self.by_number.get(&number)?)
     }
 
-    /// The fields of a subscription class of the application.
+    /// Fields of a subscription class of the application.
     pub(crate) fn class_fields(&self, class: &Name) -> Option<&Fields> {
         self.classes.get(class)
     }
 
-    /// All, by name.
+    /// All collections, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Ready> {
         self.by_name.values()
     }
 }
 
-/// The collections of all applications, as of a place of the records.
+/// Collections of all applications, as of a change sequence.
 pub(crate) struct Catalogue {
     environment: Environment,
-    read: RwLock<Read>,
+    read: RwLock<CatalogueContents>,
     reading: tokio::sync::Mutex<()>,
 }
 
-/// What was read, and at which place of the records; `None` before the first time. An application that cannot be read has no
-/// collections that are known: its devices wait, for one that is told of none drops all that it has.
-type Read = (Option<ChangeSequence>, HashMap<Name, Option<Arc<Collections>>>);
+/// Contents and their change sequence; `None` before the first read. For an application that cannot be read the
+/// collections are unknown: its devices wait, since a device without collections would drop its data.
+type CatalogueContents = (Option<ChangeSequence>, HashMap<Name, Option<Arc<Collections>>>);
 
 impl Catalogue {
     pub(crate) fn new(environment: Environment) -> Catalogue {
@@ -93,7 +93,7 @@ impl Catalogue {
 }
 
 impl Replicas {
-    /// The collections of an application as they are now.
+    /// The current collections of an application.
     ///
     /// # Errors
     /// `Missing` if there is no such application; `Unavailable` if its definition cannot be read.
@@ -102,12 +102,12 @@ impl Replicas {
         let found = self.catalogue.read.read().1.get(application).cloned();
         let found = found.ok_or_else(|| SyncError::Missing(format!("the application `{application}`")))?;
         found.ok_or_else(|| {
-            let message = format!("the definition of `{application}` cannot be read; apply it anew");
+            let message = format!("the definition of `{application}` cannot be read; apply it again");
             SyncError::Store(StoreError::unavailable(message))
         })
     }
 
-    /// Looks whether applications changed, and reads them if so.
+    /// Reads the applications again if they changed.
     pub(crate) async fn collections(&self) -> Result<(), SyncError> {
         let newest = *self.records.newest_change().borrow();
         if self.catalogue.read.read().0 == Some(newest) {
@@ -150,7 +150,7 @@ impl Replicas {
                 Err(StoreError::Missing(_)) => return Ok(true),
                 changes => changes?,
             };
-            if changes.iter().any(|change| matches!(change.what, Changed::Application(_))) {
+            if changes.iter().any(|change| matches!(change.what, ChangeKind::Application(_))) {
                 return Ok(true);
             }
             match changes.last() {
@@ -198,7 +198,7 @@ impl Replicas {
     }
 }
 
-/// Without its predicate, the collection keeps what the server has.
+/// Compiles the resolver; without one, the server wins.
 fn compile(text: &str, application: &Name, name: &Name) -> Option<CompiledFilter> {
     let problem = |problems: Vec<Problem>| {
         tracing::warn!(%application, collection = %name, problem = ?problems.first(), "the resolver cannot be read; the server wins");
@@ -206,7 +206,7 @@ fn compile(text: &str, application: &Name, name: &Name) -> Option<CompiledFilter
     resolver::compile(text).map_err(problem).ok()
 }
 
-/// Definitions are checked before they are applied; one from before a schema was known as it is now does not stop rows.
+/// Definitions are checked when applied; a schema stored by an earlier version that is invalid now is ignored.
 fn compile_schema(schema: &serde_json::Value, application: &Name, name: &Name) -> Option<Schema> {
     let problem = |problem: Problem| {
         tracing::warn!(%application, collection = %name, %problem, "the schema cannot be read; rows are not compared with it");
@@ -214,11 +214,11 @@ fn compile_schema(schema: &serde_json::Value, application: &Name, name: &Name) -
     Schema::compile(schema).map_err(problem).ok()
 }
 
-/// Notes that the rows of a collection are about to be shared in another way, if they are. Gives whether so. From here on nobody
-/// who knows the old way writes a row: it would be shared by it for ever.
+/// Records that the partition of a collection is about to change, and returns whether it does. From now on writers with
+/// the old partition are rejected, since their rows would keep the old keys.
 async fn begin_sharing(store: &SqliteCollections, now: Timestamp, ready: &Ready) -> Result<bool, SyncError> {
     let (number, text) = (ready.number, ready.partition.clone());
-    let job = move |ledger: &mut Ledger<'_>| {
+    let job = move |ledger: &mut RowTransaction<'_>| {
         let is_other = ledger.partition_of(number)? != text;
         if is_other {
             ledger.set_partition(number, &underway(&text))?;
@@ -228,7 +228,7 @@ async fn begin_sharing(store: &SqliteCollections, now: Timestamp, ready: &Ready)
     Ok(store.write(now, job).await?)
 }
 
-/// Gives all rows of a collection to their keys anew, in steps.
+/// Recomputes the keys of all rows of a collection, in steps.
 async fn share_anew(
     store: &SqliteCollections,
     now: Timestamp,
@@ -239,10 +239,10 @@ async fn share_anew(
     let (number, text, mut after) = (ready.number, ready.partition.clone(), 0);
     loop {
         let (application, collections) = (application.clone(), collections.clone());
-        let step = move |ledger: &mut Ledger<'_>| {
+        let step = move |ledger: &mut RowTransaction<'_>| {
             let rows = ledger.rows_after(number, after, REKEYED_AT_ONCE)?;
             for row in &rows {
-                spread::rekey(ledger, &application, &collections, row)?;
+                row_sharing::rekey(ledger, &application, &collections, row)?;
             }
             Ok(rows.last().map(|row| row.number))
         };
@@ -251,20 +251,20 @@ async fn share_anew(
             None => break,
         }
     }
-    store.write(now, move |ledger: &mut Ledger<'_>| ledger.set_partition(number, &text)).await?;
+    store.write(now, move |ledger: &mut RowTransaction<'_>| ledger.set_partition(number, &text)).await?;
     Ok(())
 }
 
-/// What stands in the place of a partition until all rows are shared by it. A crash in between begins anew.
+/// Marker stored as partition until all rows have their new keys. After a crash, the change starts again.
 fn underway(partition: &str) -> String {
     format!("underway: {partition}")
 }
 
 impl Ready {
-    /// What is wrong with a row as JSON: its length, and what its schema says.
+    /// Problems of a row as JSON: its length and its schema.
     pub(crate) fn objections(&self, body: &str) -> Vec<Problem> {
         if body.len() > ROW_BYTES_MAX {
-            return vec![Problem::at("", format!("has {} bytes; at most {ROW_BYTES_MAX} fit", body.len()))];
+            return vec![Problem::at("", format!("has {} bytes; the maximum is {ROW_BYTES_MAX}", body.len()))];
         }
         let Some(schema) = &self.schema else { return Vec::new() };
         let row: serde_json::Value = serde_json::from_str(body).expect("a row is JSON");
@@ -274,15 +274,15 @@ impl Ready {
         differences.map(|problem| Problem { path: dotted(&problem.path), ..problem }).collect()
     }
 
-    /// That its rows are still shared as this version of the application says.
+    /// Checks that the partition is still the one of this version of the application.
     ///
     /// # Errors
     /// `Unavailable` if another version is in force, or about to be.
-    pub(crate) fn check_current(&self, ledger: &Ledger<'_>) -> Result<(), StoreError> {
+    pub(crate) fn check_current(&self, ledger: &RowTransaction<'_>) -> Result<(), StoreError> {
         let kept = ledger.partition_of(self.number)?;
         if kept == self.partition || kept == underway(&self.partition) {
             return Ok(());
         }
-        Err(StoreError::unavailable(format!("whose the rows of `{}` are is changing", self.name)))
+        Err(StoreError::unavailable(format!("the partition of `{}` is changing", self.name)))
     }
 }

@@ -1,9 +1,9 @@
-//! Cursors: places in a device's reading, sealed so that only what we gave out comes back, and only to its device.
+//! Signed cursors: positions of a device's reading, accepted only from the device that received them.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::hmac;
 use serde::{Serialize, de::DeserializeOwned};
-use tocsin_store::collections::{DeviceNumber, HistoryPoint, Place};
+use tocsin_store::collections::{DeviceNumber, HistoryPoint, ReplicaCursor};
 
 use crate::SyncError;
 
@@ -11,26 +11,26 @@ pub(crate) struct Seal(hmac::Key);
 
 impl Seal {
     pub(crate) fn new(secret: &[u8; 32]) -> Seal {
-        // A key of its own, so that no other signature of the installation passes for a cursor.
+        // A derived key, so that no other signature of the installation is a valid cursor.
         let master = hmac::Key::new(hmac::HMAC_SHA256, secret);
         Seal(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, b"cursors of replicas").as_ref()))
     }
 
-    pub(crate) fn cursor(&self, device: DeviceNumber, place: Place, period: &str) -> String {
+    pub(crate) fn cursor(&self, device: DeviceNumber, place: ReplicaCursor, period: &str) -> String {
         self.close(&(device, place, period))
     }
 
-    /// The place that a cursor of this device means, and the period of the server in which it was given.
+    /// The position of a cursor, and the server period in which it was issued.
     ///
     /// # Errors
-    /// `Invalid` if we did not make it, or made it for another device.
-    pub(crate) fn place(&self, device: DeviceNumber, cursor: &str) -> Result<(Place, Box<str>), SyncError> {
-        let of_now = || self.open::<(DeviceNumber, Place, Box<str>)>(cursor);
-        // Cursors of servers that did not number their periods.
-        let of_before = || self.open::<(DeviceNumber, Place)>(cursor).map(|(of, place)| (of, place, "".into()));
+    /// `Invalid` if this server did not issue it to this device.
+    pub(crate) fn place(&self, device: DeviceNumber, cursor: &str) -> Result<(ReplicaCursor, Box<str>), SyncError> {
+        let of_now = || self.open::<(DeviceNumber, ReplicaCursor, Box<str>)>(cursor);
+        // Cursors of servers without numbered periods.
+        let of_before = || self.open::<(DeviceNumber, ReplicaCursor)>(cursor).map(|(of, place)| (of, place, "".into()));
         match of_now().or_else(of_before) {
             Some((of, place, period)) if of == device => Ok((place, period)),
-            _ => Err(SyncError::invalid("cursor", "is none that this device was given; begin without one")),
+            _ => Err(SyncError::invalid("cursor", "was not issued to this device; begin without a cursor")),
         }
     }
 
@@ -41,11 +41,11 @@ impl Seal {
     /// The point in the server's history that was confirmed to this device.
     ///
     /// # Errors
-    /// `Invalid` if we did not make it, or made it for another device.
+    /// `Invalid` if this server did not issue it to this device.
     pub(crate) fn read_point(&self, device: DeviceNumber, text: &str) -> Result<HistoryPoint, SyncError> {
         match self.open::<(String, DeviceNumber, HistoryPoint)>(text) {
             Some((kind, of, point)) if kind == "point" && of == device => Ok(point),
-            _ => Err(SyncError::invalid("edits.point", "is none that this device was given; begin without one")),
+            _ => Err(SyncError::invalid("edits.point", "was not issued to this device; begin without a point")),
         }
     }
 
@@ -68,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_given_to_a_device_comes_back() {
+    fn a_cursor_is_accepted_only_from_its_device() {
         let (seal, other) = (Seal::new(&[1; 32]), Seal::new(&[2; 32]));
-        let cursor = seal.cursor(7, Place::NOWHERE, "p");
-        assert_eq!(seal.place(7, &cursor).expect("ours"), (Place::NOWHERE, "p".into()));
-        let old = seal.close(&(7, Place::NOWHERE));
-        assert_eq!(seal.place(7, &old).expect("ours"), (Place::NOWHERE, "".into()));
+        let cursor = seal.cursor(7, ReplicaCursor::START, "p");
+        assert_eq!(seal.place(7, &cursor).expect("ours"), (ReplicaCursor::START, "p".into()));
+        let old = seal.close(&(7, ReplicaCursor::START));
+        assert_eq!(seal.place(7, &old).expect("ours"), (ReplicaCursor::START, "".into()));
         assert!(seal.place(8, &cursor).is_err());
         assert!(other.place(7, &cursor).is_err());
         for at in 0..cursor.len() {

@@ -1,5 +1,5 @@
-//! Who keeps replicas. A device shows a token `tocsin_device_<id>_<secret>`, of which only the hash is kept; all are in memory,
-//! so that a request costs one hash and one look-up.
+//! Devices with replicas. A device authenticates by a token `tocsin_device_<id>_<secret>`, of which only the hash is
+//! stored. All devices are in memory, so a request costs one hash and one lookup.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -21,38 +21,38 @@ use tocsin_store::{
 
 use crate::{Replicas, SyncError, no_collection};
 
-/// Characters of what its owner calls a device, at most.
+/// Maximum length of a device name, in characters.
 pub const NAME_CHARS_MAX: usize = 100;
 
-/// A device that showed its token. Only [`Replicas::device`] makes one.
+/// An authenticated device. Only [`Replicas::device`] creates one.
 #[derive(Debug, Clone)]
 pub struct Device(pub(crate) Arc<ReplicaDevice>);
 
 impl Device {
-    /// Its id, for people.
+    /// The public id.
     pub fn id(&self) -> &str {
         &self.0.id
     }
 }
 
-/// A device that is asked for.
+/// Request for a new device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewDevice {
-    /// The application whose collections it reads.
+    /// Application whose collections it reads.
     pub application: Name,
-    /// Whose it is.
+    /// Owner.
     pub subscriber: SubscriberId,
-    /// What its owner calls it.
+    /// Name given by its owner.
     pub name: String,
-    /// The collections that it may use; `None`: all.
+    /// Collections that it may use; `None`: all.
     pub collections: Option<Vec<Name>>,
     /// Whether it may send edits.
     pub may_write: bool,
-    /// How long its token lasts; for ever if not given.
+    /// Lifetime of its token; `None`: unlimited.
     pub lasts: Option<Duration>,
 }
 
-/// All devices, by the hash of their tokens.
+/// All devices, by token hash.
 pub(crate) struct Devices(RwLock<HashMap<[u8; 32], Arc<ReplicaDevice>>>);
 
 impl Devices {
@@ -73,10 +73,10 @@ impl Devices {
 }
 
 impl Replicas {
-    /// The device that shows this token.
+    /// Authenticates a device.
     ///
     /// # Errors
-    /// `Unauthenticated`: the token is unknown, was revoked or is over.
+    /// `Unauthenticated`: the token is unknown, revoked or expired.
     pub fn device(&self, token: &str) -> Result<Device, SyncError> {
         let found = self.devices.0.read().get(&hash(token)).cloned();
         let device = found.ok_or(SyncError::Unauthenticated("the device token is not known"))?;
@@ -86,7 +86,7 @@ impl Replicas {
         Ok(Device(device))
     }
 
-    /// Checks that the token of a device that showed it is still good.
+    /// Checks that the token of an authenticated device is still valid.
     ///
     /// # Errors
     /// `Unauthenticated`: it was revoked or has expired.
@@ -102,7 +102,7 @@ impl Replicas {
         }
     }
 
-    /// Makes a device. Gives it with its token, which is shown this once.
+    /// Creates a device. Returns it with its token, which is not stored.
     ///
     /// # Errors
     /// There is no such subscriber, application or collection; there are too many devices.
@@ -111,7 +111,7 @@ impl Replicas {
         if !(1..=NAME_CHARS_MAX).contains(&count) || new.name.chars().any(char::is_control) {
             return Err(SyncError::invalid(
                 "name",
-                format!("should be 1 to {NAME_CHARS_MAX} characters, none for control"),
+                format!("must be 1 to {NAME_CHARS_MAX} characters without control characters"),
             ));
         }
         let collections = self.collections_of(&new.application).await?;
@@ -142,7 +142,7 @@ impl Replicas {
         device.number = self.store.put_device(device.clone()).await?;
         let device = Arc::new(device);
         self.devices.0.write().insert(device.hash, device.clone());
-        tracing::info!(device = %device.id, subscriber = %device.subscriber, "a device may keep a replica");
+        tracing::info!(device = %device.id, subscriber = %device.subscriber, "device created");
         Ok((device, token))
     }
 
@@ -151,30 +151,30 @@ impl Replicas {
         self.devices.all()
     }
 
-    /// Revokes the token of a device and forgets it, from the next request on. What it wrote stays.
+    /// Revokes the token of a device and removes it, from the next request on. Its rows stay.
     ///
     /// # Errors
-    /// `Missing` if there is none.
+    /// `Missing` if there is no such device.
     pub async fn remove_device(&self, id: &str) -> Result<(), SyncError> {
         let device = self.find_device(id)?;
         self.devices.0.write().remove(&device.hash);
         self.store.remove_device(device.number).await?;
         self.sessions.drop_of(device.number);
         self.watchers.ring(|Device(watching)| watching.number == device.number);
-        tracing::info!(device = id, "a device may not keep a replica any more");
+        tracing::info!(device = id, "device removed");
         Ok(())
     }
 
-    /// Tells a device to drop all that it has when it comes next. It gets no rows from now on.
+    /// Requests that a device drops all its data at its next session. From now on it receives no rows.
     ///
     /// # Errors
-    /// `Missing` if there is none.
+    /// `Missing` if there is no such device.
     pub async fn wipe_device(&self, id: &str) -> Result<Arc<ReplicaDevice>, SyncError> {
         let device = self.find_device(id)?;
         let wiped = self.set_wipe(&device, Some(self.now()), None).await?;
         self.sessions.drop_of(device.number);
         self.watchers.ring(|Device(watching)| watching.number == device.number);
-        tracing::info!(device = id, "a device is to drop its replica");
+        tracing::info!(device = id, "device wipe requested");
         Ok(wiped)
     }
 
@@ -204,6 +204,6 @@ fn hash(token: &str) -> [u8; 32] {
 pub(crate) fn random<const N: usize>() -> Result<String, SyncError> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| StoreError::unavailable("the system gives no random numbers"))?;
+    filled.map_err(|_| StoreError::unavailable("the system's random number generator failed"))?;
     Ok(digits_of(&bytes))
 }

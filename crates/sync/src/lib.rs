@@ -1,27 +1,27 @@
-//! Rows for devices that are often away: each keeps a replica of its part, edits it, and comes back.
+//! Sync server for offline devices: each keeps a replica of its rows, edits it, and synchronizes.
 //!
-//! A session of a device goes one way: it begins, sends its edits in blocks, reads what is new for it in blocks, and ends. Each
-//! block is a commit or a reading of its own, so that a link may break anywhere: an edit has a number and is taken in once, a
-//! reading goes on from the cursor of the last block that arrived. What a device may see is worked out here, from who it is;
-//! nothing that it sends can widen it. Knows nothing of HTTP or SQL.
+//! A session has fixed phases: begin, upload edits in blocks, download changes in blocks, end. Each block is a
+//! transaction of its own, so the link may break anywhere. An edit has a number and is applied once; a download
+//! continues from the cursor of the last block received. The server decides which rows a device may see; nothing that
+//! the device sends can widen it. Knows nothing of HTTP or SQL.
 
-pub mod catalogue; // 1. the collections of the applications, ready for use
-pub mod partition; // 2. whose a row is, and what a subscriber has
-pub mod devices; // 3. who keeps replicas: tokens
-pub mod admission; // 4. how many at a time
-pub mod sessions; // 5. begin, send, read, end
-pub mod reconcile; // 6. an edit meets a row
-pub mod programs; // 6b. programs decide between two edits
-pub mod rows; // 7. the same rows for everybody else
-pub mod built_in; // 8. what the platform knows of a subscriber, as rows
-pub mod raise_events; // 9. what changes of rows raise is taken in, once
-pub mod watch; // 10. who waits for news
+pub mod catalogue; // 1. compiled collections of all applications
+pub mod partition; // 2. partition keys of rows and subscribers
+pub mod devices; // 3. devices and their tokens
+pub mod admission; // 4. admission control
+pub mod sessions; // 5. sessions: begin, upload, download, end
+pub mod reconcile; // 6. conflict detection and resolution of edits
+pub mod programs; // 6b. external conflict resolvers
+pub mod rows; // 7. rows for the API
+pub mod built_in; // 8. built-in collections
+pub mod raise_events; // 9. intake of events raised by row changes
+pub mod watch; // 10. long polling of devices
 
-mod cursor; // places, sealed
+mod cursor; // signed cursors
 #[doc(hidden)]
 pub mod fuzzing; // cursors for fuzz targets
-mod merge; // two edits of one text
-mod spread; // what is shared through a row follows it
+mod merge; // three-way merge of texts
+mod row_sharing; // rows shared through other rows
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,52 +31,53 @@ use tocsin_store::{error::StoreError, inbox::Inbox, records::Records, sqlite::co
 pub use admission::{Limits, PoolStatus, Sizing};
 pub use devices::Device;
 
-/// How long it is remembered that a row was removed, if nothing else is said. A device that was away for longer reads all anew.
+/// Default retention of removal markers. A device that was away for longer reads everything again.
 pub const REMOVED_KEPT: Duration = Duration::from_secs(60 * 86_400);
-/// How long conflicts and sessions are kept.
+/// Retention of conflicts and sessions.
 pub const PAST_KEPT: Duration = Duration::from_secs(90 * 86_400);
 
-/// Blocks of edits whose texts are merged at a time; the others wait.
+/// Blocks of edits whose texts are merged concurrently.
 const MERGERS: usize = 2;
 
-/// Why something was not done, as far as the caller can do something about it.
+/// Error of a sync request.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// The token is none of ours, or over.
+    /// The token is unknown or expired.
     #[error("{0}")]
     Unauthenticated(&'static str),
     /// The token is not for this.
     #[error("{0}")]
     Forbidden(String),
-    /// This is wrong with it.
-    #[error("{} problems found", .0.len())]
+    /// The request is invalid.
+    #[error("problems found: {}", .0.len())]
     Invalid(Vec<Problem>),
-    /// There is no such thing.
+    /// It does not exist.
     #[error("{0} does not exist")]
     Missing(String),
-    /// It changed since the version that the caller saw.
-    #[error("{0} has changed in the meantime")]
+    /// It changed since the version that the caller read.
+    #[error("{0} was changed by another request; read it again and repeat the change")]
     Changed(String),
-    /// What is new since the cursor is not known, or not for this device any more: begin without one, after sending edits.
+    /// The changes since the cursor are unknown, or no longer visible to this device: begin without a cursor, after
+    /// sending edits.
     #[error("{0}")]
     Expired(String),
-    /// Too many at once.
+    /// Too many concurrent requests.
     #[error("{reason}")]
     Busy {
-        /// Of what.
+        /// The exhausted limit.
         reason: String,
-        /// When to try again; each is told another time.
+        /// Time after which to retry, with jitter.
         retry_after: Duration,
-        /// How many are before it.
+        /// Number of requests ahead in the queue.
         position: usize,
     },
-    /// The store does not do it.
+    /// The store failed.
     #[error(transparent)]
     Store(StoreError),
 }
 
 impl SyncError {
-    /// One thing wrong at a path.
+    /// Creates an error with one problem at a path.
     pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> SyncError {
         SyncError::Invalid(vec![Problem::at(path, message)])
     }
@@ -92,26 +93,26 @@ impl From<StoreError> for SyncError {
     }
 }
 
-/// Tells the time. The process has one clock; tests bring their own.
+/// Clock of the process; tests supply their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Everything that sync works with.
+/// Dependencies of the sync server.
 pub struct Parts {
-    /// Who and what.
+    /// Subscribers and applications.
     pub records: Arc<dyn Records>,
-    /// What subscribers were told.
+    /// Inbox items of subscribers.
     pub inbox: Arc<dyn Inbox>,
-    /// The rows.
+    /// Collections.
     pub store: Arc<SqliteCollections>,
-    /// The time.
+    /// Clock.
     pub clock: Clock,
-    /// What definitions may name.
+    /// Environment of the definitions.
     pub environment: Environment,
-    /// How much at a time.
+    /// Limits.
     pub limits: Limits,
 }
 
-/// The room. One for the process.
+/// The sync server. One per process.
 pub struct Replicas {
     records: Arc<dyn Records>,
     store: Arc<SqliteCollections>,
@@ -122,18 +123,18 @@ pub struct Replicas {
     sessions: sessions::Sessions,
     built_ins: built_in::BuiltIns,
     raising: raise_events::Raising,
-    arbiter: programs::Arbitration,
-    /// Blocks whose texts may be merged at a time.
+    resolver: programs::ResolverSlot,
+    /// Limits concurrent merges of texts.
     mergers: tokio::sync::Semaphore,
     watchers: watch::Watchers,
     seal: cursor::Seal,
 }
 
 impl Replicas {
-    /// Opens the room: reads the devices and the applications.
+    /// Opens the sync server: reads the devices and the applications.
     ///
     /// # Errors
-    /// The store or the records do not answer.
+    /// The store or the records fail.
     pub async fn open(parts: Parts) -> Result<Arc<Replicas>, SyncError> {
         let Parts { records, inbox, store, clock, environment, limits } = parts;
         let sync = Arc::new(Replicas {
@@ -144,7 +145,7 @@ impl Replicas {
             sessions: sessions::Sessions::default(),
             built_ins: built_in::BuiltIns::new(inbox),
             raising: raise_events::Raising::default(),
-            arbiter: programs::Arbitration::default(),
+            resolver: programs::ResolverSlot::default(),
             mergers: tokio::sync::Semaphore::new(MERGERS),
             watchers: watch::Watchers::new(limits.watchers),
             records,
@@ -160,10 +161,10 @@ impl Replicas {
         (self.clock)()
     }
 
-    /// Forgets what need not be remembered any more, in small steps, and ends sessions whose devices did not come back.
+    /// Deletes expired data in small steps, and ends idle sessions.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store fails.
     pub async fn tidy(&self) -> Result<(), SyncError> {
         self.end_idle_sessions().await;
         let now = self.now();

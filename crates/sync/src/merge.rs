@@ -1,13 +1,13 @@
-//! Two edits of one text become one: what either changed is changed, word by word. Where both changed the same words, the words
-//! of both stand there, first those that were there before.
+//! Three-way merge of texts, word by word. Changes of both sides are kept; where both changed the same words, the words
+//! of both appear, the server's first.
 
-/// Pairs of words that are compared for one text, at most; longer changes are not merged.
+/// Maximum word pairs compared for one text; longer changes are not merged.
 const PAIRS_MAX: u64 = 4_000_000;
-/// Pairs of words that are compared for all texts of a block of edits, at most: a few seconds of one processor.
+/// Maximum word pairs compared for all texts of a block of edits: a few seconds of one processor.
 pub(crate) const PAIRS_OF_BLOCK_MAX: u64 = 600_000_000;
 
-/// The text with the changes of both. `None` if the changes are too long to be compared, or nothing is left of `pairs`, the work
-/// that the caller allows.
+/// Merges the changes of both sides. `None` if the changes are too long to compare, or exceed `pairs`, the remaining
+/// work of the block.
 pub(crate) fn merge(base: &str, server: &str, client: &str, pairs: &mut u64) -> Option<String> {
     if client == base || client == server {
         return Some(server.to_owned());
@@ -34,16 +34,16 @@ pub(crate) fn merge(base: &str, server: &str, client: &str, pairs: &mut u64) -> 
     Some(merged)
 }
 
-/// What an edit did to a text.
+/// Changes of an edit to a text.
 struct Changes<'a> {
-    /// Whether it kept each word.
+    /// Whether each word is kept.
     keeps: Vec<bool>,
-    /// What it put before each word, and at the end.
+    /// Words inserted before each word, and at the end.
     inserted: Vec<&'a [&'a str]>,
 }
 
 impl<'a> Changes<'a> {
-    /// Pairs of words that are compared to find what an edit did. Words that both begin or end with cost nothing.
+    /// Word pairs to compare for an edit. Common prefixes and suffixes cost nothing.
     fn cost(base: &[&str], edited: &[&str]) -> u64 {
         let (front, back) = alike(base, edited);
         (base.len() - front - back) as u64 * (edited.len() - front - back) as u64
@@ -58,7 +58,7 @@ impl<'a> Changes<'a> {
             .map(Some)
             .chain(middle.into_iter().map(|there| there.map(|there| front + there)))
             .chain((edited_end..edited.len()).map(Some));
-        // What takes the place of words stands before the first of them.
+        // Replacement words precede the first word that they replace.
         let (mut gap, mut from) = (0, 0);
         for (at, there) in places.enumerate() {
             let Some(there) = there else { continue };
@@ -71,7 +71,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// The numbers of words that two texts begin and end with alike.
+/// Lengths of the common prefix and suffix, in words.
 fn alike(one: &[&str], other: &[&str]) -> (usize, usize) {
     let front = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     let back =
@@ -79,12 +79,12 @@ fn alike(one: &[&str], other: &[&str]) -> (usize, usize) {
     (front, back)
 }
 
-/// Words with the white space behind them.
+/// Splits a text into words, with their trailing white space.
 fn words(text: &str) -> Vec<&str> {
     text.split_inclusive(char::is_whitespace).collect()
 }
 
-/// For each word of a text, its place in another, of the longest common sequence.
+/// Position of each word in another text, by the longest common subsequence.
 fn common(base: &[&str], other: &[&str]) -> Vec<Option<usize>> {
     let width = other.len() + 1;
     let mut longest = vec![0_u32; (base.len() + 1) * width];
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_of_both_stand() {
+    fn changes_of_both_sides_are_kept() {
         let check = |base, server, client, expected: &str| {
             let merged = merge(base, server, client, &mut 1_000);
             assert_eq!(merged.as_deref(), Some(expected), "{base} | {server} | {client}");
@@ -132,12 +132,12 @@ mod tests {
     }
 
     #[test]
-    fn a13_the_work_of_merging_has_a_bound() {
+    fn a13_merge_work_is_bounded() {
         let text = |word: &str, count: usize| (0..count).map(|at| format!("{word}{at} ")).collect::<String>();
         let (base, server, client) = (text("a", 3_000), text("b", 3_000), text("c", 3_000));
         let mut unbounded = u64::MAX;
         assert_eq!(merge(&base, &server, &client, &mut unbounded), None);
-        // A small change of a long text costs what it changes.
+        // A small change of a long text costs only the change.
         let (server, client) = (format!("first {base}"), format!("{base}last"));
         let mut pairs = 10;
         assert_eq!(merge(&base, &server, &client, &mut pairs), Some(format!("first {base}last")));

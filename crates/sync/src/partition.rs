@@ -1,7 +1,8 @@
-//! Whose a row is, and what a subscriber has: both are sets of keys, and a row is there for those who share one with it.
+//! Partition keys: a row is visible to each subscriber that shares a key with it.
 //!
-//! A key is a text such as `["shop",[["attributes.region","north"]],null]`: the application, what of a subscriber is asked, with
-//! the value, and the segment. A row has a key for each way in which it becomes somebody's; a subscriber has one for each value
+//! A key is a text such as `["shop",[["attributes.region","north"]],null]`: the application, subscriber properties with
+//! their values, and the segment. A row has one key per share of its partition; a subscriber has one per combination of
+//! its values. Rows shared through other rows have the keys of those.
 //! that it could be asked for. Rows that are shared through others have the keys of those.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +19,13 @@ use tocsin_model::{
 
 use crate::{Replicas, SyncError, catalogue::Collections};
 
-/// Keys of a subscriber, at most: its attributes may have many values, and those of several are combined.
+/// Maximum keys of a subscriber: attributes may have many values, and those of several are combined.
 pub const KEYS_MAX: usize = 4_096;
 
-/// What of a subscriber a way of sharing asks, and in which segment.
-type Asked = (Vec<Identity>, Option<Name>);
+/// Subscriber properties of a share, and its segment.
+type ShareCriterion = (Vec<Identity>, Option<Name>);
 
-/// The keys that a row has by itself, as texts.
+/// Keys of a row by its own fields.
 pub(crate) fn own_keys(application: &Name, partition: &[Share], fields: &Fields, row: &[Value]) -> Vec<String> {
     let value_of = |name: &Name| fields.position(name.as_str()).map_or(&Value::Null, |at| &row[at]);
     let mut keys = Vec::new();
@@ -34,7 +35,7 @@ pub(crate) fn own_keys(application: &Name, partition: &[Share], fields: &Fields,
             continue;
         }
         let mut pairs: Vec<(&Identity, String)> = Vec::with_capacity(asked.len());
-        // A row that does not say whose it is is nobody's.
+        // A row without a value for a property is visible to no subscriber by that share.
         let is_said = asked.iter().all(|(name, identity)| match text_of(value_of(name)) {
             Some(text) => {
                 pairs.push((identity, text));
@@ -50,7 +51,7 @@ pub(crate) fn own_keys(application: &Name, partition: &[Share], fields: &Fields,
     keys
 }
 
-/// The rows through which a row is shared: collection and id.
+/// Rows through which a row is shared: collection and id.
 pub(crate) fn joins<'a>(
     partition: &'a [Share],
     fields: &'a Fields,
@@ -71,7 +72,7 @@ fn key_text(application: &Name, pairs: &[(&Identity, String)], audience: Option<
     json!([application, pairs, audience]).to_string()
 }
 
-/// How a value reads as part of a key; `None` if it is none.
+/// Text of a value in a key; `None` if it cannot be one.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::Null | Value::List(_) | Value::Map(_) => None,
@@ -82,14 +83,14 @@ fn text_of(value: &Value) -> Option<String> {
 }
 
 impl Replicas {
-    /// The keys of a subscriber in an application, as texts.
+    /// Keys of a subscriber in an application.
     pub(crate) async fn keys_of_subscriber(
         &self,
         application: &Name,
         collections: &Collections,
         subscriber: &Subscriber,
     ) -> Result<Vec<String>, SyncError> {
-        let mut asked: BTreeSet<Asked> = BTreeSet::new();
+        let mut asked: BTreeSet<ShareCriterion> = BTreeSet::new();
         for ready in collections.iter() {
             for share in &ready.definition.partition {
                 if let Share::Identity { fields, audience, .. } = share {
@@ -116,7 +117,10 @@ impl Replicas {
                 if keys.len() > KEYS_MAX {
                     return Err(SyncError::invalid(
                         "attributes",
-                        format!("what `{}` is asked for has more than {KEYS_MAX} values", subscriber.id),
+                        format!(
+                            "the partition properties of `{}` have more than {KEYS_MAX} combinations of values",
+                            subscriber.id
+                        ),
                     ));
                 }
             }
@@ -131,7 +135,7 @@ impl Replicas {
     }
 }
 
-/// Each way to answer what is asked of a subscriber. Far more than a subscriber may have are not worked out.
+/// All combinations of property values, cut off well above the maximum.
 fn combinations<'a>(identities: &'a [Identity], subscriber: &Subscriber) -> Vec<Vec<(&'a Identity, String)>> {
     let mut found: Vec<Vec<(&Identity, String)>> = vec![Vec::new()];
     for identity in identities {
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn several_values_are_several_keys_and_none_is_none() {
+    fn each_value_gives_a_key_and_a_missing_value_gives_none() {
         let check = |attributes, expected: &[&[&str]]| {
             let identities =
                 [Identity::Attribute("kind".parse().unwrap()), Identity::Attribute("region".parse().unwrap())];

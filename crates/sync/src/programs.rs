@@ -1,5 +1,5 @@
-//! Programs of the operator decide between two edits that meet, and texts of both are merged. Both are done outside of all
-//! commits: an edit that needs it is put back, and comes again with the answer, as long as what it meets says the same.
+//! Conflict resolution by operator programs, and merging of texts. Both run outside of transactions: an edit that needs
+//! them is rolled back and applied again with the decision, as long as the conflicting row is unchanged.
 
 use std::{
     cell::RefCell,
@@ -26,87 +26,87 @@ use crate::{
     merge,
 };
 
-/// How long programs may think about one block of edits, in all. What is not decided then stays as the server has it.
+/// Total time that programs have for one block of edits. Undecided conflicts go to the server.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a block comes again because what it meets changed while programs thought.
+/// Attempts to apply a block if rows change while programs run.
 const ROUNDS_MAX: u32 = 4;
 
-/// Two edits that meet.
+/// A conflict between an edit and a row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Question {
-    /// The number of the edit of the device.
+pub struct EditConflict {
+    /// Number of the device's edit.
     pub n: u64,
-    /// The collection.
+    /// Collection.
     pub collection: Name,
-    /// The row.
+    /// Row id.
     pub row: String,
-    /// The fields that the device sets; null if it removes the row.
+    /// Fields that the device sets; null if it removes the row.
     pub client: Json,
-    /// What the row says.
+    /// Current row of the server.
     pub server: Json,
-    /// What the fields of the device's edit were before.
+    /// Field values before the device's edit.
     pub base: Json,
 }
 
-/// What a program says of two edits.
+/// Answer of a resolver program.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    /// What the server has stays.
+pub enum ResolverAnswer {
+    /// The server wins.
     Server,
-    /// What the device sends stays.
+    /// The device wins.
     Client,
-    /// These fields say this, and the others what the server has.
+    /// These fields get these values; the others stay as on the server.
     Set(Map<String, Json>),
 }
 
-/// Asks programs.
+/// Runs conflict resolver programs.
 #[async_trait]
-pub trait Arbiter: Send + Sync {
-    /// What the program of a collection says; or why it says nothing.
-    async fn ask(
+pub trait ConflictResolver: Send + Sync {
+    /// Runs the program of a collection; an error says why it did not decide.
+    async fn resolve(
         &self,
         application: &Name,
         collection: &Name,
         process: &Process,
-        question: &Question,
-    ) -> Result<Answer, String>;
+        question: &EditConflict,
+    ) -> Result<ResolverAnswer, String>;
 }
 
-/// Who asks programs; told once, at the start.
-pub(crate) type Arbitration = OnceLock<Arc<dyn Arbiter>>;
+/// Resolver of this server, set once at start.
+pub(crate) type ResolverSlot = OnceLock<Arc<dyn ConflictResolver>>;
 
-/// What stays of two edits.
+/// Decision of a conflict.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Ruling {
+pub(crate) enum ConflictDecision {
     Server,
     Client,
-    /// Fields by their places.
+    /// Merged fields, by index.
     Set(BTreeMap<usize, Value>),
 }
 
-/// The number of an edit, with its batch.
+/// Number of an edit, with its batch.
 type EditKey = (Option<String>, u64);
 
-/// The decisions of programs about the edits of a block, and the texts that were merged for them.
+/// Decisions and merged texts for the edits of a block.
 #[derive(Clone)]
-pub(crate) struct Rulings {
-    /// By the edit, and by what the server had.
-    known: Arc<HashMap<(EditKey, String), Ruling>>,
-    /// By the edit, the place of its field, and the text that the server had. `None`: the texts are not merged.
+pub(crate) struct ConflictDecisions {
+    /// Decisions, by edit and server row.
+    known: Arc<HashMap<(EditKey, String), ConflictDecision>>,
+    /// Merged texts, by edit, field index and server text. `None`: the texts are not merged.
     merged: Arc<HashMap<(EditKey, usize, String), Option<String>>>,
     rounds: u32,
-    /// Work that is left for merging the texts of the block.
+    /// Remaining work for merging the texts of the block.
     pairs: u64,
 }
 
-impl Default for Rulings {
-    fn default() -> Rulings {
-        Rulings { known: Arc::default(), merged: Arc::default(), rounds: 0, pairs: merge::PAIRS_OF_BLOCK_MAX }
+impl Default for ConflictDecisions {
+    fn default() -> ConflictDecisions {
+        ConflictDecisions { known: Arc::default(), merged: Arc::default(), rounds: 0, pairs: merge::PAIRS_OF_BLOCK_MAX }
     }
 }
 
-/// Two texts that are to be merged.
-pub(crate) struct OpenMerge {
+/// Two texts to merge.
+pub(crate) struct PendingMerge {
     edit: EditKey,
     field: usize,
     base: String,
@@ -114,37 +114,37 @@ pub(crate) struct OpenMerge {
     client: String,
 }
 
-/// The work that has to be done before the edits of a block can be taken in.
+/// Work to do before the edits of a block can be applied.
 #[derive(Default)]
-pub(crate) struct OpenQuestions {
-    programs: Vec<(EditKey, Question)>,
-    merges: Vec<OpenMerge>,
+pub(crate) struct UnresolvedConflicts {
+    programs: Vec<(EditKey, EditConflict)>,
+    merges: Vec<PendingMerge>,
 }
 
-impl OpenQuestions {
+impl UnresolvedConflicts {
     pub(crate) fn is_empty(&self) -> bool {
         self.programs.is_empty() && self.merges.is_empty()
     }
 }
 
-/// Where an edit that meets another gets its ruling. What is not known yet is noted.
-pub(crate) struct Court {
-    rulings: Rulings,
-    open: RefCell<OpenQuestions>,
+/// Looks up the decision for a conflict, and records those that are missing.
+pub(crate) struct PendingConflicts {
+    decisions: ConflictDecisions,
+    open: RefCell<UnresolvedConflicts>,
 }
 
-impl Court {
-    pub(crate) fn new(rulings: Rulings) -> Court {
-        Court { rulings, open: RefCell::default() }
+impl PendingConflicts {
+    pub(crate) fn new(decisions: ConflictDecisions) -> PendingConflicts {
+        PendingConflicts { decisions, open: RefCell::default() }
     }
 
-    /// What is still to be asked.
-    pub(crate) fn open(self) -> OpenQuestions {
+    /// The unresolved conflicts.
+    pub(crate) fn open(self) -> UnresolvedConflicts {
         self.open.into_inner()
     }
 
-    /// The text with the changes of both sides; `None` if they are not merged. While that is not known, what the server has: the
-    /// commit is put back then.
+    /// The merged text; `None` if the texts are not merged. While it is unknown, the server's text: the transaction is
+    /// rolled back then.
     pub(crate) fn merge(&self, edit: &Edit, field: usize, base: &str, server: &str, client: &str) -> Option<String> {
         if client == base || client == server {
             return Some(server.to_owned());
@@ -153,14 +153,14 @@ impl Court {
             return Some(client.to_owned());
         }
         let key = ((edit.batch.clone(), edit.n), field, server.to_owned());
-        if let Some(merged) = self.rulings.merged.get(&key) {
+        if let Some(merged) = self.decisions.merged.get(&key) {
             return merged.clone();
         }
-        if self.rulings.rounds >= ROUNDS_MAX {
+        if self.decisions.rounds >= ROUNDS_MAX {
             return None;
         }
         let (edit, field, server) = key;
-        self.open.borrow_mut().merges.push(OpenMerge {
+        self.open.borrow_mut().merges.push(PendingMerge {
             edit,
             field,
             base: base.into(),
@@ -170,13 +170,13 @@ impl Court {
         Some(server)
     }
 
-    pub(crate) fn ruling(&self, ready: &Ready, edit: &Edit, server: &Json) -> Ruling {
+    pub(crate) fn decision(&self, ready: &Ready, edit: &Edit, server: &Json) -> ConflictDecision {
         let key = ((edit.batch.clone(), edit.n), server.to_string());
-        if let Some(ruling) = self.rulings.known.get(&key) {
-            return ruling.clone();
+        if let Some(decision) = self.decisions.known.get(&key) {
+            return decision.clone();
         }
-        if self.rulings.rounds < ROUNDS_MAX {
-            let question = Question {
+        if self.decisions.rounds < ROUNDS_MAX {
+            let question = EditConflict {
                 n: edit.n,
                 collection: ready.name.clone(),
                 row: edit.id.clone(),
@@ -186,62 +186,62 @@ impl Court {
             };
             self.open.borrow_mut().programs.push((key.0, question));
         }
-        Ruling::Server
+        ConflictDecision::Server
     }
 }
 
 impl Replicas {
-    /// Who asks programs. It is told once, at the start.
-    pub fn set_arbiter(&self, arbiter: Arc<dyn Arbiter>) {
-        let _ = self.arbiter.set(arbiter);
+    /// Sets the conflict resolver, once at start.
+    pub fn set_conflict_resolver(&self, resolver: Arc<dyn ConflictResolver>) {
+        let _ = self.resolver.set(resolver);
     }
 
-    /// Asks programs about edits that meet, and merges texts. `began`: when it was begun with their block. After a program failed
-    /// it is not asked again for this block; what is not decided stays as the server has it.
+    /// Runs resolver programs for conflicts, and merges texts. `began`: when the block was started. A program that
+    /// failed is not run again for this block; its undecided conflicts go to the server.
     ///
     /// # Errors
-    /// Texts cannot be merged because the server stops.
-    pub(crate) async fn settle_questions(
+    /// Texts cannot be merged because the server is stopping.
+    pub(crate) async fn resolve_conflicts(
         &self,
         application: &Name,
         collections: &Collections,
-        questions: OpenQuestions,
-        rulings: &mut Rulings,
+        questions: UnresolvedConflicts,
+        decisions: &mut ConflictDecisions,
         began: Instant,
     ) -> Result<(), SyncError> {
-        let OpenQuestions { programs, merges } = questions;
+        let UnresolvedConflicts { programs, merges } = questions;
         if !merges.is_empty() {
-            self.merge_texts(merges, rulings).await?;
+            self.merge_texts(merges, decisions).await?;
         }
-        let (mut known, mut failed) = ((*rulings.known).clone(), Vec::new());
+        let (mut known, mut failed) = ((*decisions.known).clone(), Vec::new());
         for (edit, question) in programs {
-            let ruling = match collections.get(question.collection.as_str()) {
+            let decision = match collections.get(question.collection.as_str()) {
                 Some(ready) if !failed.contains(&ready.number) && began.elapsed() < PATIENCE => {
-                    self.ask_program(application, ready, &question).await.unwrap_or_else(|why| {
+                    self.run_resolver(application, ready, &question).await.unwrap_or_else(|why| {
                         tracing::warn!(%application, collection = %ready.name, row = question.row, why, "a program did not decide; the server wins");
-                        metrics::counter!("sync_program_failures_total").increment(1);
+                        metrics::counter!("tocsin_sync_program_failures_total").increment(1);
                         failed.push(ready.number);
-                        Ruling::Server
+                        ConflictDecision::Server
                     })
                 }
-                _ => Ruling::Server,
+                _ => ConflictDecision::Server,
             };
-            known.insert((edit, question.server.to_string()), ruling);
+            known.insert((edit, question.server.to_string()), decision);
         }
-        (rulings.known, rulings.rounds) = (Arc::new(known), rulings.rounds + 1);
+        (decisions.known, decisions.rounds) = (Arc::new(known), decisions.rounds + 1);
         Ok(())
     }
 
-    /// Merges texts on a thread of their own, for few blocks at a time and within the bound of the block.
-    async fn merge_texts(&self, merges: Vec<OpenMerge>, rulings: &mut Rulings) -> Result<(), SyncError> {
+    /// Merges texts on a blocking thread, within the limits of concurrency and of the block.
+    async fn merge_texts(&self, merges: Vec<PendingMerge>, decisions: &mut ConflictDecisions) -> Result<(), SyncError> {
         let _seat = self.mergers.acquire().await.expect("the semaphore is never closed");
-        let (before, mut pairs) = (rulings.merged.clone(), rulings.pairs);
+        let (before, mut pairs) = (decisions.merged.clone(), decisions.pairs);
         let work = move || {
             let mut merged = (*before).clone();
-            for OpenMerge { edit, field, base, server, client } in merges {
+            for PendingMerge { edit, field, base, server, client } in merges {
                 let text = merge::merge(&base, &server, &client, &mut pairs);
                 if text.is_none() {
-                    metrics::counter!("sync_merges_refused_total").increment(1);
+                    metrics::counter!("tocsin_sync_merges_refused_total").increment(1);
                 }
                 merged.insert((edit, field, server), text);
             }
@@ -250,24 +250,31 @@ impl Replicas {
         let done = tokio::task::spawn_blocking(work).await;
         let (merged, pairs) =
             done.map_err(|error| StoreError::unavailable(format!("texts were not merged: {error}")))?;
-        (rulings.merged, rulings.pairs) = (Arc::new(merged), pairs);
+        (decisions.merged, decisions.pairs) = (Arc::new(merged), pairs);
         Ok(())
     }
 
-    async fn ask_program(&self, application: &Name, ready: &Ready, question: &Question) -> Result<Ruling, String> {
-        let Resolver::Process(process) = &ready.definition.conflicts.resolver else { return Ok(Ruling::Server) };
-        let arbiter = self.arbiter.get().ok_or("this server starts no programs")?;
-        Ok(match arbiter.ask(application, &ready.name, process, question).await? {
-            Answer::Server => Ruling::Server,
-            Answer::Client => Ruling::Client,
-            Answer::Set(set) => Ruling::Set(accepted(&ready.definition.fields, set)?),
+    async fn run_resolver(
+        &self,
+        application: &Name,
+        ready: &Ready,
+        question: &EditConflict,
+    ) -> Result<ConflictDecision, String> {
+        let Resolver::Process(process) = &ready.definition.conflicts.resolver else {
+            return Ok(ConflictDecision::Server);
+        };
+        let resolver = self.resolver.get().ok_or("this server has no resolver programs")?;
+        Ok(match resolver.resolve(application, &ready.name, process, question).await? {
+            ResolverAnswer::Server => ConflictDecision::Server,
+            ResolverAnswer::Client => ConflictDecision::Client,
+            ResolverAnswer::Set(set) => ConflictDecision::Set(accepted(&ready.definition.fields, set)?),
         })
     }
 }
 
 fn accepted(fields: &Fields, set: Map<String, Json>) -> Result<BTreeMap<usize, Value>, String> {
     let accept = |(name, value): (String, Json)| {
-        let at = fields.position(&name).ok_or_else(|| format!("it sets `{name}`, which is no field"))?;
+        let at = fields.position(&name).ok_or_else(|| format!("it sets `{name}`, which is not a field"))?;
         let value = fields[at].kind.accept(Value::from(value)).map_err(|why| format!("it sets `{name}`: {why}"))?;
         Ok((at, value))
     };

@@ -1,8 +1,8 @@
-//! What changes of rows raise is taken in as events, once.
+//! Exactly-once intake of events raised by row changes (transactional outbox).
 //!
-//! An event is stored with the change that raises it. Whoever takes events in stores with them how far it has come, in the same
-//! commit; so after a crash of either side it goes on exactly there. Events stay for a while after they were taken in: a backup
-//! pins the journal first, and what came between is taken in again from its place.
+//! An event is stored in the transaction of its change. The intake stores the checkpoint in the transaction of the
+//! accepted events, so after a crash of either side it continues exactly there. Accepted events are kept for a while: a
+//! backup captures the journal first, and later events are taken again from the checkpoint.
 
 use std::{collections::HashMap, error::Error, future::Future, time::Duration};
 
@@ -14,28 +14,28 @@ use tocsin_model::{
 use tocsin_store::{
     collections::{RaisedEvent, StoredRow},
     error::StoreError,
-    sqlite::collections::Ledger,
+    sqlite::collections::RowTransaction,
 };
 
 use crate::{Replicas, SyncError, catalogue::Ready};
 
-/// Events that are taken in together, at most.
+/// Maximum events of one intake batch.
 pub const EVENTS_AT_ONCE_MAX: usize = 1_000;
-/// Events are taken in by about so many bytes.
+/// Approximate bytes of one intake batch.
 pub const BYTES_AT_ONCE: usize = 1 << 20;
-/// How long events stay that were taken in: longer than a backup needs from one database to the next.
+/// Retention of accepted events: longer than a backup needs from one database to the next.
 pub const TAKEN_KEPT: Duration = Duration::from_secs(3_600);
 
-/// What an event says.
+/// Body of an event.
 pub type Event = Map<String, Json>;
 
-/// Takes events in, with how far it has come, in one commit.
+/// Accepts events and their checkpoint in one transaction.
 pub trait Intake: Sync {
-    /// How far it has come with the events of an application; `None` if it never began, or forgot.
+    /// Checkpoint of an application; `None` if there is none.
     fn place(&self, application: &Name) -> impl Future<Output = Result<Option<Stamp>, IntakeError>> + Send;
-    /// Stores how far it has come where no events come with it.
+    /// Stores a checkpoint without events.
     fn set_place(&self, application: &Name, upto: Stamp) -> impl Future<Output = Result<(), IntakeError>> + Send;
-    /// Takes in events of one class, with how far it has come by them. Gives how many do not fit their class any more.
+    /// Accepts events of one class with their checkpoint. Returns how many no longer fit the class.
     fn take(
         &self,
         application: &Name,
@@ -45,53 +45,53 @@ pub trait Intake: Sync {
     ) -> impl Future<Output = Result<u64, IntakeError>> + Send;
 }
 
-/// Why events are not taken in now. They wait.
+/// Why events cannot be accepted now. They wait.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct IntakeError(#[source] pub Box<dyn Error + Send + Sync>);
 
-/// Whether all was taken in.
+/// Result of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
-    /// What there was.
+    /// All events were accepted.
     Done,
-    /// Something waits, and comes again.
+    /// Some events wait and are retried.
     Held,
 }
 
-/// How far the events of each application were taken in.
+/// Checkpoints of the applications.
 #[derive(Default)]
 pub(crate) struct Raising(tokio::sync::Mutex<HashMap<Name, Stamp>>);
 
 impl Replicas {
-    /// Returns when rows have raised events since it returned last; for one who waits.
+    /// Waits until rows raised events since the last return. For a single waiter.
     pub async fn wait_raised(&self) {
         self.store.wait_raised().await;
     }
 
-    /// Gives all events that wait to `intake`, in the order of their changes. One application does not hold up another.
+    /// Passes all waiting events to `intake`, in order of their changes. Applications do not block each other.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store fails.
     pub async fn raise_events(&self, intake: &impl Intake) -> Result<Round, SyncError> {
         let mut places = self.raising.0.lock().await;
         let mut round = Round::Done;
         for application in self.store.raisers().await? {
             if matches!(self.collections_of(&application).await, Err(SyncError::Missing(_))) {
-                // Nobody is left to whom they mean something.
+                // The application is gone.
                 places.remove(&application);
                 let gone = application.clone();
-                self.store.write(self.now(), move |ledger: &mut Ledger<'_>| ledger.drop_raised(&gone)).await?;
+                self.store.write(self.now(), move |ledger: &mut RowTransaction<'_>| ledger.drop_raised(&gone)).await?;
                 continue;
             }
             match self.raise_events_of(&application, &mut places, intake).await {
                 Ok(()) => {}
-                Err(Held::Later(error)) => {
+                Err(HoldReason::Later(error)) => {
                     tracing::debug!(%application, %error, "events of rows wait");
                     places.remove(&application);
                     round = Round::Held;
                 }
-                Err(Held::Failed(error)) => return Err(error),
+                Err(HoldReason::Failed(error)) => return Err(error),
             }
         }
         Ok(round)
@@ -102,7 +102,7 @@ impl Replicas {
         application: &Name,
         places: &mut HashMap<Name, Stamp>,
         intake: &impl Intake,
-    ) -> Result<(), Held> {
+    ) -> Result<(), HoldReason> {
         let mut place = match places.get(application) {
             Some(place) => *place,
             None => self.find_place(application, intake).await?,
@@ -111,7 +111,7 @@ impl Replicas {
             places.insert(application.clone(), place);
             let events = self.store.raised(application, place, EVENTS_AT_ONCE_MAX, BYTES_AT_ONCE).await?;
             let Some(first) = events.first() else { return Ok(()) };
-            // The order is kept over classes, so a batch ends where another class begins.
+            // The order spans classes, so a batch ends where the class changes.
             let class = first.class.clone();
             let run: Vec<RaisedEvent> = events.into_iter().take_while(|event| event.class == class).collect();
             let (count, upto) = (run.len() as u64, run.last().map_or(place, |event| event.stamp));
@@ -120,16 +120,16 @@ impl Replicas {
             if unfit > 0 {
                 tracing::warn!(%application, %class, unfit, "events that rows raised do not fit their class any more");
             }
-            metrics::counter!("sync_events_total", "outcome" => "accepted").increment(count - unfit.min(count));
-            metrics::counter!("sync_events_total", "outcome" => "unfit").increment(unfit);
+            metrics::counter!("tocsin_sync_events_total", "outcome" => "accepted").increment(count - unfit.min(count));
+            metrics::counter!("tocsin_sync_events_total", "outcome" => "unfit").increment(unfit);
             place = upto;
             self.note_place(application, place).await?;
         }
     }
 
-    /// What the intake says counts: its place is in one commit with the events. Where it never began, or the application was
-    /// removed and made again, nothing is raised that was before.
-    async fn find_place(&self, application: &Name, intake: &impl Intake) -> Result<Stamp, Held> {
+    /// Finds the checkpoint. The intake's is authoritative, since it is stored with the events. If it has none, or the
+    /// application was removed and created again, earlier events are skipped.
+    async fn find_place(&self, application: &Name, intake: &impl Intake) -> Result<Stamp, HoldReason> {
         let place = match intake.place(application).await? {
             Some(place) => place,
             None => {
@@ -144,14 +144,16 @@ impl Replicas {
 
     async fn note_place(&self, application: &Name, upto: Stamp) -> Result<(), StoreError> {
         let application = application.clone();
-        self.store.write(self.now(), move |ledger: &mut Ledger<'_>| ledger.set_raised_upto(&application, upto)).await
+        self.store
+            .write(self.now(), move |ledger: &mut RowTransaction<'_>| ledger.set_raised_upto(&application, upto))
+            .await
     }
 
-    /// Forgets events that were taken in long enough ago, in small steps.
+    /// Deletes accepted events after their retention, in small steps.
     pub(crate) async fn forget_raised(&self) -> Result<(), SyncError> {
         let now = self.now();
         let before = Stamp::at(now - TAKEN_KEPT);
-        let step = move |ledger: &mut Ledger<'_>| ledger.prune_raised(before, EVENTS_AT_ONCE_MAX);
+        let step = move |ledger: &mut RowTransaction<'_>| ledger.prune_raised(before, EVENTS_AT_ONCE_MAX);
         while self.store.write(now, step).await? == EVENTS_AT_ONCE_MAX {
             tokio::task::yield_now().await;
         }
@@ -159,27 +161,27 @@ impl Replicas {
     }
 }
 
-/// Why the events of an application stay.
-enum Held {
+/// Why the events of an application wait.
+enum HoldReason {
     Later(IntakeError),
     Failed(SyncError),
 }
 
-impl From<IntakeError> for Held {
+impl From<IntakeError> for HoldReason {
     fn from(error: IntakeError) -> Self {
-        Held::Later(error)
+        HoldReason::Later(error)
     }
 }
 
-impl From<StoreError> for Held {
+impl From<StoreError> for HoldReason {
     fn from(error: StoreError) -> Self {
-        Held::Failed(error.into())
+        HoldReason::Failed(error.into())
     }
 }
 
-/// Keeps the event that a change of a row raises, if it does: what the row said and says, and its id.
+/// Stores the event of a row change, if the class requires one: old row, new row and id.
 pub(crate) fn note(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     ready: &Ready,
     version: Stamp,

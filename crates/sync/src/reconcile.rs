@@ -1,8 +1,8 @@
-//! An edit meets a row: it stays, does not, or both are put together; what lost is kept in the log of conflicts.
+//! Applies a client edit to the current row: accept, reject or merge. The losing version goes to the conflict log.
 //!
-//! An edit names the version that it was made on. What others wrote since then it did not know, and there it meets them; what
-//! its own device wrote it did know, for a device sends its edits in order. Who knew more is told by stamps of the server, never
-//! by the clock of a device.
+//! An edit names the row version that it was based on. Changes by others since then are conflicts; earlier edits of the
+//! same device are not, since a device sends its edits in order. Server stamps decide what an edit knew, never the
+//! clock of a device.
 
 use std::collections::BTreeMap;
 
@@ -18,68 +18,68 @@ use tocsin_model::{
 use tocsin_store::{
     collections::{AuthorNumber, Conflict, DeviceNumber, KeyNumber, RowWrite, StoredRow},
     error::StoreError,
-    sqlite::collections::Ledger,
+    sqlite::collections::RowTransaction,
 };
 
 use crate::{
     catalogue::{Collections, Ready},
-    programs::{Court, Ruling},
-    raise_events, spread,
+    programs::{ConflictDecision, PendingConflicts},
+    raise_events, row_sharing,
 };
 
-/// What became of an edit.
+/// Outcome of an edit.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Fate {
-    /// It stays as it is.
+pub(crate) enum EditOutcome {
+    /// Applied without a conflict.
     Applied,
-    /// It met another.
+    /// Conflict, with its winner.
     Met(Winner),
-    /// It cannot be.
+    /// Rejected as invalid.
     Refused(Vec<Problem>),
 }
 
-/// Who writes, and what rows that concerns.
+/// The author of edits and the rows it can see.
 pub(crate) struct Editor<'a> {
     pub(crate) application: &'a Name,
     pub(crate) collections: &'a Collections,
     pub(crate) device: DeviceNumber,
-    /// The copy of the device's replica.
+    /// Author number of the replica copy.
     pub(crate) author: AuthorNumber,
-    /// The keys that the device holds; ascending.
+    /// Keys of the device, ascending.
     pub(crate) held: &'a [KeyNumber],
-    /// What programs decided.
-    pub(crate) court: &'a Court,
+    /// Decisions of resolver programs.
+    pub(crate) conflicts: &'a PendingConflicts,
 }
 
-/// Who wrote something last: when, who, and what that one knew.
+/// Last writer of a value: when, who, and the latest stamp that the writer knew.
 type Writer = (Stamp, AuthorNumber, Stamp);
 
-/// What an edit wants of the fields of a row, by their places.
-struct Wish {
+/// Requested field values of an edit, by field index.
+struct RequestedEdit {
     set: BTreeMap<usize, Value>,
     was: BTreeMap<usize, Value>,
 }
 
-/// What a row becomes: values, and the fields that change.
+/// New row: values, and the changed fields.
 struct Change {
     row: Row,
     fields: Vec<usize>,
 }
 
 impl Editor<'_> {
-    /// Takes in an edit of a device. Gives what became of it, and the fields that cannot hold what it sets: they are refused, and
-    /// the others of the edit are not concerned.
+    /// Applies an edit of a device. Returns its outcome, and the fields that cannot hold their values: these are
+    /// rejected, the others of the edit are applied.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store fails.
     pub(crate) fn apply(
         &self,
-        ledger: &mut Ledger<'_>,
+        ledger: &mut RowTransaction<'_>,
         ready: &Ready,
         edit: &Edit,
-    ) -> Result<(Fate, Vec<Problem>), StoreError> {
+    ) -> Result<(EditOutcome, Vec<Problem>), StoreError> {
         if let Some(problem) = objection_to_id(&edit.id) {
-            return Ok((Fate::Refused(vec![problem]), Vec::new()));
+            return Ok((EditOutcome::Refused(vec![problem]), Vec::new()));
         }
         let old = ledger.row(ready.number, &edit.id)?;
         let present = old.as_ref().filter(|old| old.body.is_some());
@@ -87,39 +87,41 @@ impl Editor<'_> {
         let (wish, problems) = match &edit.set {
             None => (None, Vec::new()),
             Some(set) => {
-                let (wish, problems) = Wish::read(fields, set, &edit.was, present.is_some());
+                let (wish, problems) = RequestedEdit::read(fields, set, &edit.was, present.is_some());
                 if wish.set.is_empty() && !problems.is_empty() && present.is_some() {
-                    return Ok((Fate::Refused(problems), Vec::new()));
+                    return Ok((EditOutcome::Refused(problems), Vec::new()));
                 }
                 (Some(wish), problems)
             }
         };
         let fate = self.reconcile(ledger, ready, edit, old.as_ref(), wish)?;
         Ok(match fate {
-            Fate::Refused(more) => (Fate::Refused(problems.into_iter().chain(more).collect()), Vec::new()),
+            EditOutcome::Refused(more) => {
+                (EditOutcome::Refused(problems.into_iter().chain(more).collect()), Vec::new())
+            }
             fate => (fate, problems),
         })
     }
 
     fn reconcile(
         &self,
-        ledger: &mut Ledger<'_>,
+        ledger: &mut RowTransaction<'_>,
         ready: &Ready,
         edit: &Edit,
         old: Option<&StoredRow>,
-        wish: Option<Wish>,
-    ) -> Result<Fate, StoreError> {
+        wish: Option<RequestedEdit>,
+    ) -> Result<EditOutcome, StoreError> {
         let present = old.filter(|old| old.body.is_some());
-        // Who does not see a row learns nothing about it, but that its id cannot be had.
+        // A device that cannot see a row learns only that the id is in use.
         if let Some(row) = present.filter(|row| !self.holds(&row.keys)) {
-            // One that it once saw was given away meanwhile: what it says of it is kept for those who may see it.
+            // The row left the device's view meanwhile: the edit is logged for those who can see it.
             if edit.base != Stamp(0) {
                 self.log(ledger, ready, edit, Winner::Server, "left", &body(&ready.definition.fields, row))?;
             }
-            return Ok(refused("id", "is of no row that this device sees"));
+            return Ok(refused("id", "does not name a row that is visible to this device"));
         }
         match (present, wish) {
-            (None, None) => Ok(Fate::Applied),
+            (None, None) => Ok(EditOutcome::Applied),
             (None, Some(wish)) => self.insert(ledger, ready, edit, old, wish),
             (Some(row), None) => self.remove(ledger, ready, edit, row),
             (Some(row), Some(wish)) => self.update(ledger, ready, edit, row, wish),
@@ -128,56 +130,62 @@ impl Editor<'_> {
 
     fn insert(
         &self,
-        ledger: &mut Ledger<'_>,
+        ledger: &mut RowTransaction<'_>,
         ready: &Ready,
         edit: &Edit,
         old: Option<&StoredRow>,
-        wish: Wish,
-    ) -> Result<Fate, StoreError> {
-        // What was removed does not come back by an edit that did not know of it. One whose author knew of the removal makes the
+        wish: RequestedEdit,
+    ) -> Result<EditOutcome, StoreError> {
+        // An edit that did not know of a removal does not restore the row. An edit whose author knew of it creates the
         // row again.
         let knows = |old: &StoredRow| old.author == self.author || old.version <= edit.seen;
         if edit.base != Stamp(0) || !old.is_none_or(knows) {
             self.log(ledger, ready, edit, Winner::Server, "removed", &Json::Null)?;
-            return Ok(Fate::Met(Winner::Server));
+            return Ok(EditOutcome::Met(Winner::Server));
         }
         let fields = &ready.definition.fields;
         let named = wish.set.into_iter().map(|(at, value)| (fields[at].name.as_str(), value));
         match fields.row(named) {
-            Err(problems) => Ok(Fate::Refused(problems)),
+            Err(problems) => Ok(EditOutcome::Refused(problems)),
             Ok(row) => {
                 let change = Change { row, fields: (0..fields.len()).collect() };
                 let refused = self.put(ledger, ready, edit, old, change, true)?;
-                Ok(refused.unwrap_or(Fate::Applied))
+                Ok(refused.unwrap_or(EditOutcome::Applied))
             }
         }
     }
 
-    fn remove(&self, ledger: &mut Ledger<'_>, ready: &Ready, edit: &Edit, row: &StoredRow) -> Result<Fate, StoreError> {
+    fn remove(
+        &self,
+        ledger: &mut RowTransaction<'_>,
+        ready: &Ready,
+        edit: &Edit,
+        row: &StoredRow,
+    ) -> Result<EditOutcome, StoreError> {
         let newer: Vec<Writer> = writers(row).filter(|writer| self.is_news(edit, writer)).collect();
         let server = body(&ready.definition.fields, row);
-        let stays = newer.is_empty() || self.ruling(ready, edit, &newer, &server) == Ruling::Client;
+        let stays = newer.is_empty() || self.decision(ready, edit, &newer, &server) == ConflictDecision::Client;
         if !stays {
             self.log(ledger, ready, edit, Winner::Server, ready.word(), &server)?;
-            return Ok(Fate::Met(Winner::Server));
+            return Ok(EditOutcome::Met(Winner::Server));
         }
         let (seen, author) = (edit.seen.min(ledger.newest()), self.author);
         remove_row(ledger, self.application, self.collections, row, (author, seen))?;
         if newer.is_empty() {
-            return Ok(Fate::Applied);
+            return Ok(EditOutcome::Applied);
         }
         self.log(ledger, ready, edit, Winner::Client, ready.word(), &server)?;
-        Ok(Fate::Met(Winner::Client))
+        Ok(EditOutcome::Met(Winner::Client))
     }
 
     fn update(
         &self,
-        ledger: &mut Ledger<'_>,
+        ledger: &mut RowTransaction<'_>,
         ready: &Ready,
         edit: &Edit,
         old: &StoredRow,
-        wish: Wish,
-    ) -> Result<Fate, StoreError> {
+        wish: RequestedEdit,
+    ) -> Result<EditOutcome, StoreError> {
         let definition = &ready.definition;
         let mut row = read(&definition.fields, old)?;
         let columns = Columns::read(old.columns.as_deref());
@@ -189,7 +197,7 @@ impl Editor<'_> {
                 Track::Row => (old.version, old.author, old.seen),
             };
             let (is_news, is_other) = (self.is_news(edit, &writer), row[at] != value);
-            // A text that an earlier edit of the device was merged into is not the one that the device knows.
+            // A text into which an earlier edit of the device was merged is unknown to the device.
             let is_merged = wish.was.get(&at).is_some_and(|was| *was != row[at]);
             let combine = definition.conflicts.fields.get(name).filter(|combine| match combine {
                 Combine::Sum => true,
@@ -197,7 +205,7 @@ impl Editor<'_> {
                 Combine::Max | Combine::Min => is_news,
             });
             let together =
-                combine.and_then(|combine| self.put_together(edit, at, *combine, wish.was.get(&at), &row[at], &value));
+                combine.and_then(|combine| self.merge_values(edit, at, *combine, wish.was.get(&at), &row[at], &value));
             if let Some(value) = together {
                 combined |= is_news && is_other;
                 if row[at] != value {
@@ -213,9 +221,10 @@ impl Editor<'_> {
             }
         }
         let server = body(&definition.fields, old);
-        let ruling = if contested.is_empty() { Ruling::Client } else { self.ruling(ready, edit, &newer, &server) };
-        let client_wins = ruling == Ruling::Client;
-        // By rows, an edit stays as a whole or not at all; what is put together is put together nevertheless.
+        let decision =
+            if contested.is_empty() { ConflictDecision::Client } else { self.decision(ready, edit, &newer, &server) };
+        let client_wins = decision == ConflictDecision::Client;
+        // With row tracking, an edit applies as a whole or not at all, except merged fields.
         if !client_wins && definition.conflicts.track == Track::Row {
             let kept = read(&definition.fields, old)?;
             changed.retain(|at| {
@@ -227,10 +236,10 @@ impl Editor<'_> {
             });
         }
         let met = !contested.is_empty() || combined;
-        let winner = match (contested.is_empty(), &ruling) {
-            (true, _) | (false, Ruling::Set(_)) => Winner::Both,
-            (false, Ruling::Client) => Winner::Client,
-            (false, Ruling::Server) => Winner::Server,
+        let winner = match (contested.is_empty(), &decision) {
+            (true, _) | (false, ConflictDecision::Set(_)) => Winner::Both,
+            (false, ConflictDecision::Client) => Winner::Client,
+            (false, ConflictDecision::Server) => Winner::Server,
         };
         if client_wins {
             for (at, value) in contested {
@@ -238,7 +247,7 @@ impl Editor<'_> {
                 changed.push(at);
             }
         }
-        if let Ruling::Set(set) = ruling {
+        if let ConflictDecision::Set(set) = decision {
             for (at, value) in set {
                 row[at] = value;
                 changed.push(at);
@@ -247,7 +256,7 @@ impl Editor<'_> {
         if !changed.is_empty() {
             let problems = definition.fields.taken_away(&row, &read(&definition.fields, old)?);
             if !problems.is_empty() {
-                return Ok(Fate::Refused(problems));
+                return Ok(EditOutcome::Refused(problems));
             }
             let change = Change { row, fields: changed };
             if let Some(refused) = self.put(ledger, ready, edit, Some(old), change, definition.may_leave)? {
@@ -255,48 +264,48 @@ impl Editor<'_> {
             }
         }
         if !met {
-            return Ok(Fate::Applied);
+            return Ok(EditOutcome::Applied);
         }
         self.log(ledger, ready, edit, winner, ready.word(), &server)?;
-        Ok(Fate::Met(winner))
+        Ok(EditOutcome::Met(winner))
     }
 
-    /// Writes a row, unless the device may not. An insert must be seen by who makes it.
+    /// Writes a row, unless the device may not. The author must be able to see an inserted row.
     fn put(
         &self,
-        ledger: &mut Ledger<'_>,
+        ledger: &mut RowTransaction<'_>,
         ready: &Ready,
         edit: &Edit,
         old: Option<&StoredRow>,
         change: Change,
         may_leave: bool,
-    ) -> Result<Option<Fate>, StoreError> {
-        let belonging = spread::belonging(ledger, self.application, self.collections, ready, &change.row)?;
+    ) -> Result<Option<EditOutcome>, StoreError> {
+        let belonging = row_sharing::belonging(ledger, self.application, self.collections, ready, &change.row)?;
         let is_insert = old.is_none_or(|old| old.body.is_none());
         if (is_insert || !may_leave) && !self.holds(&belonging.0) {
-            return Ok(Some(refused("", "would be a row that this device does not see")));
+            return Ok(Some(refused("", "would create a row that is not visible to this device")));
         }
         let seen = edit.seen.min(ledger.newest());
         let write = Write { id: &edit.id, change: &change.row, fields: &change.fields, author: self.author, seen };
         write_row(ledger, self.application, self.collections, ready, old, write, belonging)
-            .map(|written| written.err().map(Fate::Refused))
+            .map(|written| written.err().map(EditOutcome::Refused))
     }
 
     fn holds(&self, keys: &[KeyNumber]) -> bool {
         keys.iter().any(|key| self.held.binary_search(key).is_ok())
     }
 
-    /// Whether an edit did not know of something.
+    /// Whether an edit did not know of a write.
     fn is_news(&self, edit: &Edit, writer: &Writer) -> bool {
         writer.0 > edit.base && writer.1 != self.author
     }
 
-    /// Which of two edits stays.
-    fn ruling(&self, ready: &Ready, edit: &Edit, newer: &[Writer], server: &Json) -> Ruling {
+    /// Decides which of two edits wins.
+    fn decision(&self, ready: &Ready, edit: &Edit, newer: &[Writer], server: &Json) -> ConflictDecision {
         match &ready.definition.conflicts.resolver {
-            Resolver::Process(_) => self.court.ruling(ready, edit, server),
-            _ if self.client_wins(ready, edit, newer, server) => Ruling::Client,
-            _ => Ruling::Server,
+            Resolver::Process(_) => self.conflicts.decision(ready, edit, server),
+            _ if self.client_wins(ready, edit, newer, server) => ConflictDecision::Client,
+            _ => ConflictDecision::Server,
         }
     }
 
@@ -310,14 +319,14 @@ impl Editor<'_> {
             Resolver::Predicate(_) => {
                 let client = edit.set.clone().map_or(Json::Null, Json::Object);
                 let sides = [client, server.clone(), Json::Object(edit.was.clone())].map(Value::from);
-                // Trouble while it is evaluated leaves what is there.
+                // An evaluation error keeps the server's value.
                 ready.predicate.as_ref().is_some_and(|predicate| predicate.holds(&sides).unwrap_or(false))
             }
         }
     }
 
-    /// Both edits in one value; `None` if they cannot be put together.
-    fn put_together(
+    /// Merges both edits into one value; `None` if they cannot be merged.
+    fn merge_values(
         &self,
         edit: &Edit,
         field: usize,
@@ -343,7 +352,7 @@ impl Editor<'_> {
             },
             (Combine::Merge, was, Value::Text(server), Value::Text(client)) => {
                 let base = was.as_text().unwrap_or_default();
-                self.court.merge(edit, field, base, server, client).map(|text| Value::from(text.as_str()))
+                self.conflicts.merge(edit, field, base, server, client).map(|text| Value::from(text.as_str()))
             }
             (Combine::Merge, ..) => None,
         }
@@ -351,7 +360,7 @@ impl Editor<'_> {
 
     fn log(
         &self,
-        ledger: &mut Ledger<'_>,
+        ledger: &mut RowTransaction<'_>,
         ready: &Ready,
         edit: &Edit,
         winner: Winner,
@@ -376,7 +385,7 @@ impl Editor<'_> {
 }
 
 impl Ready {
-    /// The word of its resolver.
+    /// Name of the resolver.
     fn word(&self) -> &'static str {
         match self.definition.conflicts.resolver {
             Resolver::Server => "server",
@@ -389,18 +398,18 @@ impl Ready {
     }
 }
 
-impl Wish {
-    /// Reads what an edit wants. Gives what of it the fields can hold, and what is wrong with the rest.
+impl RequestedEdit {
+    /// Parses an edit. Returns the accepted fields, and the problems of the rest.
     fn read(
         fields: &Fields,
         set: &Map<String, Json>,
         was: &Map<String, Json>,
         is_update: bool,
-    ) -> (Wish, Vec<Problem>) {
+    ) -> (RequestedEdit, Vec<Problem>) {
         let mut problems = Vec::new();
         let set = set.iter().filter_map(|(name, value)| match accept(fields, name, value) {
             Ok((at, Value::Null)) if is_update && fields[at].required => {
-                problems.push(Problem::at(name.as_str(), "is required, and cannot be emptied"));
+                problems.push(Problem::at(name.as_str(), "is required and cannot be cleared"));
                 None
             }
             Ok(accepted) => Some(accepted),
@@ -410,9 +419,9 @@ impl Wish {
             }
         });
         let set = set.collect();
-        // What a field was before is of the device's own version of the collection; what does not fit says nothing.
+        // Previous values follow the device's version of the collection; those that do not fit are ignored.
         let was = was.iter().filter_map(|(name, value)| accept(fields, name, value).ok()).collect();
-        (Wish { set, was }, problems)
+        (RequestedEdit { set, was }, problems)
     }
 }
 
@@ -422,18 +431,18 @@ fn accept(fields: &Fields, name: &str, value: &Json) -> Result<(usize, Value), P
     Ok((at, value.map_err(|message| Problem::at(name, message))?))
 }
 
-pub(crate) fn refused(path: &str, message: &str) -> Fate {
-    Fate::Refused(vec![Problem::at(path, message)])
+pub(crate) fn refused(path: &str, message: &str) -> EditOutcome {
+    EditOutcome::Refused(vec![Problem::at(path, message)])
 }
 
-/// What is wrong with the id of a row, if anything.
+/// The problem with a row id, if any.
 pub(crate) fn objection_to_id(id: &str) -> Option<Problem> {
     let fits = (1..=ROW_ID_CHARS_MAX).contains(&id.chars().count()) && !id.chars().any(|c| c.is_control() || c == '/');
-    let message = format!("should be 1 to {ROW_ID_CHARS_MAX} characters, without `/` and without control characters");
-    (!fits).then(|| Problem::at("id", message).hint("a UUID is never taken"))
+    let message = format!("must be 1 to {ROW_ID_CHARS_MAX} characters without `/` and control characters");
+    (!fits).then(|| Problem::at("id", message).hint("use a UUID"))
 }
 
-/// What a row says, as a row of its fields.
+/// Parses a stored row into its fields.
 pub(crate) fn read(fields: &Fields, row: &StoredRow) -> Result<Row, StoreError> {
     let body = row.body.as_deref().unwrap_or("{}");
     fields.row_from_stored(body).map_err(|_| StoreError::Damaged(format!("the row `{}`", row.id)))
@@ -444,7 +453,7 @@ fn body(fields: &Fields, row: &StoredRow) -> Json {
     shown.and_then(|body| serde_json::from_str(&body).ok()).unwrap_or(Json::Null)
 }
 
-/// Two values of one type in their order; what is null is neither greater nor smaller.
+/// Orders two values of one type; null is neither greater nor smaller.
 fn greater(one: &Value, other: &Value) -> Option<(Value, Value)> {
     let order = match (one, other) {
         (Value::Integer(one), Value::Integer(other)) => one.cmp(other),
@@ -458,7 +467,7 @@ fn greater(one: &Value, other: &Value) -> Option<(Value, Value)> {
     Some(if order.is_le() { (one, other) } else { (other, one) })
 }
 
-/// Who wrote which field, where it was not the writer of the row.
+/// Last writers of fields, where they differ from the writer of the row.
 #[derive(Default)]
 struct Columns(BTreeMap<String, (Stamp, AuthorNumber, Stamp)>);
 
@@ -472,41 +481,41 @@ impl Columns {
     }
 }
 
-/// Everybody who wrote something that the row says.
+/// All last writers of a row and its fields.
 fn writers(row: &StoredRow) -> impl Iterator<Item = Writer> + use<> {
     let columns = Columns::read(row.columns.as_deref());
     columns.0.into_values().chain([(row.version, row.author, row.seen)])
 }
 
-/// What is written over a row.
+/// A write of a row.
 pub(crate) struct Write<'a> {
     pub(crate) id: &'a str,
     pub(crate) change: &'a Row,
-    /// The fields that change.
+    /// The changed fields.
     pub(crate) fields: &'a [usize],
     pub(crate) author: AuthorNumber,
     pub(crate) seen: Stamp,
 }
 
-/// Writes what a row says, and lets those follow that are shared through it. Gives its version, or why it cannot be stored.
+/// Writes a row, and updates rows shared through it. Returns its version, or why it is invalid.
 pub(crate) fn write_row(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     ready: &Ready,
     old: Option<&StoredRow>,
     write: Write<'_>,
-    (keys, joins): spread::Belonging,
+    (keys, joins): row_sharing::RowSharing,
 ) -> Result<Result<Stamp, Vec<Problem>>, StoreError> {
     let fields = &ready.definition.fields;
     let body = fields.to_json(write.change);
     let mut problems = ready.objections(&body);
     if !problems.is_empty() {
-        // What was so before, by fields and a schema of another version, does not stop other changes.
+        // Problems that existed before, under another version of fields and schema, do not block other changes.
         if let Some(stored) = old.filter(|old| old.body.is_some()) {
             let stored = read(fields, stored)?;
             let before = ready.objections(&fields.to_json(&stored));
-            // A value that is given anew is checked, though the one before it had the same fault.
+            // A value that is set again is checked, even if its predecessor had the same problem.
             let is_given = |problem: &Problem| {
                 let name = problem.path.split('.').next().unwrap_or_default();
                 fields.position(name).is_some_and(|at| stored[at] != write.change[at])
@@ -539,14 +548,14 @@ pub(crate) fn write_row(
     let version = ledger.write(old, &new)?;
     raise_events::note(ledger, application, ready, version, (old, new.body.as_deref(), write.id))?;
     if follows {
-        spread::follow(ledger, application, collections, (ready.number, write.id))?;
+        row_sharing::follow(ledger, application, collections, (ready.number, write.id))?;
     }
     Ok(Ok(version))
 }
 
-/// Removes a row that is there; those that were shared through it lose it.
+/// Removes an existing row; rows shared through it lose its keys.
 pub(crate) fn remove_row(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     row: &StoredRow,
@@ -559,5 +568,5 @@ pub(crate) fn remove_row(
     if let Some(ready) = collections.of_number(collection) {
         raise_events::note(ledger, application, ready, version, (Some(row), None, &row.id))?;
     }
-    spread::follow(ledger, application, collections, (collection, &row.id))
+    row_sharing::follow(ledger, application, collections, (collection, &row.id))
 }

@@ -1,4 +1,4 @@
-//! The same rows for everybody else: written over the API, listed, and put back where an edit had lost.
+//! Rows for the API: read, list, write, and revert of lost conflicts.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tocsin_model::{collection::Stamp, field::Fields, id::Name, problem::Problem,
 use tocsin_store::{
     collections::{CollectionCounts, Conflict, StoredRow},
     error::StoreError,
-    sqlite::collections::Ledger,
+    sqlite::collections::RowTransaction,
 };
 
 use crate::{
@@ -15,92 +15,92 @@ use crate::{
     catalogue::{Collections, Ready},
     no_collection,
     reconcile::{Write, objection_to_id, read, remove_row, write_row},
-    spread,
+    row_sharing,
 };
 
-/// Rows that are written by one request, at most.
+/// Maximum rows written by one request.
 pub const ROWS_AT_ONCE_MAX: usize = 10_000;
-/// Problems that are told of rows of which all or none are written, at most.
+/// Maximum problems reported for an all-or-nothing write.
 const PROBLEMS_MAX: usize = 100;
 
-/// A row as everybody else sees it.
+/// A row as the API returns it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RowShown {
-    /// Its id.
+pub struct RowView {
+    /// Id.
     pub id: String,
-    /// When what it says last changed.
+    /// Version: time of the last change.
     pub version: Stamp,
-    /// What it says, as a JSON object.
+    /// Body, a JSON object.
     pub body: Box<str>,
 }
 
-/// What is done to a row.
+/// Change of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowChange {
-    /// It says this; fields that are not given take their default.
+    /// Replaces the row; missing fields get their defaults.
     Put(Map<String, Json>),
-    /// These fields say this; `null` empties one.
+    /// Sets these fields; `null` clears one.
     Patch(Map<String, Json>),
-    /// It says what it said before. What does not fit the fields any more is passed over.
+    /// Restores a former body. Fields that no longer fit are ignored.
     Restore(Map<String, Json>),
-    /// It goes.
+    /// Removes the row.
     Remove,
 }
 
-/// Whether some of many rows may stay behind.
+/// Atomicity of a write of many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Together {
-    /// All are stored, or none.
+pub enum WriteMode {
+    /// All or nothing.
     All,
-    /// What cannot be stored does not stop the others.
+    /// Stores the valid rows.
     Those,
 }
 
-/// One of many rows that cannot be stored.
+/// A rejected row of a write of many.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RefusedRow {
-    /// Its place among them, from 0.
+    /// Index among the rows, from 0.
     pub at: usize,
-    /// Its id.
+    /// Id.
     pub id: String,
-    /// Why.
+    /// Problems.
     pub problems: Vec<Problem>,
 }
 
-/// A conflict as everybody else sees it.
+/// A conflict as the API returns it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ConflictShown {
-    /// Its collection.
+pub struct ConflictView {
+    /// Collection.
     pub collection: Name,
-    /// The device's id, if it is still there.
+    /// Id of the device, if it still exists.
     pub device: Option<String>,
-    /// The act.
+    /// The logged conflict.
     pub conflict: Conflict,
 }
 
 impl Replicas {
-    /// How many rows there are.
+    /// Row counts.
     pub fn counts(&self) -> CollectionCounts {
         self.store.counts()
     }
 
-    /// When a row was written, by its version.
+    /// Time of a version.
     pub fn written_at(version: Stamp) -> Timestamp {
         version.time()
     }
 
-    /// A row.
+    /// Reads a row.
     ///
     /// # Errors
     /// `Missing` if there is none.
-    pub async fn row(&self, application: &Name, collection: &str, id: &str) -> Result<RowShown, SyncError> {
+    pub async fn row(&self, application: &Name, collection: &str, id: &str) -> Result<RowView, SyncError> {
         let (collections, number) = self.find(application, collection).await?;
         let row = self.store.row(number, id).await?;
         let shown = row.map(|row| shown(&collections, row)).transpose()?;
         shown.flatten().ok_or_else(|| no_row(collection, id))
     }
 
-    /// Rows of a collection by their ids, behind one.
+    /// Lists rows of a collection by id, after a given one.
     ///
     /// # Errors
     /// `Missing` if there is no such collection.
@@ -110,18 +110,18 @@ impl Replicas {
         collection: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<RowShown>, SyncError> {
+    ) -> Result<Vec<RowView>, SyncError> {
         let (collections, number) = self.find(application, collection).await?;
         let rows = self.store.rows(number, after.unwrap_or_default(), limit).await?;
         let shown = rows.into_iter().filter_map(|row| shown(&collections, row).transpose());
         Ok(shown.collect::<Result<_, _>>()?)
     }
 
-    /// Changes a row, if it is as the caller saw it where `expect` says how; 0: it must not be there. Gives it as it is then;
-    /// `None`: it is gone. Removing what is not there changes nothing.
+    /// Changes a row. With `expect`, the row must have that version (optimistic concurrency); 0: it must not exist.
+    /// Returns the new row; `None`: it is removed. Removing a missing row changes nothing.
     ///
     /// # Errors
-    /// What is wrong with it; `Changed`; `Missing` for a patch of what is not there.
+    /// The row is invalid; `Changed`; `Missing` for a patch of a missing row.
     pub async fn change_row(
         &self,
         application: &Name,
@@ -129,10 +129,10 @@ impl Replicas {
         id: &str,
         change: RowChange,
         expect: Option<Stamp>,
-    ) -> Result<Option<RowShown>, SyncError> {
+    ) -> Result<Option<RowView>, SyncError> {
         let (collections, _) = self.find_writable(application, collection).await?;
         let (application, name, id) = (application.clone(), collection.to_owned(), id.to_owned());
-        let job = move |ledger: &mut Ledger<'_>| {
+        let job = move |ledger: &mut RowTransaction<'_>| {
             let ready = collections.get(&name).expect("it was found");
             let found = ledger.row(ready.number, &id)?;
             let present = found.as_ref().filter(|row| row.body.is_some());
@@ -149,25 +149,25 @@ impl Replicas {
         self.store.write(self.now(), job).await?
     }
 
-    /// Puts many rows, all in one commit, or those of them that can be stored. Gives those that cannot be.
+    /// Writes many rows in one transaction: all, or the valid ones. Returns the rejected ones.
     ///
     /// # Errors
-    /// Where all have to be stored: what is wrong with those that cannot be; nothing was stored.
+    /// For all-or-nothing: the problems; nothing was stored.
     pub async fn put_rows(
         &self,
         application: &Name,
         collection: &str,
         rows: Vec<(String, Map<String, Json>)>,
-        together: Together,
+        together: WriteMode,
     ) -> Result<Vec<RefusedRow>, SyncError> {
         if rows.len() > ROWS_AT_ONCE_MAX {
-            return Err(SyncError::invalid("", format!("has {} rows; at most {ROWS_AT_ONCE_MAX} fit", rows.len())));
+            return Err(SyncError::invalid("", format!("has {} rows; the maximum is {ROWS_AT_ONCE_MAX}", rows.len())));
         }
         let (collections, _) = self.find_writable(application, collection).await?;
         let (application, name) = (application.clone(), collection.to_owned());
         let failed = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let noted = failed.clone();
-        let job = move |ledger: &mut Ledger<'_>| {
+        let job = move |ledger: &mut RowTransaction<'_>| {
             let ready = collections.get(&name).expect("it was found");
             let mut refused = Vec::new();
             for (at, (id, values)) in rows.into_iter().enumerate() {
@@ -177,19 +177,19 @@ impl Replicas {
                     Err(error) => return Ok(Err(error)),
                 }
             }
-            if together == Together::All && !refused.is_empty() {
+            if together == WriteMode::All && !refused.is_empty() {
                 *noted.lock() = refused;
-                // The job has to fail, so that nothing of it stays.
+                // The job must fail, so that its transaction is rolled back.
                 return Err(StoreError::Changed("a row".to_owned()));
             }
             Ok(Ok(refused))
         };
         let written = self.store.write(self.now(), job).await;
         let failed = std::mem::take(&mut *failed.lock());
-        if failed.is_empty() { written? } else { Err(SyncError::Invalid(told(failed))) }
+        if failed.is_empty() { written? } else { Err(SyncError::Invalid(problems_of(failed))) }
     }
 
-    /// The conflicts of an application, or of one of its collections, newest first.
+    /// Conflicts of an application or one of its collections, newest first.
     ///
     /// # Errors
     /// `Missing` if there is no such collection.
@@ -199,7 +199,7 @@ impl Replicas {
         collection: Option<&str>,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<ConflictShown>, SyncError> {
+    ) -> Result<Vec<ConflictView>, SyncError> {
         let collections = self.collections_of(application).await?;
         let numbers = match collection {
             Some(name) => vec![collections.get(name).ok_or_else(|| no_collection(application, name))?.number],
@@ -209,19 +209,19 @@ impl Replicas {
         let shown = found.into_iter().filter_map(|conflict| {
             let collection = collections.of_number(conflict.collection)?.name.clone();
             let device = self.devices.of_number(conflict.device).map(|device| device.id.to_string());
-            Some(ConflictShown { collection, device, conflict })
+            Some(ConflictView { collection, device, conflict })
         });
         Ok(shown.collect())
     }
 
-    /// Puts in place what had lost in a conflict, as a write of now: the fields of the edit that did not stay, or the removal.
+    /// Applies the losing side of a conflict as a new write: the fields of the losing edit, or the removal.
     ///
     /// # Errors
-    /// `Missing` if there is no such conflict; what is wrong with the row now.
+    /// `Missing` if there is no such conflict; the row would be invalid now.
     pub async fn revert_conflict(&self, application: &Name, number: u64) -> Result<(), SyncError> {
         let collections = self.collections_of(application).await?;
         let application = application.clone();
-        let job = move |ledger: &mut Ledger<'_>| {
+        let job = move |ledger: &mut RowTransaction<'_>| {
             let missing = || SyncError::Missing(format!("the conflict {number}"));
             let Some(conflict) = ledger.conflict(number)? else { return Ok(Err(missing())) };
             let Some(ready) = collections.of_number(conflict.collection) else { return Ok(Err(missing())) };
@@ -236,11 +236,11 @@ impl Replicas {
         self.store.write(self.now(), job).await?
     }
 
-    /// A collection whose rows others may write.
+    /// Finds a collection that the API may write.
     async fn find_writable(&self, application: &Name, collection: &str) -> Result<(Arc<Collections>, u32), SyncError> {
         let found = self.find(application, collection).await?;
         match found.0.get(collection).is_some_and(|ready| ready.definition.built_in.is_some()) {
-            true => Err(SyncError::invalid("collection", "is built in: change what it tells of, and its rows follow")),
+            true => Err(SyncError::invalid("collection", "is built in and read-only: change the subscriber instead")),
             false => Ok(found),
         }
     }
@@ -252,7 +252,7 @@ impl Replicas {
     }
 }
 
-/// What would be so if the other side had won. A row that is gone comes back as a whole.
+/// The change that the losing side wanted. A removed row is restored as a whole.
 fn loser(conflict: &Conflict, is_present: bool, fields: &Fields) -> Result<RowChange, StoreError> {
     let object = |text: &str| {
         let read = serde_json::from_str::<Option<Map<String, Json>>>(text);
@@ -280,23 +280,23 @@ fn loser(conflict: &Conflict, is_present: bool, fields: &Fields) -> Result<RowCh
     })
 }
 
-/// A row as the fields of its collection are now; `None`: it is gone.
-fn shown(collections: &Collections, row: StoredRow) -> Result<Option<RowShown>, StoreError> {
+/// A row under the current fields of its collection; `None`: it is removed.
+fn shown(collections: &Collections, row: StoredRow) -> Result<Option<RowView>, StoreError> {
     let Some(ready) = collections.of_number(row.collection) else { return Ok(None) };
     if row.body.is_none() {
         return Ok(None);
     }
     let fields = &ready.definition.fields;
     let body = fields.to_json(&read(fields, &row)?).into();
-    Ok(Some(RowShown { id: row.id.into(), version: row.version, body }))
+    Ok(Some(RowView { id: row.id.into(), version: row.version, body }))
 }
 
 fn no_row(collection: &str, id: &str) -> SyncError {
     SyncError::Missing(format!("the row `{id}` of `{collection}`"))
 }
 
-/// What is wrong with several rows, the first of it, each with its place among them.
-fn told(refused: Vec<RefusedRow>) -> Vec<Problem> {
+/// Problems of several rows, limited in number, each with its row index.
+fn problems_of(refused: Vec<RefusedRow>) -> Vec<Problem> {
     let problems = refused.into_iter().flat_map(|RefusedRow { at, problems, .. }| {
         problems.into_iter().map(move |problem| {
             let path = format!("[{at}].{}", problem.path).trim_end_matches('.').to_owned();
@@ -307,7 +307,7 @@ fn told(refused: Vec<RefusedRow>) -> Vec<Problem> {
 }
 
 pub(crate) fn change_one(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     ready: &Ready,
@@ -320,8 +320,8 @@ pub(crate) fn change_one(
     let fields = &ready.definition.fields;
     let found = ledger.row(ready.number, id)?;
     let present = found.as_ref().filter(|row| row.body.is_some());
-    // Whoever writes over the API knows all that there is.
-    let seen = ledger.coming();
+    // The API counts as knowing the latest state.
+    let seen = ledger.next_stamp();
     let before = present.map(|row| read(fields, row)).transpose()?;
     let after = match (change, present) {
         (RowChange::Remove, Some(row)) => {
@@ -352,7 +352,7 @@ pub(crate) fn change_one(
     if changed.is_empty() && before.is_some() {
         return Ok(Ok(()));
     }
-    let belonging = spread::belonging(ledger, application, collections, ready, &row)?;
+    let belonging = row_sharing::belonging(ledger, application, collections, ready, &row)?;
     let write = Write { id, change: &row, fields: &changed, author: 0, seen };
     let written = write_row(ledger, application, collections, ready, found.as_ref(), write, belonging)?;
     Ok(written.map(drop).map_err(SyncError::Invalid))

@@ -1,7 +1,7 @@
-//! Sessions: a device begins, sends its edits, reads what is new, and ends.
+//! Sync sessions: begin, upload, download, end.
 //!
-//! A session is what is known of a device while it is here: what it may see, what it carried. It is in memory only, for all that
-//! must not be lost is elsewhere: the number of the last edit beside the rows, and how far the device has read in its cursor.
+//! A session holds what the device may see and its transfer counts. It is in memory only: the number of the last edit
+//! is stored with the rows, and the read position is in the device's cursor.
 
 use std::{
     collections::HashMap,
@@ -15,84 +15,85 @@ use tocsin_model::{
     id::ChangeSequence,
     problem::Problem,
     replica::{
-        BATCH_CHARS_MAX, Begin, Begun, BlockEnd, CollectionShape, EDITS_MAX, EditLog, FieldShape, Met, Refused,
+        BATCH_CHARS_MAX, Begin, BeginResponse, BlockEnd, CollectionShape, EDITS_MAX, EditLog, FieldShape, Met, Refused,
         SentEdit, Uploaded,
     },
     time::Timestamp,
 };
 use tocsin_store::{
     collections::{
-        AuthorNumber, DeviceNumber, HistoryPoint, KeyNumber, PastSession, Place, ReplicaDevice, Tally, Wanted,
+        AuthorNumber, BlockRequest, DeviceNumber, HistoryPoint, KeyNumber, PastSession, ReplicaCursor, ReplicaDevice,
+        SessionCounts,
     },
     error::StoreError,
-    sqlite::collections::Ledger,
+    sqlite::collections::RowTransaction,
 };
 
 use crate::{
     Device, PoolStatus, Replicas, SyncError,
     catalogue::{Collections, Ready},
     devices::random,
-    programs::{Court, OpenQuestions, Rulings},
-    reconcile::{Editor, Fate},
+    programs::{ConflictDecisions, PendingConflicts, UnresolvedConflicts},
+    reconcile::{EditOutcome, Editor},
 };
 
-/// How long a session is kept whose device says nothing.
+/// Idle timeout of a session.
 pub const IDLE_MAX: Duration = Duration::from_secs(900);
-/// Rows of a block that is sent down, at most.
+/// Maximum rows of a downloaded block.
 pub const ROWS_MAX: usize = 5_000;
-/// A block that is sent down is full when it has this many bytes, unpacked.
+/// Size at which a downloaded block is full, in unpacked bytes.
 pub const BYTES_MAX: usize = 1 << 20;
 
-/// A session as it is.
+/// An active session.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// Its id.
+    /// Id.
     pub id: Arc<str>,
-    /// Its device.
+    /// Device.
     pub device: Arc<ReplicaDevice>,
-    /// When it began.
+    /// Start.
     pub began_at: Timestamp,
-    /// When the device was last heard of.
+    /// Last request of the device.
     pub heard_at: Timestamp,
-    /// What it carried so far.
-    pub tally: Tally,
-    /// What the device may see.
+    /// Transfer counts so far.
+    pub tally: SessionCounts,
+    /// Rows that the device may see.
     view: Arc<View>,
-    /// The place at which the device's edits continue.
+    /// Position at which the device's edits continue.
     lineage: Arc<Mutex<Lineage>>,
-    /// Held by the request that is at work.
+    /// Held by the request in progress.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The place at which the edits of a copy of a replica continue.
+/// Position at which the edits of a replica copy continue.
 #[derive(Debug, Clone, Default)]
 struct Lineage {
-    /// The last batches of the copy that the server may know, the newest first.
+    /// Last batches of the copy that the server may know, newest first.
     batches: Vec<String>,
     /// The server was restored, so a client without batches may lack edits that only the lost state had.
     may_skip: bool,
 }
 
-/// The parts of a device's knowledge that are of the history of this server.
+/// Parts of a device's state that belong to this server's history.
 #[derive(Debug, Clone, Copy)]
 struct KnownHistory {
-    /// Its cursor.
+    /// The cursor.
     cursor: bool,
-    /// The point behind its last edits.
+    /// The point after its last edits.
     point: bool,
 }
 
-/// What a device may see.
+/// Rows that a device may see.
 #[derive(Debug)]
 struct View {
-    /// The place of the records at which this was worked out.
+    /// Change sequence of the records at which this was computed.
     as_of: ChangeSequence,
     generation: u32,
-    /// Ascending.
+    /// Keys, ascending.
     held: Vec<KeyNumber>,
 }
 
-/// The sessions that are there, one for a device.
+/// Active sessions, one per device.
 #[derive(Default)]
 pub(crate) struct Sessions(Mutex<HashMap<DeviceNumber, Session>>);
 
@@ -101,13 +102,13 @@ impl Sessions {
         self.0.lock().remove(&device);
     }
 
-    /// The session of a device. Nobody learns of those of others.
+    /// The session of a device. Sessions of other devices count as missing.
     fn find(&self, device: &Device, id: &str) -> Result<Session, SyncError> {
         let found = self.0.lock().get(&device.0.number).filter(|session| &*session.id == id).cloned();
         found.ok_or_else(|| SyncError::Missing(format!("the session `{id}`")))
     }
 
-    fn note(&self, session: &Session, now: Timestamp, note: impl FnOnce(&mut Tally)) {
+    fn note(&self, session: &Session, now: Timestamp, note: impl FnOnce(&mut SessionCounts)) {
         if let Some(kept) = self.0.lock().get_mut(&session.device.number).filter(|kept| kept.id == session.id) {
             kept.heard_at = now;
             note(&mut kept.tally);
@@ -116,11 +117,11 @@ impl Sessions {
 }
 
 impl Replicas {
-    /// A device begins. A session that it had before is over.
+    /// Starts a session, and ends an earlier one of the device.
     ///
     /// # Errors
-    /// It has no part in anything any more; its cursor is none that it was given.
-    pub async fn begin(&self, device: &Device, begin: Begin) -> Result<Begun, SyncError> {
+    /// The device has no access any more; its cursor was not issued to it.
+    pub async fn begin(&self, device: &Device, begin: Begin) -> Result<BeginResponse, SyncError> {
         let kept = &device.0;
         if kept.wipe_at.is_some() {
             return self.begin_wipe(kept, begin.wiped).await;
@@ -128,7 +129,7 @@ impl Replicas {
         let given = begin.cursor.as_deref().map(|cursor| self.seal.place(kept.number, cursor)).transpose()?;
         let is_here = self.is_of_our_history(kept.number, given.as_ref(), begin.edits.as_ref())?;
         if !(is_here.cursor && is_here.point) {
-            tracing::warn!(device = %kept.id, "the device knows a later state than this server has: it was restored from a backup");
+            tracing::warn!(device = %kept.id, "the device has a later state than this server, which was restored from a backup");
         }
         let given = given.map(|(place, _)| place).filter(|_| is_here.cursor);
         let collections = self.collections_of(&kept.application).await?;
@@ -143,7 +144,7 @@ impl Replicas {
             None => None,
         };
         let newest = *self.store.newest().borrow();
-        let place = place.unwrap_or_else(|| Place::NOWHERE.begin_move(state.generation, newest));
+        let place = place.unwrap_or_else(|| ReplicaCursor::START.begin_move(state.generation, newest));
         let now = self.now();
         let is_restored = !(is_here.cursor && is_here.point);
         let (uploaded, restored) = match &begin.edits {
@@ -163,7 +164,7 @@ impl Replicas {
             device: kept.clone(),
             began_at: now,
             heard_at: now,
-            tally: Tally::default(),
+            tally: SessionCounts::default(),
             view: Arc::new(View { as_of, generation: state.generation, held }),
             lineage: Arc::new(Mutex::new(lineage)),
             turn: Arc::default(),
@@ -173,7 +174,7 @@ impl Replicas {
         if let Some(before) = before {
             self.keep(before, "lost").await;
         }
-        Ok(Begun {
+        Ok(BeginResponse {
             session: id,
             uploaded,
             anew: place.generation == 0,
@@ -184,14 +185,14 @@ impl Replicas {
         })
     }
 
-    /// Whether what a device knows is of the history of this server, which it is not after the server was restored.
+    /// Whether the device's state belongs to this server's history, which is not so after a restore.
     fn is_of_our_history(
         &self,
         device: DeviceNumber,
-        cursor: Option<&(Place, Box<str>)>,
+        cursor: Option<&(ReplicaCursor, Box<str>)>,
         log: Option<&EditLog>,
     ) -> Result<KnownHistory, SyncError> {
-        let place = |(place, period): &(Place, Box<str>)| {
+        let place = |(place, period): &(ReplicaCursor, Box<str>)| {
             self.is_of_history(&HistoryPoint { period: period.clone(), stamp: place.newest() })
         };
         let point = match log.and_then(|log| log.point.as_deref()) {
@@ -205,20 +206,20 @@ impl Replicas {
         self.store.history().contains(point, *self.store.newest().borrow())
     }
 
-    /// A device that is to drop what it has gets nothing but that; when it has done so, it is told no more.
-    async fn begin_wipe(&self, device: &ReplicaDevice, is_done: bool) -> Result<Begun, SyncError> {
+    /// Handles a pending wipe: the device receives only the wipe request, and nothing after it confirmed.
+    async fn begin_wipe(&self, device: &ReplicaDevice, is_done: bool) -> Result<BeginResponse, SyncError> {
         if device.wiped_at.is_some() {
-            return Err(SyncError::Forbidden("the device was told to drop its replica, and did".to_owned()));
+            return Err(SyncError::Forbidden("the device has dropped its replica as requested".to_owned()));
         }
         if is_done {
             self.set_wipe(device, device.wipe_at, Some(self.now())).await?;
-            tracing::info!(device = %device.id, "a device dropped its replica");
+            tracing::info!(device = %device.id, "device wiped");
         }
         let (session, cursor, collections) = (String::new(), String::new(), Vec::new());
-        Ok(Begun { session, uploaded: 0, anew: false, cursor, wipe: true, collections, restored: None })
+        Ok(BeginResponse { session, uploaded: 0, anew: false, cursor, wipe: true, collections, restored: None })
     }
 
-    /// The keys that a device holds, ascending, and the place of the records at which that is so.
+    /// The keys of a device, ascending, and the change sequence of the records.
     pub(crate) async fn held(
         &self,
         device: &ReplicaDevice,
@@ -234,8 +235,13 @@ impl Replicas {
         Ok((as_of, self.store.key_numbers(texts).await?))
     }
 
-    /// Where a device goes on that stands at a place; `None` if it has to read all anew.
-    async fn resume(&self, device: DeviceNumber, place: Place, generation: u32) -> Result<Option<Place>, SyncError> {
+    /// Position at which a device continues; `None` if it must read everything again.
+    async fn resume(
+        &self,
+        device: DeviceNumber,
+        place: ReplicaCursor,
+        generation: u32,
+    ) -> Result<Option<ReplicaCursor>, SyncError> {
         let newest = *self.store.newest().borrow();
         if !place.is_known_since(self.store.forgotten()) {
             return Ok(None);
@@ -245,17 +251,17 @@ impl Replicas {
         let is_known = place.generation == 0 || self.store.keys_of(device, place.generation).await?.is_some();
         Ok(match place.moving {
             _ if is_here || (is_coming && is_known) => Some(place),
-            // In the middle of another move nobody can say what it has.
+            // In the middle of another move the contents of the device are unknown.
             Some(_) => None,
             None => is_known.then(|| place.begin_move(generation, newest)),
         })
     }
 
-    /// Takes in edits, all in one commit. Those that came before are passed over.
+    /// Applies edits in one transaction. Edits received before are skipped.
     ///
     /// # Errors
-    /// `Busy`; `Missing` if there is no such session; `Invalid` if there is a gap before them; `Expired` if the device may see
-    /// other rows since the session began.
+    /// `Busy`; `Missing` if there is no such session; `Invalid` if there is a gap before them; `Expired` if the visible
+    /// rows changed since the session began.
     pub async fn upload(
         self: &Arc<Self>,
         device: &Device,
@@ -265,7 +271,7 @@ impl Replicas {
         let session = self.sessions.find(device, session)?;
         let _turn = self.turn(&session)?;
         if !device.0.may_write {
-            return Err(SyncError::Forbidden("the token of this device is only for reading".to_owned()));
+            return Err(SyncError::Forbidden("the token of this device is read-only".to_owned()));
         }
         let collections = self.collections_of(&device.0.application).await?;
         self.check_view(&session, &collections).await?;
@@ -275,31 +281,31 @@ impl Replicas {
             (edits, bytes, seat.waited)
         };
         if edits.len() > EDITS_MAX {
-            return Err(SyncError::invalid("", format!("has {} edits; at most {EDITS_MAX} fit", edits.len())));
+            return Err(SyncError::invalid("", format!("has {} edits; the maximum is {EDITS_MAX}", edits.len())));
         }
         check_batches(&edits)?;
-        // A block is about what its first edit is about, mostly all of it.
+        // The collection of the first edit stands for the block in the fair queue.
         let about = edits.iter().find_map(|sent| match sent {
             SentEdit::Edit(edit) => Some(edit.collection.clone()),
             SentEdit::Unreadable(_) => None,
         });
         let edits = Arc::new(edits);
         let lineage = session.lineage.lock().clone();
-        let (mut rulings, began) = (Rulings::default(), Instant::now());
+        let (mut decisions, began) = (ConflictDecisions::default(), Instant::now());
         let (taken, follows) = loop {
             let seat = self.admission.reconciles.enter(&device.0.application, about.as_ref()).await?;
             waited += seat.waited;
             let decided = self.edit_records(&session.device, &collections, &edits, lineage.may_skip).await?;
             let follows = !decided.is_empty();
             let (kept, view, known) = (session.device.clone(), session.view.clone(), collections.clone());
-            let (sent, ruled, from) = (edits.clone(), rulings.clone(), lineage.clone());
-            let open = Arc::new(Mutex::new(OpenQuestions::default()));
+            let (sent, ruled, from) = (edits.clone(), decisions.clone(), lineage.clone());
+            let open = Arc::new(Mutex::new(UnresolvedConflicts::default()));
             let asked = open.clone();
-            let job = move |ledger: &mut Ledger<'_>| {
-                let court = Court::new(ruled);
-                let taken = take_in(ledger, &kept, &known, &view.held, &sent, decided, &court, &from)?;
-                *asked.lock() = court.open();
-                // Nothing of it stays before programs have decided and texts were merged.
+            let job = move |ledger: &mut RowTransaction<'_>| {
+                let conflicts = PendingConflicts::new(ruled);
+                let taken = take_in(ledger, &kept, &known, &view.held, &sent, decided, &conflicts, &from)?;
+                *asked.lock() = conflicts.open();
+                // The transaction is rolled back until programs have decided and texts are merged.
                 if asked.lock().is_empty() { Ok(taken) } else { Err(StoreError::Changed("an edit".to_owned())) }
             };
             let taken = self.store.write(self.now(), job).await;
@@ -308,8 +314,8 @@ impl Replicas {
             if questions.is_empty() {
                 break (taken?, follows);
             }
-            // The place is free while programs think and texts are merged.
-            self.settle_questions(&device.0.application, &collections, questions, &mut rulings, began).await?;
+            // The pool slot is free while programs run and texts are merged.
+            self.resolve_conflicts(&device.0.application, &collections, questions, &mut decisions, began).await?;
         };
         let mut taken = taken?;
         if let Some(batch) = edits.last().and_then(SentEdit::batch) {
@@ -326,9 +332,9 @@ impl Replicas {
         }
         let met = taken.conflicts.len() as u64;
         let edits = edits.len() as u64;
-        metrics::counter!("sync_edits_total", "outcome" => "applied").increment(taken.applied);
-        metrics::counter!("sync_edits_total", "outcome" => "conflict").increment(met);
-        metrics::counter!("sync_edits_total", "outcome" => "refused").increment(taken.refused.len() as u64);
+        metrics::counter!("tocsin_sync_edits_total", "outcome" => "applied").increment(taken.applied);
+        metrics::counter!("tocsin_sync_edits_total", "outcome" => "conflict").increment(met);
+        metrics::counter!("tocsin_sync_edits_total", "outcome" => "refused").increment(taken.refused.len() as u64);
         self.sessions.note(&session, self.now(), |tally| {
             tally.edits += edits;
             tally.conflicts += met;
@@ -339,10 +345,10 @@ impl Replicas {
         Ok(taken)
     }
 
-    /// Gives the block behind a cursor, packed by `pack`, which is told its lines and writes its end behind them.
+    /// Reads the block after a cursor. `pack` receives its lines and appends its end.
     ///
     /// # Errors
-    /// `Busy`; `Missing` if there is no such session; `Expired` if the device may see other rows since the session began.
+    /// `Busy`; `Missing` if there is no such session; `Expired` if the visible rows changed since the session began.
     pub async fn download<T>(
         &self,
         device: &Device,
@@ -373,19 +379,19 @@ impl Replicas {
         let (rows_max, bytes_max, held) = (ROWS_MAX, BYTES_MAX, session.view.held.clone());
         let collections = usable(kept, &collections).filter(|ready| ready.definition.direction.is_down());
         let collections = collections.map(|ready| (ready.number, ready.name.as_str().into())).collect();
-        let wanted = Wanted { place, collections, held, held_before, rows_max, bytes_max };
+        let wanted = BlockRequest { cursor: place, collections, held, held_before, rows_max, bytes_max };
         let block = self.store.read_block(wanted).await?;
-        let seen = if block.more { Stamp(0) } else { block.place.sequence };
+        let seen = if block.more { Stamp(0) } else { block.cursor.sequence };
         let end = BlockEnd {
-            cursor: self.seal.cursor(kept.number, block.place, self.store.history().current()),
+            cursor: self.seal.cursor(kept.number, block.cursor, self.store.history().current()),
             seen,
             more: block.more,
         };
         let (packed, bytes) = pack(block.lines, end);
         let waited = u64::try_from(seat.waited.as_millis()).unwrap_or(u64::MAX);
         drop(seat);
-        metrics::counter!("sync_rows_total", "fate" => "sent").increment(block.rows);
-        metrics::counter!("sync_rows_total", "fate" => "gone").increment(block.removed);
+        metrics::counter!("tocsin_sync_rows_total", "fate" => "sent").increment(block.rows);
+        metrics::counter!("tocsin_sync_rows_total", "fate" => "gone").increment(block.removed);
         self.sessions.note(&session, self.now(), |tally| {
             tally.rows += block.rows;
             tally.removed += block.removed;
@@ -395,11 +401,11 @@ impl Replicas {
         Ok(packed)
     }
 
-    /// Ends a session. Gives what it carried.
+    /// Ends a session. Returns its transfer counts.
     ///
     /// # Errors
     /// `Missing` if there is no such session.
-    pub async fn end(&self, device: &Device, session: &str) -> Result<Tally, SyncError> {
+    pub async fn end(&self, device: &Device, session: &str) -> Result<SessionCounts, SyncError> {
         self.sessions.find(device, session)?;
         let ended = self.sessions.0.lock().remove(&device.0.number);
         let tally = ended.as_ref().map(|session| session.tally).unwrap_or_default();
@@ -409,14 +415,14 @@ impl Replicas {
         Ok(tally)
     }
 
-    /// The sessions that are there, the oldest first.
+    /// Active sessions, oldest first.
     pub fn active_sessions(&self) -> Vec<Session> {
         let mut active: Vec<Session> = self.sessions.0.lock().values().cloned().collect();
         active.sort_by_key(|session| session.began_at);
         active
     }
 
-    /// Sessions that ended, of one device or of all, newest first, each with its number and its device's id.
+    /// Ended sessions of one device or of all, newest first, each with its number and device id.
     ///
     /// # Errors
     /// `Missing` if there is no such device.
@@ -435,7 +441,7 @@ impl Replicas {
         Ok(named.collect())
     }
 
-    /// The pools as they are.
+    /// Status of the pools.
     pub fn pools(&self) -> [PoolStatus; 3] {
         [self.admission.uploads.status(), self.admission.reconciles.status(), self.admission.downloads.status()]
     }
@@ -449,28 +455,28 @@ impl Replicas {
         }
     }
 
-    /// Keeps what a session was. That this fails is no trouble of the device's.
+    /// Stores an ended session. A failure is logged only.
     async fn keep(&self, session: Session, outcome: &'static str) {
         let now = self.now();
-        metrics::counter!("sync_sessions_total", "outcome" => outcome).increment(1);
-        metrics::histogram!("sync_session_seconds").record(now.since(session.began_at).as_secs_f64());
+        metrics::counter!("tocsin_sync_sessions_total", "outcome" => outcome).increment(1);
+        metrics::histogram!("tocsin_sync_session_duration_seconds").record(now.since(session.began_at).as_secs_f64());
         let (device, began_at, tally) = (session.device.number, session.began_at, session.tally);
         let past = PastSession { device, began_at, ended_at: now, outcome: outcome.into(), tally };
         if let Err(error) = self.store.put_session(past).await {
-            tracing::warn!(%error, "a session could not be kept");
+            tracing::warn!(%error, "an ended session could not be stored");
         }
     }
 
-    /// One request of a session at a time: a device that sends many has one place in every queue.
+    /// One request of a session at a time, so that a device has one slot in every queue.
     fn turn(&self, session: &Session) -> Result<tokio::sync::OwnedMutexGuard<()>, SyncError> {
         session.turn.clone().try_lock_owned().map_err(|_| SyncError::Busy {
-            reason: "a request of this session is at work".to_owned(),
+            reason: "another request of this session is in progress".to_owned(),
             retry_after: Duration::from_millis(500).mul_f64(1.0 + 4.0 * fastrand::f64()),
             position: 0,
         })
     }
 
-    /// That the device still may see what it could when the session began.
+    /// Checks that the visible rows are still those of the session's start.
     async fn check_view(&self, session: &Session, collections: &Collections) -> Result<(), SyncError> {
         if *self.records.newest_change().borrow() == session.view.as_of {
             return Ok(());
@@ -478,7 +484,7 @@ impl Replicas {
         let (as_of, held) = self.held(&session.device, collections).await?;
         if held != session.view.held {
             self.sessions.drop_of(session.device.number);
-            return Err(SyncError::Expired("what the device may see has changed: begin again".to_owned()));
+            return Err(SyncError::Expired("the rows visible to the device have changed: begin again".to_owned()));
         }
         if let Some(kept) = self.sessions.0.lock().get_mut(&session.device.number).filter(|kept| kept.id == session.id)
         {
@@ -488,7 +494,7 @@ impl Replicas {
     }
 }
 
-/// The collections that a device may use.
+/// Collections that a device may use.
 pub(crate) fn usable<'a>(device: &ReplicaDevice, collections: &'a Collections) -> impl Iterator<Item = &'a Ready> {
     let only = device.collections.clone();
     collections.iter().filter(move |ready| only.as_ref().is_none_or(|only| only.contains(&ready.name)))
@@ -508,10 +514,10 @@ fn shapes(device: &ReplicaDevice, collections: &Collections) -> Vec<CollectionSh
     usable(device, collections).map(shape).collect()
 }
 
-/// Batches of a session that may be continued, at most.
+/// Maximum batches of a session that can be continued.
 const LINEAGE_MAX: usize = 4;
 
-/// The last number of an edit: more does not fit into a signed column, nor, by far, into a replica.
+/// Maximum edit number: larger ones fit neither into a signed column nor, by far, into a replica.
 const EDIT_NUMBER_MAX: u64 = i64::MAX.cast_unsigned();
 
 fn check_batches(edits: &[SentEdit]) -> Result<(), SyncError> {
@@ -525,26 +531,26 @@ fn check_batches(edits: &[SentEdit]) -> Result<(), SyncError> {
     match edits.iter().filter_map(SentEdit::batch).find(|batch| !fits(batch)) {
         Some(_) => Err(SyncError::invalid(
             "batch",
-            format!("should be 1 to {BATCH_CHARS_MAX} letters, digits, `-` and `_`; a random id is right"),
+            format!("must be 1 to {BATCH_CHARS_MAX} letters, digits, `-` and `_`; use a random id"),
         )),
         None => Ok(()),
     }
 }
 
-/// The batch of edits that is being taken in.
+/// The batch of edits being applied.
 struct OpenBatch<'a> {
     id: &'a str,
     author: AuthorNumber,
-    /// The last edit that was taken in; `None`: the batch is new.
+    /// Last applied edit; `None`: the batch is new.
     upto: Option<u64>,
     is_changed: bool,
 }
 
 impl<'a> OpenBatch<'a> {
-    /// Finds a batch. One that is new is of the author whose last batch it continues. If another batch continues that one
-    /// already, or it is not known, the replica is a copy, and an author of its own.
+    /// Finds a batch. A new batch belongs to the author whose last batch it continues. If that is unknown or already
+    /// continued by another batch, the replica is a copy with an author of its own.
     fn open(
-        ledger: &mut Ledger<'_>,
+        ledger: &mut RowTransaction<'_>,
         device: DeviceNumber,
         id: &'a str,
         before: Option<&str>,
@@ -576,7 +582,7 @@ impl<'a> OpenBatch<'a> {
         Ok(OpenBatch { id, author, upto: None, is_changed: false })
     }
 
-    fn close(self, ledger: &mut Ledger<'_>, device: DeviceNumber) -> Result<(), StoreError> {
+    fn close(self, ledger: &mut RowTransaction<'_>, device: DeviceNumber) -> Result<(), StoreError> {
         match self.upto {
             Some(upto) if self.is_changed => ledger.put_batch(device, self.id, self.author, upto),
             _ => Ok(()),
@@ -584,17 +590,17 @@ impl<'a> OpenBatch<'a> {
     }
 }
 
-/// Lets edits meet the rows, in their order, and notes the last of them. What became of edits of built-in rows is `decided`.
-/// Inside: what is wrong with the block as a whole.
+/// Applies edits to rows in order, and records the last one. `decided`: outcomes of edits of built-in rows. The inner
+/// result holds the problem of the whole block.
 #[expect(clippy::too_many_arguments, reason = "the one call is next to it, and a struct would name each of them twice")]
 fn take_in(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     device: &ReplicaDevice,
     collections: &Collections,
     held: &[KeyNumber],
     edits: &[SentEdit],
-    mut decided: HashMap<(Option<String>, u64), Fate>,
-    court: &Court,
+    mut decided: HashMap<(Option<String>, u64), EditOutcome>,
+    conflicts: &PendingConflicts,
     lineage: &Lineage,
 ) -> Result<Result<Uploaded, SyncError>, StoreError> {
     let counted_before = ledger.uploaded(device.number)?;
@@ -641,31 +647,32 @@ fn take_in(
         };
         taken.uploaded = n;
         let editor =
-            Editor { application: &device.application, collections, device: device.number, author, held, court };
+            Editor { application: &device.application, collections, device: device.number, author, held, conflicts };
         let (fate, fields) = match sent {
-            SentEdit::Unreadable(bad) => (Fate::Refused(vec![bad.problem.clone()]), Vec::new()),
+            SentEdit::Unreadable(bad) => (EditOutcome::Refused(vec![bad.problem.clone()]), Vec::new()),
             SentEdit::Edit(edit) => match usable(device, collections).find(|ready| ready.name == edit.collection) {
                 Some(ready) if ready.definition.direction.is_up() && ready.definition.built_in.is_some() => {
                     let fate = decided.remove(&(edit.batch.clone(), n));
                     (fate.expect("each edit behind the last that was taken in was decided on"), Vec::new())
                 }
                 Some(ready) if ready.definition.direction.is_up() => editor.apply(ledger, ready, edit)?,
-                Some(_) => (Fate::Refused(vec![Problem::at("collection", "is only for reading")]), Vec::new()),
-                None => {
-                    (Fate::Refused(vec![Problem::at("collection", "is none that this device may use")]), Vec::new())
-                }
+                Some(_) => (EditOutcome::Refused(vec![Problem::at("collection", "is read-only")]), Vec::new()),
+                None => (
+                    EditOutcome::Refused(vec![Problem::at("collection", "is not available to this device")]),
+                    Vec::new(),
+                ),
             },
         };
         let problems = match fate {
-            Fate::Applied => {
+            EditOutcome::Applied => {
                 taken.applied += 1;
                 fields
             }
-            Fate::Met(winner) => {
+            EditOutcome::Met(winner) => {
                 taken.conflicts.push(Met { n, winner });
                 fields
             }
-            Fate::Refused(problems) => problems,
+            EditOutcome::Refused(problems) => problems,
         };
         if !problems.is_empty() {
             taken.refused.push(Refused { n, problems });

@@ -1,7 +1,7 @@
-//! Devices wait until there is something new for them. They may be woken for nothing, but never sleep over anything.
+//! Long polling: devices wait for changes. Spurious wake-ups are possible, missed ones are not.
 //!
-//! Whoever waits listens first and looks then: at the keys that it holds, at what the platform knows of its subscriber, and
-//! whether rows of its keys changed behind its cursor. What happens after that wakes it.
+//! A waiter first subscribes and then checks its keys, its built-in rows, and rows after its cursor. Any later change
+//! wakes it.
 
 use std::{
     collections::HashMap,
@@ -16,18 +16,18 @@ use tocsin_model::{
 };
 use tocsin_store::{
     collections::{DeviceNumber, HistoryPoint},
-    records::{Change, Changed},
+    records::{ChangeKind, RecordChange},
 };
 use tokio::sync::Notify;
 
 use crate::{Device, Replicas, SyncError, catalogue::Collections};
 
-/// Changes of the records that are looked at together.
+/// Changes of the records processed together.
 const CHANGES_AT_ONCE: usize = 1_000;
-/// Subscriptions that are looked up to find whom a change concerns; a change of more wakes all.
+/// Maximum subscriptions looked up to find the affected subscribers; a larger change wakes all.
 const LOOKED_UP_MAX: u64 = 100;
 
-/// Those who wait, one for a device.
+/// Waiting devices, at most one request each.
 pub(crate) struct Watchers {
     waiting: Mutex<HashMap<DeviceNumber, Arc<Watcher>>>,
     most: usize,
@@ -38,8 +38,8 @@ struct Watcher {
     rung: Notify,
 }
 
-/// Keeps a place among those who wait.
-struct Seat<'a> {
+/// Slot of a waiting device, released on drop.
+struct WatcherSlot<'a> {
     watchers: &'a Watchers,
     watcher: Arc<Watcher>,
 }
@@ -49,57 +49,58 @@ impl Watchers {
         Watchers { waiting: Mutex::default(), most }
     }
 
-    fn enter(&self, device: &Device) -> Result<Seat<'_>, SyncError> {
+    fn enter(&self, device: &Device) -> Result<WatcherSlot<'_>, SyncError> {
         let watcher = Arc::new(Watcher { device: device.clone(), rung: Notify::new() });
         let mut waiting = self.waiting.lock();
         if waiting.len() >= self.most && !waiting.contains_key(&device.0.number) {
-            metrics::counter!("sync_refused_total", "pool" => "watch").increment(1);
+            metrics::counter!("tocsin_sync_refused_total", "pool" => "watch").increment(1);
             let (reason, position) = (format!("{} devices wait already", self.most), waiting.len());
             let retry_after = Duration::from_secs(30).mul_f64(1.0 + fastrand::f64());
             return Err(SyncError::Busy { reason, retry_after, position });
         }
-        // A device that waits anew has given up on the time before.
+        // A new wait of a device ends its previous one.
         if let Some(before) = waiting.insert(device.0.number, watcher.clone()) {
             before.rung.notify_one();
         }
-        metrics::gauge!("sync_watchers").set(waiting.len() as f64);
-        Ok(Seat { watchers: self, watcher })
+        metrics::gauge!("tocsin_sync_waiting_devices").set(waiting.len() as f64);
+        Ok(WatcherSlot { watchers: self, watcher })
     }
 
-    /// How many wait.
+    /// Number of waiting devices.
     pub(crate) fn len(&self) -> usize {
         self.waiting.lock().len()
     }
 
-    /// Wakes those whom something concerns.
+    /// Wakes the affected devices.
     pub(crate) fn ring(&self, concerns: impl Fn(&Device) -> bool) {
         let waiting = self.waiting.lock();
         waiting.values().filter(|watcher| concerns(&watcher.device)).for_each(|watcher| watcher.rung.notify_one());
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WatcherSlot<'_> {
     fn drop(&mut self) {
         let mut waiting = self.watchers.waiting.lock();
         let number = self.watcher.device.0.number;
         if waiting.get(&number).is_some_and(|watcher| Arc::ptr_eq(watcher, &self.watcher)) {
             waiting.remove(&number);
         }
-        metrics::gauge!("sync_watchers").set(waiting.len() as f64);
+        metrics::gauge!("tocsin_sync_waiting_devices").set(waiting.len() as f64);
     }
 }
 
 impl Replicas {
-    /// Devices that rest until there is something new for them.
+    /// Number of waiting devices.
     pub fn resting(&self) -> usize {
         self.watchers.len()
     }
 
-    /// Waits until there may be something new for a device that stands at a cursor, but no longer than `longest` and than its
-    /// token is good. Gives whether there may be.
+    /// Waits for possible changes after a cursor, up to `longest` and the expiry of the token. Returns whether there
+    /// may be changes.
     ///
     /// # Errors
-    /// `Unauthenticated`: its token was revoked or has expired meanwhile; `Busy` if too many wait; the cursor is none of this device's; its subscriber is gone.
+    /// `Unauthenticated`: the token was revoked or has expired; `Busy` if too many devices wait; the cursor was not
+    /// issued to this device; its subscriber is gone.
     pub async fn wait_for_news(&self, device: &Device, cursor: &str, longest: Duration) -> Result<bool, SyncError> {
         let kept = &device.0;
         let longest = kept.expires_at.map_or(longest, |end| end.since(self.now()).min(longest));
@@ -115,13 +116,13 @@ impl Replicas {
         let state = self.store.device_state(kept.number).await?;
         let is_elsewhere = place.moving.is_some() || place.generation != state.generation || state.keys != held;
         self.check_device(device)?;
-        // A wipe may have been asked for since it was looked up.
+        // A wipe may have been requested since the lookup.
         let is_known = self.devices.of_number(kept.number).is_some_and(|now| now.wipe_at.is_none());
         if is_elsewhere
             || !is_known
             || !place.is_known_since(self.store.forgotten())
             || !self.is_of_history(&HistoryPoint { period, stamp: place.newest() })
-            || self.store.has_news(held, place.sequence).await?
+            || self.store.has_changes(held, place.sequence).await?
         {
             return Ok(true);
         }
@@ -142,7 +143,7 @@ impl Replicas {
         Ok(is_news)
     }
 
-    /// Wakes those whom changes of applications, segments and subscriptions concern, until nobody has the room any more.
+    /// Wakes devices affected by changes of applications, segments and subscriptions, until the server is dropped.
     pub(crate) fn follow_changes(self: &Arc<Self>) {
         let (replicas, mut newest) = (Arc::downgrade(self), self.records.newest_change());
         let mut after = *newest.borrow_and_update();
@@ -151,21 +152,21 @@ impl Replicas {
                 let upto = *newest.borrow_and_update();
                 let Some(replicas) = Weak::upgrade(&replicas) else { return };
                 if replicas.watchers.len() > 0 {
-                    replicas.tell_watchers(after).await;
+                    replicas.wake_watchers(after).await;
                 }
                 after = upto;
             }
         });
     }
 
-    async fn tell_watchers(&self, mut after: ChangeSequence) {
+    async fn wake_watchers(&self, mut after: ChangeSequence) {
         loop {
             let Ok(changes) = self.records.changes(after, CHANGES_AT_ONCE).await else {
-                // What it was is not known any more.
+                // The changes are no longer known.
                 return self.watchers.ring(|_| true);
             };
             for change in &changes {
-                self.tell_of(change).await;
+                self.wake_for(change).await;
             }
             match changes.last() {
                 Some(last) if changes.len() == CHANGES_AT_ONCE => after = last.sequence,
@@ -174,25 +175,24 @@ impl Replicas {
         }
     }
 
-    async fn tell_of(&self, change: &Change) {
+    async fn wake_for(&self, change: &RecordChange) {
         match &change.what {
-            Changed::Application(name) => self.watchers.ring(|device| device.0.application == *name),
-            Changed::Segment(_) => self.watchers.ring(|_| true),
-            Changed::Subscriptions(first, last) if last.0 - first.0 >= LOOKED_UP_MAX => self.watchers.ring(|_| true),
-            Changed::Subscriptions(first, last) => {
+            ChangeKind::Application(name) => self.watchers.ring(|device| device.0.application == *name),
+            ChangeKind::Segment(_) => self.watchers.ring(|_| true),
+            ChangeKind::Subscriptions(first, last) if last.0 - first.0 >= LOOKED_UP_MAX => self.watchers.ring(|_| true),
+            ChangeKind::Subscriptions(first, last) => {
                 for id in (first.0..=last.0).map(SubscriptionId) {
                     let found = self.records.subscription(id).await.ok().flatten();
-                    // Nobody knows whose one was that is gone.
+                    // The owner of a removed one is unknown.
                     let of: Option<(Name, _)> = found.map(|found| (found.application, found.subscriber));
                     self.watchers.ring(|Device(device)| {
                         of.as_ref().is_none_or(|of| (&of.0, &of.1) == (&device.application, &device.subscriber))
                     });
                 }
             }
-            // Of subscribers those hear who listen to them.
-            // It is told of as a change of them too.
-            Changed::Moved(..) => {}
-            Changed::Subscriber(_) | Changed::Profile(_) | Changed::ApiKey | Changed::Suppressions(_) => {}
+            // Subscribers have their own notification; this is reported as a change of them too.
+            ChangeKind::Moved(..) => {}
+            ChangeKind::Subscriber(_) | ChangeKind::Profile(_) | ChangeKind::ApiKey | ChangeKind::Suppressions(_) => {}
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What is shared through a row follows it: when a row becomes somebody else's, so do those that name it.
+//! Rows shared through other rows: when the keys of a row change, so do those of the rows that name it.
 
 use tocsin_model::{field::Row, id::Name};
 use tocsin_store::{
     collections::{CollectionNumber, KeyNumber, StoredRow},
     error::StoreError,
-    sqlite::collections::Ledger,
+    sqlite::collections::RowTransaction,
 };
 
 use crate::{
@@ -12,20 +12,20 @@ use crate::{
     partition,
 };
 
-/// Rows that follow one in a commit, at most.
+/// Maximum rows updated through one row in a transaction.
 pub(crate) const FOLLOWERS_MAX: usize = 100_000;
 
-/// Where a row belongs: its keys, ascending, and the rows through which it is shared.
-pub(crate) type Belonging = (Vec<KeyNumber>, Vec<(CollectionNumber, Box<str>)>);
+/// Sharing of a row: its keys, ascending, and the rows through which it is shared.
+pub(crate) type RowSharing = (Vec<KeyNumber>, Vec<(CollectionNumber, Box<str>)>);
 
-/// Where a row belongs that says this.
+/// Computes the sharing of a row with these values.
 pub(crate) fn belonging(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     ready: &Ready,
     row: &Row,
-) -> Result<Belonging, StoreError> {
+) -> Result<RowSharing, StoreError> {
     ready.check_current(ledger)?;
     let (partition, fields) = (&ready.definition.partition, &ready.definition.fields);
     let mut keys = Vec::new();
@@ -45,9 +45,9 @@ pub(crate) fn belonging(
     Ok((keys, joins))
 }
 
-/// Works out anew where a row belongs, and what follows it.
+/// Recomputes the keys of a row and of those shared through it.
 pub(crate) fn rekey(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     row: &StoredRow,
@@ -56,9 +56,9 @@ pub(crate) fn rekey(
     rekey_within(ledger, application, collections, row, &mut room)
 }
 
-/// Lets those follow that are shared through a row whose keys changed.
+/// Updates the rows shared through a row whose keys changed.
 pub(crate) fn follow(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     (collection, id): (CollectionNumber, &str),
@@ -68,7 +68,7 @@ pub(crate) fn follow(
 }
 
 fn rekey_within(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     row: &StoredRow,
@@ -85,9 +85,9 @@ fn rekey_within(
     Ok(())
 }
 
-/// Collections are not shared through themselves, so this ends.
+/// Collections are not shared through themselves, so the recursion ends.
 fn follow_within(
-    ledger: &mut Ledger<'_>,
+    ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     (collection, id): (CollectionNumber, &str),
