@@ -1,5 +1,5 @@
-//! What the server says comes into the tables. A row that was edited here keeps what it says until its edits were sent and
-//! answered; what the server says of it waits beside it.
+//! Applies downloaded changes to the tables. A row with unsent edits keeps its local values until the edits are sent
+//! and answered; the server's version is stored beside it.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use tocsin_model::{
 
 use crate::{
     Replica, ReplicaError,
-    cells::cell_of,
+    cells::{cell_of, is_of_type},
     schema::{self, OF_SERVER},
 };
 
-/// What a block did.
+/// Counts of an applied block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     pub(crate) rows: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Applied {
 }
 
 impl Replica {
-    /// Writes a block and the cursor behind it, both or neither.
+    /// Applies a block and stores its cursor, in one transaction.
     pub(crate) fn apply(&self, block: &[u8]) -> Result<(Applied, BlockEnd), ReplicaError> {
         let not_of_it = |error: serde_json::Error| ReplicaError::Protocol(format!("a block: {error}"));
         let shapes = self.shapes()?;
@@ -46,7 +46,7 @@ impl Replica {
             } else {
                 applied.removed += 1
             }
-            // A collection that came into being after the session began is read by the next one.
+            // A collection created after the session began is read by the next session.
             if let Some(table) = tables.get(collection.as_str()) {
                 table.take(&transaction, &id, version, body.as_ref())?;
                 if has_triggers && body.is_some() {
@@ -64,7 +64,7 @@ impl Replica {
         Ok((applied, end))
     }
 
-    /// Begins to read all anew: what is not told again will go at the end.
+    /// Starts a complete read: rows that the server does not send again are removed at the end.
     pub(crate) fn begin_anew(&self, cursor: &str) -> Result<(), ReplicaError> {
         let transaction = self.writing()?;
         transaction.execute("DELETE FROM _unseen", ())?;
@@ -78,8 +78,8 @@ impl Replica {
         Ok(transaction.commit()?)
     }
 
-    /// After the last block: rows that the server did not tell again go, and rows whose edits were all sent say what the server
-    /// says.
+    /// Completes a download: removes rows that the server did not send again, and sets rows without unsent edits to the
+    /// server's version.
     pub(crate) fn settle(&self, seen: Stamp) -> Result<(), ReplicaError> {
         let shapes = self.shapes()?;
         let transaction = self.writing()?;
@@ -95,10 +95,10 @@ impl Replica {
             let settled = ids(&transaction, sql, name)?;
             let has_triggers = !settled.is_empty() && has_triggers(&transaction)?;
             if has_triggers {
-                settled.iter().try_for_each(|id| table.take_over(&transaction, id, KeptEdit::Stays))?;
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, StoredVersion::Stays))?;
             }
             without_triggers(&transaction, has_triggers, || {
-                settled.iter().try_for_each(|id| table.take_over(&transaction, id, KeptEdit::Goes))
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, StoredVersion::Goes))
             })?;
         }
         transaction.execute("DELETE FROM _unseen", ())?;
@@ -106,7 +106,7 @@ impl Replica {
         Ok(transaction.commit()?)
     }
 
-    /// Drops all that it has.
+    /// Drops all data.
     pub(crate) fn wipe(&self) -> Result<(), ReplicaError> {
         self.connection.pragma_update(None, "secure_delete", true)?;
         for shape in self.shapes()? {
@@ -131,8 +131,8 @@ fn has_triggers(connection: &Connection) -> Result<bool, ReplicaError> {
     Ok(connection.query_row(&sql, (), |row| row.get(0))?)
 }
 
-/// Writes rows once more without triggers, if triggers of the application's own ran for them: a row says what the server says,
-/// and not what such a trigger made of it.
+/// Writes rows again without triggers if the application's own triggers changed them: a row must have the server's
+/// values.
 fn without_triggers(
     connection: &Connection,
     has_triggers: bool,
@@ -147,21 +147,21 @@ fn without_triggers(
     done
 }
 
-/// Whether what was kept of a row stays kept.
+/// Whether the stored version of a row is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum KeptEdit {
+enum StoredVersion {
     Stays,
     Goes,
 }
 
-/// The table of a collection, with its statements.
+/// SQL statements of a collection's table.
 struct Table<'a> {
     shape: &'a CollectionShape,
     put: String,
     remove: String,
-    /// The server's version of an edited row is kept beside it.
+    /// Stores the server's version of an edited row.
     keep: String,
-    /// The row becomes what was kept.
+    /// Restores the stored version.
     restore: String,
     know: String,
     forget: String,
@@ -194,7 +194,7 @@ impl Table<'_> {
         }
     }
 
-    /// Takes what the server says of a row; without a body it is gone.
+    /// Applies the server's version of a row; without a body the row is removed.
     fn take(
         &self,
         connection: &Connection,
@@ -245,14 +245,17 @@ impl Table<'_> {
         let mut cells = Vec::with_capacity(self.shape.fields.len() + 2);
         cells.extend([Cell::Text(id.to_owned()), Cell::Integer(version.0.cast_signed())]);
         for field in &self.shape.fields {
-            cells.push(body.get(field.name.as_str()).map_or(Ok(Cell::Null), |value| cell_of(field.kind, value))?);
+            cells.push(match body.get(field.name.as_str()) {
+                Some(value) if is_of_type(field.kind, value) => cell_of(field.kind, value)?,
+                _ => Cell::Null,
+            });
         }
         let done = connection.prepare_cached(sql)?.execute(rusqlite::params_from_iter(cells));
         done.map(drop).map_err(|error| self.explain(id, error))
     }
 
-    /// Lets a row say what the server says of it.
-    fn take_over(&self, connection: &Connection, id: &str, kept: KeptEdit) -> Result<(), ReplicaError> {
+    /// Sets a row to the server's version.
+    fn take_over(&self, connection: &Connection, id: &str, kept: StoredVersion) -> Result<(), ReplicaError> {
         let name = self.shape.name.as_str();
         let sql = "SELECT version, is_there FROM _server WHERE collection = ?1 AND row = ?2";
         let (version, is_there): (u64, bool) =
@@ -263,7 +266,7 @@ impl Table<'_> {
         } else {
             connection.prepare_cached(&self.remove)?.execute((id,))?;
         }
-        if kept == KeptEdit::Stays {
+        if kept == StoredVersion::Stays {
             return Ok(());
         }
         let sql = "DELETE FROM _server WHERE collection = ?1 AND row = ?2";
@@ -277,7 +280,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// The application may have added indexes and triggers to the file that refuse what the server says.
+    /// The application may have added indexes and triggers to the file that reject the server's rows.
     fn explain(&self, id: &str, error: rusqlite::Error) -> ReplicaError {
         match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::ConstraintViolation) => ReplicaError::Unfit(format!(
@@ -290,7 +293,7 @@ impl Table<'_> {
     }
 }
 
-/// Converts what a file of layout 1 has noted of a row: a JSON object of cells.
+/// Converts the stored row of a layout 1 file: a JSON object of cells.
 pub(crate) fn keep_noted(
     connection: &Connection,
     shape: &CollectionShape,
@@ -298,7 +301,7 @@ pub(crate) fn keep_noted(
     side: i64,
     noted: &str,
 ) -> Result<(), ReplicaError> {
-    // An object that cannot be read had a cell that no field can hold. Its fields are sent as if they had been empty.
+    // An unreadable object had a cell that no field can hold. Its fields are sent as if they had been null.
     let body: Map<String, Json> = match serde_json::from_str(noted) {
         Ok(body) => body,
         Err(_) => Map::new(),

@@ -1,4 +1,4 @@
-//! Cells of SQLite as values of fields, and back. A cell that its field cannot hold is named, never replaced.
+//! Conversion between SQLite cells and field values. A cell that its field cannot hold is reported, never replaced.
 
 use rusqlite::types::{Value as Cell, ValueRef};
 use serde_json::Value as Json;
@@ -6,10 +6,10 @@ use tocsin_model::{field::FieldType, value::Value};
 
 use crate::ReplicaError;
 
-/// The value of a cell, as the protocol writes it.
+/// The protocol value of a cell.
 ///
 /// # Errors
-/// Says what the field cannot hold.
+/// The field cannot hold the cell; the text says why.
 pub(crate) fn value_of(kind: FieldType, cell: ValueRef<'_>) -> Result<Json, String> {
     let value = match cell {
         ValueRef::Null => return Ok(Json::Null),
@@ -40,7 +40,7 @@ pub(crate) fn value_of(kind: FieldType, cell: ValueRef<'_>) -> Result<Json, Stri
     Ok(value)
 }
 
-/// A value as a cell: truth is 0 or 1, lists and maps are their JSON.
+/// The cell of a value: booleans are 0 or 1, lists and maps are JSON.
 ///
 /// # Errors
 /// `Protocol`: no cell holds this number.
@@ -62,7 +62,20 @@ pub(crate) fn cell_of(kind: FieldType, value: &Json) -> Result<Cell, ReplicaErro
     })
 }
 
-/// A refused cell for people and programs that want to correct it: its text, or its kind and length.
+/// Whether a server value has the current type of its field. A value stored under an earlier version of the collection
+/// can have another type, and counts as missing.
+pub(crate) fn is_of_type(kind: FieldType, value: &Json) -> bool {
+    match kind {
+        FieldType::Boolean => value.is_boolean(),
+        FieldType::Integer | FieldType::Number => value.is_number(),
+        FieldType::String => value.is_string(),
+        FieldType::Timestamp => value.is_string() || value.is_i64(),
+        FieldType::List => value.is_array(),
+        FieldType::Map => value.is_object(),
+    }
+}
+
+/// Describes a rejected cell: its text, or its type and length.
 pub(crate) fn shown(cell: ValueRef<'_>) -> Json {
     match cell {
         ValueRef::Null => Json::Null,
@@ -74,7 +87,7 @@ pub(crate) fn shown(cell: ValueRef<'_>) -> Json {
     }
 }
 
-/// The word for a number that is not finite. SQLite stores NaN as NULL.
+/// Name of a number that is not finite. SQLite stores NaN as NULL.
 fn infinite(number: f64) -> &'static str {
     if number < 0.0 { "-Infinity" } else { "Infinity" }
 }
@@ -86,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b4_a_cell_that_its_field_cannot_hold_is_named() {
+    fn b4_a_cell_that_its_field_cannot_hold_is_reported() {
         let bad = [
             (FieldType::Number, ValueRef::Real(f64::INFINITY), "is Infinity; a finite number was expected"),
             (FieldType::Integer, ValueRef::Real(f64::NEG_INFINITY), "is -Infinity; a finite number was expected"),

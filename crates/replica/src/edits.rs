@@ -1,7 +1,7 @@
-//! Changes of rows become edits: numbered in batches, sent in order, and kept until the server has them.
+//! Outbox of edits: numbered in batches, sent in order, and kept until the server confirms them.
 //!
-//! The id of a batch is random, so a copy of the file, or one that was put back to an earlier state, never numbers another edit
-//! alike. A cell that its field cannot hold is set aside with the reason; the others of its row, and other rows, are sent.
+//! Batch ids are random, so a copied or restored file never reuses the number of another edit. A cell that its field
+//! cannot hold is set aside with the reason; the other fields and rows are sent.
 
 use std::collections::HashMap;
 
@@ -18,31 +18,31 @@ use crate::{
     schema::{self, BEFORE_EDIT},
 };
 
-/// Edits that the server confirmed and that are kept, so that they can be sent again if the server is restored from a backup.
+/// Confirmed edits that are kept, to send them again if the server is restored from a backup.
 const SENT_KEPT: u64 = 5_000;
-/// Bytes of these, at most.
+/// Maximum bytes of these.
 const SENT_BYTES_KEPT: u64 = 8 << 20;
-/// Refused edits that are kept; the oldest beyond that are forgotten.
+/// Maximum rejected edits that are kept; the oldest are dropped.
 const REFUSED_KEPT: u64 = 1_000;
 
 impl Replica {
-    /// The progress of its edits, for the server.
+    /// The state of the outbox, for the server.
     pub(crate) fn edit_log(&self) -> Result<EditLog, ReplicaError> {
         let sql = "SELECT after, (SELECT batch FROM _outbox ORDER BY n LIMIT 1), point FROM _replica";
         let read = |row: &rusqlite::Row<'_>| Ok(EditLog { after: row.get(0)?, batch: row.get(1)?, point: row.get(2)? });
         Ok(self.connection.query_row(sql, (), read)?)
     }
 
-    /// Whether there are edits that a version of this program without batches has numbered.
+    /// Whether there are edits numbered by a version without batches.
     pub(crate) fn has_unbatched(&self) -> Result<bool, ReplicaError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM _outbox WHERE batch IS NULL)";
         Ok(self.connection.query_row(sql, (), |row| row.get(0))?)
     }
 
-    /// Makes a numbered batch of what was edited. From now on it does not change; what is edited later is another edit. Gives how
-    /// many edits, or fields of them, were set aside because they cannot be sent.
+    /// Makes a numbered batch of the pending edits. It does not change afterwards; later changes are new edits. Returns
+    /// how many edits or fields were set aside because they cannot be sent.
     pub(crate) fn number_edits(&self) -> Result<u64, ReplicaError> {
-        // A number that the server saw must not be given to another edit after a power cut.
+        // A number that the server saw must not be reused after a power failure.
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         let transaction = self.writing()?;
         let shapes: HashMap<String, CollectionShape> =
@@ -52,7 +52,7 @@ impl Replica {
         }
         let mut set_aside = drop_unreadable_ids(&transaction, &shapes)?;
         let batch = random_id(&transaction)?;
-        for Pending { collection, row, was_there, base, seen } in pending(&transaction)? {
+        for PendingEdit { collection, row, was_there, base, seen } in pending(&transaction)? {
             let Some(shape) = shapes.get(&collection) else { continue };
             let was = if was_there { cells_before(&transaction, shape, &row)? } else { None };
             let is = cells(&transaction, shape, &row)?;
@@ -85,7 +85,7 @@ impl Replica {
         Ok(set_aside)
     }
 
-    /// The lines of the next block to send, and how many edits are in it; empty if there is none.
+    /// The lines of the next block, and its number of edits; empty if there are none.
     pub(crate) fn next_block(&self) -> Result<(Vec<u8>, u64), ReplicaError> {
         let mut statement = self.connection.prepare_cached("SELECT n, edit FROM _outbox ORDER BY n LIMIT ?1")?;
         let mut rows = statement.query((EDITS_MAX / 4,))?;
@@ -95,7 +95,7 @@ impl Replica {
             if edits > 0 && lines.len() + edit.len() > BLOCK_BYTES_MAX / 4 {
                 break;
             }
-            // An edit of an older version of this program may be longer than any block. Its number is sent without it.
+            // An edit made by an older version may be longer than any block. Its number is sent without contents.
             if edit.len() >= BLOCK_BYTES_MAX {
                 lines.extend_from_slice(self.set_aside(row.get(0)?, edit)?.as_bytes());
             } else {
@@ -107,14 +107,14 @@ impl Replica {
         Ok((lines, edits))
     }
 
-    /// Sets an edit aside that is too long to be sent. Gives the one that takes its number and changes nothing.
+    /// Sets aside an edit that is too long. Returns an empty edit with the same number.
     fn set_aside(&self, n: u64, edit: &str) -> Result<String, ReplicaError> {
         let read = serde_json::from_str::<Edit>(edit);
         let edit_of = read.map_err(|error| ReplicaError::Unfit(format!("the edit {n} cannot be read: {error}")))?;
         let why = format!("is an edit of {} bytes; at most {BLOCK_BYTES_MAX} can be sent", edit.len());
         let (collection, row) = (edit_of.collection.to_string(), edit_of.id.clone());
         note_refused(&self.connection, &collection, &row, Some(n), &[RefusedCell::row(why)])?;
-        // A version of the row makes it an edit of a row, so that none is made.
+        // A base version makes it an edit of an existing row, so that none is created.
         let base = edit_of.base.max(Stamp(1));
         let empty = Edit { set: Some(Map::new()), was: Map::new(), base, ..edit_of };
         let text = serde_json::to_string(&empty).expect("an edit is JSON");
@@ -122,7 +122,7 @@ impl Replica {
         Ok(text)
     }
 
-    /// Notes what the server has of the batch that the session began with.
+    /// Records what the server has of the batch with which the session began.
     pub(crate) fn acknowledge(&self, batch: Option<&str>, uploaded: u64) -> Result<(), ReplicaError> {
         let transaction = self.writing()?;
         confirm(&transaction, "batch IS ?2 AND n <= ?1", (uploaded, batch))?;
@@ -132,7 +132,7 @@ impl Replica {
         Ok(transaction.commit()?)
     }
 
-    /// Notes what became of a block.
+    /// Records the outcome of a block.
     pub(crate) fn note_outcome(&self, outcome: &Uploaded) -> Result<(), ReplicaError> {
         let transaction = self.writing()?;
         for refused in &outcome.refused {
@@ -144,7 +144,7 @@ impl Replica {
             let edit: Edit = serde_json::from_str(&edit)
                 .map_err(|error| ReplicaError::Unfit(format!("the edit {} cannot be read: {error}", refused.n)))?;
             let set = edit.set.unwrap_or_default();
-            // A problem may lie within a field, as `values.symbol` does.
+            // A problem may lie within a field, such as `values.symbol`.
             let named = |name: &String| {
                 let is_within = |path: &str| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
                 refused.problems.iter().any(|problem| problem.path == **name || is_within(&problem.path))
@@ -161,8 +161,8 @@ impl Replica {
         Ok(transaction.commit()?)
     }
 
-    /// The server was restored from a backup: edits that it confirmed and does not have any more are sent again. `known`: the
-    /// batches that it has, each with its last edit. Gives how many are sent again.
+    /// Queues confirmed edits again that the server lost by a restore from a backup. `known`: the batches it has, each
+    /// with its last edit. Returns how many are queued.
     pub(crate) fn send_again(&self, known: &[(String, u64)]) -> Result<u64, ReplicaError> {
         let known: HashMap<&str, u64> = known.iter().map(|(batch, upto)| (batch.as_str(), *upto)).collect();
         let transaction = self.writing()?;
@@ -179,7 +179,7 @@ impl Replica {
             }
             upto
         };
-        // One new batch, so that the server remembers it as a whole if the link breaks while it is sent.
+        // A single new batch, so that the server remembers all of it if the link breaks.
         let batch = random_id(&transaction)?;
         let lost: Vec<(String, String, String)> = transaction
             .prepare("DELETE FROM _sent WHERE n > ?1 RETURNING collection, row, edit")?
@@ -199,7 +199,7 @@ impl Replica {
         Ok(count)
     }
 
-    /// Forgets confirmed edits beyond what is kept.
+    /// Drops confirmed edits beyond the limits.
     pub(crate) fn prune_sent(&self) -> Result<(), ReplicaError> {
         let sql = "DELETE FROM _sent WHERE n <= (SELECT max(n) FROM _sent) - ?1 OR n <= (SELECT n FROM \
                    (SELECT n, sum(length(edit)) OVER (ORDER BY n DESC) AS bytes FROM _sent) \
@@ -209,12 +209,12 @@ impl Replica {
     }
 }
 
-/// 128 random bits.
+/// Creates an id of 128 random bits.
 fn random_id(connection: &Connection) -> Result<String, ReplicaError> {
     Ok(connection.query_row("SELECT lower(hex(randomblob(16)))", (), |row| row.get(0))?)
 }
 
-/// Moves edits that the server confirmed out of the outbox.
+/// Moves confirmed edits out of the outbox.
 fn confirm(connection: &Connection, which: &str, of: (u64, Option<&str>)) -> Result<(), ReplicaError> {
     let sql = format!("SELECT batch FROM _outbox WHERE {which} ORDER BY n DESC LIMIT 1");
     let last: Option<Option<String>> = connection.query_row(&sql, of, |row| row.get(0)).optional()?;
@@ -232,8 +232,8 @@ fn confirm(connection: &Connection, which: &str, of: (u64, Option<&str>)) -> Res
     Ok(())
 }
 
-/// A row that was edited: on which version, and knowing what.
-struct Pending {
+/// An edited row: its base version and state of knowledge.
+struct PendingEdit {
     collection: String,
     row: String,
     was_there: bool,
@@ -241,13 +241,13 @@ struct Pending {
     seen: Stamp,
 }
 
-/// In the order in which rows were edited first, so that what others are shared through is there before them.
-fn pending(connection: &Connection) -> Result<Vec<Pending>, ReplicaError> {
+/// PendingEdit edits in order of the first edit, so that rows through which others are shared come first.
+fn pending(connection: &Connection) -> Result<Vec<PendingEdit>, ReplicaError> {
     let sql = "SELECT p.collection, p.row, p.was_there, iif(p.was_there, coalesce(s.base, 0), 0), p.seen FROM _pending p \
                LEFT JOIN _server s ON s.collection = p.collection AND s.row = p.row ORDER BY p.rowid";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map((), |row| {
-        Ok(Pending {
+        Ok(PendingEdit {
             collection: row.get(0)?,
             row: row.get(1)?,
             was_there: row.get(2)?,
@@ -258,7 +258,7 @@ fn pending(connection: &Connection) -> Result<Vec<Pending>, ReplicaError> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Rows whose ids are not UTF-8 cannot be sent: they are set aside, and go.
+/// Rows whose ids are not UTF-8 cannot be sent: they are set aside and removed.
 fn drop_unreadable_ids(
     connection: &Connection,
     shapes: &HashMap<String, CollectionShape>,
@@ -292,8 +292,8 @@ fn drop_unreadable_ids(
     Ok(count)
 }
 
-/// Rows that `REPLACE` removed through a unique index of the application's own, for which SQLite runs no trigger: those that the
-/// server gave, that are gone, and that were not noted.
+/// Finds rows that `REPLACE` removed through a unique index of the application, for which SQLite runs no trigger: rows
+/// from the server that are gone without a recorded removal.
 fn note_unseen_removals(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
     let name = shape.name.as_str();
     let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE \"unique\" AND origin <> 'pk')";
@@ -315,20 +315,18 @@ fn note_unseen_removals(connection: &Connection, shape: &CollectionShape) -> Res
         "INSERT INTO _server (collection, row, base, version, is_there) SELECT ?1, _row, _version, _version, 0 FROM ({unseen}) WHERE true ON CONFLICT DO NOTHING"
     );
     connection.execute(&sql, (name,))?;
-    // What these rows said is not known here. If a removal does not stay, its row is read again with all others.
+    // Their values are unknown. If a removal is rejected, its row is read again in a complete read.
     connection.execute("UPDATE _replica SET cursor = NULL", ())?;
     Ok(())
 }
 
-/// The id of a row that the server would refuse.
+/// The problem with a row id, if the server would reject it.
 pub(crate) fn objection_to_id(id: &str) -> Option<String> {
     let fits = (1..=ROW_ID_CHARS_MAX).contains(&id.chars().count()) && !id.chars().any(|c| c.is_control() || c == '/');
-    (!fits).then(|| {
-        format!("id: should be 1 to {ROW_ID_CHARS_MAX} characters, without `/` and without control characters")
-    })
+    (!fits).then(|| format!("id: must be 1 to {ROW_ID_CHARS_MAX} characters without `/` and control characters"))
 }
 
-/// The cells of a row now; `None` if it is not there.
+/// Current cells of a row; `None` if it does not exist.
 pub(crate) fn cells(
     connection: &Connection,
     shape: &CollectionShape,
@@ -338,7 +336,7 @@ pub(crate) fn cells(
     read_cells(connection, &sql, shape, row)
 }
 
-/// The cells of a row before it was edited; `None` if they are not known.
+/// Cells of a row before it was edited; `None` if unknown.
 fn cells_before(
     connection: &Connection,
     shape: &CollectionShape,
@@ -346,7 +344,7 @@ fn cells_before(
 ) -> Result<Option<Vec<Cell>>, ReplicaError> {
     let (columns, shadow) = (schema::columns(shape), schema::shadow(shape));
     let sql = format!("SELECT {columns} FROM {shadow} WHERE _row = ?1 AND _side = {BEFORE_EDIT}");
-    // A row whose removal was not noted has no cells that are known.
+    // A row whose removal was not recorded has no known cells.
     Ok(Some(read_cells(connection, &sql, shape, row)?.unwrap_or_else(|| vec![Cell::Null; shape.fields.len()])))
 }
 
@@ -358,7 +356,7 @@ fn read_cells(
 ) -> Result<Option<Vec<Cell>>, ReplicaError> {
     let mut statement = connection.prepare_cached(sql)?;
     let read = |row: &rusqlite::Row<'_>| {
-        // Text that is not UTF-8 is kept as its bytes, which no field can hold either.
+        // Text that is not UTF-8 is kept as bytes, which no field can hold either.
         (0..shape.fields.len())
             .map(|at| match row.get_ref(at)? {
                 rusqlite::types::ValueRef::Text(bytes) if std::str::from_utf8(bytes).is_err() => {
@@ -372,7 +370,7 @@ fn read_cells(
     Ok(statement.query_row((row,), read).optional()?)
 }
 
-/// Fields of a row that cannot hold what they were given, and why.
+/// Fields that cannot hold their cells, and why.
 pub(crate) struct RefusedCell {
     pub(crate) fields: Vec<String>,
     pub(crate) why: String,
@@ -385,10 +383,10 @@ impl RefusedCell {
     }
 }
 
-/// The fields that an edit sets, `None` if it removes the row, and what that was.
+/// Fields set by an edit (`None` if it removes the row), and their previous values.
 type Change = (Option<Map<String, Json>>, Map<String, Json>);
 
-/// The difference that an edit made.
+/// Difference between two states of a row.
 struct Difference {
     /// `None` if nothing changed that can be sent.
     change: Option<Change>,
@@ -408,7 +406,7 @@ impl Difference {
                 (Ok(old), Ok(new)) => old == new,
                 _ => was == is,
             };
-            // A cell that no field could hold was never sent.
+            // A cell that no field can hold was never sent.
             let old = old.unwrap_or(Json::Null);
             if !is_there {
                 if !old.is_null() {
@@ -434,7 +432,7 @@ impl Difference {
                 }),
             }
         }
-        // The longest fields of a row that is too long are set aside, until the rest fits.
+        // Sets aside the longest fields of an oversized row until the rest fits.
         while bytes > ROW_BYTES_MAX {
             let longest = set.iter().max_by_key(|(_, value)| value.to_string().len()).map(|(name, _)| name.clone());
             let Some((name, value)) = longest.and_then(|name| set.remove_entry(&name)) else { break };
@@ -455,7 +453,7 @@ impl Difference {
     }
 }
 
-/// An edit that removes a row or sets its refused fields makes their refusal a thing of the past.
+/// A later edit that removes the row or sets its rejected fields supersedes their rejection.
 fn clear_refused(
     connection: &Connection,
     collection: &str,

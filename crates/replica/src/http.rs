@@ -1,4 +1,4 @@
-//! The server, over HTTPS. Blocks are packed with zstd both ways.
+//! Link to the server over HTTPS. Blocks are compressed with zstd in both directions.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,23 +6,23 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, header};
 use serde::de::DeserializeOwned;
 use tocsin_model::{
     http_date,
-    replica::{Begin, Begun, Uploaded},
+    replica::{Begin, BeginResponse, Uploaded},
 };
 
 use crate::{Home, Link, LinkError};
 
 const ZSTD_LEVEL: i32 = 1;
-/// Bytes of a block that comes, unpacked, at most.
+/// Maximum bytes of a downloaded block, decompressed.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 
-/// How much longer than it was asked to the server may wait.
+/// Extra time that a long poll may take beyond the requested wait.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause after a busy server that asks for none.
+/// Pause after a `busy` response without a retry time.
 const BUSY_USUAL: Duration = Duration::from_secs(5);
-/// The longest pause that a server may ask for.
+/// Maximum pause that a server may request.
 const BUSY_MAX: Duration = Duration::from_secs(3_600);
 
-/// A link to a server.
+/// HTTPS link to a server.
 pub struct HttpLink {
     client: Client,
     base: String,
@@ -30,7 +30,7 @@ pub struct HttpLink {
 }
 
 impl HttpLink {
-    /// A link home. `client` says which certificates are good.
+    /// Creates a link. `client` holds the trusted certificates.
     pub fn new(client: Client, home: &Home) -> HttpLink {
         HttpLink { client, base: home.url.trim_end_matches('/').to_owned(), token: home.token.clone() }
     }
@@ -70,10 +70,10 @@ async fn json<T: DeserializeOwned>(response: Response) -> Result<T, LinkError> {
 }
 
 impl Link for HttpLink {
-    async fn begin(&self, begin: &Begin) -> Result<Begun, LinkError> {
+    async fn begin(&self, begin: &Begin) -> Result<BeginResponse, LinkError> {
         let request = self.client.post(format!("{}/v1/sync/sessions", self.base)).json(begin);
         match self.ask(request).await {
-            // There is no session yet that could be over.
+            // There is no session yet that could be expired.
             Err(LinkError::Over(why)) => Err(LinkError::Refused(why)),
             answer => json(answer?).await,
         }
@@ -91,7 +91,7 @@ impl Link for HttpLink {
     }
 
     async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
-        // A cursor has no character that an address escapes.
+        // A cursor has no character that needs escaping in a URL.
         let request = self.client.get(self.at(session, &format!("/changes?cursor={cursor}")));
         let response = self.ask(request.header(header::ACCEPT_ENCODING, "zstd")).await?;
         let is_packed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|value| value == "zstd");

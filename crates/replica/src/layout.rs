@@ -1,4 +1,4 @@
-//! Files of older versions become what this version works with.
+//! Migration of files from older versions.
 
 use crate::{
     Replica, ReplicaError,
@@ -7,17 +7,17 @@ use crate::{
 };
 
 impl Replica {
-    /// Converts a file of layout 1, all of it or nothing. Its edits are kept.
+    /// Converts a file of layout 1, in one transaction. Its edits are kept.
     ///
     /// # Errors
-    /// A newer version of this program made the file.
+    /// The file was made by a newer version.
     pub(crate) fn convert_layout(&self) -> Result<(), ReplicaError> {
-        // Without a transaction at first: another program may be writing, and most files are of this layout.
+        // First without a transaction: another program may be writing, and most files have the current layout.
         if self.has_layout()? {
             let layout: i64 = self.connection.query_row("SELECT layout FROM _replica", (), |row| row.get(0))?;
             if layout > LAYOUT {
                 return Err(ReplicaError::Unfit(format!(
-                    "a newer version of this program made the replica: its layout is {layout}, and at most {LAYOUT} is known"
+                    "the replica was made by a newer version of this program: its layout is {layout}, the newest supported is {LAYOUT}"
                 )));
             }
             return Ok(());

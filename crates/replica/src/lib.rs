@@ -1,20 +1,20 @@
-//! A replica on a device: a SQLite file with a table for each collection, edited by plain SQL and synchronised when there is a
-//! link.
+//! Replica on a device: a SQLite file with one table per collection, edited by plain SQL and synchronized when there is
+//! a connection.
 //!
-//! Triggers note which rows were edited, with what they said before, so that any program may edit the file. A sync sends the
-//! edits, reads what is new, and then lets each edited row say what the server says. It may be cut off anywhere and goes on
-//! where it was; what was edited meanwhile waits for the next.
+//! Triggers record which rows were edited, with their previous values, so any program may edit the file. A sync sends
+//! the edits, downloads changes, and then sets each edited row to the server's version. It may be interrupted anywhere
+//! and resumes there; later edits wait for the next sync.
 
-pub mod http; // the server, over HTTPS
-pub mod link; // the server, as a replica sees it
+pub mod http; // link over HTTPS
+pub mod link; // link to the server (trait)
 
-mod apply; // what the server says comes into the tables
-mod cells; // cells of SQLite as values of fields
-mod edits; // what was edited becomes edits, numbered and sent in order
-mod layout; // files of older versions
-mod schema; // tables and triggers, made from what the server tells of its collections
-mod sync; // one sync, from its begin to its end
-mod watch; // a rest between two syncs
+mod apply; // applies downloaded changes
+mod cells; // conversion between SQLite cells and field values
+mod edits; // outbox: edits, numbered and sent in order
+mod layout; // migration of older files
+mod schema; // tables and triggers of the collections
+mod sync; // one sync, from begin to end
+mod watch; // waiting between two syncs
 
 use std::path::Path;
 
@@ -30,84 +30,84 @@ pub use link::{Link, LinkError};
 pub use sync::{Progress, Summary};
 pub use watch::Woken;
 
-/// Why a replica does not do something.
+/// Error of a replica.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
-    /// There is none in this file: make one.
+    /// The file has no replica; create one.
     #[error("{0} holds no replica; make one with `init`")]
     Missing(String),
-    /// There is one already.
+    /// The file has a replica already.
     #[error("{0} holds a replica already")]
     Taken(String),
-    /// The file does not do it; the message is SQLite's.
+    /// SQLite error.
     #[error("the replica: {0}")]
     File(#[from] rusqlite::Error),
-    /// The replica cannot hold this: a collection or field that it does not have, or a value of another type.
+    /// The replica cannot hold this: an unknown collection or field, or a value of the wrong type.
     #[error("{0}")]
     Unfit(String),
-    /// The server says something that is not of the protocol.
-    #[error("the server says something else than expected: {0}")]
+    /// The server violated the protocol.
+    #[error("unexpected response of the server: {0}")]
     Protocol(String),
-    /// The server, or the way to it.
+    /// Error of the server or the connection.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The server told it to drop all that it had, and it did.
-    #[error("the server told this replica to drop all that it had")]
+    /// The server requested a wipe, and the replica dropped its data.
+    #[error("the server requested a wipe; the replica has dropped its data")]
     Wiped,
 }
 
-/// A replica: its file, open.
+/// A replica with its open file.
 pub struct Replica {
     connection: Connection,
 }
 
-/// Where a replica gets its rows.
+/// Server and credentials of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
-    /// The address of the server.
+    /// Base URL of the server.
     pub url: String,
-    /// The token of the device.
+    /// Device token.
     pub token: String,
 }
 
-/// How a replica stands.
+/// Status of a replica.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Standing {
-    /// Its collections, with how many rows it has of each.
+pub struct ReplicaStatus {
+    /// Collections, with their row counts.
     pub collections: Vec<(String, u64)>,
-    /// Rows with edits that were not sent.
+    /// Rows with unsent edits.
     pub edited: u64,
-    /// Edits that are on their way.
+    /// Edits being sent.
     pub sending: u64,
-    /// Edits that were refused.
+    /// Rejected edits.
     pub refused: Vec<RefusedEdit>,
-    /// Up to when it knows all.
+    /// Stamp up to which the replica is complete.
     pub seen: Stamp,
-    /// Whether it has read all at least once.
+    /// Whether it was read completely at least once.
     pub is_whole: bool,
 }
 
-/// An edit, or fields of one, that was refused here or by the server. A later edit of the row that removes it or sets these
-/// fields ends the refusal.
+/// An edit, or fields of one, rejected locally or by the server. A later edit that removes the row or sets these fields
+/// clears it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RefusedEdit {
-    /// Its number, if it was sent.
+    /// Number, if it was sent.
     pub n: Option<u64>,
-    /// Its collection and row.
+    /// Collection and row.
     pub row: (String, String),
-    /// The fields; none: the row as a whole.
+    /// Fields; empty: the whole row.
     pub fields: Vec<String>,
-    /// The values that these fields were given.
+    /// Rejected values of the fields.
     pub values: Map<String, Json>,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
 impl Replica {
-    /// Makes a replica in a new file. It has no tables before its first sync.
+    /// Creates a replica in a new file. It has no tables before its first sync.
     ///
     /// # Errors
-    /// `Taken` if there is one; the file cannot be made.
+    /// `Taken` if there is one; the file cannot be created.
     pub fn create(path: &Path, home: &Home) -> Result<Replica, ReplicaError> {
         let connection = connect(path)?;
         if is_replica(&connection)? {
@@ -119,7 +119,7 @@ impl Replica {
         Ok(Replica { connection })
     }
 
-    /// Opens the replica of a file.
+    /// Opens the replica in a file.
     ///
     /// # Errors
     /// `Missing` if there is none.
@@ -132,13 +132,13 @@ impl Replica {
         if !is_replica(&connection)? {
             return Err(missing());
         }
-        // A program that ended in the middle of an apply left nothing: its transaction was undone.
+        // An interrupted apply left nothing: its transaction was rolled back.
         let replica = Replica { connection };
         replica.convert_layout()?;
         Ok(replica)
     }
 
-    /// Where it gets its rows.
+    /// Server and credentials.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -147,15 +147,15 @@ impl Replica {
         Ok(self.connection.query_row("SELECT url, token FROM _replica", (), read)?)
     }
 
-    /// The file, for SQL of one's own: queries, and edits, which are noted by triggers.
+    /// The connection, for queries and edits by plain SQL; triggers record the edits.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Runs a query. Gives the names of its columns, and its rows as JSON values.
+    /// Runs a query. Returns its column names, and its rows as JSON values.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The error of SQLite.
     pub fn query(&self, sql: &str) -> Result<(Vec<String>, Vec<Vec<Json>>), ReplicaError> {
         let mut statement = self.connection.prepare(sql)?;
         let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
@@ -168,10 +168,10 @@ impl Replica {
         Ok((names, found))
     }
 
-    /// Writes some fields of a row, which is made if it is not there.
+    /// Sets fields of a row, which is created if missing.
     ///
     /// # Errors
-    /// There is no such collection or field; a field cannot hold its value; the id or the row is too long.
+    /// The collection or field is unknown; a field cannot hold its value; the id or the row is too long.
     pub fn put(&self, collection: &str, id: &str, fields: &Map<String, Json>) -> Result<(), ReplicaError> {
         let shape = self.shape(collection)?;
         let table = schema::quoted(collection);
@@ -196,7 +196,7 @@ impl Replica {
         Ok(transaction.commit()?)
     }
 
-    /// The length of a row as JSON, as far as its cells can be sent.
+    /// Length of a row as JSON, counting the cells that can be sent.
     fn row_bytes(&self, shape: &CollectionShape, id: &str) -> Result<usize, ReplicaError> {
         let cells = edits::cells(&self.connection, shape, id)?.unwrap_or_default();
         let lengths = shape.fields.iter().zip(&cells).map(|(field, cell)| {
@@ -206,21 +206,21 @@ impl Replica {
         Ok(2 + lengths.sum::<usize>())
     }
 
-    /// Removes a row. Gives whether it was there.
+    /// Removes a row. Returns whether it existed.
     ///
     /// # Errors
-    /// There is no such collection.
+    /// The collection is unknown.
     pub fn remove(&self, collection: &str, id: &str) -> Result<bool, ReplicaError> {
         self.shape(collection)?;
         let sql = format!("DELETE FROM {} WHERE id = ?1", schema::quoted(collection));
         Ok(self.connection.execute(&sql, (id,))? > 0)
     }
 
-    /// How it stands.
+    /// Status of the replica.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn standing(&self) -> Result<Standing, ReplicaError> {
+    pub fn status(&self) -> Result<ReplicaStatus, ReplicaError> {
         let count = |sql: &str| self.connection.query_row(sql, (), |row| row.get::<_, u64>(0));
         let mut collections = Vec::new();
         for shape in self.shapes()? {
@@ -241,7 +241,7 @@ impl Replica {
             })
         })?;
         let seen = self.connection.query_row("SELECT seen FROM _replica", (), |row| row.get(0))?;
-        Ok(Standing {
+        Ok(ReplicaStatus {
             collections,
             edited: count("SELECT count(*) FROM _pending")?,
             sending: count("SELECT count(*) FROM _outbox")?,
@@ -251,7 +251,7 @@ impl Replica {
         })
     }
 
-    /// Forgets the edits that were refused.
+    /// Deletes the list of rejected edits.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -260,7 +260,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The collections that it has.
+    /// The collections of the replica.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -274,7 +274,7 @@ impl Replica {
         Ok(shapes)
     }
 
-    /// A transaction that may write: it waits for other programs at its beginning, where nothing is lost by it.
+    /// Starts a write transaction: it waits for other writers at its start, where a failure loses nothing.
     fn writing(&self) -> Result<Transaction<'_>, ReplicaError> {
         Ok(Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?)
     }

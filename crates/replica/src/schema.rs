@@ -1,4 +1,4 @@
-//! Tables and triggers, made from what the server tells of its collections.
+//! SQL schema of a replica: tables and triggers of the server's collections.
 
 use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
@@ -13,10 +13,10 @@ use crate::{
     edits::{RefusedCell, note_refused},
 };
 
-/// The layout of the file.
+/// Version of the file layout.
 pub(crate) const LAYOUT: i64 = 2;
 
-/// What a replica keeps beside its rows.
+/// Internal tables of a replica.
 pub(crate) const OWN_TABLES: &str = "
 CREATE TABLE _replica (
     one INTEGER PRIMARY KEY DEFAULT 1 CHECK (one = 1),
@@ -34,11 +34,11 @@ CREATE TABLE _collections (name TEXT PRIMARY KEY, shape TEXT NOT NULL);
 -- Edits in their order, until the server has them. Those without a batch are of a version without batches.
 CREATE TABLE _outbox (n INTEGER PRIMARY KEY, collection TEXT NOT NULL, row TEXT NOT NULL, edit TEXT NOT NULL, batch TEXT);
 CREATE INDEX _outbox_by_row ON _outbox (collection, row);
--- Rows that were not told again while all is read anew.
+-- Rows that the server has not sent again during a complete read.
 CREATE TABLE _unseen (collection TEXT, row TEXT, PRIMARY KEY (collection, row));
 ";
 
-/// Tables that came or changed with layout 2.
+/// Tables added or changed with layout 2.
 pub(crate) const TABLES_OF_LAYOUT_2: &str = "
 -- Rows that were edited since they were sent last. What they said before is in the table `_was_` of their collection.
 CREATE TABLE _pending (
@@ -48,7 +48,7 @@ CREATE TABLE _pending (
     seen INTEGER NOT NULL,
     PRIMARY KEY (collection, row)
 );
--- Rows that were edited, until they say what the server says: the version that was edited, and the one that the server told.
+-- Edited rows, until they have the version of the server: the edited version, and the latest version of the server.
 CREATE TABLE _server (
     collection TEXT NOT NULL,
     row TEXT NOT NULL,
@@ -71,34 +71,35 @@ CREATE TABLE _refused (
 );
 ";
 
-/// The side of `_was_` that has what the server says.
+/// Side of `_was_` with the server's version.
 pub(crate) const OF_SERVER: i64 = 0;
-/// The side of `_was_` that has what a row said before it was edited.
+/// Side of `_was_` with the row before it was edited.
 pub(crate) const BEFORE_EDIT: i64 = 1;
 
-/// The table that has what edited rows of a collection said before, in its name as SQL. Its columns have no type, so that any
-/// cell stays as it is.
+/// Quoted name of the table with previous versions of edited rows. Its columns have no type, so that any cell is kept
+/// unchanged.
 pub(crate) fn shadow(shape: &CollectionShape) -> String {
     quoted(&format!("_was_{}", shape.name))
 }
 
-/// The table that lists the rows of a collection that the server gave, in its name as SQL.
+/// Quoted name of the table that lists the rows received from the server.
 pub(crate) fn known(shape: &CollectionShape) -> String {
     quoted(&format!("_known_{}", shape.name))
 }
 
-/// The columns of the fields, in their order; `NULL` if there are none.
+/// The columns of the fields, in order; `NULL` if there are none.
 pub(crate) fn columns(shape: &CollectionShape) -> String {
     let names: Vec<String> = shape.fields.iter().map(|field| quoted(field.name.as_str())).collect();
     if names.is_empty() { "NULL".to_owned() } else { names.join(", ") }
 }
 
-/// A name in SQL.
+/// Quotes a name for SQL.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Makes the tables as the server's collections are. Gives whether rows have to be read anew because a table has other fields.
+/// Migrates the tables to the server's collections. Returns whether rows must be read again because a table has other
+/// fields.
 pub(crate) fn follow(
     connection: &Connection,
     old: &[CollectionShape],
@@ -128,7 +129,7 @@ pub(crate) fn follow(
     Ok(anew)
 }
 
-/// An edit that cannot be sent because its collection or its field went.
+/// An edit that cannot be sent because its collection or field was removed.
 struct Unsent {
     row: String,
     n: Option<u64>,
@@ -137,10 +138,10 @@ struct Unsent {
     why: String,
 }
 
-/// Edits of a collection that goes.
+/// Pending edits of a removed collection.
 fn unsent_of_collection(connection: &Connection, shape: &CollectionShape) -> Result<Vec<Unsent>, ReplicaError> {
     let name = shape.name.as_str();
-    let why = format!("the collection `{name}` is not there any more for this device");
+    let why = format!("the collection `{name}` is no longer available to this device");
     let mut unsent = Vec::new();
     let mut statement = connection.prepare("SELECT n, row, edit FROM _outbox WHERE collection = ?1 ORDER BY n")?;
     let mut rows = statement.query((name,))?;
@@ -171,7 +172,7 @@ fn unsent_of_collection(connection: &Connection, shape: &CollectionShape) -> Res
     Ok(unsent)
 }
 
-/// Edits of fields that go, or become of another type.
+/// Pending edits of fields that are removed or change their type.
 fn unsent_of_fields(
     connection: &Connection,
     old: &CollectionShape,
@@ -194,7 +195,7 @@ fn unsent_of_fields(
                 row: shown(row.get_ref(0)?).as_str().unwrap_or_default().to_owned(),
                 n: None,
                 values: Map::from_iter([(name.clone(), shown(row.get_ref(1)?))]),
-                why: format!("{name}: is not a field of `{}` any more, or of another type", old.name),
+                why: format!("{name}: was removed from `{}` or has another type now", old.name),
                 fields: vec![name.clone()],
             });
         }
@@ -210,7 +211,7 @@ fn note_unsent(connection: &Connection, shape: &CollectionShape, unsent: Vec<Uns
     Ok(())
 }
 
-/// Drops a collection with all that is known of it.
+/// Drops a collection and its metadata.
 pub(crate) fn drop_collection(connection: &Connection, name: &str) -> Result<(), ReplicaError> {
     for table in [name.to_owned(), format!("_was_{name}"), format!("_known_{name}")] {
         connection.execute_batch(&format!("DROP TABLE IF EXISTS {}", quoted(&table)))?;
@@ -238,7 +239,7 @@ fn make_table(connection: &Connection, shape: &CollectionShape) -> Result<(), Re
     make_tables_beside(connection, shape)
 }
 
-/// The tables that a collection has beside its own.
+/// Creates the metadata tables of a collection.
 pub(crate) fn make_tables_beside(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
     let fields = shape.fields.iter().map(|field| format!(", {}", quoted(field.name.as_str()))).collect::<String>();
     let (shadow, known) = (shadow(shape), known(shape));
@@ -248,7 +249,7 @@ pub(crate) fn make_tables_beside(connection: &Connection, shape: &CollectionShap
     ))?)
 }
 
-/// Fields that went stay in the table, empty; those of another type begin anew.
+/// Removed fields stay in the table, empty; those with a new type start empty.
 fn change_table(connection: &Connection, old: &CollectionShape, new: &CollectionShape) -> Result<(), ReplicaError> {
     drop_triggers(connection, new)?;
     for (table, has_types) in [(quoted(new.name.as_str()), true), (shadow(new), false)] {
@@ -269,7 +270,7 @@ fn change_table(connection: &Connection, old: &CollectionShape, new: &Collection
     Ok(())
 }
 
-/// The name that the triggers of a collection have in common.
+/// Suffixes of the trigger names of a collection.
 pub(crate) const TRIGGERS: [&str; 6] = ["inserted", "replaced", "updated", "removed", "renamed", "named"];
 
 fn drop_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
@@ -280,10 +281,10 @@ fn drop_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(),
     Ok(())
 }
 
-/// What notes edits. What a row said when it was edited first stays noted until it is sent.
+/// Creates the triggers that record edits. The row before its first edit stays recorded until it is sent.
 ///
-/// The triggers run before the change. So they see what `REPLACE` is about to remove, also where SQLite runs no trigger for the
-/// removal, and what a row said before triggers of the application's own change it further.
+/// The triggers run before the change. So they see the rows that `REPLACE` is about to remove, even where SQLite runs
+/// no trigger for the removal, and the row before the application's own triggers change it further.
 pub(crate) fn make_triggers(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
     drop_triggers(connection, shape)?;
     let (name, table, shadow) = (shape.name.as_str(), quoted(shape.name.as_str()), shadow(shape));
@@ -291,7 +292,7 @@ pub(crate) fn make_triggers(connection: &Connection, shape: &CollectionShape) ->
     let fields: Vec<String> = shape.fields.iter().map(|field| quoted(field.name.as_str())).collect();
     let names = fields.iter().map(|field| format!(", {field}")).collect::<String>();
     let seen = "(SELECT seen FROM _replica)";
-    // `of` is `OLD.`, or nothing where `from` names the table.
+    // `of` is `OLD.`, or empty where `from` names the table.
     let note = |of: &str, from: &str| {
         let cells = fields.iter().map(|field| format!(", {of}{field}")).collect::<String>();
         let and = if from.is_empty() { "WHERE" } else { "AND" };

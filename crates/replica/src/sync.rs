@@ -1,60 +1,60 @@
-//! One sync, from its begin to its end: edits first, so that none is lost when all has to be read anew.
+//! One sync: upload first, so that no edit is lost if everything must be read again.
 
 use rusqlite::OptionalExtension;
-use tocsin_model::replica::{Begin, Begun, EditLog};
+use tocsin_model::replica::{Begin, BeginResponse, EditLog};
 
 use crate::{Link, LinkError, Replica, ReplicaError, schema};
 
-/// Sessions that one sync may take: what a device may see can change while it reads.
+/// Maximum sessions of one sync, since the visible rows can change during a download.
 const SESSIONS_MAX: u32 = 8;
 
-/// What a sync did.
+/// Counts of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Edits that were sent.
+    /// Edits sent.
     pub sent: u64,
-    /// Edits that were sent and stay.
+    /// Edits applied without a conflict.
     pub applied: u64,
-    /// Those that met others.
+    /// Edits with a conflict.
     pub conflicts: u64,
-    /// The edits that were refused, here or by the server, as a whole or some of their fields.
+    /// Edits rejected locally or by the server, as a whole or in some fields.
     pub refused: u64,
-    /// Rows that came.
+    /// Rows received.
     pub rows: u64,
-    /// Rows that went.
+    /// Rows removed.
     pub removed: u64,
-    /// Blocks, both ways.
+    /// Blocks, in both directions.
     pub blocks: u64,
-    /// Whether all was read anew.
+    /// Whether everything was read again.
     pub anew: bool,
-    /// Edits that were sent again, because the server was restored from a backup that did not have them.
+    /// Edits sent again because the server lost them by a restore from a backup.
     pub sent_again: u64,
 }
 
-/// The end of a session.
+/// End of a session.
 enum Ended {
-    /// All was sent and read.
+    /// Everything was sent and received.
     Whole,
-    /// Edits of a version without batches were sent; the rest needs a session of its own.
+    /// Edits of a version without batches were sent; the others need another session.
     WithEditsLeft,
 }
 
-/// How far a sync has come.
+/// Progress of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// The session began.
     Began,
-    /// So many edits were sent.
+    /// Number of edits sent.
     Sent(u64),
-    /// So many rows came or went.
+    /// Number of rows received or removed.
     Received(u64),
 }
 
 impl Replica {
-    /// Synchronises. What was done before it breaks off is done; the next one goes on there.
+    /// Synchronizes the replica. An interrupted sync keeps its progress; the next one continues there.
     ///
     /// # Errors
-    /// `Link` if the server cannot be reached, is busy or refuses; `Wiped` if it told the replica to drop what it has.
+    /// `Link` if the server is unreachable, busy or rejects; `Wiped` if it requested a wipe.
     pub async fn sync(
         &mut self,
         link: &impl Link,
@@ -67,7 +67,7 @@ impl Replica {
                 done => return done.map(|_| summary),
             }
         }
-        Err(LinkError::Broken("what this device may see changes all the time".to_owned()).into())
+        Err(LinkError::Broken("the rows visible to this device keep changing during the download".to_owned()).into())
     }
 
     async fn run_session(
@@ -88,14 +88,14 @@ impl Replica {
         let restored = begun.restored.take();
         let is_renewed = self.follow_shapes(&begun)?;
         self.note_begun(&log, &begun)?;
-        // Before the log changes, so that the server still knows where it continues.
+        // Before the outbox changes, so that the server still knows where it continues.
         if let Some(known) = restored {
             summary.sent_again += self.send_again(&known)?;
         }
         if !is_unbatched {
             summary.refused += self.number_edits()?;
         }
-        // Rows that were read before lack the fields that are new, and removals that were found are read again.
+        // Rows read earlier lack the new fields, and rows with unrecorded removals are read again.
         if cursor.is_some() && (is_renewed || self.cursor()?.is_none()) {
             begun = link.begin(&Begin { cursor: None, wiped: false, edits: log }).await?;
         }
@@ -120,7 +120,7 @@ impl Replica {
             cursor = end.cursor;
         }
         self.prune_sent()?;
-        // All is done; a server that does not hear of it notices by itself.
+        // Everything is done; the server detects a lost end by its timeout.
         match link.end(&begun.session).await {
             Err(LinkError::Refused(why)) => Err(LinkError::Refused(why).into()),
             _ if is_unbatched => Ok(Ended::WithEditsLeft),
@@ -128,8 +128,8 @@ impl Replica {
         }
     }
 
-    /// Notes which edits the server has.
-    fn note_begun(&self, log: &Option<EditLog>, begun: &Begun) -> Result<(), ReplicaError> {
+    /// Records which edits the server has.
+    fn note_begun(&self, log: &Option<EditLog>, begun: &BeginResponse) -> Result<(), ReplicaError> {
         match log {
             None => self.acknowledge(None, begun.uploaded),
             Some(EditLog { batch: Some(batch), .. }) => self.acknowledge(Some(batch), begun.uploaded),
@@ -167,8 +167,8 @@ impl Replica {
         Ok(cursor.flatten())
     }
 
-    /// Makes the tables as the collections are. Gives whether rows have to be read anew for it.
-    fn follow_shapes(&self, begun: &Begun) -> Result<bool, ReplicaError> {
+    /// Migrates the tables to the server's collections. Returns whether rows must be read again.
+    fn follow_shapes(&self, begun: &BeginResponse) -> Result<bool, ReplicaError> {
         let old = self.shapes()?;
         if old == begun.collections {
             return Ok(false);

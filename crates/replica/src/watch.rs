@@ -1,4 +1,4 @@
-//! A rest between two syncs, which ends when there is something to do: news of the server, or edits that were made here.
+//! Waiting between two syncs, for changes on the server or local edits.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use tokio::time::{Instant, sleep};
 
 use crate::{Link, LinkError, Replica, ReplicaError};
 
-/// How long the server is asked to wait at a time: shorter than what most ways to it bear.
+/// Duration of one long poll: shorter than the timeouts of most proxies.
 const WAIT: Duration = Duration::from_secs(50);
-/// Time between two looks at edits.
+/// Interval of checks for local edits.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A rest takes this long at least, so that many changes come by one sync.
+/// Minimum wait, so that many changes are synchronized together.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Why a rest has ended.
+/// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// The server may have something new.
+    /// The server may have changes.
     News,
-    /// Rows were edited here.
+    /// Rows were edited locally.
     Edited,
-    /// The server could not be asked to wake the replica, and the time is over.
+    /// The server could not be asked to wake the replica, and the time is up.
     Later,
 }
 
 impl Replica {
-    /// Rests after a sync, until the server may have something new or rows were edited here. Where the server cannot be asked to
-    /// wake the replica, or has too many that wait, for `every` only.
+    /// Waits after a sync until the server may have changes or rows were edited locally. If the server does not support
+    /// long polling or has too many waiting devices, waits for `every`.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -42,10 +42,10 @@ impl Replica {
                 let asked = Instant::now();
                 let pause = match link.wait(cursor, WAIT).await {
                     Ok(true) => return Woken::News,
-                    // A server that ends lets go of all who wait.
+                    // A stopping server ends all long polls.
                     Ok(false) if asked.elapsed() < Duration::from_secs(1) => every,
                     Ok(false) => continue,
-                    // Its token was revoked or has expired: the session that begins now says so.
+                    // The token was revoked or has expired; the next session reports it.
                     Err(LinkError::Refused(_)) => return Woken::News,
                     Err(LinkError::Busy(after)) => after.max(every),
                     Err(_) => every,
@@ -69,7 +69,7 @@ impl Replica {
         Ok(woken)
     }
 
-    /// Whether there are edits that the server does not have.
+    /// Whether there are edits that the server has not confirmed.
     fn has_edits(&self) -> Result<bool, ReplicaError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM _pending) OR EXISTS (SELECT 1 FROM _outbox)";
         Ok(self.connection.query_row(sql, (), |row| row.get(0))?)

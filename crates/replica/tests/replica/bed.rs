@@ -1,4 +1,4 @@
-//! A server in this process with replicas around it, and links that break when they are told to.
+//! Test bed: an in-process server with replicas, and links that fail on request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,22 +13,22 @@ use std::{
 use serde_json::{Map, Value as Json, json};
 use tocsin_model::{
     id::Name,
-    replica::{Begin, Begun, RowLine, Uploaded, read_edits},
+    replica::{Begin, BeginResponse, RowLine, Uploaded, read_edits},
     subscriber::Profile,
     time::Timestamp,
 };
 use tocsin_replica::{Home, Link, LinkError, Replica, ReplicaError, Summary};
 use tocsin_store::{
     memory::{inbox::MemoryInbox, records::MemoryRecords},
-    records::{Expect, NewSubscriber, Records},
+    records::{NewSubscriber, Precondition, Records},
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
 use tocsin_sync::{Device, Limits, Parts, Replicas, SyncError, devices::NewDevice, rows::RowChange};
 
-/// Devices that may wait for news.
+/// Maximum devices that wait for changes.
 pub const WATCHERS: usize = 3;
 
-/// The server: records that stay, and rows in a file, so that it can be stopped and started again.
+/// The server: persistent records and rows in a file, so that it can be restarted.
 pub struct Bed {
     pub records: Arc<MemoryRecords>,
     pub inbox: Arc<MemoryInbox>,
@@ -92,7 +92,7 @@ impl Bed {
         self.clock.fetch_add(i64::try_from(time.as_millis()).expect("short"), Ordering::Relaxed);
     }
 
-    /// Ends the server and starts it over what it had stored.
+    /// Stops the server, and starts it over its stored state.
     pub async fn restart(self) -> Bed {
         let Bed { records, inbox, sync, clock, folder } = self;
         drop(Arc::into_inner(sync).expect("nobody uses it"));
@@ -100,7 +100,7 @@ impl Bed {
         Bed { records, inbox, sync, clock, folder }
     }
 
-    /// Ends the server, lets something happen to its folder, and starts it again.
+    /// Stops the server, changes its folder, and starts it again.
     pub async fn between(self, work: impl FnOnce(&std::path::Path)) -> Bed {
         let Bed { records, inbox, sync, clock, folder } = self;
         drop(Arc::into_inner(sync).expect("nobody uses it"));
@@ -113,10 +113,10 @@ impl Bed {
         let attributes = serde_json::from_value(attributes).expect("attributes");
         let profile = Profile { attributes, ..Profile::default() };
         let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
-        self.records.put_subscriber(new, Expect::Any, self.now()).await.expect("stored");
+        self.records.put_subscriber(new, Precondition::Any, self.now()).await.expect("stored");
     }
 
-    /// Makes a device. Gives its token.
+    /// Creates a device. Returns its token.
     pub async fn device(&self, subscriber: &str) -> String {
         let subscriber = subscriber.parse().expect("an id");
         let (application, name) = (name("shop"), "phone".to_owned());
@@ -143,28 +143,33 @@ impl Bed {
         rows.into_iter().map(|row| (row.id, serde_json::from_str(&row.body).expect("JSON"))).collect()
     }
 
-    pub fn link(&self, token: &str) -> Wire {
-        Wire { sync: self.sync.clone(), token: token.to_owned(), faults: Mutex::default(), sent: Mutex::default() }
+    pub fn link(&self, token: &str) -> InProcessLink {
+        InProcessLink {
+            sync: self.sync.clone(),
+            token: token.to_owned(),
+            faults: Mutex::default(),
+            sent: Mutex::default(),
+        }
     }
 }
 
-/// When a link breaks: at which of its calls, before the server heard of it or after it answered.
+/// Failure of a link: at which call, and whether before the request or after the response.
 #[derive(Default)]
 pub struct Faults {
     pub chance: f64,
     pub random: Option<fastrand::Rng>,
 }
 
-/// A link within the process, which speaks the same lines as the one over HTTP.
-pub struct Wire {
+/// In-process link with the same messages as over HTTP.
+pub struct InProcessLink {
     sync: Arc<Replicas>,
     token: String,
     pub faults: Mutex<Faults>,
-    /// Every row that was sent down.
+    /// All rows downloaded.
     pub sent: Mutex<Vec<RowLine>>,
 }
 
-impl Wire {
+impl InProcessLink {
     fn device(&self) -> Result<Device, LinkError> {
         self.sync.device(&self.token).map_err(refused)
     }
@@ -190,8 +195,8 @@ fn refused(error: SyncError) -> LinkError {
     }
 }
 
-impl Link for Wire {
-    async fn begin(&self, begin: &Begin) -> Result<Begun, LinkError> {
+impl Link for InProcessLink {
+    async fn begin(&self, begin: &Begin) -> Result<BeginResponse, LinkError> {
         self.breaks()?;
         let begun = self.sync.begin(&self.device()?, begin.clone()).await.map_err(refused)?;
         self.breaks()?;
@@ -246,7 +251,7 @@ impl Phone {
         Phone { replica: Replica::create(&path, &home).expect("made"), path, token }
     }
 
-    /// Synchronises over a link that holds.
+    /// Synchronizes over a working link.
     pub async fn sync(&mut self, bed: &Bed) -> Summary {
         self.try_sync(bed).await.expect("synchronised")
     }
@@ -259,7 +264,7 @@ impl Phone {
         self.replica.connection().execute_batch(sql).expect("runs");
     }
 
-    /// All rows of a table, as the API shows them.
+    /// All rows of a table, in the form of the API.
     pub fn rows(&self, collection: &str) -> BTreeMap<String, Json> {
         let (names, rows) = self.replica.query(&format!("SELECT * FROM {collection}")).expect("queried");
         let row = |cells: Vec<Json>| {
@@ -280,7 +285,7 @@ pub fn rows<const N: usize>(expected: [(&str, Json); N]) -> BTreeMap<String, Jso
     expected.into_iter().map(|(id, row)| (id.to_owned(), row)).collect()
 }
 
-/// A shop with one collection of notes; `more` is put behind its fields.
+/// A shop with one collection of notes; `more` is appended to its fields.
 pub fn notes(more: &str) -> String {
     format!(
         "application: shop\ncollections:\n  notes:\n    fields: {{ owner: {{ type: string, required: true }}, text: string, \
@@ -295,7 +300,7 @@ pub fn note(owner: &str, text: &str) -> Json {
 impl Bed {
     pub async fn records_remove(&self, id: &str) {
         let id = id.parse().expect("an id");
-        self.records.remove_subscriber(&id, Expect::Any, self.now()).await.expect("removed");
+        self.records.remove_subscriber(&id, Precondition::Any, self.now()).await.expect("removed");
     }
 }
 

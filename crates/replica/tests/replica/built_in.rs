@@ -1,4 +1,4 @@
-//! What the platform knows of a subscriber comes as rows, and edits of them reach what they tell of.
+//! Built-in collections: rows for the platform's data, and edits that change it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tocsin_model::{
     inbox::{InboxContent, NewItem, Wording},
 };
 use tocsin_store::{
-    inbox::{FeedFilter, Inbox, NewBroadcast, Reader},
+    inbox::{FeedFilter, FeedReader, Inbox, NewBroadcast},
     records::Records,
 };
 use tocsin_sync::{SyncError, rows::RowChange};
@@ -28,7 +28,7 @@ fn content(application: &str, subject: &str) -> InboxContent {
     InboxContent { application, class, channel: None, event: None, wording, translations: Default::default() }
 }
 
-pub async fn tell(bed: &Bed, subscriber: &str, id: &str, application: &str) {
+pub async fn add_inbox_item(bed: &Bed, subscriber: &str, id: &str, application: &str) {
     let found = bed.records.subscriber(&subscriber.parse().expect("an id")).await.expect("read").expect("there");
     let id: NotificationId = id.parse().expect("an id");
     let expires_at = bed.now() + std::time::Duration::from_secs(86_400);
@@ -37,7 +37,7 @@ pub async fn tell(bed: &Bed, subscriber: &str, id: &str, application: &str) {
     bed.inbox.put_items(vec![item], 100, bed.now()).await.expect("stored");
 }
 
-/// How an item stands for a phone.
+/// State of an item on a phone.
 fn item(phone: &Phone, id: &str) -> Option<(bool, bool)> {
     let rows = phone.rows("bell");
     let row = rows.get(id)?;
@@ -51,10 +51,10 @@ async fn notifications_land_in_replicas_and_marks_come_back() {
     bed.subscriber("bob", json!({})).await;
     let (mut phone, mut laptop, mut other) =
         (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await, Phone::new(&bed, "bob").await);
-    tell(&bed, "ann", "n-1-0", "shop").await;
-    tell(&bed, "ann", "n-1-1", "shop").await;
-    tell(&bed, "ann", "n-1-2", "elsewhere").await;
-    tell(&bed, "bob", "n-1-3", "shop").await;
+    add_inbox_item(&bed, "ann", "n-1-0", "shop").await;
+    add_inbox_item(&bed, "ann", "n-1-1", "shop").await;
+    add_inbox_item(&bed, "ann", "n-1-2", "elsewhere").await;
+    add_inbox_item(&bed, "bob", "n-1-3", "shop").await;
     for phone in [&mut phone, &mut laptop, &mut other] {
         phone.sync(&bed).await;
     }
@@ -65,13 +65,13 @@ async fn notifications_land_in_replicas_and_marks_come_back() {
     laptop.sync(&bed).await;
     assert_eq!((item(&laptop, "n-1-0"), item(&laptop, "n-1-1")), (Some((true, false)), Some((false, true))));
     let ann = bed.records.subscriber(&"ann".parse().expect("an id")).await.expect("read").expect("there");
-    let reader = Reader { subscriber: ann.number, broadcasts: Vec::new() };
+    let reader = FeedReader { subscriber: ann.number, broadcasts: Vec::new() };
     let kept = bed.inbox.item(&reader, "n-1-0".parse().expect("an id"), bed.now()).await.expect("read").expect("there");
     assert!(kept.read_at.is_some());
-    // A row that is removed removes the item, and what the server changes comes.
+    // Removing a row removes the item, and changes of the server arrive.
     phone.run("DELETE FROM bell WHERE id = 'n-1-1'");
     phone.sync(&bed).await;
-    tell(&bed, "ann", "n-1-4", "shop").await;
+    add_inbox_item(&bed, "ann", "n-1-4", "shop").await;
     laptop.sync(&bed).await;
     assert_eq!(laptop.ids("bell").into_iter().collect::<Vec<_>>(), ["n-1-0", "n-1-4"]);
     assert_eq!(bed.inbox.feed(&reader, &FeedFilter::default(), None, 10, bed.now()).await.expect("read").len(), 3);
@@ -92,7 +92,7 @@ async fn a_broadcast_is_read_by_each_alone() {
     bob.sync(&bed).await;
     let read = |phone: &Phone| phone.rows("bell").into_values().map(|row| row["read"] == 1).collect::<Vec<_>>();
     assert_eq!((read(&ann), read(&bob)), (vec![true], vec![false]));
-    // The row of another is none that a device could guess.
+    // A device cannot guess the row id of another subscriber.
     let id = bob.ids("bell").into_iter().next().expect("a row");
     ann.run(&format!("INSERT INTO bell (id, read) VALUES ('{id}', 1)"));
     assert_eq!(ann.sync(&bed).await.refused, 1);

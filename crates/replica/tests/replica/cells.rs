@@ -25,13 +25,13 @@ async fn shop(definition: &str) -> (Bed, Phone) {
     (bed, phone)
 }
 
-/// Runs SQL in the file and synchronises twice. Gives what was refused, without the rows' ids.
+/// Runs SQL in the file and synchronizes twice. Returns what was rejected, without row ids.
 async fn refused_of(bed: &Bed, phone: &mut Phone, sql: &str) -> Vec<String> {
     phone.run(sql);
     phone.sync(bed).await;
     let found = refused(phone).into_iter().map(|(_, why)| why).collect();
     phone.sync(bed).await;
-    assert_eq!(phone.replica.standing().expect("read").edited, 0);
+    assert_eq!(phone.replica.status().expect("read").edited, 0);
     assert_eq!(phone.rows("things"), bed.rows("things").await, "{sql}");
     found
 }
@@ -100,7 +100,7 @@ async fn b4_a_required_field_that_cannot_be_refuses_a_new_row_by_name() {
     assert_eq!(bed.row("things", "a").await, Some(json!({"name": "A2", "price": 1.0})));
     assert_eq!(bed.row("things", "b").await, None);
     assert_eq!(bed.row("things", "c").await, Some(json!({"name": "C", "price": 3.0})));
-    // A required field that is emptied stays as it is; the others of the edit are taken in.
+    // A cleared required field keeps its value; the others of the edit are applied.
     let found = refused_of(&bed, &mut phone, "UPDATE things SET price = NULL, name = 'A3' WHERE id = 'a'").await;
     assert!(found.iter().any(|why| why.contains("price: is required")), "{found:?}");
     assert_eq!(bed.row("things", "a").await, Some(json!({"name": "A3", "price": 1.0})));
@@ -113,12 +113,12 @@ async fn b5_what_is_too_long_is_set_aside_and_stops_nothing() {
                INSERT INTO things (id, name) VALUES (printf('%.*c', 200, 'k'), 'long'), ('with/slash', 's'), ('', 'none')";
     let found = refused_of(&bed, &mut phone, sql).await;
     assert!(found.iter().any(|why| why.starts_with("note: has 5000002 bytes as JSON")), "{found:?}");
-    assert_eq!(found.iter().filter(|why| why.starts_with("id: should be 1 to 128 characters")).count(), 3, "{found:?}");
+    assert_eq!(found.iter().filter(|why| why.starts_with("id: must be 1 to 128 characters")).count(), 3, "{found:?}");
     assert_eq!(bed.row("things", "a").await, Some(json!({"name": "A", "qty": 2, "price": 2.5, "note": "n"})));
     assert_eq!(bed.row("things", "z").await, Some(json!({"name": "Z", "qty": 4})));
     assert_eq!(bed.rows("things").await.len(), 2);
-    // What was refused is kept, so that it can be corrected.
-    let standing = phone.replica.standing().expect("read");
+    // Rejected values are kept, so that they can be corrected.
+    let standing = phone.replica.status().expect("read");
     let note = standing.refused.iter().find(|refused| refused.fields == ["note"]).expect("there");
     assert_eq!(note.values["note"].as_str().map(str::len), Some(5_000_000));
 }
@@ -131,7 +131,7 @@ async fn b5_correcting_or_removing_the_row_ends_the_refusal() {
     assert_eq!(refused_of(&bed, &mut phone, "UPDATE things SET qty = 5 WHERE id = 'a'").await.len(), 2);
     assert_eq!(refused_of(&bed, &mut phone, "UPDATE things SET note = 'good' WHERE id = 'a'").await.len(), 1);
     assert!(refused_of(&bed, &mut phone, "DELETE FROM things WHERE id = 'z'").await.is_empty());
-    // Before any sync as well: what is corrected or removed in time was never bad.
+    // A row corrected or removed before the sync is not rejected.
     let sql = "UPDATE things SET note = x'00' WHERE id = 'a'; UPDATE things SET note = 'again' WHERE id = 'a'; \
                INSERT INTO things (id, note) VALUES ('y', x'ff'); DELETE FROM things WHERE id = 'y'";
     assert!(refused_of(&bed, &mut phone, sql).await.is_empty());
@@ -181,7 +181,7 @@ async fn b5_the_api_of_a_replica_refuses_what_cannot_be_at_once() {
     ] {
         assert!(matches!(put(id, fields.clone()), Err(ReplicaError::Unfit(_))), "{id}: {fields}");
     }
-    assert_eq!(phone.replica.standing().expect("read").edited, 0);
+    assert_eq!(phone.replica.status().expect("read").edited, 0);
 }
 
 #[tokio::test]
@@ -215,18 +215,18 @@ async fn b5_edits_of_fields_and_collections_that_went_are_reported() {
     phone.sync(&bed).await;
     assert_eq!(
         refused(&phone),
-        [("a".to_owned(), "note: is not a field of `things` any more, or of another type".to_owned())]
+        [("a".to_owned(), "note: was removed from `things` or has another type now".to_owned())]
     );
-    assert_eq!(phone.replica.standing().expect("read").refused[0].values["note"], "unsent");
+    assert_eq!(phone.replica.status().expect("read").refused[0].values["note"], "unsent");
     assert_eq!(bed.row("things", "a").await.expect("there")["qty"], 8);
     phone.run("UPDATE things SET qty = 9 WHERE id = 'a'");
     bed.apply(&things().replace("things:", "others:")).await;
     phone.sync(&bed).await;
-    let standing = phone.replica.standing().expect("read");
+    let standing = phone.replica.status().expect("read");
     let last = standing.refused.last().expect("there");
     assert_eq!(
         (last.why.as_str(), &last.values["qty"]),
-        ("the collection `things` is not there any more for this device", &json!(9))
+        ("the collection `things` is no longer available to this device", &json!(9))
     );
 }
 

@@ -3,7 +3,7 @@ use tocsin_sync::rows::RowChange;
 
 use crate::bed::{Bed, Phone, name, note, notes, object};
 
-/// Ann edits on two phones that both know the same; the API writes between. Gives the row, and the winners of the log.
+/// Ann edits on two phones in the same state; the API writes in between. Returns the row, and the winners in the log.
 async fn meet(conflicts: &str, first: &str, api: Json, second: &str) -> (Json, Vec<String>) {
     let bed = Bed::new(&notes(&format!("    conflicts: {conflicts}\n"))).await;
     bed.subscriber("ann", json!({})).await;
@@ -40,7 +40,7 @@ async fn edits_of_different_fields_are_both_kept_by_column_but_meet_by_row() {
 }
 
 #[tokio::test]
-async fn each_resolver_decides_as_it_says() {
+async fn each_resolver_decides_as_documented() {
     for (resolver, stays, winner) in [
         ("server", "bread", "server"),
         ("client", "eggs", "client"),
@@ -52,7 +52,7 @@ async fn each_resolver_decides_as_it_says() {
         let (row, log) = meet(&format!("{{ resolver: {resolver} }}"), BREAD, Json::Null, EGGS).await;
         assert_eq!((&row["text"], log), (&json!(stays), vec![winner.to_owned()]), "{resolver}");
     }
-    // The API knew what the first phone wrote, and the second did not.
+    // The API knew the first phone's edit, and the second phone did not.
     let (row, _) = meet("{ resolver: last }", BREAD, json!({"text": "from the API"}), EGGS).await;
     assert_eq!(row["text"], "from the API");
     let (row, _) = meet("{ resolver: first }", BREAD, json!({"text": "from the API"}), EGGS).await;
@@ -60,7 +60,7 @@ async fn each_resolver_decides_as_it_says() {
 }
 
 #[tokio::test]
-async fn fields_are_put_together() {
+async fn fields_are_merged() {
     let (five, twelve) = ("UPDATE notes SET count = 5", "UPDATE notes SET count = 12");
     for (combine, expected) in [("max", 12), ("min", 5), ("sum", 7)] {
         let (row, log) = meet(&format!("{{ fields: {{ count: {combine} }} }}"), five, Json::Null, twelve).await;
@@ -72,7 +72,7 @@ async fn fields_are_put_together() {
 }
 
 #[tokio::test]
-async fn what_was_removed_does_not_come_back() {
+async fn a_removed_row_does_not_come_back() {
     let remove = "DELETE FROM notes";
     for resolver in ["server", "client", "last", "first"] {
         let (row, log) = meet(&format!("{{ resolver: {resolver} }}"), remove, Json::Null, EGGS).await;
@@ -85,7 +85,7 @@ async fn what_was_removed_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn what_lost_can_be_put_in_place() {
+async fn the_losing_version_can_be_restored() {
     let bed = Bed::new(&notes("    conflicts: { resolver: server }\n")).await;
     bed.subscriber("ann", json!({})).await;
     bed.put("notes", "a", json!({"owner": "ann", "text": "milk", "count": 1})).await;
@@ -118,7 +118,7 @@ async fn the_clock_of_a_device_decides_nothing() {
     two.sync(&bed).await;
     bed.put("notes", "a", json!({"owner": "ann", "text": "soy milk"})).await;
     one.sync(&bed).await;
-    // The first phone knows the newer state; that the other comes later, and claims to, changes nothing.
+    // The first phone knows the newer state; the later arrival of the other edit changes nothing.
     one.run(BREAD);
     two.run(EGGS);
     one.sync(&bed).await;
@@ -130,7 +130,7 @@ async fn the_clock_of_a_device_decides_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_device_says_of_a_row_that_it_lost_is_kept_for_others() {
+async fn an_edit_of_a_row_that_left_the_view_is_logged() {
     let bed = Bed::new(&notes("")).await;
     bed.subscriber("ann", json!({})).await;
     bed.subscriber("bob", json!({})).await;
@@ -179,12 +179,12 @@ async fn a13_many_long_merges_hold_up_no_other_write() {
         bed.put("notes", &format!("r{row}"), note("ann", &text("b"))).await;
     }
     phone.run("UPDATE notes SET text = replace(text, 'a', 'c')");
-    // The block is put back before its texts are merged, so each other write is one commit away.
+    // The block is rolled back before its texts are merged, so another write waits for at most one commit.
     let summary = phone.sync(&bed).await;
     assert_eq!(summary.conflicts, 20);
     assert_eq!(bed.row("notes", "r0").await.expect("there")["text"], format!("{}{}", text("b"), text("c")));
     assert_eq!(phone.rows("notes"), bed.rows("notes").await);
-    // Texts that are too long are decided on by the resolver.
+    // Texts that are too long go to the resolver.
     let long = |word: &str| (0..3_000).map(|at| format!("{word}{at} ")).collect::<String>();
     bed.put("notes", "r0", note("ann", &long("x"))).await;
     phone.sync(&bed).await;

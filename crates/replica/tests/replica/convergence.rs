@@ -1,7 +1,8 @@
-//! Random edits by several devices, over links that break and servers that stop: at the end every replica is what its part of the
-//! server is, and no edit that was taken in is lost.
+//! Convergence under random edits of several devices, with failing links and server crashes: at the end every replica
+//! equals its part of the server, and no acknowledged edit is lost.
 //!
-//! `SEED` repeats a case, `TOCSIN_CASES` runs more of them, `TOCSIN_CLIENTS` with more devices at most (and has to be repeated, too).
+//! `SEED` repeats a case, `TOCSIN_CASES` sets the number of cases, and `TOCSIN_CLIENTS` the maximum devices (needed to
+//! repeat a case, too).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +33,7 @@ fn definition(random: &mut Rng) -> String {
     )
 }
 
-/// What a subscriber may see, told a second time in plain words.
+/// Rows visible to a subscriber, computed independently.
 fn is_of(row: &Json, subscriber: &str, teams: &BTreeSet<&str>) -> bool {
     row["owner"] == subscriber || row["team"].as_str().is_some_and(|team| teams.contains(team))
 }
@@ -48,7 +49,7 @@ struct Play {
     teams: BTreeMap<String, BTreeSet<&'static str>>,
     random: Rng,
     removed: BTreeSet<String>,
-    /// What was added to the counters of rows that are never removed and that all see.
+    /// Sum added to the counters of permanent rows that all devices see.
     added: BTreeMap<String, i64>,
     made: usize,
 }
@@ -95,7 +96,7 @@ impl Play {
             .join(" ")
     }
 
-    /// A device edits its file, whether there is a link or not.
+    /// A device edits its file, online or offline.
     fn edit(&mut self, at: usize) {
         if self.actors[at].phone.replica.shapes().expect("read").is_empty() {
             return;
@@ -129,7 +130,7 @@ impl Play {
         self.actors[at].phone.run(&sql);
     }
 
-    /// Somebody else writes over the API, or subscribers join and leave teams.
+    /// The API writes rows, or subscribers join and leave teams.
     async fn meddle(&mut self) {
         let id = format!("n{}", self.random.usize(0..IDS));
         match self.random.u8(0..6) {
@@ -152,7 +153,7 @@ impl Play {
         }
     }
 
-    /// A device comes online for a while; the link may break at any call.
+    /// A device is online for a while; the link may fail at any call.
     async fn connect(&mut self, at: usize, chance: f64) {
         let seed = self.random.u64(..);
         let actor = &mut self.actors[at];
@@ -160,7 +161,7 @@ impl Play {
         *link.faults.lock().expect("not poisoned") = Faults { chance, random: Some(Rng::with_seed(seed)) };
         let done = actor.phone.replica.sync(&link, &mut |_| ()).await;
         let sent = std::mem::take(&mut *link.sent.lock().expect("not poisoned"));
-        // What was sent just now belonged to who got it. Nothing was written meanwhile.
+        // The rows just received must belong to the device, since nothing was written meanwhile.
         let teams = &self.teams[&actor.subscriber];
         for (_, id, _, body) in sent.iter().filter(|(_, _, _, body)| body.is_some()) {
             let body = Json::Object(body.clone().expect("there"));
@@ -169,7 +170,7 @@ impl Play {
         assert!(chance > 0.0 || done.is_ok(), "{done:?}");
     }
 
-    /// The program on a device ends and starts again.
+    /// The program on a device crashes and restarts.
     fn crash(&mut self, at: usize) {
         let path = self.actors[at].phone.path.clone();
         self.actors[at].phone.replica = Replica::open(&path).expect("opens");
@@ -197,7 +198,7 @@ impl Play {
     }
 }
 
-/// A number that the environment says.
+/// A number from an environment variable.
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
@@ -222,7 +223,7 @@ async fn run(seed: u64, steps: usize) {
 }
 
 #[tokio::test]
-async fn replicas_become_what_their_parts_are() {
+async fn replicas_converge_to_their_parts() {
     let seeds = match number("SEED") {
         Some(seed) => vec![seed],
         None => (0..number("TOCSIN_CASES").unwrap_or(4)).map(|_| fastrand::u64(..)).collect(),

@@ -1,4 +1,4 @@
-//! Copies of a replica's file, files that were put back to an earlier state, and a server that was.
+//! Copied and restored replica files, and a restored server.
 
 use std::{fs, path::Path};
 
@@ -7,13 +7,13 @@ use tocsin_replica::{Home, Replica};
 
 use crate::bed::{Bed, Phone, name, note, notes, object};
 
-/// A copy of the replica's file, as a backup program makes it.
+/// Copies the replica's file, as a backup program does.
 fn copy(phone: &Phone, to: &Path) {
     let to = to.to_str().expect("text");
     phone.run(&format!("VACUUM INTO '{to}'"));
 }
 
-/// Puts a copy in the place of the file.
+/// Restores a copy over the file.
 fn put_back(phone: Phone, from: &Path) -> Phone {
     let Phone { replica, path, token } = phone;
     drop(replica);
@@ -37,16 +37,16 @@ async fn conflicts(bed: &Bed) -> usize {
     bed.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed").len()
 }
 
-/// The refused edits in `replica status`.
+/// The rejected edits of `replica status`.
 pub fn refused(phone: &Phone) -> Vec<(String, String)> {
-    let refused = phone.replica.standing().expect("read").refused;
+    let refused = phone.replica.status().expect("read").refused;
     refused.into_iter().map(|refused| (refused.row.1, refused.why)).collect()
 }
 
 fn assert_same(phone: &Phone, rows: &std::collections::BTreeMap<String, Json>) {
     let mut local = phone.rows("notes");
     for row in local.values_mut() {
-        // The table has truth as 0 and 1, and lists as their text.
+        // The table stores booleans as 0 and 1, and lists as text.
         if let Some(done) = row.get_mut("done") {
             *done = json!(*done == 1);
         }
@@ -91,7 +91,7 @@ async fn b2_a_file_that_was_put_back_meets_what_its_later_self_wrote() {
     assert_eq!(phone.sync(&bed).await.conflicts, 1);
     assert_eq!(bed.row("notes", "a").await.expect("there")["text"], "bread");
     assert_same(&phone, &bed.rows("notes").await);
-    // From here on the copy knows what it wrote itself.
+    // From here on the copy knows its own edits.
     phone.run("UPDATE notes SET text = 'jam'");
     assert_eq!(phone.sync(&bed).await.applied, 1);
     phone.run("UPDATE notes SET text = 'tea'");
@@ -124,7 +124,7 @@ async fn b2_two_copies_in_use_at_once_lose_no_edit() {
 async fn b2_a_copy_with_edits_on_their_way_sends_them_once() {
     let (bed, mut one) = shop("    conflicts: { fields: { count: sum } }\n").await;
     one.run("UPDATE notes SET count = 3");
-    // The link breaks after the server has the edit, and before the answer.
+    // The link fails after the server stored the edit, and before the response.
     let link = crate::sessions::LosesAnswer::of(bed.link(&one.token));
     assert!(one.replica.sync(&link, &mut |_| ()).await.is_err());
     let path = bed.folder.path().join("second.db");
@@ -149,7 +149,7 @@ async fn b2_a_new_file_for_the_token_of_an_old_one_begins_anew() {
     assert_eq!(bed.row("notes", "a").await.expect("there")["count"], 9);
 }
 
-/// The server is put back to an earlier state of its rows. `later` happens after the backup, and before the server is put back.
+/// Restores an earlier state of the server's rows. `later` runs between the backup and the restore.
 async fn restored(bed: Bed, later: impl AsyncFnOnce(&Bed)) -> Bed {
     let backup = tempfile::tempdir().expect("a folder");
     let bed = bed.restart().await;
@@ -198,7 +198,7 @@ async fn b3_edits_that_a_restored_server_lost_are_sent_again() {
     })
     .await;
     assert_eq!(bed.rows("notes").await.len(), 1);
-    // Others write meanwhile, so the cursor of the phone is not in the future any more.
+    // Other writers continue, so the phone's cursor is no longer in the future.
     bed.pass(std::time::Duration::from_secs(3_600));
     bed.put("notes", "new", note("ann", "after")).await;
     phone.run("UPDATE notes SET text = 'bread' WHERE id = 'a'");
@@ -209,7 +209,7 @@ async fn b3_edits_that_a_restored_server_lost_are_sent_again() {
     assert_eq!(row, json!({"owner": "ann", "text": "bread", "count": 5}));
     assert_eq!(bed.rows("notes").await.keys().collect::<Vec<_>>(), ["a", "b", "new"]);
     assert_same(&phone, &bed.rows("notes").await);
-    // Another device that had no edits reads what there is.
+    // Another device without edits reads the current state.
     other.sync(&bed).await;
     assert_same(&other, &bed.rows("notes").await);
     assert_eq!(phone.sync(&bed).await.sent_again, 0);
@@ -221,7 +221,7 @@ async fn b3_edits_whose_rows_were_not_read_yet_are_sent_again() {
     let bed = restored(bed, async |bed: &Bed| {
         bed.pass(std::time::Duration::from_secs(60));
         phone.run("UPDATE notes SET text = 'bread'");
-        // The server has the edit and confirms it; the link breaks before the rows.
+        // The server confirms the edit; the link fails before the download.
         let link = crate::sessions::LosesRows::of(bed.link(&phone.token));
         assert!(phone.replica.sync(&link, &mut |_| ()).await.is_err());
     })
@@ -258,12 +258,12 @@ async fn b23_a_row_that_was_seen_to_go_can_be_made_again() {
         assert_eq!(bed.row("notes", "a").await, Some(note("ann", "again")));
         assert_same(&phone, &bed.rows("notes").await);
     }
-    // One that did not know of the removal does not bring the row back.
+    // A device that did not know of the removal does not restore the row.
     let (bed, phone) = shop("").await;
     let mut other = Phone::new(&bed, "ann").await;
     bed.change("notes", "x", tocsin_sync::rows::RowChange::Put(object(note("ann", "x")))).await;
     bed.change("notes", "x", tocsin_sync::rows::RowChange::Remove).await;
-    drop(other.replica.standing());
+    drop(other.replica.status());
     let mut phone = phone;
     phone.run("INSERT INTO notes (id, owner, text) VALUES ('x', 'ann', 'unknowing')");
     assert_eq!(phone.sync(&bed).await.conflicts, 1);
@@ -284,7 +284,7 @@ async fn numbers_and_batches_that_are_none_are_refused_as_a_block() {
         let taken = bed.sync.upload(&device, &begun.session, read).await;
         assert!(matches!(taken, Err(tocsin_sync::SyncError::Invalid(_))), "{line}: {taken:?}");
     }
-    // Within a batch there are no gaps, and what came before is passed over.
+    // A batch has no gaps, and edits received before are skipped.
     let send = async |numbers: &[u64]| {
         let lines: Vec<String> = numbers
             .iter()

@@ -1,4 +1,4 @@
-//! Files that older versions made.
+//! Files of older versions.
 
 use rusqlite::Connection;
 use serde_json::json;
@@ -6,8 +6,8 @@ use tocsin_replica::Replica;
 
 use crate::bed::{Bed, Phone, note, notes};
 
-/// A file of layout 1, whose row `a` was edited twice: once before its last sync broke off, and once after. Edits of `b` could not
-/// be read, and `c` was made.
+/// A file of layout 1. Row `a` was edited before and after an interrupted sync, edits of `b` were unreadable, and `c`
+/// was created.
 fn first_layout(path: &std::path::Path, token: &str, version: u64) {
     let shape = json!({"name": "notes", "direction": "both", "fields": [
         {"name": "owner", "type": "string"}, {"name": "text", "type": "string"}, {"name": "count", "type": "integer"},
@@ -59,7 +59,7 @@ async fn b2_a_file_of_the_first_layout_keeps_its_edits() {
     let refused = crate::copies::refused(&phone);
     assert_eq!(refused[0], ("x".to_owned(), "was refused before".to_owned()));
     assert!(refused[1].1.starts_with("count: is Infinity"), "{refused:?}");
-    // It is converted once, and works like any other from then on.
+    // It is converted once, and then works like any other.
     drop(phone.replica);
     let mut phone = Phone { replica: Replica::open(&path).expect("opens"), path, token: phone.token };
     phone.run("REPLACE INTO notes (id, owner, text) VALUES ('a', 'ann', 'replaced')");

@@ -1,17 +1,17 @@
-//! Replicas against a server in this process: what they see, what becomes of their edits, and what they cannot do.
+//! Replicas against an in-process server: visibility, edits, and access control.
 
 mod bed;
-mod built_in; // what the platform knows of a subscriber
-mod cells; // cells that fields cannot hold
-mod copies; // copies of a file, and what was put back to an earlier state
-mod conflicts; // edits that meet
-mod convergence; // random edits, broken links and crashes
-mod layout; // files of older versions
-mod partitions; // who sees what
-mod programs; // those that decide between edits
-mod raising; // events of changes
+mod built_in; // built-in collections
+mod cells; // cells that their fields cannot hold
+mod copies; // copied and restored files
+mod conflicts; // conflicts between edits
+mod convergence; // random edits, failing links and crashes
+mod layout; // migration of older files
+mod partitions; // visibility of rows
+mod programs; // conflict resolver programs
+mod raising; // events raised by changes
 mod replacing; // REPLACE, upserts and triggers in the file
-mod schemas; // what rows must be like
-mod sessions; // edits go up, rows come down
-mod vectors; // the cases that every client passes
-mod watching; // who waits is woken
+mod schemas; // rows that violate their schema
+mod sessions; // upload and download
+mod vectors; // test vectors for every client
+mod watching; // long polling

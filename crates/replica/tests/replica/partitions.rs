@@ -64,11 +64,11 @@ fn sees(phone: &Phone, customers: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_device_sees_its_part_and_what_is_shared_through_it() {
+async fn a_device_sees_its_part_and_rows_shared_through_it() {
     let (bed, mut phone) = shop().await;
     sees(&phone, &["c1", "c3"]);
     assert_eq!(phone.ids("news").len(), 1);
-    // Rows change hands, and those behind them follow.
+    // Rows change their owner, and the rows shared through them follow.
     bed.change("customers", "c1", RowChange::Patch(object(json!({"region": "south"})))).await;
     bed.change("customers", "c4", RowChange::Patch(object(json!({"status": "waiting"})))).await;
     let summary = phone.sync(&bed).await;
@@ -82,7 +82,7 @@ async fn a_device_sees_its_part_and_what_is_shared_through_it() {
     phone.sync(&bed).await;
     sees(&phone, &["c1", "c3"]);
     assert_eq!(phone.sync(&bed).await.rows, 0);
-    // Whose rows are becomes something else.
+    // The partition of the collection changes.
     bed.apply(&SHOP.replace("[open, waiting]", "[shut]")).await;
     phone.sync(&bed).await;
     sees(&phone, &["c3"]);
@@ -101,7 +101,7 @@ async fn rows_that_go_up_do_not_come_down() {
 
 fn edit(n: u64, collection: &str, id: &str, set: Json) -> SentEdit {
     let set = if set.is_null() { None } else { Some(object(set)) };
-    // As if it knew everything, but for rows that it makes.
+    // With full knowledge, except for rows that it creates.
     let seen = Stamp(i64::MAX.cast_unsigned());
     let base = if matches!(id, "c9" | "new" | "n2") { Stamp(0) } else { seen };
     let (collection, id, was) = (name(collection), id.into(), Default::default());
@@ -148,13 +148,13 @@ async fn foreign_forged_and_old_cursors_and_sessions_are_refused() {
         let read = bed.sync.download(&anns, &begun.session, forged, |_, _| ((), 0)).await;
         assert!(matches!(read, Err(SyncError::Invalid(_))), "{forged}");
     }
-    // Nobody sees the session of another, or ends it.
+    // A session of another device can be neither used nor ended.
     assert!(matches!(bed.sync.end(&bobs, &begun.session).await, Err(SyncError::Missing(_))));
     let read = bed.sync.download(&bobs, &begun.session, &theirs.cursor, |_, _| ((), 0)).await;
     assert!(matches!(read, Err(SyncError::Missing(_))));
     assert_eq!(bed.sync.active_sessions().len(), 2);
     bed.sync.end(&anns, &begun.session).await.expect("her own");
-    // A token that is revoked, or of a subscriber that is gone, is worth nothing.
+    // A revoked token, or one of a removed subscriber, is rejected.
     assert!(bed.sync.device("tocsin_device_0_0").is_err());
     bed.records_remove("ann").await;
     assert!(matches!(bed.sync.begin(&anns, Begin::default()).await, Err(SyncError::Forbidden(_))));

@@ -1,4 +1,4 @@
-//! Programs decide between edits that meet: outside of all commits, and never twice about the same.
+//! Conflict resolver programs run outside of transactions, and once per conflict.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,23 +7,29 @@ use serde_json::{Value as Json, json};
 use tocsin_model::{collection::Process, id::Name};
 use tocsin_sync::{
     Replicas,
-    programs::{Answer, Arbiter, Question},
+    programs::{ConflictResolver, EditConflict, ResolverAnswer},
     rows::RowChange,
 };
 
 use crate::bed::{Bed, Phone, name, notes, object};
 
-/// What a program would say, and what it was asked.
+/// Scripted answers of a program, and the conflicts it received.
 struct Program {
-    answers: Mutex<Vec<Result<Answer, String>>>,
-    asked: Mutex<Vec<Question>>,
-    /// While it thinks, somebody writes this.
+    answers: Mutex<Vec<Result<ResolverAnswer, String>>>,
+    asked: Mutex<Vec<EditConflict>>,
+    /// Written by another client while the program runs.
     meanwhile: Mutex<Option<(Arc<Replicas>, Json)>>,
 }
 
 #[async_trait]
-impl Arbiter for Program {
-    async fn ask(&self, _: &Name, _: &Name, process: &Process, question: &Question) -> Result<Answer, String> {
+impl ConflictResolver for Program {
+    async fn resolve(
+        &self,
+        _: &Name,
+        _: &Name,
+        process: &Process,
+        question: &EditConflict,
+    ) -> Result<ResolverAnswer, String> {
         assert_eq!(process.command, ["/bin/settle", "--fast"]);
         self.asked.lock().expect("not poisoned").push(question.clone());
         let meanwhile = self.meanwhile.lock().expect("not poisoned").take();
@@ -36,22 +42,22 @@ impl Arbiter for Program {
     }
 }
 
-fn set(fields: Json) -> Result<Answer, String> {
-    Ok(Answer::Set(object(fields)))
+fn set(fields: Json) -> Result<ResolverAnswer, String> {
+    Ok(ResolverAnswer::Set(object(fields)))
 }
 
-/// Two phones of ann edit the text and the count of one note; the second edit meets the first.
+/// Two phones of ann edit the text and the count of one note; the second edit conflicts with the first.
 async fn meet(
-    answers: Vec<Result<Answer, String>>,
+    answers: Vec<Result<ResolverAnswer, String>>,
     meanwhile: Option<Json>,
     second: &str,
-) -> (Json, Vec<String>, Vec<Question>) {
+) -> (Json, Vec<String>, Vec<EditConflict>) {
     let definition = notes("    conflicts: { resolver: { process: [/bin/settle, --fast], timeout: 1s } }\n");
     let bed = Bed::new(&definition).await;
     let program =
         Arc::new(Program { answers: Mutex::new(answers), asked: Mutex::default(), meanwhile: Mutex::default() });
     *program.meanwhile.lock().expect("not poisoned") = meanwhile.map(|row| (bed.sync.clone(), row));
-    bed.sync.set_arbiter(program.clone());
+    bed.sync.set_conflict_resolver(program.clone());
     bed.subscriber("ann", json!({})).await;
     bed.put("notes", "a", json!({"owner": "ann", "text": "tree", "count": 1})).await;
     let (mut one, mut two) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await);
@@ -73,38 +79,38 @@ const PUMP: &str = "UPDATE notes SET text = 'pump', count = 2";
 #[tokio::test]
 async fn a_program_decides_what_stays() {
     for (answer, text, winner) in [
-        (Ok(Answer::Server), "well", "server"),
-        (Ok(Answer::Client), "pump", "client"),
+        (Ok(ResolverAnswer::Server), "well", "server"),
+        (Ok(ResolverAnswer::Client), "pump", "client"),
         (set(json!({"text": "pump and well", "count": 2})), "pump and well", "both"),
-        // What it does not decide stays as the server has it.
+        // Undecided fields keep the server's values.
         (Err("it is tired".to_owned()), "well", "server"),
         (set(json!({"text": 7})), "well", "server"),
         (set(json!({"txet": "pump"})), "well", "server"),
     ] {
         let (row, log, asked) = meet(vec![answer], None, PUMP).await;
-        // Fields that nobody else changed are the device's.
+        // Fields that only the device changed get its values.
         assert_eq!((&row["text"], &row["count"]), (&json!(text), &json!(2)));
         assert_eq!(log, [format!("process {winner}")]);
         assert_eq!(asked.len(), 1);
         assert_eq!((&asked[0].client["text"], &asked[0].server["text"]), (&json!("pump"), &json!("well")));
         assert_eq!((&*asked[0].row, &asked[0].base["text"]), ("a", &json!("tree")));
     }
-    let (row, ..) = meet(vec![Ok(Answer::Client)], None, "DELETE FROM notes").await;
+    let (row, ..) = meet(vec![Ok(ResolverAnswer::Client)], None, "DELETE FROM notes").await;
     assert_eq!(row, Json::Null);
-    let (row, _, asked) = meet(vec![Ok(Answer::Server)], None, "DELETE FROM notes").await;
+    let (row, _, asked) = meet(vec![Ok(ResolverAnswer::Server)], None, "DELETE FROM notes").await;
     assert_eq!((&row["text"], &asked[0].client), (&json!("well"), &Json::Null));
 }
 
 #[tokio::test]
-async fn it_is_asked_again_when_the_row_has_changed_meanwhile() {
-    let answers = vec![Ok(Answer::Client), set(json!({"text": "all three"}))];
+async fn a_program_runs_again_if_the_row_changed_meanwhile() {
+    let answers = vec![Ok(ResolverAnswer::Client), set(json!({"text": "all three"}))];
     let (row, log, asked) = meet(answers, Some(json!({"text": "lake"})), PUMP).await;
     assert_eq!((&row["text"], log.len()), (&json!("all three"), 1));
     assert_eq!(asked.iter().map(|question| question.server["text"].clone()).collect::<Vec<_>>(), ["well", "lake"]);
 }
 
 #[tokio::test]
-async fn who_meets_nobody_needs_no_program() {
+async fn an_edit_without_a_conflict_needs_no_program() {
     let (row, log, asked) = meet(Vec::new(), None, "UPDATE notes SET count = 2").await;
     assert_eq!((&row["text"], &row["count"]), (&json!("well"), &json!(2)));
     assert!(log.is_empty() && asked.is_empty());

@@ -1,4 +1,4 @@
-//! Changes of rows raise events, once, whoever makes them and whatever breaks.
+//! Row changes raise events exactly once, whoever makes them and whatever fails.
 
 use std::sync::{Mutex, atomic::Ordering};
 
@@ -26,7 +26,7 @@ collections:
       - { on: remove, event: gone, fields: { order: id } }
 ";
 
-/// A journal that fails before or after its commit when it is told to.
+/// A journal that fails before or after its commit on request.
 #[derive(Default)]
 struct Journal(Mutex<State>);
 
@@ -51,8 +51,8 @@ impl Journal {
         if drawn < 0.4 { Err(failed()) } else { Ok(()) }
     }
 
-    /// All that was taken in, as `class order total was`.
-    fn told(&self) -> Vec<String> {
+    /// All accepted events, as `class order total was`.
+    fn events(&self) -> Vec<String> {
         let of = |class: &str, event: &Event| {
             let text = |name: &str| event.get(name).map_or("-".to_owned(), |value| value.to_string().replace('"', ""));
             format!("{class} {} {} {}", text("order"), text("total"), text("was"))
@@ -100,7 +100,7 @@ async fn rows_raise_events_in_the_order_of_their_changes() {
     phone.sync(&bed).await;
     phone.run("UPDATE orders SET total = 4 WHERE id = 'a'; INSERT INTO orders (id, owner) VALUES ('b', 'ann')");
     phone.sync(&bed).await;
-    // What does not change anything, or is refused, raises nothing.
+    // A change without effect, or a rejected one, raises nothing.
     bed.put("orders", "b", json!({"owner": "ann"})).await;
     let other = RowChange::Patch(object(json!({"owner": null})));
     let refused = bed.sync.change_row(&name("shop"), "orders", "b", other, None).await;
@@ -109,11 +109,11 @@ async fn rows_raise_events_in_the_order_of_their_changes() {
     assert_eq!(bed.sync.counts().raised, 4);
     let journal = Journal::default();
     assert_eq!(bed.sync.raise_events(&journal).await.expect("read"), Round::Done);
-    assert_eq!(journal.told(), ["placed a 3 -", "placed a 4 3", "placed b - -", "gone a - -"]);
+    assert_eq!(journal.events(), ["placed a 3 -", "placed a 4 3", "placed b - -", "gone a - -"]);
     assert_eq!(journal.state().batches.len(), 2, "those of one class go together");
     assert_eq!(bed.sync.counts().raised, 0);
     bed.sync.raise_events(&journal).await.expect("read");
-    assert_eq!(journal.told().len(), 4);
+    assert_eq!(journal.events().len(), 4);
 }
 
 #[tokio::test]
@@ -147,13 +147,13 @@ async fn nothing_is_lost_and_nothing_comes_twice_over_crashes() {
     journal.state().fails = None;
     bed = bed.restart().await;
     assert_eq!(bed.sync.raise_events(&journal).await.expect("read"), Round::Done);
-    assert_eq!(journal.told(), expected);
+    assert_eq!(journal.events(), expected);
     assert_eq!(bed.sync.counts().raised, 0);
 }
 
-/// A backup pins the journal first: what it lacks is still beside the rows.
+/// A backup captures the journal first: events that it lacks are still stored with the rows.
 #[tokio::test]
-async fn a_journal_of_a_moment_before_takes_in_what_it_lacks() {
+async fn an_older_journal_accepts_the_events_that_it_lacks() {
     let bed = Bed::new(DEFINITION).await;
     let journal = Journal::default();
     bed.put("orders", "a", total(1)).await;
@@ -165,15 +165,15 @@ async fn a_journal_of_a_moment_before_takes_in_what_it_lacks() {
     older.state().place = pinned;
     let bed = bed.restart().await;
     bed.sync.raise_events(&older).await.expect("read");
-    assert_eq!(older.told(), ["placed b 2 -"]);
+    assert_eq!(older.events(), ["placed b 2 -"]);
     assert_eq!(bed.sync.counts().raised, 0);
-    // Long after, nothing is left of it.
+    // After the retention nothing is left of it.
     bed.clock.fetch_add(4_000_000, Ordering::Relaxed);
     bed.sync.tidy().await.expect("tidied");
     let bed = bed.restart().await;
     let empty = Journal::default();
     bed.sync.raise_events(&empty).await.expect("read");
-    assert_eq!(empty.told(), Vec::<String>::new());
+    assert_eq!(empty.events(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -183,10 +183,10 @@ async fn an_application_that_is_gone_leaves_no_events() {
     bed.put("orders", "a", total(1)).await;
     bed.records_remove_application().await;
     bed.sync.raise_events(&journal).await.expect("read");
-    assert_eq!((journal.told().len(), bed.sync.counts().raised), (0, 0));
-    // It comes again, and so do its rows; only what is changed from now on is told.
+    assert_eq!((journal.events().len(), bed.sync.counts().raised), (0, 0));
+    // It appears again, and so do its rows; only later changes raise events.
     bed.apply(DEFINITION).await;
     bed.put("orders", "a", total(2)).await;
     bed.sync.raise_events(&journal).await.expect("read");
-    assert_eq!(journal.told(), ["placed a 2 1"]);
+    assert_eq!(journal.events(), ["placed a 2 1"]);
 }

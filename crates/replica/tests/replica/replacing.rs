@@ -20,7 +20,7 @@ async fn shop(conflicts: &str) -> (Bed, Phone) {
     (bed, phone)
 }
 
-/// Runs SQL as another program does: over a connection of its own, with the defaults of SQLite or with recursive triggers.
+/// Runs SQL as another program does, on a connection of its own, with or without recursive triggers.
 fn foreign(phone: &Phone, is_recursive: bool, sql: &str) {
     let connection = Connection::open(&phone.path).expect("opens");
     connection.pragma_update(None, "recursive_triggers", is_recursive).expect("set");
@@ -115,7 +115,7 @@ async fn replace_through_a_unique_index_removes_the_other_row() {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_in_the_end_is_no_edit() {
+async fn a_change_without_effect_is_not_an_edit() {
     let (bed, mut phone) = shop("{ resolver: server }").await;
     foreign(
         &phone,

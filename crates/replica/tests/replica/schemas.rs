@@ -1,9 +1,9 @@
-//! Rows that do not fit the schema of their collection are refused one by one, wherever they come from.
+//! Rows that violate the schema of their collection are rejected one by one, whoever writes them.
 
 use serde_json::json;
 use tocsin_sync::{
     SyncError,
-    rows::{RowChange, Together},
+    rows::{RowChange, WriteMode},
 };
 
 use crate::bed::{Bed, Phone, name, note, notes, object, rows};
@@ -21,7 +21,7 @@ async fn bed() -> Bed {
 }
 
 #[tokio::test]
-async fn an_edit_that_does_not_fit_is_told_why_and_stops_no_other() {
+async fn an_invalid_edit_is_rejected_with_a_reason_and_stops_no_other() {
     let bed = bed().await;
     bed.put("notes", "a", json!({"owner": "ann", "count": 10})).await;
     let mut phone = Phone::new(&bed, "ann").await;
@@ -35,17 +35,17 @@ async fn an_edit_that_does_not_fit_is_told_why_and_stops_no_other() {
     );
     let summary = phone.sync(&bed).await;
     assert_eq!((summary.applied, summary.refused), (2, 3));
-    let told = phone.replica.standing().expect("read").refused;
-    let told: Vec<(&str, &str)> = told.iter().map(|edit| (edit.row.1.as_str(), edit.why.as_str())).collect();
+    let refused = phone.replica.status().expect("read").refused;
+    let reasons: Vec<(&str, &str)> = refused.iter().map(|edit| (edit.row.1.as_str(), edit.why.as_str())).collect();
     assert_eq!(
-        told,
+        reasons,
         [
             ("c", "count: value is less than the minimum of 0"),
             ("a", "\"text\" is a required property"),
             ("d", "tags.1: value is not of type \"string\""),
         ]
     );
-    // What was refused is taken back.
+    // The rejected values are reverted.
     assert_eq!(phone.rows("notes"), bed.rows("notes").await);
     let note = |count: i64| json!({"owner": "ann", "count": count});
     assert_eq!(bed.rows("notes").await, rows([("a", note(10)), ("b", note(3)), ("e", note(4))]));
@@ -66,7 +66,7 @@ async fn what_edits_come_to_together_has_to_fit() {
 }
 
 #[tokio::test]
-async fn the_api_is_told_of_each_row_that_does_not_fit() {
+async fn the_api_reports_each_invalid_row() {
     let bed = bed().await;
     let shop = name("shop");
     let put = RowChange::Put(object(json!({"owner": "ann", "count": 13})));
@@ -78,20 +78,20 @@ async fn the_api_is_told_of_each_row_that_does_not_fit() {
         let row = |id: &str, count: i64| (id.to_owned(), object(json!({"owner": "ann", "count": count})));
         vec![row("a", 1), row("b", -1), row("c", 2), row("d", 13)]
     };
-    match bed.sync.put_rows(&shop, "notes", many(), Together::All).await {
+    match bed.sync.put_rows(&shop, "notes", many(), WriteMode::All).await {
         Err(SyncError::Invalid(problems)) => {
             assert_eq!(problems.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), ["[1].count", "[3].count"]);
         }
         other => panic!("{other:?}"),
     }
     assert!(bed.rows("notes").await.is_empty(), "none was put");
-    let refused = bed.sync.put_rows(&shop, "notes", many(), Together::Those).await.expect("the others are put");
+    let refused = bed.sync.put_rows(&shop, "notes", many(), WriteMode::Those).await.expect("the others are put");
     assert_eq!(refused.iter().map(|row| (row.at, &*row.id)).collect::<Vec<_>>(), [(1, "b"), (3, "d")]);
     assert_eq!(bed.rows("notes").await.into_keys().collect::<Vec<_>>(), ["a", "c"]);
 }
 
 #[tokio::test]
-async fn what_a_row_had_before_a_schema_stops_no_change_of_something_else() {
+async fn a_violation_older_than_the_schema_does_not_block_other_changes() {
     let bed = Bed::new(&notes("")).await;
     bed.subscriber("ann", json!({})).await;
     bed.put("notes", "a", json!({"owner": "ann", "count": 99})).await;

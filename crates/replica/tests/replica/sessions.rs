@@ -72,26 +72,26 @@ async fn a_cut_at_any_call_loses_nothing_and_does_nothing_twice() {
     }
 }
 
-/// Breaks once, after so many halves of calls.
+/// Fails once, after this many half calls.
 pub struct CutAt {
-    inner: crate::bed::Wire,
+    inner: crate::bed::InProcessLink,
     left: std::sync::atomic::AtomicI32,
 }
 
-/// A link that breaks after the answer to the first block of edits was given.
+/// A link that fails after the response to the first upload.
 pub struct LosesAnswer;
 
 impl LosesAnswer {
-    pub fn of(inner: crate::bed::Wire) -> CutAt {
+    pub fn of(inner: crate::bed::InProcessLink) -> CutAt {
         CutAt { inner, left: 3.into() }
     }
 }
 
-/// A link that breaks before the first block of rows is asked for.
+/// A link that fails before the first download.
 pub struct LosesRows;
 
 impl LosesRows {
-    pub fn of(inner: crate::bed::Wire) -> CutAt {
+    pub fn of(inner: crate::bed::InProcessLink) -> CutAt {
         CutAt { inner, left: 4.into() }
     }
 }
@@ -106,7 +106,7 @@ impl CutAt {
 }
 
 impl Link for CutAt {
-    async fn begin(&self, begin: &Begin) -> Result<tocsin_model::replica::Begun, LinkError> {
+    async fn begin(&self, begin: &Begin) -> Result<tocsin_model::replica::BeginResponse, LinkError> {
         self.half()?;
         let answer = self.inner.begin(begin).await?;
         self.half().map(|()| answer)
@@ -128,7 +128,7 @@ impl Link for CutAt {
 }
 
 #[tokio::test]
-async fn who_was_away_for_too_long_sends_edits_first_and_reads_all_anew() {
+async fn a_device_away_for_too_long_uploads_first_and_reads_everything_again() {
     let bed = Bed::new(&notes("")).await;
     bed.subscriber("ann", json!({})).await;
     for id in ["a", "b", "c"] {
@@ -150,7 +150,7 @@ async fn who_was_away_for_too_long_sends_edits_first_and_reads_all_anew() {
 }
 
 #[tokio::test]
-async fn a_collection_that_becomes_another_is_followed() {
+async fn a_changed_collection_is_migrated() {
     let bed = Bed::new(&notes("")).await;
     bed.subscriber("ann", json!({})).await;
     bed.put("notes", "a", note("ann", "milk")).await;
@@ -173,14 +173,14 @@ async fn a_collection_that_becomes_another_is_followed() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_told_to_drops_all_and_gets_nothing_more() {
+async fn a_wiped_device_drops_all_data_and_receives_nothing_more() {
     let bed = Bed::new(&notes("")).await;
     bed.subscriber("ann", json!({})).await;
     bed.put("notes", "a", note("ann", "secret")).await;
     let mut phone = Phone::new(&bed, "ann").await;
     phone.sync(&bed).await;
     let id = bed.sync.device(&phone.token).expect("known").id().to_owned();
-    bed.sync.wipe_device(&id).await.expect("told");
+    bed.sync.wipe_device(&id).await.expect("wiped");
     assert!(matches!(phone.try_sync(&bed).await, Err(ReplicaError::Wiped)));
     assert!(phone.replica.shapes().expect("read").is_empty());
     assert!(matches!(phone.try_sync(&bed).await, Err(ReplicaError::Link(LinkError::Refused(_)))));
@@ -189,7 +189,7 @@ async fn a_device_that_is_told_to_drops_all_and_gets_nothing_more() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_with_its_reason_and_taken_back() {
+async fn an_invalid_edit_is_rejected_with_a_reason_and_reverted() {
     let bed = Bed::new(&notes("")).await;
     bed.subscriber("ann", json!({})).await;
     bed.put("notes", "a", note("ann", "milk")).await;
@@ -197,10 +197,12 @@ async fn what_cannot_be_is_refused_with_its_reason_and_taken_back() {
     phone.sync(&bed).await;
     phone.run("UPDATE notes SET owner = NULL; INSERT INTO notes (id, owner) VALUES ('b/c', 'ann'), ('d', 'bob')");
     assert_eq!(phone.sync(&bed).await.refused, 3);
-    let refused = phone.replica.standing().expect("read").refused;
+    let refused = phone.replica.status().expect("read").refused;
     let why: Vec<&str> = refused.iter().map(|refused| refused.why.as_str()).collect();
     assert!(
-        why[0].contains("without `/`") && why[1].contains("owner: is required") && why[2].contains("does not see"),
+        why[0].contains("without `/`")
+            && why[1].contains("owner: is required")
+            && why[2].contains("not visible to this device"),
         "{why:?}"
     );
     assert_eq!(phone.rows("notes"), bed.rows("notes").await);

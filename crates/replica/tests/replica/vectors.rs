@@ -1,25 +1,25 @@
-//! The cases that every client passes: `testdata/replica`, whose README tells the steps.
+//! Test vectors for every client: `testdata/replica`, whose README describes the steps.
 
 use std::{collections::VecDeque, fs, path::Path, sync::Mutex, time::Duration};
 
 use serde_json::{Map, Value as Json, json};
 use tocsin_model::{
     field::FieldType,
-    replica::{Begin, Begun, Uploaded},
+    replica::{Begin, BeginResponse, Uploaded},
 };
 use tocsin_replica::{Home, Link, LinkError, Replica, ReplicaError};
 
-/// A server that expects these calls.
+/// A server that expects scripted calls.
 struct Script {
     collections: Json,
     calls: Mutex<VecDeque<Json>>,
-    /// The ids of batches, in the order in which they were sent first. A case calls them `b1`, `b2`.
+    /// Batch ids in the order of their first use. A case calls them `b1`, `b2`.
     batches: Mutex<Vec<String>>,
     session: Mutex<String>,
 }
 
 impl Script {
-    /// What is answered to a call, which has to be the next one.
+    /// The response to a call, which must be the next of the script.
     fn answer(&self, mut made: Json) -> Result<Json, LinkError> {
         let call = self.calls.lock().expect("not poisoned").pop_front();
         let Some(Json::Object(mut call)) = call else { panic!("one call too many: {made}") };
@@ -38,7 +38,7 @@ impl Script {
         }
     }
 
-    /// Names batches as the case does. What the case says nothing of is left out: the log of edits, and the batch of an edit.
+    /// Names batches as the case does. Fields that the case omits are removed: the edit log, and the batch of an edit.
     fn leave_out(&self, made: &mut Json, call: &Map<String, Json>) {
         if let Some(begin) = made.get_mut("begin").and_then(Json::as_object_mut) {
             match begin.get_mut("edits").filter(|_| call["begin"].get("edits").is_some()) {
@@ -79,20 +79,20 @@ impl Script {
     }
 }
 
-/// What is told, with what it leaves out.
-fn filled<T: serde::de::DeserializeOwned>(mut usual: Json, told: Json) -> T {
-    let told = told.as_object().expect("an answer").clone();
-    usual.as_object_mut().expect("an object").extend(told);
+/// A response with defaults for omitted fields.
+fn filled<T: serde::de::DeserializeOwned>(mut usual: Json, given: Json) -> T {
+    let given = given.as_object().expect("an answer").clone();
+    usual.as_object_mut().expect("an object").extend(given);
     serde_json::from_value(usual).expect("an answer of the protocol")
 }
 
 impl Link for Script {
-    async fn begin(&self, begin: &Begin) -> Result<Begun, LinkError> {
-        let told = self.answer(json!({ "begin": begin }))?;
+    async fn begin(&self, begin: &Begin) -> Result<BeginResponse, LinkError> {
+        let response = self.answer(json!({ "begin": begin }))?;
         let usual = json!({
             "session": "s", "uploaded": 0, "anew": false, "wipe": false, "cursor": "", "collections": self.collections,
         });
-        let mut begun: Begun = filled(usual, told);
+        let mut begun: BeginResponse = filled(usual, response);
         for (batch, _) in begun.restored.iter_mut().flatten() {
             *batch = self.id_of(batch);
         }
@@ -103,14 +103,14 @@ impl Link for Script {
     async fn upload(&self, session: &str, lines: Vec<u8>) -> Result<Uploaded, LinkError> {
         self.check_session(session);
         let edits: Result<Vec<Json>, _> = serde_json::Deserializer::from_slice(&lines).into_iter().collect();
-        let told = self.answer(json!({ "upload": edits.expect("lines of JSON") }))?;
-        Ok(filled(json!({ "applied": 0, "conflicts": [], "refused": [] }), told))
+        let response = self.answer(json!({ "upload": edits.expect("lines of JSON") }))?;
+        Ok(filled(json!({ "applied": 0, "conflicts": [], "refused": [] }), response))
     }
 
     async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
         self.check_session(session);
-        let told = self.answer(json!({ "download": cursor }))?;
-        let lines = told.as_array().expect("lines").iter();
+        let response = self.answer(json!({ "download": cursor }))?;
+        let lines = response.as_array().expect("lines").iter();
         Ok(lines.map(|line| format!("{line}\n")).collect::<String>().into_bytes())
     }
 
@@ -120,7 +120,7 @@ impl Link for Script {
     }
 }
 
-/// The word of what became of something.
+/// Name of a result.
 fn word<T>(done: &Result<T, ReplicaError>) -> Option<&'static str> {
     match done {
         Ok(_) => None,
@@ -138,7 +138,7 @@ fn text(json: &Json) -> &str {
     json.as_str().expect("text")
 }
 
-/// The rows of a table as the protocol writes them.
+/// The rows of a table in protocol form.
 fn rows(replica: &Replica, collection: &str) -> Json {
     let shapes = replica.shapes().expect("read");
     let shape = shapes.iter().find(|shape| shape.name.as_str() == collection).expect("a collection");
@@ -160,8 +160,8 @@ fn rows(replica: &Replica, collection: &str) -> Json {
     Json::Object(rows.into_iter().map(row).collect())
 }
 
-fn standing(replica: &Replica) -> Json {
-    let standing = replica.standing().expect("read");
+fn status(replica: &Replica) -> Json {
+    let standing = replica.status().expect("read");
     let refused = standing.refused.iter().map(|refused| {
         let (collection, id) = &refused.row;
         json!({ "n": refused.n, "collection": collection, "id": id, "why": refused.why })
@@ -197,7 +197,7 @@ async fn take(replica: &mut Replica, script: &Script, step: &Json) {
         let names: Vec<String> = replica.shapes().expect("read").iter().map(|shape| shape.name.to_string()).collect();
         assert_eq!(json!(names), step["names"]);
     } else if step["standing"].is_object() {
-        assert_eq!(standing(replica), step["standing"]);
+        assert_eq!(status(replica), step["standing"]);
     } else {
         panic!("an unknown step: {step}");
     }

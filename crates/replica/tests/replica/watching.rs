@@ -1,4 +1,4 @@
-//! Devices that wait are woken by all that is new for them, and by nothing of others.
+//! Waiting devices are woken by their own changes, and not by those of others.
 
 use std::{pin::Pin, time::Duration};
 
@@ -6,13 +6,13 @@ use serde_json::json;
 use tocsin_model::{
     id::SubscriptionId,
     subscriber::{Device, DeviceState},
-    subscription::Terms,
+    subscription::SubscriptionParams,
 };
 use tocsin_replica::{Link, LinkError, Woken};
-use tocsin_store::records::{Expect, NewSegment, NewSubscription, Records};
+use tocsin_store::records::{NewSegment, NewSubscription, Precondition, Records};
 use tocsin_sync::rows::RowChange;
 
-use crate::bed::{Bed, Phone, Wire, name, note, object};
+use crate::bed::{Bed, InProcessLink, Phone, name, note, object};
 
 const DEFINITION: &str = "application: shop
 subscriptions: { watch: { fields: { symbol: string } } }
@@ -31,9 +31,9 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Waiting = Pin<Box<dyn Future<Output = Result<bool, LinkError>> + Send>>;
 
-/// A phone that waits. It has looked, and found nothing.
+/// A waiting phone that has found nothing new.
 async fn waiting(bed: &Bed, phone: &Phone) -> Waiting {
-    let (link, cursor): (Wire, String) = (bed.link(&phone.token), cursor(phone));
+    let (link, cursor): (InProcessLink, String) = (bed.link(&phone.token), cursor(phone));
     let mut waiting: Waiting = Box::pin(async move { link.wait(&cursor, LONG).await });
     assert!(!is_woken(&mut waiting).await, "there is nothing new yet");
     waiting
@@ -43,8 +43,7 @@ fn cursor(phone: &Phone) -> String {
     phone.replica.connection().query_row("SELECT cursor FROM _replica", (), |row| row.get(0)).expect("a cursor")
 }
 
-/// Whether one who waits is woken, once all that is under way is done. The threads of the store have no clock to advance, so
-/// this looks more than once.
+/// Whether a waiter is woken once all work is done. The store's threads have no simulated clock, so this polls.
 async fn is_woken(waiting: &mut Waiting) -> bool {
     tokio::time::timeout(Duration::from_millis(150), waiting).await.is_ok()
 }
@@ -57,7 +56,7 @@ async fn bed() -> Bed {
 }
 
 #[tokio::test]
-async fn rows_of_others_wake_nobody() {
+async fn rows_of_others_wake_no_device() {
     let bed = bed().await;
     let (mut ann, mut bob) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "bob").await);
     ann.sync(&bed).await;
@@ -66,7 +65,7 @@ async fn rows_of_others_wake_nobody() {
     bed.put("notes", "a", note("ann", "one")).await;
     assert!(of_ann.as_mut().await.expect("news"));
     assert!(!is_woken(&mut of_bob).await);
-    // What came before it waits is news at once; what it knows is none.
+    // Changes from before the wait wake at once; known ones do not.
     assert!(bed.link(&ann.token).wait(&cursor(&ann), LONG).await.expect("news"));
     ann.sync(&bed).await;
     let mut of_ann = waiting(&bed, &ann).await;
@@ -76,7 +75,7 @@ async fn rows_of_others_wake_nobody() {
 }
 
 #[tokio::test]
-async fn all_that_is_new_for_a_device_wakes_it() {
+async fn each_change_for_a_device_wakes_it() {
     let bed = bed().await;
     let mut phone = Phone::new(&bed, "ann").await;
     let ann = bed.records.subscriber(&"ann".parse().expect("an id")).await.expect("read").expect("there");
@@ -88,7 +87,7 @@ async fn all_that_is_new_for_a_device_wakes_it() {
         device: None,
         enabled: true,
         values: "{}".into(),
-        terms: Terms::default(),
+        terms: SubscriptionParams::default(),
     };
     for step in ["profile", "device", "subscription", "unsubscribed", "inbox", "segment", "application"] {
         phone.sync(&bed).await;
@@ -104,29 +103,32 @@ async fn all_that_is_new_for_a_device_wakes_it() {
                 bed.records.put_subscription(subscription.clone(), bed.now()).await.expect("stored");
             }
             "unsubscribed" => {
-                bed.records.remove_subscription(SubscriptionId(1), Expect::Any, bed.now()).await.expect("removed");
+                bed.records
+                    .remove_subscription(SubscriptionId(1), Precondition::Any, bed.now())
+                    .await
+                    .expect("removed");
             }
-            "inbox" => crate::built_in::tell(&bed, "ann", "n-1-0", "shop").await,
+            "inbox" => crate::built_in::add_inbox_item(&bed, "ann", "n-1-0", "shop").await,
             "segment" => {
                 let new = NewSegment { name: name("workers"), filter: "(team=red)".into(), description: None };
-                bed.records.put_segment(new, Expect::Any, bed.now()).await.expect("stored");
+                bed.records.put_segment(new, Precondition::Any, bed.now()).await.expect("stored");
             }
             _ => bed.apply(&DEFINITION.replace("text: string", "text: string, more: string")).await,
         }
         let is_news = tokio::time::timeout(Duration::from_secs(20), woken.as_mut()).await;
         assert!(is_news.expect(step).expect(step), "{step}");
     }
-    // Another who waits for the device, and the end of its token, let go of those who wait.
+    // A second wait of the device, and the expiry of its token, end the wait.
     phone.sync(&bed).await;
     let (mut before, mut after) = (waiting(&bed, &phone).await, waiting(&bed, &phone).await);
     assert!(before.as_mut().await.is_ok());
     let id = bed.sync.all_devices()[0].id.to_string();
-    bed.sync.wipe_device(&id).await.expect("told");
+    bed.sync.wipe_device(&id).await.expect("wiped");
     assert!(after.as_mut().await.expect("news"));
 }
 
 #[tokio::test]
-async fn a_rest_ends_by_news_and_by_edits() {
+async fn a_wait_ends_by_server_changes_and_by_edits() {
     let bed = bed().await;
     let mut phone = Phone::new(&bed, "ann").await;
     phone.sync(&bed).await;
@@ -156,8 +158,8 @@ async fn more_than_may_are_told_to_come_later() {
     }
     let mut late = Phone::new(&bed, "bob").await;
     late.sync(&bed).await;
-    let told = bed.link(&late.token).wait(&cursor(&late), LONG).await;
-    assert!(matches!(told, Err(LinkError::Busy(_))), "{told:?}");
+    let result = bed.link(&late.token).wait(&cursor(&late), LONG).await;
+    assert!(matches!(result, Err(LinkError::Busy(_))), "{result:?}");
     drop(seats.pop());
     drop(waiting(&bed, &late).await);
     let foreign = bed.link(&late.token).wait(&cursor(&phones[0]), LONG).await;
