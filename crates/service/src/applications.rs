@@ -19,40 +19,40 @@ use crate::{
     schedules::schedule_warnings,
 };
 
-/// How a rule is answered.
+/// Explanation of a rule's evaluation.
 pub use tocsin_matching::rule::RuleExplanation;
-/// A version of an application that runs.
+/// A running version of an application.
 pub use tocsin_pipeline::Compiled as Running;
 
-/// What a definition would be.
+/// Result of checking a definition.
 #[derive(Debug, Clone, Default)]
 pub struct Checked {
-    /// What is wrong; empty if it can be applied.
+    /// Errors; empty if the definition can be applied.
     pub problems: Vec<Problem>,
-    /// What works but may cost more than its author thinks.
+    /// Warnings about valid but costly definitions.
     pub warnings: Vec<Problem>,
-    /// How each rule would be answered.
+    /// Explanation of each rule's evaluation.
     pub rules: Vec<RuleExplanation>,
 }
 
-/// What a caller wants of an apply.
+/// Options of an apply.
 #[derive(Debug, Clone, Default)]
 pub struct ApplyOptions {
-    /// Only tell what would happen.
+    /// Dry run: report the effect only.
     pub dry_run: bool,
     /// Paths whose data may be dropped.
     pub allow_drops: BTreeSet<String>,
-    /// What the caller believes to run.
+    /// Version that the caller expects to be running.
     pub expected: Expected,
 }
 
-/// What must run for an apply to go on.
+/// Precondition of an apply: the running version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expected {
-    /// Whatever does.
+    /// No condition.
     #[default]
     Any,
-    /// Some version.
+    /// Any version.
     Some,
     /// This version; 0 for none yet.
     Version(u32),
@@ -68,28 +68,28 @@ impl Expected {
     }
 }
 
-/// What an apply did, or would do.
+/// Result of an apply or dry run.
 #[derive(Debug, Clone)]
 pub struct Applied {
     /// The application.
     pub name: Name,
-    /// The version that runs now, or ran before a dry run (0 if none).
+    /// Version that runs now, or ran before a dry run (0 if none).
     pub version: u32,
-    /// Whether this version runs.
+    /// Whether this version is running.
     pub running: bool,
     /// Whether the application is new.
     pub created: bool,
-    /// How it differs from what ran.
+    /// Difference from the running version.
     pub differences: Vec<Difference>,
     /// See [`Checked::warnings`].
     pub warnings: Vec<Problem>,
 }
 
 impl Service {
-    /// The current version of every application, by name.
+    /// Returns the current version of every application, by name.
     ///
     /// # Errors
-    /// The scope `applications:read` is missing, or the records do not answer.
+    /// The scope `applications:read` is missing, or the records are unavailable.
     pub async fn applications(
         &self,
         caller: &Caller,
@@ -100,10 +100,10 @@ impl Service {
         Ok(reached.map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
     }
 
-    /// The current version of an application, without the secrets written in it, and what runs of it.
+    /// Returns the current version of an application with secrets masked, and its status.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// The application does not exist.
     pub async fn application(
         &self,
         caller: &Caller,
@@ -114,11 +114,21 @@ impl Service {
         Ok((without_secrets(stored), self.pipeline.application(name)))
     }
 
-    /// All versions of an application, newest first, without the secrets written in them, and the one that runs. They stay
-    /// when it is removed.
+    /// Returns the version of an application, for a conditional apply.
     ///
     /// # Errors
-    /// There never was one of this name.
+    /// The application does not exist.
+    pub async fn application_version(&self, caller: &Caller, name: &Name) -> Result<u64, ServiceError> {
+        caller.needs(Scope::ApplicationsWrite)?;
+        let stored = self.current(name).await?.ok_or_else(|| ServiceError::no_application(name))?;
+        Ok(stored.version.into())
+    }
+
+    /// Returns all versions of an application, newest first, with secrets masked, and the running one. They are kept
+    /// when the application is removed.
+    ///
+    /// # Errors
+    /// No application ever had this name.
     pub async fn application_history(
         &self,
         caller: &Caller,
@@ -132,21 +142,21 @@ impl Service {
         Ok((history.into_iter().map(without_secrets).collect(), self.pipeline.application(name)))
     }
 
-    /// How each rule of the running version is answered.
+    /// Explains how each rule of the running version is evaluated.
     ///
     /// # Errors
-    /// It does not run.
+    /// The application is not running.
     pub fn application_rules(&self, caller: &Caller, name: &Name) -> Result<Vec<RuleExplanation>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         self.running(name)?;
         self.pipeline.explain(name).ok_or_else(|| ServiceError::Missing(format!("the application `{name}`")))
     }
 
-    /// Reads a definition and tells everything about it, without applying it. Who may not apply it is not told what the
-    /// environment holds: options that take something from it are not judged then.
+    /// Checks a definition without applying it, and returns all findings. For callers who may not apply it, values of
+    /// environment variables stay hidden: options that contain a variable are not checked.
     ///
     /// # Errors
-    /// Only for want of the scope: what is wrong with the text is the answer.
+    /// Only a missing scope is an error; problems of the text are part of the result.
     pub async fn check_application(&self, caller: &Caller, text: String) -> Result<Checked, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         let named = definition::named(&text);
@@ -171,7 +181,7 @@ impl Service {
         })
     }
 
-    /// What will work but not as its author may think.
+    /// Warnings about valid definitions.
     fn warnings(&self, text: &str, compiled: &Compiled) -> Vec<Problem> {
         let mut warnings = compiled.warnings();
         warnings.extend(schedule_warnings(&compiled.application, self.clock.now()));
@@ -179,14 +189,14 @@ impl Service {
         definition::locate(text, warnings)
     }
 
-    /// Makes a definition the one that runs. The same text again changes nothing. Where it has masks it keeps the secrets
-    /// that are stored.
+    /// Applies a definition: it becomes the running version. Applying the same text again changes nothing. Masked
+    /// secrets keep their stored values.
     ///
-    /// Subscriptions are never removed by an apply: those of a class that is gone stay stored, are not matched, and
-    /// come back with their class. What would so be lost from sight must be allowed by name.
+    /// An apply never removes subscriptions: those of a removed class stay stored, are not matched, and return with
+    /// their class. Data that would become invisible must be allowed by name.
     ///
     /// # Errors
-    /// `Invalid` with every problem of the text, `WouldDrop`, `Changed` if another version runs than the expected one.
+    /// `Invalid` with every problem of the text, `WouldDrop`, `Changed` if another version is running than expected.
     pub async fn apply(
         &self,
         caller: &Caller,
@@ -217,7 +227,7 @@ impl Service {
         }
         let warnings = self.warnings(&text, &compiled);
         let unchanged = current.as_ref().is_some_and(|current| current.text == text);
-        // A version may be stored and not run, if something broke in between; then applying it again runs it.
+        // After a crash a version may be stored and not running; applying it again runs it.
         let running = self.pipeline.application(name).is_some_and(|running| running.version == version);
         if unchanged && running {
             let differences = Vec::new();
@@ -226,7 +236,7 @@ impl Service {
         let differences = match &current {
             Some(current) => match self.pipeline.version(name, current.version).await? {
                 Some(running) => definition::difference(&running.application, &compiled.application),
-                // What is stored cannot be read any more, so nothing can be compared.
+                // The stored version cannot be read any more, so there is no difference to show.
                 None => Vec::new(),
             },
             None => Vec::new(),
@@ -243,7 +253,7 @@ impl Service {
         if !refused.is_empty() {
             return Err(ServiceError::WouldDrop(refused));
         }
-        // Before the version is stored: one that cannot run must not become the present one.
+        // Opened before the version is stored: a version that cannot run must not become current.
         let prepared = self.pipeline.prepare(&compiled).map_err(run_error)?;
         let version = self.records.put_application(name, &text, caller.key(), self.clock.now()).await?;
         let compiled = if compiled.version == version {
@@ -257,10 +267,10 @@ impl Service {
         Ok(Applied { name: name.clone(), version, running: true, created, differences, warnings })
     }
 
-    /// Removes an application with its subscriptions. Its history stays.
+    /// Removes an application with its subscriptions, and ends its open work. Its version history is kept.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// The application does not exist.
     pub async fn remove_application(&self, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
         let _one_at_a_time = self.applying.lock().await;
@@ -270,23 +280,26 @@ impl Service {
         self.pipeline.stop(name).await;
         self.records.remove_application(name, self.clock.now()).await?;
         tracing::info!(application = %name, by = caller.key(), "removed an application");
+        if let Err(error) = self.pipeline.end_removed(name).await {
+            tracing::error!(application = %name, %error, "its open work is not ended yet; upkeep repeats it");
+        }
         Ok(())
     }
 
-    /// Sends failed event batches to be matched again. Gives how many there were.
+    /// Queues failed event batches for matching. Returns how many there were.
     ///
     /// # Errors
-    /// The application does not run, or the journal does not answer.
+    /// The application is not running, or the journal is unavailable.
     pub async fn rematch(&self, caller: &Caller, name: &Name) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.running(name)?;
         Ok(self.pipeline.rematch(name).await?)
     }
 
-    /// Asks every channel for a sign of life: the far side's words, or what is wrong.
+    /// Probes every channel. Returns the receiver's reply, or the problem.
     ///
     /// # Errors
-    /// The application does not run.
+    /// The application is not running.
     pub async fn probe_channels(
         &self,
         caller: &Caller,
@@ -301,7 +314,7 @@ impl Service {
         self.pipeline.application(name).ok_or_else(|| ServiceError::no_application(name))
     }
 
-    /// A definition with the secrets that are stored for its masks.
+    /// Replaces the masks in a definition by the stored secrets.
     pub(crate) async fn with_secrets(&self, name: &Name, text: String) -> Result<String, ServiceError> {
         if !text.contains(secrets::MASK) {
             return Ok(text);
@@ -311,7 +324,7 @@ impl Service {
         Ok(secrets::restore(secrets::Language::Application, &text, &stored))
     }
 
-    /// Audiences that are no segments.
+    /// Audiences without a segment.
     async fn missing_audiences(&self, application: &Application) -> Result<Vec<Problem>, ServiceError> {
         let mut problems = Vec::new();
         for (rule, segment) in application.rules.iter().filter_map(|(name, rule)| Some((name, rule.audience.as_ref()?)))
@@ -329,7 +342,7 @@ impl Service {
         Ok(self.records.application(name, None).await?)
     }
 
-    /// Compiles off the threads that serve connections: a large definition takes a while.
+    /// Compiles on another thread: a large definition takes a while.
     pub(crate) async fn compile(&self, text: String, version: u32) -> Result<Compiled, Vec<Problem>> {
         let environment = self.pipeline.environment().clone();
         beside(move || tocsin_pipeline::compile_text(&text, version, &*environment)).await

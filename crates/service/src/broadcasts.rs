@@ -1,4 +1,4 @@
-//! Broadcasts: what everybody, or everybody of a segment, finds in the inbox. Kept once, however many they are.
+//! Broadcasts: inbox items for all subscribers of an application, or for a segment. Each is stored once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,35 +17,35 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// How long a broadcast stays if nothing else is said.
+/// Default time to live of a broadcast.
 pub const STAYS: Duration = Duration::from_secs(30 * 86_400);
-/// The longest that one stays.
+/// Maximum time to live of a broadcast.
 pub const STAYS_MAX: Duration = Duration::from_secs(3_660 * 86_400);
-/// Bytes of what a broadcast says in all its languages, at most.
+/// Maximum bytes of a broadcast's content in all its languages.
 pub const BYTES_MAX: usize = 256 * 1024;
-/// Languages of a broadcast, at most.
+/// Maximum number of languages of a broadcast.
 pub const TRANSLATIONS_MAX: usize = 100;
 
-/// A broadcast as its sender writes it.
+/// A broadcast as written by its sender.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Draft {
-    /// What it is, for filters; `broadcast` if nothing is said.
+    /// Kind, for filters; default `broadcast`.
     pub class: Option<String>,
-    /// The segment whose members see it; without one everybody does.
+    /// Segment of the recipients; all subscribers if absent.
     pub audience: Option<String>,
-    /// Its words.
+    /// Content in the default language.
     pub wording: Wording,
-    /// The words for those with another locale.
+    /// Content for other locales.
     pub translations: BTreeMap<String, Wording>,
-    /// When it goes by itself; 30 days from now if nothing is said.
+    /// Expiry; default 30 days from now.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Service {
-    /// Stores a broadcast under a name of its application, in place of one that is there. Gives whether it is new.
+    /// Stores a broadcast under a name of its application, replacing one with that name. Returns whether it is new.
     ///
     /// # Errors
-    /// The scope `inbox:write` is missing; there is no such application; every problem in the draft; there are too many.
+    /// The scope `inbox:write` is missing; the application does not exist; every problem in the draft; there are too many.
     pub async fn put_broadcast(
         &self,
         caller: &Caller,
@@ -57,9 +57,14 @@ impl Service {
         self.find_application(application).await?;
         let now = self.clock.now();
         let present = self.inbox.broadcasts(application, now).await?.into_iter().find(|known| known.name == *name);
-        // Whoever says nothing about its end leaves it as it was, so that saying the same again changes nothing.
+        // Without an expiry in the draft the stored one is kept, so that a repeated request changes nothing.
         draft.expires_at = draft.expires_at.or(present.map(|present| present.expires_at));
         let (new, mut problems) = check(draft, application, name, now);
+        // The segment of an audience cannot be removed meanwhile.
+        let _one_at_a_time = match new.audience {
+            Some(_) => Some(self.applying.lock().await),
+            None => None,
+        };
         if let Some(segment) = &new.audience
             && self.records.segment(segment).await?.is_none()
         {
@@ -74,29 +79,29 @@ impl Service {
         Ok((stored, is_new))
     }
 
-    /// The broadcasts of an application that somebody may see, newest first.
+    /// Lists the broadcasts of an application, newest first.
     ///
     /// # Errors
-    /// The scope `inbox:read` is missing, or there is no such application.
+    /// The scope `inbox:read` is missing, or the application does not exist.
     pub async fn broadcasts(&self, caller: &Caller, application: &Name) -> Result<Vec<Broadcast>, ServiceError> {
         caller.needs(Scope::InboxRead)?;
         self.find_application(application).await?;
         Ok(self.inbox.broadcasts(application, self.clock.now()).await?)
     }
 
-    /// One of them.
+    /// Returns a broadcast.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// The broadcast does not exist.
     pub async fn broadcast(&self, caller: &Caller, application: &Name, name: &Name) -> Result<Broadcast, ServiceError> {
         let found = self.broadcasts(caller, application).await?.into_iter().find(|known| known.name == *name);
         found.ok_or_else(|| ServiceError::Missing(format!("the broadcast `{name}`")))
     }
 
-    /// Takes a broadcast back: nobody sees it any more.
+    /// Withdraws a broadcast: it disappears from all inboxes.
     ///
     /// # Errors
-    /// The scope `inbox:write` is missing, or there is none of this name.
+    /// The scope `inbox:write` is missing, or the broadcast does not exist.
     pub async fn withdraw_broadcast(
         &self,
         caller: &Caller,
@@ -117,7 +122,7 @@ impl Service {
     }
 }
 
-/// A draft, completely checked.
+/// Checks a draft.
 fn check(draft: Draft, application: &Name, name: &Name, now: Timestamp) -> (NewBroadcast, Vec<Problem>) {
     let mut problems = Vec::new();
     let mut named = |path: &str, text: Option<String>| {

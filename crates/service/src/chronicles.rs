@@ -1,12 +1,12 @@
-//! What is kept of events, for people: the chronicles of an application, and what they say of a key now.
+//! Chronicles (per-key aggregates of events) of an application, and their current entries.
 //!
-//! It is read from the journal, so it is what is committed, and whoever looks does not hold up the matcher.
+//! Entries are read from the journal: they are the committed state, and reading does not block the matcher.
 
 use std::{sync::Arc, time::Duration};
 
 use tocsin_matching::{
     chronicle::{
-        book::{ChronicleBook, PREFIX},
+        store::{ChronicleStore, PREFIX},
         view::ChronicleExplanation,
     },
     rule::RuleSet,
@@ -31,20 +31,20 @@ use crate::{
 /// Pages read from the journal at a time.
 const PAGES: usize = 100;
 
-/// A chronicle, and how full it is.
+/// A chronicle, and its size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChronicleStatus {
-    /// What it is.
+    /// Definition.
     pub chronicle: ChronicleExplanation,
-    /// How many keys it has.
+    /// Number of keys.
     pub keys: usize,
 }
 
 impl Service {
-    /// The chronicles of the running version of an application, by event class and name.
+    /// Lists the chronicles of the running version of an application, by event class and name.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; the application does not run; somebody else looks already.
+    /// The scope `operations:read` is missing; the application is not running; another request is reading already.
     pub async fn chronicles(&self, caller: &Caller, application: &Name) -> Result<Vec<ChronicleStatus>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let rules = self.running(application)?.rules.clone();
@@ -57,10 +57,10 @@ impl Service {
         Ok(rules.chronicles().into_iter().map(status).collect())
     }
 
-    /// What a chronicle says now of its keys, or of one of them. Keys whose window is over are left out.
+    /// Returns the current entries of a chronicle, or one entry. Keys whose window has ended are left out.
     ///
     /// # Errors
-    /// As [`Service::chronicles`]; there is no such chronicle; the key or the cursor is wrong.
+    /// As [`Service::chronicles`]; the chronicle does not exist; the key or the cursor is invalid.
     pub async fn chronicle_entries(
         &self,
         caller: &Caller,
@@ -91,7 +91,7 @@ impl Service {
         Ok(Page { items: found.into_iter().map(|(_, entry)| entry).collect(), next })
     }
 
-    /// Whoever looks holds all entries in memory.
+    /// Each reader holds all entries in memory.
     fn look(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ServiceError> {
         self.surveys.try_acquire().map_err(|_| ServiceError::TooMany {
             reason: "others look through what is stored already".to_owned(),
@@ -99,12 +99,12 @@ impl Service {
         })
     }
 
-    /// What the journal has of the chronicles of an application.
+    /// Reads the chronicles of an application from the journal.
     pub(crate) async fn chronicle_book(
         &self,
         application: &Name,
         rules: &Arc<RuleSet>,
-    ) -> Result<ChronicleBook, ServiceError> {
+    ) -> Result<ChronicleStore, ServiceError> {
         let mut last = StatePage { name: PREFIX.into(), number: 0, body: bytes::Bytes::new() };
         let mut pages: Vec<StatePage> = Vec::new();
         loop {
@@ -118,7 +118,7 @@ impl Service {
                 _ => break,
             }
         }
-        let mut book = ChronicleBook::new(rules.clone());
+        let mut book = ChronicleStore::new(rules.clone());
         book.restore(pages);
         Ok(book)
     }
@@ -139,7 +139,7 @@ fn read_key(rules: &RuleSet, class: &Name, chronicle: &Name, key: &str) -> Resul
     })
 }
 
-/// The packed key that a cursor stands for.
+/// Unpacks the key in a cursor.
 fn packed_key(given: &str) -> Result<Vec<u8>, ServiceError> {
     let wrong = || ServiceError::invalid("after", "is not a cursor of this list");
     let text: String = crate::page::key_of(Some(given))?.ok_or_else(wrong)?;

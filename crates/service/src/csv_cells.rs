@@ -1,9 +1,9 @@
-//! Cells of CSV that no spreadsheet takes for a formula, and that come back as what they were.
+//! CSV cells escaped against formula injection, and their inverse.
 
 pub(crate) use tocsin_delivery::file::guarded;
 use tocsin_model::{field::FieldType, value::Value};
 
-/// Takes the prefix off again. A `'` before anything else belongs to the text.
+/// Removes the escape prefix. A `'` before any other character belongs to the text.
 pub(crate) fn unguarded(cell: &str) -> &str {
     match cell.as_bytes() {
         [b'\'', b'=' | b'+' | b'-' | b'@' | b'\t' | b'\r' | b'\'', ..] => &cell[1..],
@@ -11,7 +11,7 @@ pub(crate) fn unguarded(cell: &str) -> &str {
     }
 }
 
-/// A value of no declared type as a cell: text as it is unless it would be read as something else, the rest as JSON.
+/// Formats an untyped value: text unchanged unless it would be parsed as something else, all else as JSON.
 pub(crate) fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -22,7 +22,7 @@ pub(crate) fn cell(value: &Value) -> String {
     }
 }
 
-/// A value of a declared type as a cell.
+/// Formats a value of a declared type.
 pub(crate) fn typed_cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -32,8 +32,8 @@ pub(crate) fn typed_cell(value: &Value) -> String {
     }
 }
 
-/// The value of a cell without a declared type. JSON that stands as this server writes it is that value; all else is text, so
-/// that no digit and no spelling is lost: `007`, `1e5`, `1.50`, `null` and a number of thirty digits are texts.
+/// Parses an untyped cell. JSON in the canonical form of this server is parsed; all else stays text, so that no digit
+/// and no spelling is lost: `007`, `1e5`, `1.50`, `null` and a number of thirty digits are texts.
 pub(crate) fn value(cell: &str) -> Value {
     match serde_json::from_str::<Value>(cell) {
         Ok(Value::Null) | Err(_) => Value::from(cell),
@@ -44,13 +44,13 @@ pub(crate) fn value(cell: &str) -> Value {
     }
 }
 
-/// The value of a cell of this type; a cell that is none stays a text, and is left to the check of the type.
+/// Parses a cell of a type; an invalid cell stays text, and fails the type check later.
 pub(crate) fn typed_value(text: &str, kind: FieldType) -> Value {
     kind.read_text(text)
 }
 
-/// The value of a cell of a declared attribute. A text that an export wrote as JSON, so that it is not read as something else,
-/// comes back as the text.
+/// Parses a cell of a declared attribute. A text that an export wrote as JSON, to prevent misinterpretation, is
+/// restored.
 pub(crate) fn attribute_value(text: &str, kind: FieldType) -> Value {
     if kind == FieldType::String
         && let Ok(inner) = serde_json::from_str::<String>(text)

@@ -1,4 +1,4 @@
-//! Where messages go, and how each destination does.
+//! Destinations of channels, and the state of each.
 
 use serde::Serialize;
 use tocsin_model::id::Name;
@@ -11,11 +11,11 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// Destinations of a channel that are shown at most.
+/// Maximum number of destinations returned per channel.
 pub const DESTINATIONS_MAX: usize = 1000;
 
-/// A destination of a channel, as it is at this moment. Known since the start of the process; one that has long had
-/// neither messages nor trouble is forgotten.
+/// Current state of a destination of a channel. Known since the start of the process; destinations without messages
+/// or failures for a long time are dropped.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct DestinationStatus {
     /// The channel.
@@ -23,27 +23,27 @@ pub struct DestinationStatus {
     pub channel: Name,
     /// Scheme, host and port.
     pub destination: String,
-    /// `open`, `paused` after failures in a row, on `trial`: one message finds out whether it is back, or `stalled`:
-    /// messages have waited for a minute although none is held back.
+    /// `open`; `paused` after failures in a row; on `trial`: one message probes it; or `stalled`: messages have
+    /// waited for a minute although it is not paused.
     pub state: &'static str,
-    /// How many messages it may get at the same time.
+    /// Maximum number of messages in flight (adaptive concurrency).
     pub concurrency: u32,
-    /// How many are on their way.
+    /// Messages in flight.
     pub busy: u32,
-    /// How many wait in the channel.
+    /// Messages waiting in the channel.
     pub waiting: u32,
-    /// What an answer takes of late, in milliseconds.
+    /// Recent response time, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<f64>,
     /// Failures in a row; one without any answer counts as four.
     pub failures: u32,
-    /// How long it has only failed.
+    /// Time since the first of these failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failing_seconds: Option<u64>,
-    /// How much longer nothing is sent.
+    /// Remaining pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_seconds: Option<u64>,
-    /// What is wrong, as far as that is known.
+    /// Last known problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -60,7 +60,7 @@ impl DestinationStatus {
             latency_ms: found.latency.map(|latency| (latency.as_secs_f64() * 1e5).round() / 100.0),
             failures: found.failures,
             failing_seconds: found.failing_for.map(|time| time.as_secs()),
-            // Rounded up: one that is paused is so for a second at least.
+            // Rounded up: a pause lasts at least a second.
             paused_seconds: found.paused_for.map(|time| time.as_millis().div_ceil(1000) as u64),
             reason: found.reason,
         }
@@ -68,11 +68,11 @@ impl DestinationStatus {
 }
 
 impl Service {
-    /// The destinations of an application's channels, by channel, those with trouble first, then those with most to do;
-    /// at most `limit` of each channel.
+    /// Lists the destinations of an application's channels, by channel, failing ones first, then the busiest; at most
+    /// `limit` per channel.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or there is no such application.
+    /// The scope `operations:read` is missing, or the application does not exist.
     pub async fn destinations(
         &self,
         caller: &Caller,

@@ -1,5 +1,6 @@
-//! Drains the platform: nothing comes in any more, and what is due leaves.
+//! Drains the platform: the intake is closed, and due work is delivered.
 
+use tocsin_exchange::intake::WaitingMessages;
 use tocsin_model::time::Timestamp;
 use tocsin_store::journal::{Component, Role, SwitchState};
 
@@ -9,41 +10,47 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// What is switched off for it, and how. Schedules go on: what they are due for is told, and they need no intake.
+/// Components that a drain switches off. Schedules continue: their due work is delivered, and they need no intake.
 const INTAKE: [(Role, SwitchState); 2] = [(Role::Accept, SwitchState::Disabled), (Role::Sources, SwitchState::Paused)];
 
-/// How far a drain has come.
+/// Progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
-    /// Whether nothing comes in: neither submissions nor what sources take.
+    /// Whether the intake is closed, for submissions and sources.
     pub closed: bool,
-    /// Whether what a source or a submission had begun is still being finished.
+    /// Whether a source or submission in progress is still being finished.
     pub closing: bool,
-    /// Event batches that wait to be matched.
+    /// Event batches waiting to be matched.
     pub event_batches: u64,
-    /// Work items that are due, those on their way among them.
+    /// Due work items, including those in flight.
     pub due: u64,
-    /// Work items that wait for a time to come: retries, quiet hours, digests.
+    /// Work items that wait for a time: retries, quiet hours, digests.
     pub later: u64,
-    /// The first of those times.
+    /// Earliest of those times.
     pub next_due_at: Option<Timestamp>,
-    /// Notifications that wait for an operator.
+    /// Notifications waiting for an operator.
     pub suspended: u64,
     /// Event batches that could not be matched and were set aside.
     pub failed_batches: u64,
-    /// What is switched off besides, so that what waits for it does not leave.
+    /// Deliveries of exchange messages that are due, those on their way among them.
+    pub messages_due: u64,
+    /// Deliveries of exchange messages that are due later: retries, closed service windows.
+    pub messages_later: u64,
+    /// Deliveries of exchange messages through send ports on hold or off.
+    pub messages_held: u64,
+    /// Other switched-off components; the work that waits for them is not delivered.
     pub held: Vec<String>,
 }
 
 impl Drain {
-    /// Whether nothing comes in and all that is due has left.
+    /// Whether the intake is closed and all due work is delivered.
     pub fn is_drained(&self) -> bool {
-        self.closed && !self.closing && self.event_batches == 0 && self.due == 0
+        self.closed && !self.closing && self.event_batches == 0 && self.due == 0 && self.messages_due == 0
     }
 }
 
 impl Service {
-    /// Closes the intake, over restarts, until it is opened again. Gives how far it has come; see [`Service::drain`].
+    /// Closes the intake, across restarts, until it is reopened. Returns the progress; see [`Service::drain`].
     ///
     /// # Errors
     /// The scope `operations:write` is missing, the reason is too long, or the store failed.
@@ -54,7 +61,7 @@ impl Service {
         self.drained().await
     }
 
-    /// Opens the intake again. Gives whether any of it was closed.
+    /// Reopens the intake. Returns whether any of it was closed.
     ///
     /// # Errors
     /// The scope `operations:write` is missing, or the store failed.
@@ -66,10 +73,10 @@ impl Service {
         Ok(was_closed)
     }
 
-    /// How far a drain has come.
+    /// Returns the progress of a drain.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or the journal does not answer.
+    /// The scope `operations:read` is missing, or the journal is unavailable.
     pub async fn drain(&self, caller: &Caller) -> Result<Drain, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         self.drained().await
@@ -82,9 +89,15 @@ impl Service {
             switches.iter().any(|found| found.switch.component == *component && found.switch.state == *state)
         };
         let is_of_intake = |component: &Component| intake.iter().any(|(role, _)| role == component);
-        // Work is counted after the batches: what a batch becomes in between is found as the one or the other.
+        // Work items are counted after the batches: a batch that is matched in between is counted once, as one or the
+        // other.
         let backlog = self.journal.backlog();
-        let ahead = self.journal.work_ahead(self.clock.now()).await?;
+        let now = self.clock.now();
+        let ahead = self.journal.work_counts(now).await?;
+        let messages = match &self.exchanges {
+            Some(exchanges) => exchanges.waiting_messages(now).await?,
+            None => WaitingMessages::default(),
+        };
         let held = switches.iter().filter(|found| !is_of_intake(&found.switch.component));
         Ok(Drain {
             closed: intake.iter().all(is_closed),
@@ -92,9 +105,12 @@ impl Service {
             event_batches: backlog.event_batches,
             due: ahead.due,
             later: ahead.later,
-            next_due_at: ahead.next,
+            next_due_at: ahead.next.into_iter().chain(messages.next).min(),
             suspended: backlog.suspended,
             failed_batches: backlog.failed_batches,
+            messages_due: messages.due,
+            messages_later: messages.later,
+            messages_held: messages.held,
             held: held.map(|found| found.switch.component.to_string()).collect(),
         })
     }

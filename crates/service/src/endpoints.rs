@@ -1,4 +1,4 @@
-//! Endpoints of devices that have only failed of late, and those that were switched off for it.
+//! Endpoints of devices whose recent attempts have all failed, and devices disabled for that.
 
 use serde::Serialize;
 use tocsin_model::{
@@ -16,27 +16,27 @@ use crate::{
     page::{Page, cursor},
 };
 
-/// How many are looked at for a page; one that is not full may have a next one all the same.
-const LOOKS_MAX: usize = 10_000;
+/// Rows examined per page; a page that is not full may have a next one.
+const SCANNED_ROWS_MAX: usize = 10_000;
 
-/// Whether an endpoint is still tried.
+/// State of a failing endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = EndpointState)]
 pub enum State {
-    /// It has failed, but not for long.
+    /// Failing, for a short time.
     Failing,
-    /// It has failed for half the time after which it is switched off.
+    /// Failing for half the time after which its device is disabled.
     Warned,
-    /// Its device was switched off.
+    /// Its device was disabled.
     Disabled,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [State; 3] = [State::Failing, State::Warned, State::Disabled];
 
-    /// Its one word.
+    /// Name of the state.
     pub fn word(self) -> &'static str {
         match self {
             State::Failing => "failing",
@@ -54,52 +54,52 @@ impl State {
     }
 }
 
-/// Which endpoints; conditions are joined by and.
+/// Filter of endpoints; all conditions must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EndpointFilter {
-    /// Only of this application.
+    /// Restricts to this application.
     pub application: Option<Name>,
-    /// Only of this channel.
+    /// Restricts to this channel.
     pub channel: Option<Name>,
     /// Only in this state.
     pub state: Option<State>,
 }
 
-/// An endpoint that has only failed of late.
+/// An endpoint whose recent attempts have all failed.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = FailingEndpoint)]
 pub struct Document {
-    /// The application that sends to it.
+    /// Application that sends to it.
     #[schema(value_type = String)]
     pub application: Name,
     /// The channel.
     #[schema(value_type = String)]
     pub channel: Name,
-    /// Whose device it is.
+    /// Owner of the device.
     #[schema(value_type = Option<String>)]
     pub subscriber: Option<SubscriberId>,
     /// The device.
     #[schema(value_type = Option<String>)]
     pub device: Option<Name>,
-    /// Where it is.
+    /// Address.
     pub address: String,
     /// `failing`, `warned` or `disabled`.
     pub state: State,
-    /// Since when it has only failed.
+    /// Time of the first failure.
     #[schema(value_type = String, format = DateTime)]
     pub failing_since: Timestamp,
-    /// Its last failure; up to an hour old.
+    /// Time of the last failure; up to an hour old.
     #[schema(value_type = String, format = DateTime)]
     pub last_failure: Timestamp,
-    /// How often it has failed by then.
+    /// Number of failures by then.
     pub failures: u64,
-    /// What it said.
+    /// Last failure reason.
     pub reason: String,
-    /// When it was told that it will be switched off.
+    /// Time of the warning that it will be disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub warned_at: Option<Timestamp>,
-    /// When its device was switched off.
+    /// Time at which its device was disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub disabled_at: Option<Timestamp>,
@@ -125,7 +125,7 @@ impl From<FailingEndpoint> for Document {
 }
 
 impl Service {
-    /// Endpoints that have only failed of late, by application, channel and address.
+    /// Lists failing endpoints, by application, channel and address.
     ///
     /// # Errors
     /// The scope `operations:read` is missing, or `after` is no cursor.
@@ -139,8 +139,8 @@ impl Service {
         caller.needs(Scope::OperationsRead)?;
         let is_first = after.is_none();
         let after = after.map(key_of).transpose()?;
-        let found = self.records.failing_endpoints(after.as_ref(), LOOKS_MAX).await?;
-        let is_last = found.len() < LOOKS_MAX;
+        let found = self.records.failing_endpoints(after.as_ref(), SCANNED_ROWS_MAX).await?;
+        let is_last = found.len() < SCANNED_ROWS_MAX;
         let reached = found.last().map(|last| last.key.clone());
         let meets = |found: &FailingEndpoint| {
             filter.application.as_ref().is_none_or(|application| found.key.application == *application)

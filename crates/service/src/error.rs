@@ -1,4 +1,4 @@
-//! Why a request was not done, as far as its caller can do something about it.
+//! Service errors: why a request failed, by what the caller can do about it.
 
 use std::time::Duration;
 
@@ -12,83 +12,83 @@ use tocsin_store::error::StoreError;
 
 use crate::{keys::Scope, lines::BoxError};
 
-/// Why a request was not done.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// No key, or none that is known or still holds: give a good one.
+    /// Authentication failed: the key is missing, unknown or expired.
     #[error("{0}")]
     Unauthenticated(&'static str),
-    /// The key is good but does not hold this scope.
+    /// The key lacks this scope.
     #[error("this needs the scope `{}`", .0.word())]
     Forbidden(Scope),
-    /// The key holds the scope, but is limited to resources that this is not within.
+    /// The key has the scope, but the resource is outside of its limits.
     #[error("{0}")]
     Limited(String),
-    /// The text cannot be read at all.
+    /// The text cannot be parsed.
     #[error("{0}")]
     Malformed(Problem),
-    /// It can be read, and this is wrong with it.
+    /// The request is invalid, with these problems.
     #[error("{} found", count(.0.len(), "problem"))]
     Invalid(Vec<Problem>),
-    /// There is no such thing.
+    /// The thing does not exist.
     #[error("{0} does not exist")]
     Missing(String),
     /// Something of this name exists already.
     #[error("{0} already exists")]
     Taken(String),
-    /// Something else needs it: change that first.
+    /// Something else depends on it: change that first.
     #[error("{what} is used by {by}")]
     InUse {
-        /// What.
+        /// The thing.
         what: String,
-        /// By what.
+        /// Its dependent.
         by: String,
     },
-    /// It has changed since the revision that the caller saw: read it again.
+    /// Precondition failed: it has changed since the revision that the caller saw. Read it again.
     #[error("{0} has changed in the meantime")]
     Changed(String),
-    /// Applying the definition would drop data: allow each by its name, or keep it.
+    /// Applying the definition would drop data: allow each path by name, or keep it.
     #[error("applying this would drop {}", count(.0.len(), "thing"))]
     WouldDrop(Vec<Difference>),
-    /// It is the last key that may do everything: make another one first.
+    /// It is the last key with the scope `admin`: make another one first.
     #[error("`{0}` is the last key with the scope `admin`: make another one first")]
     LastAdmin(String),
-    /// The idempotency key was used for other content, which became this batch.
+    /// The idempotency key was used for other content, in this batch.
     #[error("the idempotency key came before with other content, which became {0}")]
     KeyReused(EventBatchId),
-    /// The idempotency key was used for another body, which became this message.
+    /// The idempotency key was used for another body, in this message.
     #[error("the idempotency key came before with another body, which became {0}")]
     MessageKeyReused(MessageId),
-    /// A receive port takes nothing at the moment; nothing was stored. The same message may be taken later.
+    /// A receive port accepts nothing now; nothing was stored. The same message may be accepted later.
     #[error("{reason}")]
     Throttled {
-        /// Why, as one word.
+        /// Machine-readable reason.
         code: &'static str,
-        /// Why, in words.
+        /// Reason as text.
         reason: String,
-        /// When to try again.
+        /// Time after which to try again.
         retry_after: Duration,
     },
-    /// There is no room just now; nothing was stored. The same request may succeed later.
+    /// A limit is reached; nothing was stored. The same request may succeed later.
     #[error("{reason}")]
     Full {
-        /// What is full.
+        /// The exhausted limit.
         reason: String,
-        /// When to try again.
+        /// Time after which to try again.
         retry_after: Duration,
     },
     /// Too many such requests at once.
     #[error("{reason}")]
     TooMany {
-        /// Of what.
+        /// Kind of the requests.
         reason: String,
-        /// When to try again.
+        /// Time after which to try again.
         retry_after: Duration,
     },
-    /// The stream of the request broke off.
+    /// The request stream was interrupted.
     #[error("the request broke off")]
     BrokenStream(#[source] BoxError),
-    /// Something of our own does not work; the log says what.
+    /// Internal failure; details are in the log.
     #[error("the platform cannot do this at the moment")]
     Unavailable(#[source] BoxError),
 }
@@ -98,7 +98,7 @@ fn count(count: usize, noun: &str) -> String {
 }
 
 impl ServiceError {
-    /// One thing wrong at a path.
+    /// One problem at a path.
     pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> Self {
         ServiceError::Invalid(vec![Problem::at(path, message)])
     }
@@ -141,10 +141,10 @@ impl From<IdError> for ServiceError {
     }
 }
 
-/// Reads a JSON object. A list in the order of the members would do for the reader of a type, but not for us.
+/// Parses a JSON object. A type's reader would also accept a list in member order; this does not.
 ///
 /// # Errors
-/// It is no JSON, no object, or an object of another shape.
+/// The text is not JSON, not an object, or an object of another shape.
 pub fn read_object<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
     let bytes = tocsin_model::json::without_mark(bytes);
     if bytes.trim_ascii_start().starts_with(b"[") {
@@ -153,17 +153,17 @@ pub fn read_object<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<
     serde_json::from_slice(bytes).map_err(|error| json_problem(&error))
 }
 
-/// What is wrong with a JSON text that does not become the expected thing: malformed, or of the wrong shape.
+/// The problem of a JSON text that does not have the expected shape.
 pub fn json_error(error: &serde_json::Error) -> ServiceError {
     let problem = json_problem(error);
     if error.is_data() { ServiceError::Invalid(vec![problem]) } else { ServiceError::Malformed(problem) }
 }
 
-/// The same as a problem, with line and column.
+/// A JSON error as a problem with line and column.
 pub fn json_problem(error: &serde_json::Error) -> Problem {
     let position = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let mut message = error.to_string();
-    // serde_json ends its message with the position, which the problem carries itself.
+    // serde_json ends its message with the position, which the problem has itself.
     if let Some(at) = message.rfind(" at line ") {
         message.truncate(at);
     }
@@ -187,7 +187,7 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
                 None => problem.hint(format!("known are {}", words.join(", "))),
             }
         }
-        // It names our own types, which say nothing to the caller.
+        // The message names internal types, which mean nothing to the caller.
         None if error.is_data() && message.contains("expected struct ") => {
             Problem::at("", "should be a JSON object with named members")
         }
@@ -197,8 +197,8 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
     if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
 }
 
-/// What `Fields::row_from_json` found wrong: one problem of the whole with a position means that it is no JSON, unless it
-/// is JSON of another type than an object.
+/// Converts the problems of `Fields::row_from_json`: a single one with a position means that the text is not JSON,
+/// unless it is JSON of another type than an object.
 pub(crate) fn row_error(problems: Vec<Problem>) -> ServiceError {
     match problems.as_slice() {
         [only] if only.path.is_empty() && only.line.is_some() && !only.message.contains("invalid type") => {

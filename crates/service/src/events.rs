@@ -1,6 +1,6 @@
-//! Events come in: one, many, a stream of lines, or CloudEvents 1.0.
+//! Event intake: single events, arrays, streams of lines, and CloudEvents 1.0.
 //!
-//! JSON is read once, each event straight into the packed row of its class. What is large is read off the threads that
+//! JSON is parsed once, directly into the packed row of the event class. Large bodies are parsed off the threads that
 //! serve connections. When a function here returns, the events are durable.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tocsin_model::{
     trace_context::{TraceContext, Traces},
 };
 use tocsin_pipeline::{Compiled, Submission};
-use tocsin_store::journal::{Accepted, Idempotency};
+use tocsin_store::journal::{EventAcceptance, Idempotency};
 
 use crate::{
     Service,
@@ -39,9 +39,9 @@ use crate::{
     resources::Resource,
 };
 
-/// Most events of one array.
+/// Maximum number of events of one array.
 pub const EVENTS_MAX: usize = 100_000;
-/// Most events of one batch that is cut from a stream of lines.
+/// Maximum number of events of one batch that is cut from a stream of lines.
 pub const LINES_PER_BATCH: usize = 1_000;
 /// Most CloudEvents of one batch request.
 pub const CLOUD_EVENTS_MAX: usize = 10_000;
@@ -52,7 +52,7 @@ const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Most CloudEvents of one request that wait for their commit at the same time.
 const CLOUD_EVENTS_IN_FLIGHT: usize = 512;
 
-/// Where events go: a class of the version that runs, and the source that submits them. Made with the caller's
+/// An opened submission target: an event class of the running version, and the source. Made with the caller's
 /// permission.
 #[derive(Clone)]
 pub struct Intake {
@@ -62,29 +62,31 @@ pub struct Intake {
     source: Name,
     received_at: Timestamp,
     trace: Option<TraceContext>,
+    /// Id of the API key by which idempotency keys are scoped; empty for CloudEvents, which have an identity of their own.
+    sender: Box<str>,
 }
 
-/// What became of one submission.
+/// Result of one submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submitted {
-    /// The batch that the events are in.
+    /// Batch of the events.
     pub batch: EventBatchId,
-    /// How many events the submission had.
+    /// Number of events in the submission.
     pub events: u32,
-    /// Whether it came before; nothing was added.
+    /// Whether it is a duplicate; nothing was added.
     pub duplicate: bool,
 }
 
-/// What became of a stream of submissions.
+/// Result of a stream of submissions.
 #[derive(Debug, Default)]
 pub struct SubmittedLines {
     /// The batches, in order.
     pub batches: Vec<EventBatchId>,
-    /// How many events were accepted, now or before.
+    /// Number of accepted events, including duplicates.
     pub events: u64,
-    /// How many of them came before.
+    /// Number of duplicates.
     pub duplicates: u64,
-    /// Why the stream was not taken to its end. What precedes it is accepted.
+    /// Reason why the stream ended early. Everything before is accepted.
     pub stopped: Option<ServiceError>,
 }
 
@@ -100,23 +102,23 @@ impl SubmittedLines {
     }
 }
 
-/// One CloudEvent, whatever way it came.
+/// A CloudEvent, independent of its encoding.
 #[derive(Debug, Clone)]
 pub struct CloudEvent {
     /// `source` and `id` together are its identity.
     pub source: String,
     /// See `source`.
     pub id: String,
-    /// Names the class: exactly, or by what follows its last dot.
+    /// Names the class: exactly, or by the part after its last dot.
     pub kind: String,
     /// A JSON object.
     pub data: Bytes,
-    /// Where it stands in a trace: the extension for distributed tracing.
+    /// Trace context: the extension for distributed tracing.
     pub trace: Option<TraceContext>,
 }
 
-/// A CloudEvent in JSON, as far as it matters here. Extensions are passed over. Attributes are read one by one, so that the
-/// problem of each has its name.
+/// A CloudEvent in JSON. Other extensions are ignored. Attributes are read one by one, so that each problem has its
+/// name.
 #[derive(Deserialize)]
 struct StructuredCloudEvent<'a> {
     #[serde(default, borrow)]
@@ -140,10 +142,10 @@ struct StructuredCloudEvent<'a> {
 }
 
 impl Service {
-    /// Opens the way for events of a class. Without a source it is `api`, or the application's only one.
+    /// Opens a submission target. The default source is `api`, or the application's only one.
     ///
     /// # Errors
-    /// The scope `events:write` is missing; the application does not run; it has no such class or source.
+    /// The scope `events:write` is missing; the application is not running; it has no such class or source.
     pub fn intake(
         &self,
         caller: &Caller,
@@ -156,7 +158,7 @@ impl Service {
         let compiled = self.running_by_text(application)?;
         let intake = open_intake(compiled, class, source, received_at)?;
         intake.check_source(caller)?;
-        Ok(intake)
+        Ok(Intake { sender: caller.key().into(), ..intake })
     }
 
     fn running_by_text(&self, application: &str) -> Result<Arc<Compiled>, ServiceError> {
@@ -165,7 +167,7 @@ impl Service {
         self.running(&name)
     }
 
-    /// Takes one JSON object, or a JSON array of them as one batch: all or nothing.
+    /// Accepts one JSON object, or a JSON array as one batch: all or nothing.
     ///
     /// # Errors
     /// `Malformed`, `Invalid` with every problem (up to 100), `KeyReused`, `Full`.
@@ -180,10 +182,11 @@ impl Service {
         self.accept(&intake, events?, idempotency).await
     }
 
-    /// Takes JSON objects, one in a line, in batches of [`LINES_PER_BATCH`]; the next batch is read while the one before
-    /// is being stored. Empty lines are passed over. Stops at the first bad line: what precedes it is accepted.
+    /// Accepts JSON objects, one per line, in batches of [`LINES_PER_BATCH`]; the next batch is read while the
+    /// previous one is being stored. Empty lines are ignored. Stops at the first bad line; the lines before it are
+    /// accepted.
     ///
-    /// A key makes each batch of the stream repeatable: the same lines sent again are the same batches.
+    /// A key makes each batch of the stream idempotent: the same lines sent again are duplicates.
     pub async fn submit_lines(
         &self,
         intake: Intake,
@@ -197,7 +200,7 @@ impl Service {
         };
         let mut blocks = Blocks::new(chunks, Lines::Plain, LINES_PER_BATCH);
         let mut ordinal = 0u64;
-        // While one batch is on its way to the disk, the next is read and packed, never more.
+        // Pipelining: while one batch is being stored, at most one more is read and packed.
         let mut in_flight: Option<InFlight<'_>> = None;
         let mut intake = intake;
         loop {
@@ -213,7 +216,7 @@ impl Service {
             };
             let next = match &mut in_flight {
                 Some(flight) => {
-                    // The store makes its way on its own task or thread; polling both keeps the stream moving.
+                    // Storing progresses on its own task or thread; polling both keeps the stream moving.
                     let (next, stored) = poll_both(read, flight).await;
                     if let Some(stored) = stored {
                         in_flight = None;
@@ -277,11 +280,12 @@ impl Service {
         }
     }
 
-    /// Takes CloudEvents. Each is known again by its `source` and `id`: one that came before is not added, whatever it
-    /// holds. All are checked before the first is accepted.
+    /// Accepts CloudEvents. `source` and `id` identify an event: a duplicate is not added, whatever its content. All
+    /// are checked before the first is accepted.
     ///
     /// # Errors
-    /// `Invalid` with every problem; `Full`, after which some may be accepted: send all again, those are known.
+    /// `Invalid` with every problem; `Full`, after which some may be accepted: send all again, duplicates are
+    /// detected.
     pub async fn submit_cloud_events(
         &self,
         caller: &Caller,
@@ -323,7 +327,7 @@ impl Service {
         let accepts = ready
             .into_iter()
             .map(|(intake, events, idempotency)| async move { self.accept(&intake, events, Some(idempotency)).await });
-        // Many wait together, so they share the fsync.
+        // Many wait together, so they share one fsync (group commit).
         let mut accepts = stream::iter(accepts).buffered(CLOUD_EVENTS_IN_FLIGHT);
         while let Some(accepted) = accepts.next().await {
             answer.count(accepted?);
@@ -353,17 +357,17 @@ impl Service {
             marks: Vec::new(),
         };
         match self.pipeline.accept(submission).await? {
-            Accepted::New(batch) => Ok(Submitted { batch, events: count, duplicate: false }),
-            Accepted::Duplicate(batch) => Ok(Submitted { batch, events: count, duplicate: true }),
-            Accepted::KeyReused(batch) => Err(ServiceError::KeyReused(batch)),
+            EventAcceptance::New(batch) => Ok(Submitted { batch, events: count, duplicate: false }),
+            EventAcceptance::Duplicate(batch) => Ok(Submitted { batch, events: count, duplicate: true }),
+            EventAcceptance::KeyReused(batch) => Err(ServiceError::KeyReused(batch)),
         }
     }
 }
 
 type InFlight<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Submitted, ServiceError>> + Send + 'a>>;
 
-/// Polls `second` while waiting for `first`, and at least once, so that it is on its way; gives what `first` gives, and
-/// what `second` gave if it came in the meantime.
+/// Polls `second` while waiting for `first`, and at least once, so that it has started. Returns the result of
+/// `first`, and that of `second` if it completed meanwhile.
 async fn poll_both<A, B>(
     first: impl Future<Output = A>,
     second: &mut (impl Future<Output = B> + Unpin),
@@ -375,7 +379,7 @@ async fn poll_both<A, B>(
     }
 }
 
-/// Runs work on a value and gives both back: here if it is small, else on a thread that may be kept busy.
+/// Runs work on a value and returns both: inline if small, else on a blocking thread.
 async fn off_thread<T: Send + 'static, R: Send + 'static>(
     bytes: usize,
     value: T,
@@ -437,7 +441,7 @@ fn open_intake(
         return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
     }
     let (class, fields) = (name.clone(), event_class.fields.clone());
-    Ok(Intake { compiled, class, fields, source, received_at, trace: None })
+    Ok(Intake { compiled, class, fields, source, received_at, trace: None, sender: Box::default() })
 }
 
 type PreparedCloudEvent = (Intake, PackedEvents, Idempotency);
@@ -485,13 +489,13 @@ fn prepare_cloud_event(
     }
     let mut packer = EventPacker::new(intake.fields.clone());
     packer.push(&row);
-    // The identity has a length in front, so that no other pair of source and id looks the same.
+    // The identity is length-prefixed, so that no other pair of source and id is equal.
     let identity = format!("{}/{}/{}", event.source.len(), event.source, event.id);
     let idempotency = intake.idempotency("c", &identity, [0; 16]);
     Ok((intake, packer.finish(), idempotency))
 }
 
-/// Reads one CloudEvent in JSON, or an array of them.
+/// Parses one CloudEvent in JSON, or an array of them.
 ///
 /// # Errors
 /// `Malformed`, or `Invalid` where a required attribute is missing or the data is not JSON.
@@ -522,7 +526,7 @@ pub fn read_cloud_events(body: &Bytes, batch: bool) -> Result<Vec<CloudEvent>, S
     if problems.is_empty() { Ok(read) } else { Err(ServiceError::Invalid(problems)) }
 }
 
-/// A list of CloudEvents. More than fit are not read.
+/// A list of CloudEvents. Reading stops at the limit.
 struct CloudEventBatch<'a>(Vec<StructuredCloudEvent<'a>>);
 
 impl<'de> Deserialize<'de> for CloudEventBatch<'de> {
@@ -553,7 +557,7 @@ impl<'de> Deserialize<'de> for CloudEventBatch<'de> {
     }
 }
 
-/// Base64 of RFC 4648 with or without its padding.
+/// Base64 (RFC 4648) with or without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -621,7 +625,7 @@ fn check_key(key: &str) -> Result<&str, ServiceError> {
     Ok(key)
 }
 
-/// The first half of the SHA-256 of the parts, each with its length in front.
+/// First half of the SHA-256 of the length-prefixed parts.
 fn content_hash(parts: &[&[u8]]) -> [u8; 16] {
     let mut hash = digest::Context::new(&digest::SHA256);
     for part in parts {
@@ -638,7 +642,7 @@ fn line_error(line: u64, bytes_max: usize) -> ServiceError {
 }
 
 impl Intake {
-    /// With the place at which the events stand in a trace.
+    /// Sets the trace context of the events.
     pub fn traced(self, trace: Option<TraceContext>) -> Intake {
         Intake { trace, ..self }
     }
@@ -656,7 +660,9 @@ impl Intake {
 
     fn idempotency(&self, kind: &str, key: &str, content: [u8; 16]) -> Idempotency {
         let application = &self.compiled.application;
-        let parts = [application.name.as_str(), self.source.as_str(), kind, key].map(str::as_bytes);
+        let mut parts = vec![application.name.as_str(), self.source.as_str(), kind, key];
+        parts.extend((!self.sender.is_empty()).then_some(&*self.sender));
+        let parts: Vec<&[u8]> = parts.into_iter().map(str::as_bytes).collect();
         let until = self.received_at + application.retention.idempotency;
         Idempotency { key: content_hash(&parts), content, until }
     }
@@ -683,7 +689,7 @@ impl Intake {
         Ok(packer.finish())
     }
 
-    /// Packs the lines up to the first bad one, and says what is wrong with that.
+    /// Packs the lines up to the first bad one, and returns its problem.
     fn pack_lines(&self, first: u64, bytes: &[u8]) -> (PackedEvents, Option<ServiceError>) {
         let mut packer = EventPacker::new(self.fields.clone());
         for (at, line) in (first..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
@@ -705,7 +711,7 @@ impl Intake {
     }
 }
 
-/// Reads an array of objects straight into a packer, without a tree and without a list of rows.
+/// Parses an array of objects directly into a packer, without a tree or a list of rows.
 struct ArraySeed<'a> {
     fields: &'a Fields,
     packer: &'a mut EventPacker,

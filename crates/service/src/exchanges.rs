@@ -1,17 +1,17 @@
-//! Exchanges: messages through their ports, their definitions, and what operators do to both.
+//! Exchanges: messages through their ports, definitions, and operator actions.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tocsin_exchange::{
     Exchanges,
-    edit::{Edit, Edited},
+    edit::{Edit, EditSummary},
     flow::FlowReport,
     locations::LocationStatus,
-    look::{Found, PortTracking, Sought},
     operate::{OperateError, PortLoad},
-    receive::{Course, Incoming, ReceiveError, Received},
+    receive::{IncomingMessage, ReceiveError, ReceiveResult, ReplyStatus},
     track::TrackingCounts,
+    tracking_queries::{MessagePage, MessageQuery, PortTracking},
 };
 use tocsin_model::{
     application::Rate,
@@ -25,7 +25,9 @@ use tocsin_model::{
     problem::Problem,
 };
 use tocsin_store::{
-    spool::{Acted, HistoryEntry, MessageFilter, OriginalMessage, StoredExchange, StoredMessage, ThrottleChange},
+    spool::{
+        AffectedCounts, HistoryEntry, MessageFilter, OriginalMessage, StoredExchange, StoredMessage, ThrottleChange,
+    },
     tracking::TrackedBody,
 };
 
@@ -36,25 +38,25 @@ use crate::{
     resources::Resource,
 };
 
-/// Longest that somebody may wait for a reply that is asked for by its address.
+/// Maximum time that a request waits for a reply.
 pub const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// Which messages an operator means: those of a filter that meet a predicate, too.
+/// Selection of messages for an operator action: a filter, optionally with a predicate.
 #[derive(Debug, Clone, Default)]
 pub struct WhichMessages {
     /// The filter.
     pub filter: MessageFilter,
-    /// Over the properties of the exchange that the filter names.
+    /// Predicate over the properties of the exchange that the filter names.
     pub when: Option<Filter>,
 }
 
-/// A receive port to which somebody may send.
-pub struct Entrance {
-    running: Arc<tocsin_exchange::Running>,
+/// A receive port, opened for a sender.
+pub struct ReceivePortHandle {
+    running: Arc<tocsin_exchange::RunningExchange>,
     port: Name,
-    /// Whether those who send to it wait for a reply.
+    /// Whether senders wait for a reply.
     pub mode: Mode,
-    /// Most bytes of a body.
+    /// Maximum bytes of a body.
     pub body_bytes_max: usize,
 }
 
@@ -63,45 +65,49 @@ impl Service {
         self.exchanges.as_ref().ok_or_else(|| ServiceError::Missing("a spool, which exchanges need,".to_owned()))
     }
 
-    /// A receive port, before the body is read.
+    /// Opens a receive port, before the body is read.
     ///
     /// # Errors
-    /// The scope `messages:write` is missing; there is no such port, or it is switched off.
-    pub fn entrance(&self, caller: &Caller, exchange: &Name, port: Name) -> Result<Entrance, ServiceError> {
+    /// The scope `messages:write` is missing; the port does not exist, or it is switched off.
+    pub fn entrance(&self, caller: &Caller, exchange: &Name, port: Name) -> Result<ReceivePortHandle, ServiceError> {
         caller.needs(Scope::MessagesWrite)?;
         let running = self.exchanges()?.find(exchange).ok_or_else(|| no_exchange(exchange))?;
         let found = running.receive_port(&port)?;
         let (mode, body_bytes_max) = (found.mode, found.body_bytes_max as usize);
-        Ok(Entrance { running, port, mode, body_bytes_max })
+        Ok(ReceivePortHandle { running, port, mode, body_bytes_max })
     }
 
-    /// Takes a message. When this returns it is stored, and so is what its sender is told.
+    /// Accepts a message. When this returns, the message is stored, and so is the answer to its sender.
     ///
     /// # Errors
     /// Nothing was stored.
-    pub async fn receive(&self, entrance: &Entrance, incoming: Incoming) -> Result<Received, ServiceError> {
+    pub async fn receive(
+        &self,
+        entrance: &ReceivePortHandle,
+        incoming: IncomingMessage,
+    ) -> Result<ReceiveResult, ServiceError> {
         Ok(self.exchanges()?.receive(&entrance.running, &entrance.port, incoming).await?)
     }
 
-    /// What came of a request, waiting for up to `wait` while that is not known.
+    /// Returns the reply to a request, waiting for up to `wait` while it is unknown.
     ///
     /// # Errors
-    /// Both scopes `messages:write` and `operations:read` are missing; there is no such message; or it was sent with another
+    /// Both scopes `messages:write` and `operations:read` are missing; the message does not exist; or it was sent with another
     /// key, and `operations:read` is missing.
-    pub async fn reply(&self, caller: &Caller, id: MessageId, wait: Duration) -> Result<Course, ServiceError> {
+    pub async fn reply(&self, caller: &Caller, id: MessageId, wait: Duration) -> Result<ReplyStatus, ServiceError> {
         if caller.needs(Scope::OperationsRead).is_err() {
             caller.needs(Scope::MessagesWrite)?;
             let sent = self.exchanges()?.message(id).await?;
-            // Another sender's message and none have one answer, so ids that count up tell nothing.
+            // A missing message and one of another sender have the same answer, so sequential ids reveal nothing.
             if sent.is_none_or(|sent| *sent.sender != *caller.key()) {
                 return Err(no_message(id));
             }
         }
-        let course = self.exchanges()?.reply_to(id, wait.min(WAIT_MAX)).await?;
-        course.ok_or_else(|| no_message(id))
+        let reply_status = self.exchanges()?.reply_to(id, wait.min(WAIT_MAX)).await?;
+        reply_status.ok_or_else(|| no_message(id))
     }
 
-    /// A message without its body.
+    /// Returns a message without its body.
     ///
     /// # Errors
     /// The scope `operations:read` is missing; there is none.
@@ -110,7 +116,7 @@ impl Service {
         self.exchanges()?.message(id).await?.ok_or_else(|| no_message(id))
     }
 
-    /// The history of a message, oldest first: attempts that failed, and what was done to it.
+    /// Returns the history of a message, oldest first: failed attempts, and operator actions.
     ///
     /// # Errors
     /// As [`Service::message`].
@@ -119,7 +125,7 @@ impl Service {
         Ok(self.exchanges()?.history(id).await?)
     }
 
-    /// The body of a message, and its media type.
+    /// Returns the body of a message, and its media type.
     ///
     /// # Errors
     /// As [`Service::message`].
@@ -129,7 +135,7 @@ impl Service {
         Ok((message.head.content_type, body))
     }
 
-    /// Some messages, newest first, whose ids are below `before`.
+    /// Lists messages with ids below `before`, newest first.
     ///
     /// # Errors
     /// The scope `operations:read` is missing.
@@ -148,16 +154,16 @@ impl Service {
         Ok(found)
     }
 
-    /// Lets suspended messages go on.
+    /// Resumes suspended messages.
     ///
     /// # Errors
     /// The scope `operations:write` is missing.
-    pub async fn resume_messages(&self, caller: &Caller, which: WhichMessages) -> Result<Acted, ServiceError> {
+    pub async fn resume_messages(&self, caller: &Caller, which: WhichMessages) -> Result<AffectedCounts, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let filter = which.filter.clone();
-        let acted = exchanges.resume(exchanges.choice(which.filter, which.when.as_ref())?, caller.key()).await?;
+        let acted = exchanges.resume(exchanges.selection(which.filter, which.when.as_ref())?, caller.key()).await?;
         if acted.messages == 0 {
             self.check_known_ports(&filter).await?;
         }
@@ -165,16 +171,16 @@ impl Service {
         Ok(acted)
     }
 
-    /// Ends messages: those that are suspended, if the filter does not say otherwise.
+    /// Ends messages; by default suspended ones.
     ///
     /// # Errors
     /// The scope `operations:write` is missing.
-    pub async fn end_messages(&self, caller: &Caller, which: WhichMessages) -> Result<Acted, ServiceError> {
+    pub async fn end_messages(&self, caller: &Caller, which: WhichMessages) -> Result<AffectedCounts, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let filter = which.filter.clone();
-        let acted = exchanges.end(exchanges.choice(which.filter, which.when.as_ref())?, caller.key()).await?;
+        let acted = exchanges.end(exchanges.selection(which.filter, which.when.as_ref())?, caller.key()).await?;
         if acted.messages == 0 {
             self.check_known_ports(&filter).await?;
         }
@@ -182,24 +188,24 @@ impl Service {
         Ok(acted)
     }
 
-    /// Changes suspended messages; with `resume` they go on at once.
+    /// Changes suspended messages; with `resume` they are resumed at once.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; the predicate is wrong.
+    /// The scope `operations:write` is missing; the predicate is invalid.
     pub async fn edit_messages(
         &self,
         caller: &Caller,
         which: WhichMessages,
         edit: &Edit,
         resume: bool,
-    ) -> Result<(Edited, Acted), ServiceError> {
+    ) -> Result<(EditSummary, AffectedCounts), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
-        let choice = exchanges.choice(which.filter, which.when.as_ref())?;
+        let choice = exchanges.selection(which.filter, which.when.as_ref())?;
         let edited = exchanges.edit(&choice, edit, caller.key()).await?;
         tracing::info!(messages = edited.messages.len(), by = caller.key(), "messages were edited");
-        let mut acted = Acted::default();
+        let mut acted = AffectedCounts::default();
         if resume {
             for id in &edited.messages {
                 let only = MessageFilter { id: Some(*id), ..MessageFilter::default() };
@@ -211,7 +217,7 @@ impl Service {
         Ok((edited, acted))
     }
 
-    /// A message as it was before an operator edited it.
+    /// Returns a message as it was before an operator edited it.
     ///
     /// # Errors
     /// The scope `operations:read` is missing; it was not edited.
@@ -221,7 +227,7 @@ impl Service {
         original.ok_or_else(|| ServiceError::Missing(format!("an edit of the message {id}")))
     }
 
-    /// The bodies of a message that were tracked on its way, in the order of time.
+    /// Returns the tracked bodies of a message, in order of time.
     ///
     /// # Errors
     /// The scope `operations:read` is missing.
@@ -230,19 +236,24 @@ impl Service {
         Ok(self.exchanges()?.tracked(id).await?)
     }
 
-    /// Messages with a value of a property, newest first.
+    /// Finds messages by the value of a property, newest first.
     ///
     /// # Errors
     /// The scope `operations:read` is missing; the exchange does not run, or its messages are not found by this property.
-    pub async fn find_messages(&self, caller: &Caller, sought: Sought, limit: usize) -> Result<Found, ServiceError> {
+    pub async fn find_messages(
+        &self,
+        caller: &Caller,
+        sought: MessageQuery,
+        limit: usize,
+    ) -> Result<MessagePage, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         Ok(self.exchanges()?.find_messages(sought, limit).await?)
     }
 
-    /// What is tracked at the ports of an exchange, and how much of all exchanges.
+    /// Tracking settings of the ports of an exchange, and the stored size of all tracked bodies.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; there is no such exchange.
+    /// The scope `operations:read` is missing; the exchange does not exist.
     pub fn exchange_tracking(
         &self,
         caller: &Caller,
@@ -253,11 +264,11 @@ impl Service {
         Ok((exchanges.tracking(exchange)?, exchanges.tracking_counts()))
     }
 
-    /// Sets what is tracked of an exchange, of its ports of one name or of the messages of a route; `None`: as the definition
-    /// says.
+    /// Sets the tracking of an exchange, of its ports of one name, or of the messages of a route; `None`: as the
+    /// definition says.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; there is no such port.
+    /// The scope `operations:write` is missing; the port does not exist.
     pub async fn set_exchange_tracking(
         &self,
         caller: &Caller,
@@ -271,7 +282,7 @@ impl Service {
         Ok(())
     }
 
-    /// The definitions of exchanges, without the secrets written in them, each with whether it runs.
+    /// Lists the definitions of exchanges with secrets masked, and whether each is running.
     ///
     /// # Errors
     /// The scope `applications:read` is missing.
@@ -286,7 +297,7 @@ impl Service {
         Ok(stored.into_iter().map(|(stored, runs)| (shown(stored), runs)).collect())
     }
 
-    /// One definition, and whether it runs.
+    /// Returns one definition, and whether it is running.
     ///
     /// # Errors
     /// The scope `applications:read` is missing; there is none of this name.
@@ -295,9 +306,9 @@ impl Service {
         all.into_iter().find(|(stored, _)| stored.name == *name).ok_or_else(|| no_exchange(name))
     }
 
-    /// Checks a definition, stores it and runs it; with `dry_run` only checks. Where it has masks it keeps the secrets that
-    /// are stored. Gives its version, 0 for a dry run. Who may not apply it is not told what the environment holds: ports that
-    /// take something from it are not judged then.
+    /// Checks a definition, stores it and runs it; with `dry_run` only checks. Masked secrets keep their stored
+    /// values. Returns its version, 0 for a dry run. For callers who may not apply it, values of environment
+    /// variables stay hidden: ports that contain a variable are not checked.
     ///
     /// # Errors
     /// The scope `applications:write` is missing, for a dry run `applications:read`; every problem in the definition.
@@ -341,34 +352,34 @@ impl Service {
         Ok(())
     }
 
-    /// The send ports of an exchange.
+    /// Lists the send ports of an exchange.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; there is no such exchange.
+    /// The scope `operations:read` is missing; the exchange does not exist.
     pub async fn exchange_ports(&self, caller: &Caller, exchange: &Name) -> Result<Vec<PortLoad>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         Ok(self.exchanges()?.ports(exchange).await?)
     }
 
-    /// The locations of an exchange.
+    /// Lists the receive locations of an exchange.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; there is no such exchange.
+    /// The scope `operations:read` is missing; the exchange does not exist.
     pub fn exchange_locations(&self, caller: &Caller, exchange: &Name) -> Result<Vec<LocationStatus>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         Ok(self.exchanges()?.locations(exchange)?)
     }
 
-    /// How an exchange flows, and what slows it down.
+    /// Flow figures of an exchange, and what throttles it.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; there is no such exchange.
+    /// The scope `operations:read` is missing; the exchange does not exist.
     pub async fn exchange_flow(&self, caller: &Caller, exchange: &Name) -> Result<FlowReport, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         Ok(self.exchanges()?.flow(exchange).await?)
     }
 
-    /// When messages of an exchange were slowed down, newest first.
+    /// Throttling history of an exchange, newest first.
     ///
     /// # Errors
     /// The scope `operations:read` is missing.
@@ -382,11 +393,10 @@ impl Service {
         Ok(self.exchanges()?.flow_changes(exchange, limit).await?)
     }
 
-    /// Sets how fast messages may come in, through all receive ports or one, or leave by a send port; `None`: as fast as they
-    /// can.
+    /// Sets the rate limit of incoming messages, for all receive ports or one, or of a send port; `None`: unlimited.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; there is no such port.
+    /// The scope `operations:write` is missing; the port does not exist.
     pub async fn set_exchange_rate(
         &self,
         caller: &Caller,
@@ -408,7 +418,7 @@ impl Service {
     /// Sets the state of a send port; `None`: as the definition says.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; there is no such port.
+    /// The scope `operations:write` is missing; the port does not exist.
     pub async fn set_exchange_port(
         &self,
         caller: &Caller,
@@ -435,6 +445,9 @@ impl From<ReceiveError> for ServiceError {
         match error {
             ReceiveError::Missing(what) => ServiceError::Missing(what),
             ReceiveError::Disabled(_) => {
+                ServiceError::Throttled { code: "operator", reason: text, retry_after: Duration::from_secs(60) }
+            }
+            ReceiveError::IntakeClosed(_) => {
                 ServiceError::Throttled { code: "operator", reason: text, retry_after: Duration::from_secs(60) }
             }
             ReceiveError::Closed { opens_in, .. } => {

@@ -1,6 +1,6 @@
-//! Subscribers, subscriptions or suppressions go out as lines: NDJSON, or CSV that no spreadsheet runs.
+//! Bulk export of subscribers, subscriptions or suppressions as lines: NDJSON, or CSV safe against formula injection.
 //!
-//! The stream is made as it is read: a page of the records at a time, none before the reader has taken the last.
+//! The stream is produced on demand: a page of the records at a time, read when the previous one was taken.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,9 +23,9 @@ use crate::{
     subscribers, subscriptions, suppressions,
 };
 
-/// How many are read at a time.
+/// Page size of reads.
 const PAGE: usize = 1_000;
-/// Most columns of CSV.
+/// Maximum number of columns of CSV.
 pub const COLUMNS_MAX: usize = 1_000;
 
 /// Lines to be written out, in pieces.
@@ -73,7 +73,8 @@ impl Service {
     /// fields are its columns.
     ///
     /// # Errors
-    /// The scope `subscribers:read` is missing; there is no such application or class; CSV without a class. An error within the stream ends it.
+    /// The scope `subscribers:read` is missing; the application or class does not exist; CSV without a class. An error within
+    /// the stream ends it.
     pub async fn export_subscriptions(
         &self,
         caller: &Caller,

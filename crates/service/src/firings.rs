@@ -1,4 +1,4 @@
-//! Rules that did not fire, and those that are stopped: seen, fired again, struck off, stopped and let go on.
+//! Missed and slow firings of rules, and stopped rules: list, fire again, dismiss, stop and resume.
 
 use tocsin_model::{id::Name, problem::Problem};
 use tocsin_pipeline::RefireError;
@@ -14,25 +14,25 @@ use crate::{
     page::Page,
 };
 
-/// Most listed firings that one call fires again.
+/// Maximum number of listed firings that one call fires again.
 pub const REFIRED_MAX: usize = 1_000;
 /// Longest reason of what an operator does, in characters.
 pub const REASON_MAX: usize = 500;
 
-/// What a call to fire again has done.
+/// Result of firing again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RefiredFirings {
-    /// Event batches for which rules have fired now.
+    /// Number of event batches for which rules have fired.
     pub batches: u64,
-    /// Listed firings that failed again, by number and with the reason. They stay listed.
+    /// Firings that failed again, by number and with the reason. They stay listed.
     pub failed: Vec<(u64, String)>,
 }
 
 impl Service {
-    /// Firings that did not happen, from after the number `after`, oldest first.
+    /// Lists missed firings after the number `after`, oldest first.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or the journal does not answer.
+    /// The scope `operations:read` is missing, or the journal is unavailable.
     pub async fn firings(
         &self,
         caller: &Caller,
@@ -49,7 +49,7 @@ impl Service {
         Ok(Page { items: found, next })
     }
 
-    /// Firings that took long since the process began, newest first, with how their rules were answered.
+    /// Lists slow firings since the process began, newest first, with the execution plans of their rules.
     ///
     /// # Errors
     /// The scope `operations:read` is missing.
@@ -72,7 +72,7 @@ impl Service {
     /// At most [`REFIRED_MAX`] listed firings at once.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; the filter is empty without `all`; the application does not run.
+    /// The scope `operations:write` is missing; the filter is empty without `all`; the application is not running.
     pub async fn refire(
         &self,
         caller: &Caller,
@@ -100,8 +100,8 @@ impl Service {
         Ok(refired)
     }
 
-    /// Strikes firings off the list without firing them; an empty filter needs `all`. Gives how many event batches these
-    /// were.
+    /// Dismisses listed firings without firing them; an empty filter needs `all`. Returns the number of event
+    /// batches.
     ///
     /// # Errors
     /// The scope `operations:write` is missing; the filter is empty without `all`.
@@ -133,10 +133,10 @@ impl Service {
         Ok(stops)
     }
 
-    /// Stops a rule until it is let go on. What it misses is listed, so nothing is lost.
+    /// Stops a rule until it is resumed. Its missed firings are listed.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; there is no such rule; the reason is too long.
+    /// The scope `operations:write` is missing; the rule does not exist; the reason is too long.
     pub async fn stop_rule(
         &self,
         caller: &Caller,
@@ -158,14 +158,14 @@ impl Service {
         Ok(self.pipeline.stop_rule(stop).await?)
     }
 
-    /// Lets a stopped rule go on. Gives whether it was stopped. What it missed stays listed.
+    /// Resumes a stopped rule. Returns whether it was stopped. Its missed firings stay listed.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing, or the journal does not answer.
+    /// The scope `operations:write` is missing, or the journal is unavailable.
     pub async fn resume_rule(&self, caller: &Caller, application: &Name, rule: &Name) -> Result<bool, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         let was_stopped = self.pipeline.resume_rule(application, rule).await?;
-        // A rule that is gone may still be on the list of the stopped.
+        // A removed rule may still be stopped.
         if !was_stopped {
             self.has_rule(application, rule)?;
         }
@@ -182,7 +182,7 @@ impl Service {
     }
 }
 
-/// What an operator gives as a reason, without blanks around it.
+/// Checks the reason given by an operator, without surrounding blanks.
 pub(crate) fn check_reason(reason: &str) -> Result<&str, ServiceError> {
     let reason = reason.trim();
     if reason.chars().count() > REASON_MAX {

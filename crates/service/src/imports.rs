@@ -1,10 +1,10 @@
-//! Many subscribers, subscriptions or suppressions come in as lines: NDJSON, or CSV with a header.
+//! Bulk import of subscribers, subscriptions or suppressions from lines: NDJSON, or CSV with a header.
 //!
-//! A stream of any length passes through bounded memory. While one block of lines is being stored, the next is read
-//! and checked; each block is one commit. A bad line is told and passed over, it does not stop the others.
+//! A stream of any length is processed in bounded memory. While one block of lines is being stored, the next is read
+//! and checked; each block is one commit. A bad line is reported and skipped.
 //!
-//! A line of an export may be older than the present version of its application. What of it does not fit that version is
-//! passed over with a warning.
+//! A line of an export may be older than the current version of its application. Parts that do not fit that version
+//! are skipped with a warning.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -39,32 +39,31 @@ use crate::{
     suppressions,
 };
 
-/// Most lines of one commit. Lines in no order touch a page of the subscribers' index each, so that a commit of few
-/// lines writes many pages for little; a block is a mebibyte at most, whatever its lines.
+/// Maximum number of lines per commit. Unsorted lines each touch a page of the subscribers' index, so a commit of few
+/// lines writes many pages; a block is limited to a mebibyte in any case.
 pub const LINES_PER_COMMIT: usize = 10_000;
-/// Most refused lines that are told; all are counted.
+/// Maximum number of rejected lines reported; all are counted.
 pub const REFUSALS_MAX: usize = 1_000;
-/// Most problems that are reported of one line.
+/// Maximum number of problems reported per line.
 const LINE_PROBLEMS_MAX: usize = 10;
-/// Most imports at the same time.
+/// Maximum number of concurrent imports.
 pub const CONCURRENT_MAX: usize = 4;
 
-/// The form of the lines.
+/// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object in a line.
+    /// One JSON object per line.
     Ndjson,
     /// RFC 4180 with a header row.
     Csv,
 }
 
-/// The lines that come in.
+/// Input of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Their form.
+    /// Format.
     pub format: Format,
-    /// The name of their character encoding, such as `windows-1252`. Without it a byte-order mark decides, or they are in
-    /// UTF-8.
+    /// Name of the character encoding, such as `windows-1252`. Default: by byte-order mark, else UTF-8.
     pub charset: Option<String>,
 }
 
@@ -74,49 +73,49 @@ impl From<Format> for Input {
     }
 }
 
-/// A line that was not stored, or not all of it.
+/// A line that was rejected, or stored with a warning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Refusal {
-    /// Its number, from 1; in CSV the header is line 1.
+pub struct RejectedLine {
+    /// Line number, from 1; in CSV the header is line 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// Problems of the line.
     pub problems: Vec<Problem>,
 }
 
-/// What became of an import.
+/// Result of an import.
 #[derive(Debug, Default)]
 pub struct Imported {
-    /// Lines that held something, the header not counted.
+    /// Non-empty lines, without the header.
     pub lines: u64,
-    /// How many were stored.
+    /// Lines stored.
     pub stored: u64,
-    /// How many were refused.
+    /// Lines rejected.
     pub failed: u64,
-    /// The first refused ones, in order.
-    pub refusals: Vec<Refusal>,
-    /// Lines that were stored with a warning: one of an export does not fit the present version of its application in
-    /// every part, or a schedule is over.
+    /// The first rejected lines, in order.
+    pub refusals: Vec<RejectedLine>,
+    /// Lines stored with a warning: a line of an export does not fit the current version of its application in every
+    /// part, or a schedule has ended.
     pub warned: u64,
     /// The first of them, in order, with their warnings.
-    pub warnings: Vec<Refusal>,
-    /// Why the import ended before the stream did. What was stored before stays stored.
+    pub warnings: Vec<RejectedLine>,
+    /// Reason why the import ended early. Lines stored before stay stored.
     pub stopped: Option<ServiceError>,
 }
 
 impl Imported {
-    fn refuse(&mut self, refusals: Vec<Refusal>) {
+    fn refuse(&mut self, refusals: Vec<RejectedLine>) {
         self.failed += refusals.len() as u64;
         keep_first(&mut self.refusals, refusals);
     }
 
-    fn warn(&mut self, warnings: Vec<Refusal>) {
+    fn warn(&mut self, warnings: Vec<RejectedLine>) {
         self.warned += warnings.len() as u64;
         keep_first(&mut self.warnings, warnings);
     }
 }
 
-/// Adds lines to the first of their kind, and bounds both them and what is said of each.
-fn keep_first(kept: &mut Vec<Refusal>, more: Vec<Refusal>) {
+/// Adds lines up to the limit, and truncates the problems of each.
+fn keep_first(kept: &mut Vec<RejectedLine>, more: Vec<RejectedLine>) {
     kept.extend(more);
     kept.sort_by_key(|line| line.line);
     kept.truncate(REFUSALS_MAX);
@@ -130,10 +129,11 @@ fn keep_first(kept: &mut Vec<Refusal>, more: Vec<Refusal>) {
 }
 
 impl Service {
-    /// Stores subscribers from lines of [`subscribers::Draft`]s. A line replaces the subscriber of its id.
+    /// Imports subscribers from lines of [`subscribers::Draft`]s. A line replaces the subscriber of its id.
     ///
     /// # Errors
-    /// The scope `subscribers:write` is missing, or [`CONCURRENT_MAX`] imports run. All else is part of the answer.
+    /// The scope `subscribers:write` is missing, or [`CONCURRENT_MAX`] imports are running. All other problems are
+    /// part of the result.
     pub async fn import_subscribers(
         &self,
         caller: &Caller,
@@ -148,12 +148,12 @@ impl Service {
         self.import(input.into(), chunks, Arc::new(SubscriberLines { declared, mail: self.mail_channels() })).await
     }
 
-    /// Stores subscriptions from lines of [`subscriptions::Draft`]s. A line with a key replaces the subscription of its
-    /// subscriber, class and key. `application` and `class` stand for the lines that do not name theirs; a line that
-    /// names another one is refused.
+    /// Imports subscriptions from lines of [`subscriptions::Draft`]s. A line with a key replaces the subscription of
+    /// its subscriber, class and key. `application` and `class` are defaults for the lines; a line that names others
+    /// is rejected.
     ///
     /// # Errors
-    /// Like [`Service::import_subscribers`]; also if both are given and there is no such class.
+    /// As [`Service::import_subscribers`]; also if both are given and the class does not exist.
     pub async fn import_subscriptions(
         &self,
         caller: &Caller,
@@ -185,10 +185,10 @@ impl Service {
         self.import(input.into(), chunks, Arc::new(lines)).await
     }
 
-    /// Stores suppressions from lines of [`suppressions::Draft`]s. A line takes the place of what was known of its target.
+    /// Imports suppressions from lines of [`suppressions::Draft`]s. A line replaces the suppression of its target.
     ///
     /// # Errors
-    /// Like [`Service::import_subscribers`].
+    /// As [`Service::import_subscribers`].
     pub async fn import_suppressions(
         &self,
         caller: &Caller,
@@ -230,7 +230,7 @@ impl Service {
         while let Some(block) = blocks.next().await {
             let mut refuse = |line: u64, problem: Problem| {
                 imported.lines += 1;
-                imported.refuse(vec![Refusal { line, problems: vec![problem] }]);
+                imported.refuse(vec![RejectedLine { line, problems: vec![problem] }]);
             };
             let (first, bytes) = match block {
                 Ok(Block::Lines { first, bytes }) => (first, bytes),
@@ -277,7 +277,7 @@ impl Service {
         {
             imported.stopped = Some(error);
         }
-        // A stream without lines is the wrong file, or one that could not be read.
+        // A stream without lines is the wrong file, or could not be read.
         if imported.lines == 0 && imported.stopped.is_none() {
             let text = match format {
                 Format::Ndjson => "has no lines, so nothing was imported",
@@ -289,7 +289,7 @@ impl Service {
     }
 }
 
-/// The stream in UTF-8 without a byte-order mark.
+/// Converts the stream to UTF-8 without a byte-order mark.
 fn decoded(
     chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
     charset: Option<String>,
@@ -311,7 +311,7 @@ fn decoded(
     }))
 }
 
-/// Why a stream ended early: its bytes are not of their encoding, or the connection broke.
+/// Reason why a stream ended early: invalid encoding, or a broken connection.
 fn broken(error: BoxError) -> ServiceError {
     match error.downcast::<CharsetError>() {
         Ok(error) => ServiceError::invalid("", error.to_string()),
@@ -332,14 +332,14 @@ struct Header {
 
 type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Written>, StoreError>)>;
 
-/// Whether an item was stored, or why not.
+/// Result of storing an item.
 type Written = Result<(), Problem>;
 
 fn written<T>(stored: Result<T, StoreError>) -> Written {
     stored.map(drop).map_err(|error| Problem::at("", error.to_string()))
 }
 
-/// What was read, unless its line or its checker has something against it; all that there is then.
+/// Returns the parsed item, or all problems of the line.
 fn joined<T>(mut problems: Vec<Problem>, checked: Result<T, Vec<Problem>>) -> Result<T, Vec<Problem>> {
     match checked {
         Ok(item) if problems.is_empty() => Ok(item),
@@ -351,7 +351,7 @@ fn joined<T>(mut problems: Vec<Problem>, checked: Result<T, Vec<Problem>>) -> Re
     }
 }
 
-/// Stores a block on a task of its own, so that the next one can be read in the meantime.
+/// Stores a block in a separate task, so that the next one can be read meanwhile.
 fn store<L: LineKind>(records: Arc<dyn Records>, items: Vec<(u64, L::Item)>, now: Timestamp) -> Storing {
     tokio::spawn(async move {
         let (lines, items): (Vec<u64>, Vec<L::Item>) = items.into_iter().unzip();
@@ -365,7 +365,7 @@ async fn settle(storing: Storing, imported: &mut Imported) -> Result<(), Service
     for (line, written) in lines.into_iter().zip(written?) {
         match written {
             Ok(()) => imported.stored += 1,
-            Err(problem) => refusals.push(Refusal { line, problems: vec![problem] }),
+            Err(problem) => refusals.push(RejectedLine { line, problems: vec![problem] }),
         }
     }
     imported.refuse(refusals);
@@ -374,8 +374,8 @@ async fn settle(storing: Storing, imported: &mut Imported) -> Result<(), Service
 
 struct Read<T> {
     items: Vec<(u64, T)>,
-    refusals: Vec<Refusal>,
-    warnings: Vec<Refusal>,
+    refusals: Vec<RejectedLine>,
+    warnings: Vec<RejectedLine>,
 }
 
 impl<T> Read<T> {
@@ -388,23 +388,23 @@ impl<T> Read<T> {
             Ok((item, warnings)) => {
                 self.items.push((line, item));
                 if !warnings.is_empty() {
-                    self.warnings.push(Refusal { line, problems: warnings });
+                    self.warnings.push(RejectedLine { line, problems: warnings });
                 }
             }
-            Err(problems) => self.refusals.push(Refusal { line, problems }),
+            Err(problems) => self.refusals.push(RejectedLine { line, problems }),
         }
     }
 }
 
-/// The item of a line, and the warnings about it.
+/// The item of a line, with its warnings.
 type ReadLine<T> = (T, Vec<Problem>);
 
-/// What lines hold, and where it goes.
+/// An importable kind of line, and how it is stored.
 trait LineKind: Send + Sync + 'static {
     type Item: Send + 'static;
 
     fn read_json(&self, line: &[u8]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
-    /// The problem of a column of this name, if there is one. `exported`: an export wrote the header.
+    /// The problem of a column of this name, if any. `exported`: the header is of an export.
     fn check_column(&self, name: &str, exported: bool) -> Option<Problem>;
     fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
     fn store(
@@ -446,7 +446,7 @@ fn read_csv<L: LineKind>(kind: &L, header: &Header, first: u64, bytes: &[u8]) ->
             Ok(Some(cells)) => cells,
             Ok(None) => continue,
             Err(problem) => {
-                read.refusals.push(Refusal { line: at, problems: vec![problem] });
+                read.refusals.push(RejectedLine { line: at, problems: vec![problem] });
                 continue;
             }
         };
@@ -455,7 +455,7 @@ fn read_csv<L: LineKind>(kind: &L, header: &Header, first: u64, bytes: &[u8]) ->
     read
 }
 
-/// The first record that holds something.
+/// The first non-empty record.
 async fn first_record<S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
     blocks: &mut Blocks<S>,
 ) -> Result<(u64, Bytes), ServiceError> {
@@ -474,7 +474,8 @@ async fn first_record<S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
     }
 }
 
-/// The header, behind a first line that names the delimiter. Without such a line the header shows it.
+/// The header, possibly after a line that names the delimiter. Without such a line the delimiter is detected in the
+/// header.
 async fn read_header<L: LineKind, S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
     blocks: &mut Blocks<S>,
     kind: &L,
@@ -513,9 +514,9 @@ fn position(line: u64) -> u32 {
     u32::try_from(line).unwrap_or(u32::MAX)
 }
 
-/// Columns that an export writes and an import passes over.
+/// Columns that an export writes and an import ignores.
 const PASSED_OVER: [&str; 3] = ["created_at", "updated_at", MARK_OF_EXPORTS];
-/// The member or column by which a line shows that an export wrote it.
+/// The member or column that marks a line as written by an export.
 const MARK_OF_EXPORTS: &str = "revision";
 
 fn is_exported(header: &[String], cells: &[String]) -> bool {
@@ -541,12 +542,12 @@ fn boolean(path: &str, cell: &str, problems: &mut Vec<Problem>) -> Option<bool> 
     }
 }
 
-/// The types that applications declare for attributes of subscribers.
+/// Attribute types declared by applications.
 struct DeclaredAttributes(BTreeMap<String, FieldType>);
 
 impl DeclaredAttributes {
-    /// Joins the declarations of all applications. Where two differ about an attribute, it is a text if one of them has it
-    /// so; else no type is declared.
+    /// Merges the declarations of all applications. If two differ about an attribute, text wins if either declares
+    /// it; otherwise no type is declared.
     fn of(applications: impl Iterator<Item = Fields>) -> DeclaredAttributes {
         let mut declared: BTreeMap<String, Option<FieldType>> = BTreeMap::new();
         for fields in applications {
@@ -561,7 +562,7 @@ impl DeclaredAttributes {
         DeclaredAttributes(declared.into_iter().filter_map(|(name, kind)| Some((name, kind?))).collect())
     }
 
-    /// The value of a cell. One of an export that is none of its declared type is read as one without a type.
+    /// Parses a cell. A cell of an export that does not fit its declared type is read as untyped.
     fn read(&self, name: &str, cell: &str, exported: bool, problems: &mut Vec<Problem>) -> Value {
         let Some(kind) = self.0.get(name) else { return csv_cells::value(cell) };
         let value = csv_cells::attribute_value(cell, *kind);
@@ -685,12 +686,12 @@ impl LineKind for SubscriberLines {
 }
 
 struct SubscriptionLines {
-    /// What the whole import is for, as far as it was said.
+    /// Application and class of the whole import, if given.
     application: Option<String>,
     class: Option<String>,
-    /// The class of all lines, if both were said.
+    /// Class of all lines, if both are given.
     whole: Option<subscriptions::Class>,
-    /// Every application that ran when the import began.
+    /// Applications that were running when the import began.
     known: Vec<KnownApplication>,
     now: Timestamp,
 }
@@ -709,7 +710,7 @@ impl KnownApplication {
 }
 
 impl SubscriptionLines {
-    /// The class of a line. An export names it in each line; where the whole import is for one, they must agree.
+    /// Class of a line. Lines of an export name it; it must agree with that of the import.
     fn class_of(&self, application: Option<&str>, class: Option<&str>) -> Result<&subscriptions::Class, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut named = |path: &str, in_line: Option<&str>, of_all: &Option<String>| match (in_line, of_all.as_deref())
@@ -781,7 +782,7 @@ impl LineKind for SubscriptionLines {
             "schedule",
         ];
         if let Some(field) = name.strip_prefix("values.") {
-            // Where each line names its class, each line is checked for itself.
+            // If lines name their classes, each line is checked separately.
             let fields = &self.whole.as_ref()?.fields;
             let unknown = || Problem { path: name.to_owned(), ..fields.unknown(field) };
             return (fields.position(field).is_none() && !exported).then(unknown);
@@ -827,7 +828,7 @@ impl LineKind for SubscriptionLines {
         let class = self.class_of(draft.application.as_deref(), draft.class.as_deref())?;
         let value = |(field, cell): (&str, &str)| {
             let known = class.fields.position(field).map(|at| class.fields[at].kind);
-            // A field that the class does not have is told by the check of the whole.
+            // An unknown field is reported by the check of the whole line.
             (field.into(), known.map_or_else(|| csv_cells::value(cell), |kind| csv_cells::typed_value(cell, kind)))
         };
         let values = Value::Map(values.into_iter().map(value).collect());
@@ -921,7 +922,7 @@ impl LineKind for SuppressionLines {
     }
 }
 
-/// The refusal names the line; the position within it keeps only its column.
+/// The rejection names the line; the position within it keeps only its column.
 fn in_line(problem: Problem) -> Problem {
     Problem { line: None, ..problem }
 }

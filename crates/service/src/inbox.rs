@@ -1,6 +1,10 @@
-//! What is there to read, and for whom. A key with a scope opens the feed of anybody; a pass opens one.
+//! Inbox: feeds of subscribers, and who may read them. A key with the scope reads any feed; an inbox token reads one.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tocsin_delivery::InboxPass;
@@ -13,7 +17,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    inbox::{FeedChange, FeedChanges, FeedFilter, Listener, Reader},
+    inbox::{FeedChange, FeedChanges, FeedFilter, FeedReader, Listener},
 };
 
 use crate::{
@@ -24,40 +28,40 @@ use crate::{
     page::{Page, key_of},
 };
 
-/// How long a pass lasts if nothing else is said.
+/// Default lifetime of an inbox token.
 pub const PASS_LASTS: Duration = Duration::from_secs(3_600);
-/// The longest that a pass lasts: nothing but time, or the removal of its subscriber, ends it.
+/// Maximum lifetime of an inbox token: only expiry, or the removal of its subscriber, ends it.
 pub const PASS_LASTS_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// Items that are marked by one request, at most.
+/// Maximum number of items marked by one request.
 pub const MARKED_MAX: usize = 1_000;
-/// How many may follow the same feed at a time.
+/// Maximum number of followers of one feed.
 pub const FOLLOWERS_MAX: usize = 16;
-/// Changes that are told at a time.
-const TOLD_AT_ONCE: usize = 100;
-/// Segments whose filters are kept for the next reader.
+/// Maximum number of changes read at a time.
+const CHANGES_MAX: usize = 100;
+/// Number of segments whose filters are cached.
 const AUDIENCES_KEPT: usize = 1_000;
 
-/// Someone who showed a key or a pass. Only [`Service::visitor`] makes one.
+/// An authenticated caller of the inbox, by API key or inbox token. Only [`Service::visitor`] makes one.
 #[derive(Debug, Clone)]
-pub struct Visitor(Shown);
+pub struct InboxCaller(InboxCredential);
 
 #[derive(Debug, Clone)]
-enum Shown {
+enum InboxCredential {
     Key(Caller),
     Pass(InboxPass),
 }
 
-impl Visitor {
+impl InboxCaller {
     /// The subscriber whose inbox token it is; `None`: a key.
     pub fn subscriber(&self) -> Option<SubscriberNumber> {
         match &self.0 {
-            Shown::Key(_) => None,
-            Shown::Pass(pass) => Some(pass.subscriber),
+            InboxCredential::Key(_) => None,
+            InboxCredential::Pass(pass) => Some(pass.subscriber),
         }
     }
 }
 
-/// Leave to look at one feed. Only [`Service::open_feed`] makes one.
+/// Permission to access one feed. Only [`Service::open_feed`] makes one.
 #[derive(Debug, Clone)]
 pub struct Feed {
     subscriber: SubscriberNumber,
@@ -66,72 +70,72 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The language of its subscriber.
+    /// Locale of its subscriber.
     pub fn locale(&self) -> Option<&str> {
         self.locale.as_deref()
     }
 }
 
-/// What is wanted of a feed.
+/// Kind of access to a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
-    /// To look.
+    /// Read.
     Read,
-    /// To mark what is there.
+    /// Mark items.
     Mark,
 }
 
-/// The filters of segments that broadcasts are for.
+/// Cache of segment filters for broadcasts.
 #[derive(Default)]
 pub(crate) struct Audiences(Mutex<HashMap<Name, Audience>>);
 
-/// The place of the records at which a segment was read, and its filter, if there is such a segment.
+/// The change sequence at which a segment was read, and its filter, if the segment exists.
 type Audience = (ChangeSequence, Option<Arc<LdapFilter>>);
 
-/// Someone who follows a feed, and how far it came.
+/// A follower of a feed, with its position.
 pub struct Follower {
     service: Arc<Service>,
     feed: Feed,
     listener: Listener,
     after: u64,
-    /// The count that was told last.
+    /// The last reported unread count.
     unread: Option<u64>,
-    /// Whether it has to look before it waits.
+    /// Whether to read before waiting.
     is_due: bool,
 }
 
-/// What a follower is told.
+/// An event for a follower of a feed.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Told {
-    /// A change, with the place after which it goes on.
+pub enum FeedEvent {
+    /// A change, with the position to continue from.
     Change(u64, FeedChange),
-    /// How many items are unread, and the place after which it goes on.
+    /// The number of unread items, with the position to continue from.
     Unread(u64, u64),
-    /// What it missed is not known any more; it reads the feed anew, and goes on after this place.
+    /// Changes were lost: read the feed again and continue from this position.
     Reset(u64),
 }
 
 impl Service {
-    /// Who shows this key or pass.
+    /// Authenticates an API key or inbox token.
     ///
     /// # Errors
-    /// `Unauthenticated`: it is none of ours, or over.
-    pub fn visitor(&self, shown: &str) -> Result<Visitor, ServiceError> {
-        match self.signet.shown_pass(shown) {
+    /// `Unauthenticated`: the credential is unknown or expired.
+    pub fn visitor(&self, shown: &str) -> Result<InboxCaller, ServiceError> {
+        match self.token_signer.shown_pass(shown) {
             Some(pass) if pass.expires_at <= self.clock.now() => {
                 Err(ServiceError::Unauthenticated("the inbox token has expired"))
             }
-            Some(pass) => Ok(Visitor(Shown::Pass(pass))),
-            None => Ok(Visitor(Shown::Key(self.authenticate(shown)?))),
+            Some(pass) => Ok(InboxCaller(InboxCredential::Pass(pass))),
+            None => Ok(InboxCaller(InboxCredential::Key(self.authenticate(shown)?))),
         }
     }
 
-    /// The holder of an inbox token that an address carries, as pages of browsers do for streams.
+    /// Authenticates an inbox token in a URL, as browsers send it for event streams.
     ///
     /// # Errors
-    /// `Unauthenticated`: it is no inbox token, or it has expired.
-    pub fn visitor_of_address(&self, shown: &str) -> Result<Visitor, ServiceError> {
-        match self.signet.shown_pass(shown) {
+    /// `Unauthenticated`: it is not an inbox token, or it has expired.
+    pub fn visitor_of_address(&self, shown: &str) -> Result<InboxCaller, ServiceError> {
+        match self.token_signer.shown_pass(shown) {
             Some(_) => self.visitor(shown),
             None => Err(ServiceError::Unauthenticated(
                 "`?token=` takes an inbox token; an API key goes into the header `Authorization`",
@@ -139,11 +143,11 @@ impl Service {
         }
     }
 
-    /// Waits until the key or token of a visitor is not good any more.
-    pub async fn visitor_ended(&self, visitor: &Visitor) -> CredentialEnd {
+    /// Waits until the credential of a caller is no longer valid.
+    pub async fn visitor_ended(&self, visitor: &InboxCaller) -> CredentialEnd {
         match &visitor.0 {
-            Shown::Key(caller) => self.key_ended(caller).await,
-            Shown::Pass(pass) => {
+            InboxCredential::Key(caller) => self.key_ended(caller).await,
+            InboxCredential::Pass(pass) => {
                 while pass.expires_at > self.clock.now() {
                     self.until(Some(pass.expires_at)).await;
                 }
@@ -155,23 +159,28 @@ impl Service {
     /// Opens the feed of a subscriber.
     ///
     /// # Errors
-    /// `Forbidden` if the visitor's scopes or pass are not for it, `Missing` if there is no such subscriber.
-    pub async fn open_feed(&self, visitor: &Visitor, id: &SubscriberId, intent: Intent) -> Result<Feed, ServiceError> {
+    /// `Forbidden` if the credential does not allow it, `Missing` if the subscriber does not exist.
+    pub async fn open_feed(
+        &self,
+        visitor: &InboxCaller,
+        id: &SubscriberId,
+        intent: Intent,
+    ) -> Result<Feed, ServiceError> {
         let scope = match intent {
             Intent::Read => Scope::InboxRead,
             Intent::Mark => Scope::InboxWrite,
         };
         let found = match &visitor.0 {
-            Shown::Key(caller) => {
+            InboxCredential::Key(caller) => {
                 caller.needs(scope).or_else(|error| match intent {
-                    // Whoever may mark may look.
+                    // Permission to mark includes permission to read.
                     Intent::Read => caller.needs(Scope::InboxWrite).map_err(|_| error),
                     Intent::Mark => Err(error),
                 })?;
                 self.find_subscriber(id).await?
             }
-            // Whoever holds the pass of another learns nothing about this one, not even that it exists.
-            Shown::Pass(pass) => match self.records.subscriber(id).await? {
+            // The holder of another subscriber's token learns nothing, not even whether this subscriber exists.
+            InboxCredential::Pass(pass) => match self.records.subscriber(id).await? {
                 Some(found) if found.number == pass.subscriber && (pass.may_mark || intent == Intent::Read) => found,
                 _ => return Err(ServiceError::Forbidden(scope)),
             },
@@ -180,10 +189,10 @@ impl Service {
         Ok(Feed { subscriber, id: found.id, locale })
     }
 
-    /// Makes a pass to the feed of a subscriber, for its own programs: a page, an app. Gives when it ends.
+    /// Makes an inbox token for the feed of a subscriber. Returns its expiry.
     ///
     /// # Errors
-    /// The scope `inbox:write` is missing; there is no such subscriber; it would last for too long.
+    /// The scope `inbox:write` is missing; the subscriber does not exist; the lifetime is too long.
     pub async fn make_pass(
         &self,
         caller: &Caller,
@@ -201,13 +210,13 @@ impl Service {
         let end = self.clock.now() + lasts;
         let expires_at = Timestamp::from_millis(end.as_millis().div_euclid(1_000) * 1_000);
         let pass = InboxPass { subscriber, may_mark, expires_at };
-        Ok((self.signet.inbox_pass(&pass), expires_at))
+        Ok((self.token_signer.inbox_pass(&pass), expires_at))
     }
 
-    /// A page of a feed, newest first.
+    /// Returns a page of a feed, newest first.
     ///
     /// # Errors
-    /// `after` is no cursor, the subscriber is gone, or the store does not answer.
+    /// `after` is no cursor, the subscriber was removed, or the store is unavailable.
     pub async fn feed_items(
         &self,
         feed: &Feed,
@@ -224,42 +233,45 @@ impl Service {
         Ok(Page::cut(found, limit, |item| item.number.to_string()))
     }
 
-    /// One item.
+    /// Returns an item.
     ///
     /// # Errors
-    /// There is none of this id in the feed.
+    /// The feed has no such item.
     pub async fn feed_item(&self, feed: &Feed, id: ItemId) -> Result<Item, ServiceError> {
         let reader = self.reader(feed).await?;
         self.inbox.item(&reader, id, self.clock.now()).await?.ok_or_else(|| no_item(id))
     }
 
-    /// How many items are unread.
+    /// Returns the number of unread items.
     ///
     /// # Errors
-    /// The subscriber is gone, or the store does not answer.
+    /// The subscriber was removed, or the store is unavailable.
     pub async fn feed_unread(&self, feed: &Feed) -> Result<u64, ServiceError> {
         let reader = self.reader(feed).await?;
         Ok(self.inbox.unread(&reader, self.clock.now()).await?)
     }
 
-    /// Marks some items. Gives those that are there. Doing it again changes nothing.
+    /// Marks some items, and returns the existing ones. Idempotent.
     ///
     /// # Errors
-    /// Too many at once, or the store does not answer.
-    pub async fn mark_items(&self, feed: &Feed, ids: Vec<ItemId>, mark: Mark) -> Result<Vec<ItemId>, ServiceError> {
+    /// Too many items, or the store is unavailable.
+    pub async fn mark_items(&self, feed: &Feed, mut ids: Vec<ItemId>, mark: Mark) -> Result<Vec<ItemId>, ServiceError> {
         if ids.len() > MARKED_MAX {
             return Err(ServiceError::invalid("ids", format!("has {} entries; at most {MARKED_MAX} fit", ids.len())));
         }
+        // Duplicate ids count once.
+        let mut seen = HashSet::new();
+        ids.retain(|id| seen.insert(*id));
         let reader = self.reader(feed).await?;
         let found = self.inbox.mark(&reader, ids, mark, self.clock.now()).await?;
-        metrics::counter!("inbox_marks_total", "mark" => mark.word()).increment(found.len() as u64);
+        metrics::counter!("tocsin_inbox_marks_total", "mark" => mark.word()).increment(found.len() as u64);
         Ok(found)
     }
 
-    /// Marks one item, and gives it as it is then; `None` if it is gone.
+    /// Marks one item, and returns its new state; `None` if it was removed.
     ///
     /// # Errors
-    /// There is none of this id in the feed; deleting what is not there is no error.
+    /// The feed has no such item. Deleting a missing item is no error.
     pub async fn mark_item(&self, feed: &Feed, id: ItemId, mark: Mark) -> Result<Option<Item>, ServiceError> {
         let found = self.mark_items(feed, vec![id], mark).await?;
         match mark {
@@ -269,11 +281,11 @@ impl Service {
         }
     }
 
-    /// Marks all items that a filter chooses and that are no newer than `newest`, if that is given. Gives how many it
-    /// changed.
+    /// Marks all items that match a filter and are not newer than `newest`, if given. Returns the number of changed
+    /// items.
     ///
     /// # Errors
-    /// There is no item `newest`, or the store does not answer.
+    /// The item `newest` does not exist, or the store is unavailable.
     pub async fn mark_all_items(
         &self,
         feed: &Feed,
@@ -287,17 +299,17 @@ impl Service {
             Some(id) => self.inbox.item(&reader, id, now).await?.ok_or_else(|| no_item(id))?.number,
         };
         let changed = self.inbox.mark_all(&reader, filter, upto, mark, now).await?;
-        metrics::counter!("inbox_marks_total", "mark" => mark.word()).increment(changed);
+        metrics::counter!("tocsin_inbox_marks_total", "mark" => mark.word()).increment(changed);
         Ok(changed)
     }
 
-    /// Follows a feed from a place on, or from now on.
+    /// Follows a feed from a position, or from now on.
     ///
     /// # Errors
-    /// Too many follow it already.
+    /// The feed has too many followers.
     pub fn follow_feed(self: &Arc<Self>, feed: Feed, after: Option<u64>) -> Result<Follower, ServiceError> {
         let listener = self.inbox.listen(feed.subscriber);
-        if listener.company() > FOLLOWERS_MAX {
+        if listener.listener_count() > FOLLOWERS_MAX {
             return Err(ServiceError::TooMany {
                 reason: format!("{FOLLOWERS_MAX} follow this feed already"),
                 retry_after: Duration::from_secs(30),
@@ -307,8 +319,8 @@ impl Service {
         Ok(Follower { service: self.clone(), feed, listener, after, unread: None, is_due: true })
     }
 
-    /// What of the broadcasts belongs to a feed. It is asked anew each time: who is in an audience changes.
-    async fn reader(&self, feed: &Feed) -> Result<Reader, ServiceError> {
+    /// Determines the broadcasts of a feed. Evaluated on each call: audiences change.
+    async fn reader(&self, feed: &Feed) -> Result<FeedReader, ServiceError> {
         let subscriber = feed.subscriber;
         let heads = self.inbox.broadcast_heads();
         let now = self.clock.now();
@@ -336,10 +348,10 @@ impl Service {
                 broadcasts.push(head.id);
             }
         }
-        Ok(Reader { subscriber, broadcasts })
+        Ok(FeedReader { subscriber, broadcasts })
     }
 
-    /// The filter of a segment; nobody belongs to one that is not there.
+    /// Filter of a segment; `None` if the segment does not exist.
     async fn audience(&self, segment: &Name) -> Result<Option<Arc<LdapFilter>>, ServiceError> {
         let place = *self.records.newest_change().borrow();
         if let Some((read_at, filter)) = self.audiences.0.lock().get(segment)
@@ -363,57 +375,57 @@ fn no_item(id: ItemId) -> ServiceError {
 }
 
 impl Follower {
-    /// Waits until there is something to tell. Dropping the wait loses nothing.
+    /// Waits for the next events. Cancel-safe: dropping the future loses nothing.
     ///
     /// # Errors
-    /// The subscriber is gone, or the store does not answer.
-    pub async fn next(&mut self) -> Result<Vec<Told>, ServiceError> {
+    /// The subscriber was removed, or the store is unavailable.
+    pub async fn next(&mut self) -> Result<Vec<FeedEvent>, ServiceError> {
         loop {
             if !self.is_due {
                 self.listener.changed().await;
                 self.is_due = true;
             }
-            // Nothing is noted before all is read, so that a wait may be dropped at any point.
-            let Seen { told, after, more, unread } = self.look().await?;
+            // State is updated only after all is read, so that the future can be dropped at any point.
+            let FeedChunk { events, after, more, unread } = self.look().await?;
             (self.after, self.is_due, self.unread) = (after, more, unread);
-            if !told.is_empty() {
-                return Ok(told);
+            if !events.is_empty() {
+                return Ok(events);
             }
         }
     }
 
-    async fn look(&self) -> Result<Seen, ServiceError> {
+    async fn look(&self) -> Result<FeedChunk, ServiceError> {
         let service = &self.service;
-        // A subscriber that was removed has no feed any more.
+        // A removed subscriber has no feed.
         let subscriber = service.find_subscriber(&self.feed.id).await?;
         if subscriber.number != self.feed.subscriber {
             return Err(ServiceError::Missing(format!("the subscriber `{}`", self.feed.id)));
         }
         let (reader, now) = (service.reader(&self.feed).await?, service.clock.now());
-        let mut seen = match service.inbox.changes(&reader, self.after, TOLD_AT_ONCE, now).await {
+        let mut seen = match service.inbox.changes(&reader, self.after, CHANGES_MAX, now).await {
             Ok(FeedChanges { changes, upto, more }) => {
-                let told = changes.into_iter().map(|(place, change)| Told::Change(place, change)).collect();
-                Seen { told, after: upto, more, unread: self.unread }
+                let events = changes.into_iter().map(|(place, change)| FeedEvent::Change(place, change)).collect();
+                FeedChunk { events, after: upto, more, unread: self.unread }
             }
             Err(StoreError::Missing(_)) => {
                 let newest = service.inbox.newest();
-                Seen { told: vec![Told::Reset(newest)], after: newest, more: false, unread: None }
+                FeedChunk { events: vec![FeedEvent::Reset(newest)], after: newest, more: false, unread: None }
             }
             Err(error) => return Err(error.into()),
         };
         if !seen.more {
             let unread = service.inbox.unread(&reader, now).await?;
             if seen.unread.replace(unread) != Some(unread) {
-                seen.told.push(Told::Unread(seen.after, unread));
+                seen.events.push(FeedEvent::Unread(seen.after, unread));
             }
         }
         Ok(seen)
     }
 }
 
-/// What a look at a feed gave, and how far it came.
-struct Seen {
-    told: Vec<Told>,
+/// Events read from a feed, and the new position.
+struct FeedChunk {
+    events: Vec<FeedEvent>,
     after: u64,
     more: bool,
     unread: Option<u64>,

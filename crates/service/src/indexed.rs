@@ -1,4 +1,4 @@
-//! Subscriptions as the match index sees them: those that it cannot take, and those whose filter it cannot answer.
+//! Subscriptions that the match index rejects, and those whose filter no index supports.
 
 use tocsin_model::{
     filter::Filter,
@@ -15,8 +15,8 @@ use crate::{
     page::{Page, cursor, key_of},
 };
 
-/// Subscriptions that one call looks at, at most.
-pub const LOOKS_MAX: usize = 100_000;
+/// Maximum number of subscriptions examined per call.
+pub const SCANNED_ROWS_MAX: usize = 100_000;
 /// Subscriptions read from the records at a time.
 const PAGE: usize = 5_000;
 
@@ -27,11 +27,11 @@ pub struct Unusable {
     pub id: SubscriptionId,
     /// Its class.
     pub class: Name,
-    /// Why, with the position in its filter where it is that.
+    /// Reason, with the position in its filter if that is the problem.
     pub problem: Problem,
 }
 
-/// A stored subscription whose filter is looked at for every event.
+/// A stored subscription whose filter is scanned for every event.
 #[derive(Debug, Clone)]
 pub struct Unindexed {
     /// Its id.
@@ -40,17 +40,17 @@ pub struct Unindexed {
     pub class: Name,
     /// Its filter.
     pub filter: Filter,
-    /// Why no index answers it, in words.
+    /// Reason why no index supports it.
     pub reason: String,
 }
 
 impl Service {
     /// The enabled subscriptions of an application that its running version cannot match, such as those whose filter
-    /// names a field that the event class has lost. Each call looks at [`LOOKS_MAX`] subscriptions at most, so that a page
+    /// names a field that the event class has lost. Each call looks at [`SCANNED_ROWS_MAX`] subscriptions at most, so that a page
     /// may be empty and another follow.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; the application does not run; `after` is no cursor.
+    /// The scope `operations:read` is missing; the application is not running; `after` is no cursor.
     pub async fn unusable_subscriptions(
         &self,
         caller: &Caller,
@@ -80,7 +80,7 @@ impl Service {
         let unindexed = |compiled: &Compiled, stored: &IndexedSubscription| {
             let filter = stored.terms.filter.clone()?;
             let mut sets = std::iter::once(&compiled.rules).chain(compiled.scheduled.values());
-            // One that does not fit is in no index.
+            // A rejected subscription is in no index.
             let scanned = sets.find_map(|rules| rules.check_filter(&stored.class, &filter).ok().flatten())?;
             Some(Unindexed { id: stored.id, class: stored.class.clone(), filter, reason: scanned.to_string() })
         };
@@ -106,7 +106,7 @@ impl Service {
                 after = Some(stored.id);
                 items.extend(pick(&compiled, &stored));
                 looks += 1;
-                if items.len() == limit || looks == LOOKS_MAX {
+                if items.len() == limit || looks == SCANNED_ROWS_MAX {
                     return Ok(Page { items, next: after.map(|last| cursor(&last.to_string())) });
                 }
             }

@@ -1,7 +1,7 @@
-//! API keys: who is calling, and what that caller may do.
+//! API keys: authentication and authorization of callers.
 //!
-//! A key is `tocsin_<id>_<secret>` with a secret of 256 random bits; only its SHA-256 is kept. All keys are held in
-//! memory, so that a request costs one hash and one look-up; they are read again when the records tell of a change.
+//! A key is `tocsin_<id>_<secret>` with a secret of 256 random bits; only its SHA-256 is stored. All keys are held in
+//! memory, so that a request costs one hash and one lookup; they are reloaded when the records change.
 
 use std::{
     collections::HashMap,
@@ -28,40 +28,40 @@ use crate::{
     roles::{find_role, known_roles},
 };
 
-/// The clock is read so often while an expiry is waited for, as it can be set.
+/// Interval at which the clock is read while waiting for an expiry, as the clock can be set.
 const CLOCK_READ_EVERY: Duration = Duration::from_secs(30);
 
-/// Something that a key may do.
+/// A scope of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Scope {
     /// Everything.
     Admin,
-    /// See applications, check definitions.
+    /// Read applications, check definitions.
     ApplicationsRead,
     /// Apply and remove applications.
     ApplicationsWrite,
-    /// See subscribers, devices and subscriptions; export.
+    /// Read subscribers, devices and subscriptions; export.
     SubscribersRead,
     /// Change subscribers, devices and subscriptions; import.
     SubscribersWrite,
     /// Submit events.
     EventsWrite,
-    /// See status, batches, notifications, traces and suspensions.
+    /// Read status, batches, notifications, traces and suspensions.
     OperationsRead,
     /// Resume, end, match again, probe.
     OperationsWrite,
-    /// List, make and remove keys.
+    /// List, make and revoke keys.
     KeysWrite,
-    /// See the feeds of all subscribers, and broadcasts.
+    /// Read the feeds of all subscribers, and broadcasts.
     InboxRead,
-    /// Mark what is in them, let subscribers read their own, and broadcast.
+    /// Mark feed items, issue inbox tokens, and send broadcasts.
     InboxWrite,
     /// Report bounces and complaints, and nothing else: for the webhook of a provider.
     BouncesWrite,
-    /// See rows of collections, the devices that keep replicas of them, and conflicts.
+    /// Read rows of collections, replica devices, and conflicts.
     SyncRead,
-    /// Change rows, let devices keep replicas, and stop them.
+    /// Change rows, register devices for replicas, and stop them.
     SyncWrite,
     /// Send messages through the receive ports of exchanges, and read their replies.
     MessagesWrite,
@@ -87,7 +87,7 @@ impl Scope {
         Scope::MessagesWrite,
     ];
 
-    /// Its one spelling.
+    /// Canonical spelling.
     pub fn word(self) -> &'static str {
         match self {
             Scope::Admin => "admin",
@@ -113,7 +113,7 @@ impl Scope {
 struct Scopes(u16);
 
 impl Scopes {
-    /// Words that are not scopes, such as those of a newer version, give nothing.
+    /// Unknown words, such as scopes of a newer version, are ignored.
     fn of(words: &[String]) -> Scopes {
         Scopes(Scope::ALL.into_iter().filter(|scope| words.iter().any(|word| word == scope.word())).map(bit).sum())
     }
@@ -126,7 +126,7 @@ impl Scopes {
         self.0 & (bit(scope) | bit(Scope::Admin)) != 0
     }
 
-    /// The first scope of another key that these do not include.
+    /// The first scope of another key that these lack.
     fn lack(self, other: Scopes) -> Option<Scope> {
         Scope::ALL.into_iter().find(|scope| other.0 & bit(*scope) != 0 && !self.contain(*scope))
     }
@@ -136,31 +136,31 @@ fn bit(scope: Scope) -> u16 {
     1 << scope as u8
 }
 
-/// Someone who showed a good key. Only [`Service::authenticate`] makes one.
+/// An authenticated caller. Only [`Service::authenticate`] makes one.
 #[derive(Debug, Clone)]
 pub struct Caller {
     key: Arc<str>,
-    /// By which it is looked up again.
+    /// Hash by which it is looked up again.
     hash: [u8; 32],
     scopes: Scopes,
-    /// The resources that the key is limited to; `None`: it is unlimited.
+    /// Resources that the key is limited to; `None`: unlimited.
     resources: Option<Arc<[Resource]>>,
     expires_at: Option<Timestamp>,
 }
 
-/// Why a credential that was good is not any more.
+/// Reason why a credential became invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialEnd {
     /// The key was removed.
     Revoked,
-    /// Its time is over.
+    /// The key expired.
     Expired,
-    /// The scopes, the resources or the expiry of the key are others now.
+    /// Scopes, resources or expiry of the key changed.
     Changed,
 }
 
 impl CredentialEnd {
-    /// Its one spelling.
+    /// Canonical spelling.
     pub fn word(self) -> &'static str {
         match self {
             CredentialEnd::Revoked => "revoked",
@@ -201,7 +201,7 @@ impl Caller {
         self.expires_at.map(|end| end.since(now))
     }
 
-    /// Whether the caller may do this.
+    /// Whether the caller has a scope.
     ///
     /// # Errors
     /// `Forbidden`, naming the scope.
@@ -224,7 +224,7 @@ impl Caller {
         self.resources.as_deref().unwrap_or_default()
     }
 
-    /// Whether the caller may do this to all things, as some acts concern more than one resource.
+    /// Whether the caller is not limited to resources, for operations that concern more than one.
     ///
     /// # Errors
     /// `Forbidden`, naming the scope, or `Limited`.
@@ -233,13 +233,13 @@ impl Caller {
         if self.is_limited() { Err(self.limited("this concerns things of all applications")) } else { Ok(()) }
     }
 
-    /// Why a limited key may not do something.
+    /// The error of a limited key.
     pub fn limited(&self, why: &str) -> ServiceError {
         let own: Vec<String> = self.resources().iter().map(Resource::to_string).collect();
         ServiceError::Limited(format!("the key is limited to {}: {why}", own.join(", ")))
     }
 
-    /// Whether this caller may make, or revoke, a key with such rights.
+    /// Whether this caller may make, or revoke, a key with these rights (no privilege escalation).
     ///
     /// # Errors
     /// `Forbidden` names the scope that the caller lacks; `Limited`: the other key reaches more.
@@ -255,41 +255,41 @@ impl Caller {
     }
 }
 
-/// The resources of a stored key. One that this version cannot read gives no access; it never makes a key unlimited.
+/// Resources of a stored key. One that this version cannot read gives no access; it never makes a key unlimited.
 fn resources_of(key: &ApiKey) -> Option<Arc<[Resource]>> {
     let read = || key.resources.iter().filter_map(|text| text.parse().ok()).collect();
     (!key.resources.is_empty()).then(read)
 }
 
-/// A key that is asked for.
+/// A request for a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewKey {
-    /// What it is for.
+    /// Description.
     pub description: String,
-    /// What it may do, as words.
+    /// Scopes, as words.
     pub scopes: Vec<String>,
-    /// Names of roles, whose scopes it gets as well.
+    /// Names of roles, whose scopes are added.
     pub roles: Vec<String>,
-    /// The resources that it is limited to, as [`Resource`] reads them; empty: those of its maker, or unlimited.
+    /// Resources that it is limited to, as [`Resource`] parses them; empty: those of its maker, or unlimited.
     pub resources: Vec<String>,
-    /// When it stops working; `None`: as its maker does, or never.
+    /// Expiry; `None`: that of its maker, or never.
     pub expires_at: Option<Timestamp>,
 }
 
-/// A key that was just made. Its text is shown this once.
+/// A new key. Its text is returned only here.
 #[derive(Debug, Clone)]
 pub struct MadeKey {
-    /// What is kept of it.
+    /// The stored part.
     pub kept: ApiKey,
-    /// The whole key.
+    /// The text of the key.
     pub text: String,
 }
 
-/// Makes the first key of an installation, with the scope `admin`; `None` if there are keys already. The key's text is
-/// given to `keep` before its hash is stored, so that a crash in between leaves no key that nobody knows.
+/// Makes the first key of an installation, with the scope `admin`; `None` if there are keys already. The key's text
+/// is passed to `keep` before its hash is stored, so that a crash in between cannot leave a key without a known text.
 ///
 /// # Errors
-/// The records do not answer, there is no randomness, or `keep` fails; then nothing is stored.
+/// The records are unavailable, there is no randomness, or `keep` fails; then nothing is stored.
 pub async fn first_key<E: From<ServiceError>>(
     records: &dyn Records,
     now: Timestamp,
@@ -327,12 +327,12 @@ fn hash(key: &str) -> [u8; 32] {
     digest::digest(&digest::SHA256, key.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The keys in memory, by hash. Looking one up by its hash tells nobody how much of a wrong key was right.
+/// The keys in memory, by hash. A lookup by hash reveals nothing about partly correct keys (no timing side channel).
 pub(crate) struct Keys {
     records: Arc<dyn Records>,
-    /// Counts how often the keys were read.
+    /// Counts the reloads.
     read: watch::Sender<u64>,
-    /// One removal at a time, so that two do not each believe that the other's key stays.
+    /// Serializes removals, so that two cannot together remove the last admin key.
     removing: tokio::sync::Mutex<()>,
     known: ArcSwap<HashMap<[u8; 32], Caller>>,
 }
@@ -357,7 +357,7 @@ impl Keys {
     }
 }
 
-/// Reads the keys again whenever one was made or removed. Ends when the keys are dropped.
+/// Reloads the keys whenever they change. Ends when the keys are dropped.
 pub(crate) fn follow_changes(keys: &Arc<Keys>) {
     let mut changes = keys.records.newest_key_change();
     let keys: Weak<Keys> = Arc::downgrade(keys);
@@ -374,10 +374,10 @@ pub(crate) fn follow_changes(keys: &Arc<Keys>) {
 }
 
 impl Service {
-    /// Who shows this key.
+    /// Authenticates a key.
     ///
     /// # Errors
-    /// `Unauthenticated`: the key is unknown, was removed or is over.
+    /// `Unauthenticated`: the key is unknown, revoked or expired.
     pub fn authenticate(&self, key: &str) -> Result<Caller, ServiceError> {
         let known = self.keys.known.load();
         let caller = known.get(&hash(key)).ok_or(ServiceError::Unauthenticated("the key is not known"))?;
@@ -387,7 +387,7 @@ impl Service {
         }
     }
 
-    /// Why a key that was shown is not good any more; `None`: it is. Costs one look-up in memory.
+    /// Why a caller's key became invalid; `None`: it is valid. Costs one lookup in memory.
     pub fn key_end(&self, caller: &Caller) -> Option<CredentialEnd> {
         if caller.expires_at.is_some_and(|end| end <= self.clock.now()) {
             return Some(CredentialEnd::Expired);
@@ -399,7 +399,7 @@ impl Service {
         }
     }
 
-    /// Waits until a key that was shown is not good any more.
+    /// Waits until a caller's key becomes invalid.
     pub async fn key_ended(&self, caller: &Caller) -> CredentialEnd {
         let mut changes = self.key_changes();
         loop {
@@ -408,14 +408,15 @@ impl Service {
                 return end;
             }
             tokio::select! {
-                // It ends with the service only.
+                // The sender lives as long as the service.
                 _ = changes.changed() => {}
                 () = self.until(caller.expires_at) => {}
             }
         }
     }
 
-    /// Waits until a time, or for ever. It can return early, as the clock can be set: its caller looks at the clock again.
+    /// Waits until a time, or indefinitely. May return early, as the clock can be set: the caller checks the time
+    /// again.
     pub(crate) async fn until(&self, end: Option<Timestamp>) {
         match end {
             Some(end) => tokio::time::sleep(end.since(self.clock.now()).min(CLOCK_READ_EVERY)).await,
@@ -423,15 +424,15 @@ impl Service {
         }
     }
 
-    /// Notifies when a key was made, removed or changed, after [`Service::authenticate`] knows it.
+    /// Subscribes to changes of keys, sent after [`Service::authenticate`] applies them.
     pub fn key_changes(&self) -> watch::Receiver<u64> {
         self.keys.read.subscribe()
     }
 
-    /// All keys, oldest first, without their secrets; for a limited key those within its resources.
+    /// Lists keys, oldest first, without secrets; for a limited key those within its resources.
     ///
     /// # Errors
-    /// The scope `keys:write` is missing, or the records do not answer.
+    /// The scope `keys:write` is missing, or the records are unavailable.
     pub async fn api_keys(&self, caller: &Caller) -> Result<Vec<ApiKey>, ServiceError> {
         caller.needs(Scope::KeysWrite)?;
         let mut keys = self.records.api_keys().await?;
@@ -439,7 +440,7 @@ impl Service {
         Ok(keys)
     }
 
-    /// Makes a key. A caller gives no right that it does not hold itself: no other scope, no other resource, no longer time.
+    /// Makes a key. A caller cannot give rights that it lacks: no other scope, no other resource, no longer lifetime.
     ///
     /// # Errors
     /// A scope or resource that the caller does not hold; a scope, role or resource that does not exist; the records do not
@@ -468,7 +469,7 @@ impl Service {
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
-        // Without a word a limited key makes keys that are limited as it is.
+        // By default a limited key makes keys with its own limits.
         let resources = if resources.is_empty() { caller.resources().to_vec() } else { resources };
         caller.covers(Scopes::of_all(&asked), Some(&*resources).filter(|resources| !resources.is_empty()))?;
         let scopes = asked.into_iter().map(|scope| scope.word().to_owned()).collect();
@@ -480,11 +481,11 @@ impl Service {
         Ok(made)
     }
 
-    /// Removes a key; it works nowhere from within a second on, here from the next request on.
+    /// Revokes a key: here from the next request on, on other nodes within a second.
     ///
     /// # Errors
     /// There is none of this id; it has rights that the caller has not, and is not the caller's own; it is the last with the
-    /// scope `admin` that still holds; or the records do not answer.
+    /// scope `admin` that still holds; or the records are unavailable.
     pub async fn remove_api_key(&self, caller: &Caller, id: &str) -> Result<(), ServiceError> {
         caller.needs(Scope::KeysWrite)?;
         let _one_at_a_time = self.keys.removing.lock().await;
@@ -509,7 +510,7 @@ impl Service {
 }
 
 impl Caller {
-    /// Whether these are the rights of the other.
+    /// Whether two keys have the same rights.
     fn has_rights_of(&self, other: &Caller) -> bool {
         (self.scopes, &self.resources, self.expires_at) == (other.scopes, &other.resources, other.expires_at)
     }
@@ -521,7 +522,7 @@ impl Caller {
     }
 }
 
-/// The resources of a key that is asked for, each once; texts that name none become problems.
+/// Parses the resources of a requested key, without duplicates; invalid ones become problems.
 fn asked_resources(new: &NewKey, scopes: &[Scope], problems: &mut Vec<Problem>) -> Vec<Resource> {
     let mut resources: Vec<Resource> = Vec::new();
     if new.resources.len() > RESOURCES_MAX {
@@ -544,7 +545,7 @@ fn asked_resources(new: &NewKey, scopes: &[Scope], problems: &mut Vec<Problem>) 
     resources
 }
 
-/// The scopes of a key that is asked for, its roles' too, each once; words that are none become problems.
+/// The scopes of a requested key with those of its roles, without duplicates; unknown words become problems.
 fn asked_scopes(new: &NewKey, problems: &mut Vec<Problem>) -> Vec<Scope> {
     let mut asked = Vec::new();
     for (at, word) in new.scopes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Names that a question is limited to. An empty answer to one that nothing ever had is an error: the name is misspelt.
+//! Checks names in filters: a filter by a name that never existed is an error (probably misspelt), not an empty list.
 
 use tocsin_model::{
     application::{Application, api_source, row_source},
@@ -10,10 +10,10 @@ use tocsin_store::spool::MessageFilter;
 
 use crate::{Service, error::ServiceError};
 
-/// Versions of an application in which a name is looked for that the running one does not have, newest first.
+/// Number of earlier versions of an application in which a name is looked up, newest first.
 const VERSIONS_MAX: usize = 20;
 
-/// The part of an application that a name stands for.
+/// Part of an application that a name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// An event class, a subscription class or a notification class.
@@ -54,11 +54,11 @@ impl Part {
 }
 
 impl Service {
-    /// Refuses names that no application has, or not the one that is named. What the running version does not have is looked for in
-    /// the versions before it, since their history is still listed.
+    /// Rejects names that no application has, or not the named one. Names missing in the running version are looked
+    /// up in earlier versions, since their history is still listed.
     ///
     /// # Errors
-    /// `Missing` for the first such name, with the name that may have been meant.
+    /// `Missing` for the first unknown name, with a suggestion.
     pub(crate) async fn check_known(
         &self,
         application: Option<&Name>,
@@ -88,7 +88,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether a version before had it. One that cannot be read may have.
+    /// Whether an earlier version had it. An unreadable version may have.
     async fn was_known(&self, among: &[Name], part: Part, name: &Name) -> Result<bool, ServiceError> {
         for application in among {
             let history = self.records.application_history(application).await?;
@@ -109,10 +109,10 @@ impl Service {
         Ok(false)
     }
 
-    /// The same for messages of exchanges.
+    /// Like `check`, for messages of exchanges.
     ///
     /// # Errors
-    /// `Missing` for an exchange or port that there is not.
+    /// `Missing` for an unknown exchange or port.
     pub(crate) async fn check_known_ports(&self, filter: &MessageFilter) -> Result<(), ServiceError> {
         let stored = self.exchanges()?.stored().await?;
         let names: Vec<Name> = stored.iter().map(|(stored, _)| stored.name.clone()).collect();
@@ -124,7 +124,7 @@ impl Service {
             stored.iter().filter(|(stored, _)| filter.exchange.as_ref().is_none_or(|name| *name == stored.name));
         let definitions: Vec<_> = meant.map(|(stored, _)| read(&stored.text)).collect();
         if definitions.iter().any(Option::is_none) {
-            // What cannot be read may have any port.
+            // An unreadable definition may have any port.
             return Ok(());
         }
         let definitions: Vec<_> = definitions.into_iter().flatten().collect();
@@ -145,12 +145,12 @@ impl Service {
     }
 }
 
-/// The source of due times.
+/// The source of schedules.
 fn schedule_source() -> Name {
     "schedule".parse().expect("`schedule` is a name")
 }
 
-/// There is no such thing; with the name that may have been meant.
+/// The error for an unknown name, with a suggestion.
 fn missing(what: String, name: &Name, known: &[Name]) -> ServiceError {
     ServiceError::Missing(match closest(name.as_str(), known.iter().map(Name::as_str)) {
         Some(meant) => format!("{what} (did you mean `{meant}`?)"),

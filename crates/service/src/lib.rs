@@ -1,60 +1,60 @@
-//! What a caller may ask of the platform, whatever face it comes through.
+//! The service layer: all operations of the platform, independent of the protocol by which a caller comes.
 //!
-//! Every function takes the [`Caller`] whose permission it needs, which only [`keys`] can make, and checks one scope in
-//! its first line. What is wrong with a request is told completely, as [`Problem`](tocsin_model::problem::Problem)s;
-//! what a caller can do about a failure is told by [`ServiceError`]. Knows nothing of HTTP or SQL.
+//! Every function takes the [`Caller`] whose permission it needs, which only [`keys`] can make, and checks one scope
+//! first. All problems of a request are returned together, as [`Problem`](tocsin_model::problem::Problem)s;
+//! [`ServiceError`] lists what a caller can do about a failure. The crate knows nothing of HTTP or SQL.
 
-pub mod applications; // definitions: check, apply, history, remove
-pub mod events; // what happened
-pub mod exports; // many of them, as lines, out
-pub mod imports; // many of them, as lines, in
-pub mod keys; // who is calling, and what that caller may do
-pub mod roles; // named sets of that
-pub mod resources; // where a limited key may do it
-mod known; // whether names that a question is limited to stand for anything
-pub mod operations; // batches and notifications, suspensions
-pub mod suspensions; // what waits for an operator, looked at and edited
-pub mod resends; // what had failed is sent again
-pub mod firings; // rules that did not fire, and those that are stopped
-pub mod preview; // templates tried on events
-pub mod rules; // rules tried on events
-pub mod indexed; // subscriptions that the match index cannot take, or takes at a price
-pub mod endpoints; // those of devices that have only failed of late
-pub mod sources; // where events come from, and how each source does
-pub mod destinations; // where messages go, and how each destination does
-pub mod chronicles; // what is kept of events
-pub mod schedules; // when what is due
-pub mod status; // how it all does; whether it is ready
-pub mod subscribers; // whom to tell
-pub mod merges; // two of them who are one
-pub mod segments; // some of them, by a saved filter
-pub mod subscriptions; // what they care about
-pub mod own; // what subscribers change of all that by devices of their own
-pub mod suppressions; // addresses that are not written to
-pub mod unsubscribe; // ending that by the link of a mail
-pub mod inbox; // what is there to read, and for whom
-pub mod broadcasts; // what is there for everybody
-pub mod push_keys; // who we are to browsers
-pub mod exchanges; // messages between systems, and the ports they pass
-pub mod switches; // what is switched off and on, and done at once
-pub mod drain; // nothing comes in, and what is due leaves
-pub mod digest; // what needs attention now
-pub mod reports; // what happened, and what the state is
-pub mod trace; // one thing's whole story
+pub mod applications; // application definitions: check, apply, history, remove
+pub mod events; // event intake: JSON, lines, CloudEvents
+pub mod exports; // bulk export as NDJSON or CSV
+pub mod imports; // bulk import from NDJSON or CSV
+pub mod keys; // API keys: authentication and authorization
+pub mod roles; // named sets of scopes
+pub mod resources; // resources that an API key is limited to
+mod known; // detection of unknown names in filters
+pub mod operations; // event batches, notification batches, notifications and suspensions
+pub mod suspensions; // details and edits of suspended work
+pub mod resends; // failed notifications are sent again
+pub mod firings; // missed and slow firings, stopped rules
+pub mod preview; // preview of templates, and test messages
+pub mod rules; // rule tests on events
+pub mod indexed; // subscriptions that the match index rejects or scans
+pub mod endpoints; // device endpoints whose recent attempts have all failed
+pub mod sources; // event sources and their status
+pub mod destinations; // destinations of channels and their state
+pub mod chronicles; // per-key aggregates of events
+pub mod schedules; // explanation and progress of schedules
+pub mod status; // status and readiness of the platform
+pub mod subscribers; // subscribers and their devices
+pub mod merges; // merges of two subscribers
+pub mod segments; // saved filters over subscribers
+pub mod subscriptions; // subscriptions, checked against their class
+pub mod own; // self-service of subscribers through their own devices
+pub mod suppressions; // addresses that get no messages
+pub mod unsubscribe; // unsubscribe links in mails
+pub mod inbox; // feeds of subscribers
+pub mod broadcasts; // inbox items for all subscribers or a segment
+pub mod push_keys; // VAPID public keys for web push
+pub mod exchanges; // exchanges: messages, ports and definitions
+pub mod switches; // components switched off and on, and backups
+pub mod drain; // graceful drain: closed intake, due work is delivered
+pub mod attention; // list of problems that need an operator now
+pub mod reports; // reports on activity and state
+pub mod trace; // trace of a thing, step by step
 
-pub mod error; // why not, and what to do about it
-pub mod page; // lists in portions
-mod text_or_object; // members of bodies that are a text or an object
+pub mod error; // service errors by what the caller can do about them
+pub mod page; // pagination by cursor
+mod text_or_object; // JSON members that are a text or an object
 
-mod csv_cells; // cells that no spreadsheet runs
-mod lines; // a stream of bytes, cut into blocks of whole lines
-mod turns; // optimistic concurrency of writers without a condition
+mod csv_cells; // CSV cells safe against formula injection
+mod lines; // splits a byte stream into blocks of whole lines
+mod turns; // optimistic concurrency for writers without a condition
 
 use std::{path::PathBuf, sync::Arc};
 
 use parking_lot::Mutex;
-use tocsin_capacity::saturation::Watch;
-use tocsin_delivery::Signet;
+use tocsin_capacity::saturation::SaturationMonitor;
+use tocsin_delivery::TokenSigner;
 use tocsin_exchange::Exchanges;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Clock, Pipeline};
@@ -65,37 +65,37 @@ pub use keys::{Caller, CredentialEnd, Scope};
 pub use lines::BoxError;
 pub use page::Page;
 
-/// Everything the service works with.
+/// The parts a service is built from.
 pub struct Parts {
     /// The system of record.
     pub records: Arc<dyn Records>,
-    /// The flow.
+    /// Journal: the store of the flow.
     pub journal: Arc<dyn Journal>,
     /// The feeds that subscribers read.
     pub inbox: Arc<dyn Inbox>,
-    /// The running applications.
+    /// The running pipeline.
     pub pipeline: Arc<Pipeline>,
     /// The running exchanges, if there is a spool.
     pub exchanges: Option<Arc<Exchanges>>,
-    /// Where the data lives, and how many free bytes are left there, if that can be told.
+    /// Data folder, with its free space if the system reports it.
     pub free_space: Option<FreeSpace>,
-    /// How far this node is from its bounds, if anybody watches.
-    pub saturation: Option<Arc<Mutex<Watch>>>,
+    /// Saturation monitor of this node, if enabled.
+    pub saturation: Option<Arc<Mutex<SaturationMonitor>>>,
     /// The version of the program.
     pub version: &'static str,
 }
 
-/// A folder whose free space bounds what can be accepted.
+/// A folder whose free space limits what can be accepted.
 pub struct FreeSpace {
     /// The folder.
     pub folder: PathBuf,
-    /// Tells the free bytes there.
+    /// Returns the free bytes of the file system.
     pub bytes: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
-    /// Below this the service is not ready.
+    /// Free space below which the service is not ready.
     pub bytes_min: u64,
 }
 
-/// The door to the platform. One for the process, shared by its faces.
+/// The service. One instance per process, shared by all protocol front ends.
 pub struct Service {
     records: Arc<dyn Records>,
     journal: Arc<dyn Journal>,
@@ -104,34 +104,34 @@ pub struct Service {
     exchanges: Option<Arc<Exchanges>>,
     clock: Arc<dyn Clock>,
     free_space: Option<FreeSpace>,
-    saturation: Option<Arc<Mutex<Watch>>>,
+    saturation: Option<Arc<Mutex<SaturationMonitor>>>,
     version: &'static str,
     started_at: Timestamp,
     keys: Arc<keys::Keys>,
-    signet: Signet,
-    /// One change of an application at a time, so that a difference is against what is replaced.
+    token_signer: TokenSigner,
+    /// Serializes changes of one application, so that a diff is against the version it replaces.
     applying: tokio::sync::Mutex<()>,
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
     audiences: inbox::Audiences,
     surveys: tokio::sync::Semaphore,
     rule_tests: tokio::sync::Semaphore,
-    /// Writers that set no condition.
+    /// Serializes writers that set no condition.
     turns: turns::Turns,
 }
 
 impl Service {
-    /// Opens the door. Loads the API keys and follows their changes until the service is dropped.
+    /// Creates the service. Loads the API keys and follows their changes until the service is dropped.
     ///
     /// # Errors
-    /// The records do not answer.
+    /// The records are unavailable.
     pub async fn open(parts: Parts) -> Result<Arc<Service>, ServiceError> {
         let keys = keys::Keys::load(parts.records.clone()).await?;
         keys::follow_changes(&keys);
         let clock = parts.pipeline.clock().clone();
         let started_at = clock.now();
         Ok(Arc::new(Service {
-            signet: Signet::new(parts.records.secret()),
+            token_signer: TokenSigner::new(parts.records.secret()),
             records: parts.records,
             journal: parts.journal,
             inbox: parts.inbox,

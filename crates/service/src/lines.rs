@@ -1,4 +1,4 @@
-//! Cuts a stream of bytes into blocks of whole lines, in bounded memory.
+//! Splits a byte stream into blocks of whole lines, in bounded memory.
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
@@ -7,10 +7,10 @@ use tocsin_model::csv_text::Scanner;
 /// Anything, as the source of an error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Longest line, in bytes.
+/// Maximum bytes of a line.
 pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// What separates lines.
+/// Line separator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lines {
     /// Every line feed.
@@ -29,12 +29,12 @@ pub(crate) enum Block {
         /// Their bytes; only the very last may lack its line break.
         bytes: Bytes,
     },
-    /// A line that is longer than [`LINE_BYTES_MAX`]; it is passed over.
+    /// A line longer than [`LINE_BYTES_MAX`]; it is skipped.
     TooLong {
         /// Its number.
         line: u64,
     },
-    /// A record with a quote that is never closed, which has all the rest of the stream in it.
+    /// A record with an unclosed quote, which contains the rest of the stream.
     Unclosed {
         /// The number of its first line.
         line: u64,
@@ -48,8 +48,8 @@ pub(crate) struct Blocks<S> {
     buffer: BytesMut,
     /// The number of the line at the start of the buffer.
     line: u64,
-    /// How far the buffer has been looked through, and what was found: where the last whole line ends, how many there
-    /// are, how many line feeds they hold, and whether a quote is open.
+    /// Progress of the scan in the buffer: end of the last whole line, number of lines and line feeds, and whether a
+    /// quote is open.
     scanned: usize,
     whole: usize,
     count: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Blocks<S> {
     feeds_open: u64,
     /// Finds the ends of records of CSV; `None`: every line feed is an end.
     scanner: Option<Scanner>,
-    /// The line where a record begins that is skipped for its length.
+    /// First line of a record that is skipped because of its length.
     skipping: Option<u64>,
     ended: bool,
 }
@@ -80,7 +80,7 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
         }
     }
 
-    /// The first record by itself, whichever delimiter it has.
+    /// The first record alone, with any delimiter.
     pub(crate) async fn next_record(&mut self) -> Option<Result<Block, BoxError>> {
         let lines_max = std::mem::replace(&mut self.lines_max, 1);
         let next = self.next().await;
@@ -149,7 +149,7 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
         }
     }
 
-    /// Looks through what is new, up to as many lines as a block takes (one, while skipping).
+    /// Scans new data, up to as many lines as a block takes (one, while skipping).
     fn scan(&mut self) {
         let wanted = if self.skipping.is_some() { 1 } else { self.lines_max };
         while self.count < wanted && self.scanned < self.buffer.len() {
@@ -182,7 +182,7 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
         Block::Lines { first, bytes }
     }
 
-    /// What lies behind the last whole line is looked through again: it is short.
+    /// The part behind the last whole line is scanned again: it is short.
     fn rest_scan(&mut self) {
         (self.scanned, self.whole, self.count, self.feeds, self.feeds_open) = (0, 0, 0, 0, 0);
         if let Some(scanner) = &mut self.scanner {

@@ -1,4 +1,4 @@
-//! Somebody who was known by an address only has an account: one subscriber becomes a part of another.
+//! Merges of subscribers: one known by an address only becomes part of an account.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{Merge, MergeReport, NotMerged, United},
+    records::{Merge, MergeRefusal, MergeReport, MergedSubscriber},
 };
 
 use crate::{
@@ -21,35 +21,36 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// How long a claim lasts if nobody says, and at most.
+/// Default and maximum lifetime of a claim.
 const CLAIM_LASTS: Duration = Duration::from_secs(60 * 60);
 const CLAIM_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Why it is believed that both are the same.
+/// Evidence that both are the same person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// What was sent to a device of the one who is merged.
+    /// A claim token that was sent to a device of the merged subscriber.
     Claim(String),
-    /// The caller knows, and answers for it.
+    /// The caller vouches for it.
     OfCaller,
 }
 
-/// What became of two.
+/// Result of a merge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
-    /// What the records did.
+    /// Result in the records.
     pub report: MergeReport,
-    /// When.
+    /// Time of the merge.
     pub at: Timestamp,
-    /// Whether it had been done before.
+    /// Whether it was done before.
     pub again: bool,
 }
 
 impl Service {
-    /// Makes a claim, to be sent to a device of a subscriber: whoever shows it gets what is sent there. Gives when it ends.
+    /// Makes a claim token to be sent to a device of a subscriber: its holder receives the messages of that device.
+    /// Returns its expiry.
     ///
     /// # Errors
-    /// There is no such subscriber or device; it would last for too long.
+    /// The subscriber or device does not exist; the lifetime is too long.
     pub async fn make_claim(
         &self,
         caller: &Caller,
@@ -72,14 +73,14 @@ impl Service {
         let expires_at = Timestamp::from_millis(end.as_millis().div_euclid(1_000) * 1_000);
         let address = mailbox::comparable(&device.address);
         let device = (device.channel.as_str(), &*address);
-        Ok((self.signet.claim(&Claim { subscriber: found.number, device, expires_at }), expires_at))
+        Ok((self.token_signer.claim(&Claim { subscriber: found.number, device, expires_at }), expires_at))
     }
 
-    /// Makes `from` a part of `into` and forgets it. Doing it again tells what was done.
+    /// Merges `from` into `into` and removes it. Idempotent: a repetition returns the result.
     ///
     /// # Errors
-    /// One of them is not there; they are the same; there is no good claim; `from` has a password or stands in another
-    /// container; together they have too many devices or attributes; `from` is a part of another already.
+    /// A subscriber does not exist; both are the same; the claim is invalid; `from` has a password or is in another
+    /// container; together they have too many devices or attributes; `from` is merged already.
     pub async fn merge_subscribers(
         &self,
         caller: &Caller,
@@ -89,31 +90,31 @@ impl Service {
     ) -> Result<Merged, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         if from == into {
-            return Err(not_merged(NotMerged::Itself, from, into));
+            return Err(not_merged(MergeRefusal::Itself, from, into));
         }
         let Some(source) = self.records.subscriber(from).await? else {
             return self.merged_before(from, into).await;
         };
         let account = self.find_subscriber(into).await?;
         self.check_proof(&source, proof)?;
-        check_bounds(&United::of(&source, &account))?;
+        check_bounds(&MergedSubscriber::of(&source, &account))?;
         let merge = match self.records.merge_subscribers(from, into, self.clock.now()).await {
             Ok(Ok(merge)) => merge,
             Ok(Err(why)) => return Err(not_merged(why, from, into)),
-            // Somebody was faster.
+            // Another request was faster.
             Err(StoreError::Missing(_)) => return self.merged_before(from, into).await,
             Err(error) => return Err(error.into()),
         };
-        metrics::counter!("subscriber_merges_total").increment(1);
+        metrics::counter!("tocsin_subscriber_merges_total").increment(1);
         tracing::info!(%from, %into, subscriptions = merge.report.subscriptions, "one subscriber became a part of another");
         self.move_feed(&merge).await?;
         Ok(Merged { report: merge.report, at: merge.at, again: false })
     }
 
-    /// Moves the feeds of merges in the middle of which the process died. Gives how many these were.
+    /// Completes merges that a crash interrupted, by moving their feeds. Returns their number.
     ///
     /// # Errors
-    /// A store does not answer.
+    /// A store is unavailable.
     pub async fn finish_merges(&self) -> Result<usize, ServiceError> {
         let open = self.records.unfinished_merges().await?;
         for merge in &open {
@@ -141,7 +142,7 @@ impl Service {
 
     fn check_proof(&self, source: &Subscriber, proof: &Proof) -> Result<(), ServiceError> {
         let Proof::Claim(claim) = proof else { return Ok(()) };
-        // Versions before made claims of addresses as they are spelled.
+        // Earlier versions made claims with addresses as spelled.
         let comparable: Vec<_> =
             source.devices.values().map(|device| (device, mailbox::comparable(&device.address))).collect();
         let devices = comparable.iter().flat_map(|(device, comparable)| {
@@ -152,7 +153,7 @@ impl Service {
                 "make one with `POST /v1/subscribers/{id}/claim`, send it to the device, and give what comes back";
             Err(ServiceError::Invalid(vec![Problem::at("claim", message).hint(hint)]))
         };
-        match self.signet.shown_claim(claim, source.number, devices) {
+        match self.token_signer.shown_claim(claim, source.number, devices) {
             None => wrong("is none of a device that this subscriber has now"),
             Some(end) if end <= self.clock.now() => wrong("has expired"),
             Some(_) => Ok(()),
@@ -160,7 +161,7 @@ impl Service {
     }
 }
 
-fn check_bounds(united: &United) -> Result<(), ServiceError> {
+fn check_bounds(united: &MergedSubscriber) -> Result<(), ServiceError> {
     let mut problems = check_attributes(&united.profile.attributes);
     problems.extend(united.preferences.check());
     let devices = united.devices.len();
@@ -171,12 +172,14 @@ fn check_bounds(united: &United) -> Result<(), ServiceError> {
     if problems.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(problems)) }
 }
 
-fn not_merged(why: NotMerged, from: &SubscriberId, into: &SubscriberId) -> ServiceError {
+fn not_merged(why: MergeRefusal, from: &SubscriberId, into: &SubscriberId) -> ServiceError {
     let problem = match why {
-        NotMerged::Itself => Problem::at("from", format!("`{into}` cannot become a part of itself")),
-        NotMerged::HasPassword => Problem::at("from", format!("`{from}` has a password, so it is an account itself"))
-            .hint("only those who have none become parts of others; take its password away first"),
-        NotMerged::OtherContainer => {
+        MergeRefusal::Itself => Problem::at("from", format!("`{into}` cannot become a part of itself")),
+        MergeRefusal::HasPassword => {
+            Problem::at("from", format!("`{from}` has a password, so it is an account itself"))
+                .hint("only those who have none become parts of others; take its password away first")
+        }
+        MergeRefusal::OtherContainer => {
             Problem::at("from", format!("`{from}` stands in another container of the directory than `{into}`"))
                 .hint("move one of them first")
         }

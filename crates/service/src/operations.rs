@@ -1,4 +1,4 @@
-//! What flows: event batches, notification batches, notifications, and what waits for an operator.
+//! Monitoring and operation of the flow: event batches, notification batches, notifications, and suspensions.
 
 use tocsin_model::{
     event::EventBatch,
@@ -22,49 +22,49 @@ use crate::{
     page::Page,
 };
 
-/// A notification, and everything known of it.
+/// A notification with all its data.
 #[derive(Debug, Clone)]
 pub struct Notification {
     /// Its id.
     pub id: NotificationId,
-    /// What it shares with its batch.
+    /// Head of its batch.
     pub head: NotificationHead,
-    /// The subscription that it is for.
+    /// Its subscription.
     pub subscription: SubscriptionId,
-    /// The event that it tells of, by name of its fields; `None` if the event is gone or cannot be read.
+    /// Its event, as named values; `None` if the event was removed or is unreadable.
     pub event: Option<Vec<(String, Value)>>,
     /// The event's id.
     pub event_id: tocsin_model::id::EventId,
-    /// Its fields, as its content shows them; without its event, only those that were computed at the match.
+    /// Its fields, as rendered; without its event, only those that were computed at the match.
     pub fields: Vec<(String, Value)>,
-    /// Whom it goes to, as of now; `None` if the subscription is gone.
+    /// Its current recipient; `None` if the subscription was removed.
     pub recipient: Option<Recipient>,
-    /// Every attempt, oldest first.
+    /// Attempts, oldest first.
     pub attempts: Vec<Attempt>,
     /// The last attempt's outcome; `None` before the first.
     pub outcome: Option<Outcome>,
 }
 
-/// A notification batch with a count of what became of it.
+/// A notification batch with counts by outcome.
 #[derive(Debug, Clone)]
 pub struct NotificationBatch {
     /// Its id.
     pub id: NotificationBatchId,
-    /// What its notifications have in common.
+    /// Head of the batch.
     pub head: NotificationHead,
-    /// How many there are.
+    /// Number of notifications.
     pub count: u32,
-    /// How many have come to which outcome, by the last attempt of each, in the order of `Outcome::ALL`.
+    /// Number of notifications by outcome of the last attempt, in the order of `Outcome::ALL`.
     pub outcomes: [u32; Outcome::ALL.len()],
-    /// How many have not been tried yet.
+    /// Number of notifications not tried yet.
     pub untried: u32,
 }
 
 impl Service {
-    /// The newest event batches before `before`, newest first, without their events, each with its count.
+    /// Lists event batches before `before`, newest first, without their events, with counts.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or the journal does not answer.
+    /// The scope `operations:read` is missing, or the journal is unavailable.
     pub async fn event_batches(
         &self,
         caller: &Caller,
@@ -77,10 +77,10 @@ impl Service {
         Ok(Page { items: found, next })
     }
 
-    /// One event batch, with its state.
+    /// Returns an event batch with its state.
     ///
     /// # Errors
-    /// There is none of this id (any more).
+    /// The batch does not exist (any more).
     pub async fn event_batch(
         &self,
         caller: &Caller,
@@ -90,10 +90,10 @@ impl Service {
         self.find_event_batch(id).await
     }
 
-    /// The events of a batch from the ordinal `after` on, each as named values.
+    /// Returns the events of a batch after the ordinal `after`, as named values.
     ///
     /// # Errors
-    /// There is none of this id, or the version that packed it cannot be read any more.
+    /// The batch does not exist, or the version that packed it is unreadable.
     pub async fn events_of(
         &self,
         caller: &Caller,
@@ -106,7 +106,7 @@ impl Service {
         self.named_events(&batch, from, limit).await
     }
 
-    /// Events of a batch, and where to go on.
+    /// A page of events of a batch.
     pub(crate) async fn named_events(
         &self,
         batch: &EventBatch,
@@ -123,10 +123,10 @@ impl Service {
         Ok((events, (end < batch.events.count()).then_some(end)))
     }
 
-    /// The newest notification batches before `before`, newest first: heads and counts.
+    /// Lists notification batches before `before`, newest first: heads and counts.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or the journal does not answer.
+    /// The scope `operations:read` is missing, or the journal is unavailable.
     pub async fn notification_batches(
         &self,
         caller: &Caller,
@@ -139,10 +139,10 @@ impl Service {
         Ok(Page { items: found, next })
     }
 
-    /// One notification batch, with what became of its notifications.
+    /// Returns a notification batch with its counts.
     ///
     /// # Errors
-    /// There is none of this id (any more).
+    /// It does not exist (any more).
     pub async fn notification_batch(
         &self,
         caller: &Caller,
@@ -154,10 +154,10 @@ impl Service {
         Ok(counted(&stored, &attempts))
     }
 
-    /// One notification.
+    /// Returns a notification.
     ///
     /// # Errors
-    /// There is none of this id (any more).
+    /// It does not exist (any more).
     pub async fn notification(&self, caller: &Caller, id: NotificationId) -> Result<Notification, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         self.find_notification(id).await
@@ -203,10 +203,10 @@ impl Service {
         Ok(Notification { id, head: stored.head, subscription, event, event_id, fields, recipient, attempts, outcome })
     }
 
-    /// Suspensions from after the number `after`, oldest first.
+    /// Lists suspensions after the number `after`, oldest first.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or the journal does not answer.
+    /// The scope `operations:read` is missing, or the journal is unavailable.
     pub async fn suspensions(
         &self,
         caller: &Caller,
@@ -215,7 +215,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<StoredSuspension>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.look_for_suspensions(filter, after.unwrap_or(0), limit).await?;
+        let found = self.journal.scan_suspensions(filter, after.unwrap_or(0), limit).await?;
         if found.items.is_empty() && after.is_none() {
             self.check_known_suspensions(filter).await?;
         }
@@ -228,7 +228,8 @@ impl Service {
         self.check_known(application.as_ref(), &parts).await
     }
 
-    /// Resumes or ends all suspensions that meet the filter; an empty one needs `all`. Gives the number of notifications.
+    /// Resumes or ends all suspensions that match the filter; an empty one needs `all`. Returns the number of
+    /// notifications.
     ///
     /// # Errors
     /// The scope `operations:write` is missing; the filter is empty without `all`.
@@ -241,6 +242,11 @@ impl Service {
     ) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_suspensions(caller, filter).await?;
+        // Every reason contains the empty text: it would mean all, which `all` says.
+        if filter.reason.as_deref() == Some("") {
+            let problem = tocsin_model::problem::Problem::at("reason", "is empty");
+            return Err(ServiceError::Invalid(vec![problem.hint(r#"give a part of the reason, or {"all": true}"#)]));
+        }
         if !all && *filter == SuspensionFilter::default() {
             let problem = tocsin_model::problem::Problem::at("", "names no suspension");
             return Err(ServiceError::Invalid(vec![

@@ -1,4 +1,4 @@
-//! What subscribers change of themselves by devices of their own, with the checks that everybody else's changes go through.
+//! Self-service: changes that subscribers make through their own devices, with the same checks as all other changes.
 
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
@@ -10,7 +10,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{Expect, NewSubscriber, SubscriptionFilter},
+    records::{NewSubscriber, Precondition, SubscriptionFilter},
 };
 
 use crate::{
@@ -20,27 +20,28 @@ use crate::{
     subscriptions::Draft,
 };
 
-/// Subscriptions that a subscriber makes by devices of its own, at most; others may make more for it.
+/// Maximum number of subscriptions that a subscriber creates itself; operators may create more for it.
 pub const OWN_SUBSCRIPTIONS_MAX: usize = 1_000;
 
-/// A subscriber who speaks by a device of its own, about an application. Whoever makes one answers for that.
+/// A subscriber authenticated by its own device, for one application. The code that makes one is responsible for the
+/// check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The application that the device is for.
+    /// Application of the device.
     pub application: Name,
-    /// Whose it is.
+    /// The subscriber.
     pub subscriber: SubscriberId,
 }
 
-/// Fields of something, by their names; null empties one.
+/// Named fields to set; null clears one.
 pub type Set = Map<String, Json>;
 
 impl Service {
-    /// Sets fields of a device (`channel`, `address`, `state`), which is made if it is not there. A device that gets another
-    /// address or channel is active again, unless something else is said.
+    /// Sets fields of a device (`channel`, `address`, `state`); creates it if it is missing. A device with a new
+    /// address or channel becomes active, unless `state` says otherwise.
     ///
     /// # Errors
-    /// `Invalid` with every problem; there is no such subscriber.
+    /// `Invalid` with every problem; the subscriber does not exist.
     pub async fn put_own_device(&self, owner: &Owner, name: &str, set: &Set) -> Result<(), ServiceError> {
         let name = named("name", name)?;
         self.change_devices(owner, |subscriber| {
@@ -57,10 +58,10 @@ impl Service {
         .await
     }
 
-    /// Removes a device. One that is not there is removed already.
+    /// Removes a device. Idempotent.
     ///
     /// # Errors
-    /// There is no such subscriber.
+    /// The subscriber does not exist.
     pub async fn remove_own_device(&self, owner: &Owner, name: &str) -> Result<(), ServiceError> {
         let name = named("name", name)?;
         self.change_devices(owner, |subscriber| {
@@ -81,7 +82,7 @@ impl Service {
             let Some(devices) = change(&present)? else { return Ok(()) };
             let (id, profile) = (present.id, present.profile);
             let new = NewSubscriber { id, profile, devices: Some(devices), preferences: None };
-            match self.records.put_subscriber(new, Expect::Revision(present.revision), self.clock.now()).await {
+            match self.records.put_subscriber(new, Precondition::Revision(present.revision), self.clock.now()).await {
                 Err(StoreError::Changed(_)) => turn.repeat(format_args!("the subscriber `{}`", owner.subscriber))?,
                 stored => return Ok(stored.map(drop)?),
             }
@@ -135,7 +136,7 @@ impl Service {
             merged.extend(set.clone());
             let text = Json::Object(merged).to_string();
             let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
-            match self.update_subscription(&present, draft, Expect::Revision(present.revision)).await {
+            match self.update_subscription(&present, draft, Precondition::Revision(present.revision)).await {
                 Err(ServiceError::Changed(_)) => turn.repeat(format_args!("the subscription `{id}`"))?,
                 updated => return updated.map(drop),
             }
@@ -148,7 +149,7 @@ impl Service {
     /// `Missing` if the owner has no such subscription.
     pub async fn remove_own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<(), ServiceError> {
         self.own_subscription(owner, id).await?;
-        Ok(self.records.remove_subscription(id, Expect::Present, self.clock.now()).await?)
+        Ok(self.records.remove_subscription(id, Precondition::Present, self.clock.now()).await?)
     }
 
     async fn own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<Subscription, ServiceError> {

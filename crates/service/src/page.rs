@@ -1,23 +1,22 @@
-//! Lists in portions: a page holds some things and the cursor behind them. One that is not full may have a next one: no page looks
-//! at more than a bounded number of rows.
+//! Pagination by cursor. A page that is not full may have a next one: each request examines a bounded number of rows.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use tocsin_store::look::Looked;
+use tocsin_store::bounded_scan::ScanPage;
 
 use crate::error::ServiceError;
 
-/// Some things of a list, and where to go on.
+/// A page of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
-    /// The things, in the list's order.
+    /// Items, in the list's order.
     pub items: Vec<T>,
-    /// Give this as `after` for the next page; `None` at the end.
+    /// Cursor for `after` of the next page; `None` at the end.
     pub next: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// A page of up to `limit` things from one more than that, which shows whether there is a next page.
+    /// Builds a page of up to `limit` items from a list with one more, which shows whether there is a next page.
     pub fn cut(mut items: Vec<T>, limit: usize, key: impl Fn(&T) -> String) -> Page<T> {
         let next = if items.len() > limit {
             items.truncate(limit);
@@ -28,21 +27,21 @@ impl<T> Page<T> {
         Page { items, next }
     }
 
-    /// A page of what a look has found.
-    pub(crate) fn of<K: ToString>(found: Looked<T, K>) -> Page<T> {
+    /// Builds a page from the result of a scan.
+    pub(crate) fn of<K: ToString>(found: ScanPage<T, K>) -> Page<T> {
         Page { items: found.items, next: found.next.map(|key| cursor(&key.to_string())) }
     }
 
-    /// The same page of other things.
+    /// Converts the items of a page.
     pub fn map<U>(self, change: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(change).collect(), next: self.next }
     }
 }
 
-/// Most things on a page.
+/// Maximum page size.
 pub const LIMIT_MAX: usize = 1_000;
 
-/// A page's size, checked.
+/// Checks a page size.
 ///
 /// # Errors
 /// It is 0 or more than [`LIMIT_MAX`].
@@ -54,15 +53,15 @@ pub fn limit(wanted: Option<usize>) -> Result<usize, ServiceError> {
     }
 }
 
-/// The cursor behind a key.
+/// Encodes a key as a cursor.
 pub(crate) fn cursor(key: &str) -> String {
     URL_SAFE_NO_PAD.encode(key)
 }
 
-/// The key that a cursor stands for.
+/// Decodes the key of a cursor.
 ///
 /// # Errors
-/// It is none that a page gave.
+/// It is not a valid cursor.
 pub fn key_of<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, ServiceError> {
     let Some(cursor) = cursor else { return Ok(None) };
     URL_SAFE_NO_PAD

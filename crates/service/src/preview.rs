@@ -1,5 +1,4 @@
-//! Templates for people: how a notification would read, from a stored event or one that they write, and one message of
-//! it as a test.
+//! Preview of templates: renders a notification from a stored or given event, and sends a test message.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -8,7 +7,7 @@ use tocsin_model::{
     id::{EventId, Name, SubscriberId, SubscriptionId},
     problem::{Problem, closest},
     receipt::Disposition,
-    subscriber::{DeviceState, Profile, Subscriber},
+    subscriber::{DeviceState, Profile, Subscriber, check_profile},
     time::Timestamp,
     value::Value,
 };
@@ -25,73 +24,73 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// Most short messages of one text before it is warned of.
+/// Number of short messages for one text above which a warning is given.
 const SEGMENTS_USUAL: usize = 3;
-/// Programs that read mail show no more of a subject.
+/// Subject length that mail clients display.
 const SUBJECT_CHARACTERS_USUAL: usize = 120;
-/// The largest programs that read mail cut off what is beyond.
+/// Size beyond which large mail providers truncate a message.
 const HTML_BYTES_USUAL: usize = 102 << 10;
 
-/// What to show: a notification of a rule, of an event, for somebody.
+/// Input of a preview: rule, event, subscription and recipient.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NotificationPreviewDraft)]
 pub struct PreviewDraft {
-    /// The rule that would make it. Can be left out if there is only one.
+    /// Rule. Optional if the application has only one.
     #[schema(value_type = Option<String>)]
     #[serde(default)]
     pub rule: Option<Name>,
-    /// The id of a stored event, such as `e-12-7`, or an object of the fields of its class.
+    /// Id of a stored event, such as `e-12-7`, or an object with the fields of its class.
     #[schema(value_type = Object)]
     pub event: Option<Box<RawValue>>,
-    /// The id of a subscription, such as `s-15`, or an object of the fields of its class; without it they are null.
+    /// Id of a subscription, such as `s-15`, or an object with the fields of its class; default: all fields null.
     #[schema(value_type = Option<Object>)]
     #[serde(default)]
     pub subscription: Option<Box<RawValue>>,
-    /// The id of a subscriber, or an object with `locale`, `time_zone` and `attributes`; without it the one whose the
-    /// subscription is, or nobody in particular.
+    /// Id of a subscriber, or an object with `locale`, `time_zone` and `attributes`; default: the owner of the
+    /// subscription, or an anonymous recipient.
     #[schema(value_type = Option<Object>)]
     #[serde(default)]
     pub subscriber: Option<Box<RawValue>>,
-    /// A device of the subscriber; without it the one that would be told.
+    /// Device of the subscriber; default: the one that delivery would choose.
     #[schema(value_type = Option<String>)]
     #[serde(default)]
     pub device: Option<Name>,
-    /// The channel, in place of the device's.
+    /// Channel; default: that of the device.
     #[schema(value_type = Option<String>)]
     #[serde(default)]
     pub channel: Option<Name>,
-    /// The address, in place of the device's.
+    /// Address; default: that of the device.
     #[serde(default)]
     pub address: Option<String>,
-    /// The locale, in place of the subscriber's.
+    /// Locale; default: that of the subscriber.
     #[serde(default)]
     pub locale: Option<String>,
-    /// A definition that need not be applied, in place of the running one; only for previews.
+    /// Definition to use instead of the running one; for previews only.
     #[serde(default)]
     pub definition: Option<String>,
 }
 
-/// How a notification would read.
+/// A rendered notification.
 #[derive(Debug, Clone)]
 pub struct Previewed {
-    /// What it was made of.
+    /// Input used.
     pub about: About,
-    /// The fields of the notification, with those that are computed.
+    /// Fields of the notification, including computed ones.
     pub fields: serde_json::Map<String, serde_json::Value>,
-    /// Where templates are looked for, in order.
+    /// Search path of templates, in order.
     pub looked_for: Vec<String>,
-    /// Its parts.
+    /// Rendered parts.
     pub parts: Vec<PreviewedPart>,
-    /// What the text for phones takes.
+    /// Size of the text as short messages.
     pub sms: Option<ShortMessage>,
-    /// Why there is nothing, if so.
+    /// Reason why nothing was rendered.
     pub failure: Option<String>,
-    /// What is probably not meant.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
-/// What a preview or a test was made of.
+/// Input that a preview or test used.
 #[derive(Debug, Clone)]
 pub struct About {
     /// The rule.
@@ -102,9 +101,9 @@ pub struct About {
     pub event: Option<EventId>,
     /// The subscription, if it is stored.
     pub subscription: Option<SubscriptionId>,
-    /// Whom it would be for.
+    /// Recipient.
     pub subscriber: SubscriberId,
-    /// Their locale.
+    /// Locale of the recipient.
     pub locale: Option<String>,
     /// The channel.
     pub channel: Name,
@@ -112,26 +111,25 @@ pub struct About {
     pub address: String,
 }
 
-/// What became of a test message.
+/// Result of a test message.
 #[derive(Debug, Clone)]
 pub struct TestSent {
-    /// What it was made of.
+    /// Input used.
     pub about: About,
-    /// What the far side made of it.
+    /// Disposition of the receiver.
     pub disposition: Disposition,
-    /// When it was handed over, and when the answer was complete.
+    /// Times of the hand-over and of the complete answer.
     pub sent_at: Timestamp,
     /// See `sent_at`.
     pub answered_at: Timestamp,
 }
 
 impl Service {
-    /// Shows how a notification would read: each part, the template that serves it and where it was looked for. Nothing
-    /// is stored, nobody is told.
+    /// Renders a notification: each part, its template and its search path. Nothing is stored or sent.
     ///
     /// # Errors
-    /// The scopes `operations:read` and, for what is stored of subscribers, `subscribers:read` are missing; the
-    /// application does not run; `Invalid` with what is wrong with the draft. What templates fail at is in the answer.
+    /// The scopes `operations:read` and, for stored data of subscribers, `subscribers:read` are missing; the
+    /// application is not running; `Invalid` with the problems of the draft. Template errors are part of the result.
     pub async fn preview(
         &self,
         caller: &Caller,
@@ -172,12 +170,12 @@ impl Service {
         Ok(Previewed { about, fields, looked_for, parts, sms, failure, warnings })
     }
 
-    /// Sends one message as a test, through a channel of the running application, and waits for the far side's answer.
-    /// It is not stored and not tried again.
+    /// Sends one test message through a channel of the running application, and waits for the receiver's answer. It
+    /// is not stored and not retried.
     ///
     /// # Errors
-    /// As [`Service::preview`], with the scope `operations:write`; `Invalid` if a template fails; `Unavailable` if the
-    /// channel does not answer.
+    /// As [`Service::preview`], with the scope `operations:write`; `Invalid` if a template fails; `Unavailable` if
+    /// the channel is unavailable.
     pub async fn send_test(
         &self,
         caller: &Caller,
@@ -212,7 +210,7 @@ impl Service {
         Ok(TestSent { about, disposition: answer.disposition, sent_at, answered_at })
     }
 
-    /// Puts together what a draft names.
+    /// Resolves the input of a draft.
     async fn sample(
         &self,
         caller: &Caller,
@@ -270,8 +268,14 @@ impl Service {
                 None => (somebody(), Profile::default(), None),
             },
         };
+        // What is stored was checked when it was stored.
+        let is_written = stored.is_none() || draft.locale.is_some();
         if draft.locale.is_some() {
             profile.locale = draft.locale;
+        }
+        let problems = if is_written { check_profile(&profile) } else { Vec::new() };
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
         }
         let (device, channel, address) =
             device_of(compiled, stored.as_ref(), draft.device.or(usual_device), draft.channel)?;
@@ -315,7 +319,7 @@ impl Service {
         Ok((id, stored.profile.clone(), Some(stored)))
     }
 
-    /// The event of a draft as a row of the rule's class, with its id and when it was accepted.
+    /// The event of a draft as a row of the rule's class, with its id and acceptance time.
     async fn event_of(
         &self,
         compiled: &Compiled,
@@ -371,7 +375,7 @@ impl Service {
     }
 }
 
-/// What a draft gives: the id of something stored, or the thing itself.
+/// Input of a draft: the id of a stored object, or an inline object.
 enum Reference {
     Id(String),
     Given(String),
@@ -420,7 +424,7 @@ fn rule_of(compiled: &Compiled, wanted: Option<Name>) -> Result<Name, ServiceErr
     Err(ServiceError::Invalid(vec![problem.hint(hint)]))
 }
 
-/// The device that would be told: the one that was named, or the first that may be used; by which channel, and where.
+/// The device to use, with channel and address: the named one, or the first usable one.
 fn device_of(
     compiled: &Compiled,
     subscriber: Option<&Subscriber>,
@@ -479,7 +483,7 @@ fn format_problem(class: &Name, error: &FormatError) -> Problem {
     problem.hint("`tocsin preview` shows the other parts")
 }
 
-/// What people should look at before they send it to many.
+/// Warnings for the author of a template.
 fn warnings(compiled: &Compiled, about: &About, preview: &Preview, protocol: Option<&str>) -> Vec<String> {
     let path = format!("notifications.{}.", about.class);
     let mut warnings: Vec<String> = compiled

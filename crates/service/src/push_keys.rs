@@ -1,18 +1,18 @@
-//! The keys with which messages to browsers are signed.
+//! VAPID public keys for web push (RFC 8292).
 
 use std::collections::BTreeMap;
 
 use tocsin_model::{application::Channel, id::Name};
 
-use crate::{Service, error::ServiceError, inbox::Visitor};
+use crate::{Service, error::ServiceError, inbox::InboxCaller};
 
 impl Service {
-    /// The public keys of an application's channels to browsers, by channel: what browsers are given as
-    /// `applicationServerKey`. They are no secret; any visitor may see them.
+    /// Public keys of an application's web push channels, by channel: `applicationServerKey` of browsers. They are
+    /// not secret; any authenticated caller may read them.
     ///
     /// # Errors
-    /// The application does not run.
-    pub fn web_push_keys(&self, _: &Visitor, name: &Name) -> Result<BTreeMap<String, String>, ServiceError> {
+    /// The application is not running.
+    pub fn web_push_keys(&self, _: &InboxCaller, name: &Name) -> Result<BTreeMap<String, String>, ServiceError> {
         let running = self.pipeline.application(name).ok_or_else(|| ServiceError::no_application(name))?;
         let key = |channel: &Channel| Some(channel.options.get("public_key")?.as_str()?.to_owned());
         let channels = running.application.channels.iter();

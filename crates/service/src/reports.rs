@@ -1,23 +1,24 @@
-//! Reports: what happened, by quantum, batch, class, channel and time, and what the state is right now.
+//! Reports on activity by quantum, batch, class, channel and time, and on the current state.
 //!
-//! Every report is a few tables with named columns, so that each face shows all of them in one way. They are made of what
-//! the journal sums up in the commits of the flow, and of heads of batches: none reads more than it shows, but for lists
-//! with a filter, which look through at most [`LOOKED_THROUGH_MAX`] heads and say where to go on.
+//! Every report is a few tables with named columns, so that each front end can show all of them in the same way. They
+//! are computed from the per-minute sums that the journal maintains in its commits, and from batch heads. A report
+//! reads no more than it returns; only lists with a filter scan up to [`LOOKED_THROUGH_MAX`] heads and return a
+//! cursor.
 
-mod catalogue; // which there are, and what may be asked of each
-mod quanta; // turns of the matcher
-mod event_batches;
-mod notification_batches;
-mod diagnostics; // by class, source and channel, interval by interval
-mod failures; // what was not delivered, with the far side's words
-mod timings; // how long the parts of the way took, by percentile
-mod history; // how much there was, period by period
-mod snapshots; // the state right now
-mod schedules; // what schedules did, and will do
-mod subscription; // what one subscription was told
+mod catalogue; // available reports and their parameters
+mod quanta; // reports on quanta: runs of the matcher
+mod event_batches; // reports on event batches
+mod notification_batches; // reports on notification batches
+mod diagnostics; // activity by class, source and channel, per interval
+mod failures; // notifications that were not delivered, with the receiver's replies
+mod timings; // latency percentiles by step
+mod history; // totals by period
+mod snapshots; // current state
+mod schedules; // past and next runs of schedules
+mod subscription; // notifications of one subscription
 
-mod table; // tables with cells
-mod walk; // pages of lists, newest first, and their cursors
+mod table; // tables of typed cells
+mod walk; // paginated scans of lists, newest first
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -34,28 +35,28 @@ use crate::{
 pub use catalogue::{CATALOGUE, Description, Parameter};
 pub use table::{Cell, Column, Report, Table};
 
-/// Most heads of batches that one report looks through.
+/// Maximum number of heads of batches that one report looks through.
 pub const LOOKED_THROUGH_MAX: usize = 10_000;
-/// Most intervals of one report.
+/// Maximum number of intervals of one report.
 pub const INTERVALS_MAX: u64 = 1_500;
-/// The intervals of a report that names no time.
+/// Default number of intervals.
 const INTERVALS: u32 = 5;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What is asked of a report. Each report says which of these mean something to it; others are refused.
+/// Parameters of a report. Each report uses some of them, and rejects the others.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Question {
-    /// Of which thing: a quantum, a batch or a subscription.
+pub struct ReportRequest {
+    /// Id of a quantum, a batch or a subscription.
     pub id: Option<String>,
-    /// Only of this application.
+    /// Restricts to this application.
     pub application: Option<Name>,
-    /// Only of this class.
+    /// Restricts to this class.
     pub class: Option<Name>,
-    /// Only of this rule.
+    /// Restricts to this rule.
     pub rule: Option<Name>,
-    /// Only of this channel.
+    /// Restricts to this channel.
     pub channel: Option<Name>,
-    /// Only of this source.
+    /// Restricts to this source.
     pub source: Option<Name>,
     /// Only in this state.
     pub status: Option<String>,
@@ -65,19 +66,19 @@ pub struct Question {
     pub to: Option<Timestamp>,
     /// The length of an interval; whole minutes.
     pub interval: Option<Duration>,
-    /// The `next` of the answer before.
+    /// Cursor: `next` of the previous page.
     pub before: Option<String>,
-    /// Most rows.
+    /// Maximum number of rows.
     pub limit: Option<usize>,
 }
 
 impl Service {
-    /// Makes a report.
+    /// Runs a report.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; there is no such report; something is asked that it does not know, or the
-    /// thing is not there (any more).
-    pub async fn report(&self, caller: &Caller, name: &str, asked: &Question) -> Result<Report, ServiceError> {
+    /// The scope `operations:read` is missing; the report does not exist; a parameter is not supported; the id does
+    /// not exist (any more).
+    pub async fn report(&self, caller: &Caller, name: &str, asked: &ReportRequest) -> Result<Report, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let found = CATALOGUE.iter().find(|found| found.name == name);
         let description = found.ok_or_else(|| ServiceError::Missing(format!("the report `{name}`")))?;
@@ -108,7 +109,7 @@ impl Service {
             _ => unreachable!("every report of the catalogue is made here"),
         }?;
         if asked.before.is_none() && report.tables.iter().all(|table| table.rows.is_empty()) {
-            let Question { application, class, rule, channel, source, .. } = asked;
+            let ReportRequest { application, class, rule, channel, source, .. } = asked;
             let (class, rule) = ((Part::Class, class.as_ref()), (Part::Rule, rule.as_ref()));
             let (channel, source) = ((Part::Channel, channel.as_ref()), (Part::Source, source.as_ref()));
             self.check_known(application.as_ref(), &[class, rule, channel, source]).await?;
@@ -117,9 +118,9 @@ impl Service {
         if description.is_listed() { Ok(report) } else { report.page(asked.before::<usize>()?, asked.limit) }
     }
 
-    /// The time of a report in intervals: the time that is asked for, widened to whole minutes since sums are kept by the
-    /// minute, or the last few intervals.
-    fn window(&self, asked: &Question, usual: Duration) -> Result<Window, ServiceError> {
+    /// Period of a report with intervals: the requested one, widened to whole minutes since sums are kept per minute,
+    /// or the last few intervals.
+    fn window(&self, asked: &ReportRequest, usual: Duration) -> Result<Window, ServiceError> {
         let interval = asked.interval.unwrap_or(usual);
         if interval.is_zero() || !interval.as_micros().is_multiple_of(MINUTE.as_micros()) {
             return Err(ServiceError::invalid(
@@ -127,7 +128,7 @@ impl Service {
                 "is not a number of whole minutes, such as `1m`, `15m` or `1d`",
             ));
         }
-        // The minute that goes on is included as far as it has come.
+        // The current minute is included up to now.
         let to = asked.to.map_or_else(|| minute_after(self.clock.now()), minute_at_or_after);
         let from = asked.from.map_or_else(|| to - interval * INTERVALS, minute_before);
         if from >= to {
@@ -145,8 +146,8 @@ impl Service {
         Ok(window)
     }
 
-    /// The time of which a list tells; all if nothing is said.
-    fn span(&self, asked: &Question) -> Result<(Timestamp, Timestamp), ServiceError> {
+    /// Period of a list; default: no limit.
+    fn span(&self, asked: &ReportRequest) -> Result<(Timestamp, Timestamp), ServiceError> {
         let (from, to) = (asked.from.unwrap_or(Timestamp(0)), asked.to.unwrap_or(Timestamp(i64::MAX)));
         if from >= to {
             return Err(ServiceError::invalid("from", "is not before `to`"));
@@ -155,8 +156,8 @@ impl Service {
     }
 }
 
-impl Question {
-    /// The thing of which something is asked.
+impl ReportRequest {
+    /// Returns the requested id.
     fn thing<T: std::str::FromStr>(&self, what: &str) -> Result<T, ServiceError> {
         let id = self.id.as_deref().unwrap_or_default();
         id.parse().map_err(|_| ServiceError::invalid("id", format!("`{id}` is not {what}")))
@@ -166,7 +167,7 @@ impl Question {
         crate::page::limit(self.limit)
     }
 
-    /// Where the answer before ended.
+    /// Cursor of the previous page.
     fn before<T: std::str::FromStr>(&self) -> Result<Option<T>, ServiceError> {
         let read = |text: &String| {
             text.parse()
@@ -197,7 +198,7 @@ fn minute_after(time: Timestamp) -> Timestamp {
     minute_before(time) + MINUTE
 }
 
-/// A share of what there was none of is nothing.
+/// A share of zero is undefined.
 fn share(of: u64, among: u64) -> Option<f64> {
     NonZeroU64::new(among).map(|among| of as f64 / among.get() as f64)
 }

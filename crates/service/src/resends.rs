@@ -1,4 +1,4 @@
-//! What had failed is sent again: counted first, then asked for, durable and once.
+//! Sends failed notifications again: a preview counts them, then a durable request is made once.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
@@ -21,20 +21,21 @@ use crate::{
     page::{Page, cursor, key_of},
 };
 
-/// Batches that one preview looks at; the next one goes on from there.
-pub const LOOKS_MAX: u64 = 10_000;
+/// Batches examined per preview; the next one continues from there.
+pub const SCANNED_ROWS_MAX: u64 = 10_000;
 /// Longest idempotency key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
 /// Longest text that a reason may contain, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
 
-/// What is to be sent again: what meets every given condition. What was delivered, or is still on its way, never is.
+/// Selection of failed notifications; all conditions must hold. Delivered notifications and those in flight are never
+/// selected.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResendDraft)]
 pub struct Draft {
-    /// What has become of it: `refused`, `suspended`, `expired`, `ended`. `refused` and `suspended` if it is left out; with
-    /// `as_new` `refused` and `expired`.
+    /// Outcomes: `refused`, `suspended`, `expired`, `ended`. Default: `refused` and `suspended`; with `as_new`:
+    /// `refused` and `expired`.
     #[serde(default)]
     pub outcomes: Option<Vec<String>>,
     /// Only this notification, such as `n-3-41`.
@@ -49,15 +50,15 @@ pub struct Draft {
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,
-    /// Only of this application.
+    /// Restricts to this application.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub application: Option<Name>,
-    /// Only of this channel.
+    /// Restricts to this channel.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub channel: Option<Name>,
-    /// Only of this notification class.
+    /// Restricts to this notification class.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub class: Option<Name>,
@@ -65,58 +66,58 @@ pub struct Draft {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub subscriber: Option<SubscriberId>,
-    /// Only for this device of the subscriber: by its channel, and not for another that the subscription names.
+    /// Only for this device of the subscriber: its channel, unless the subscription names another device.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub device: Option<Name>,
-    /// Only what failed with words that contain this text.
+    /// Only failures whose reason contains this text.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Whether it is sent as other notifications, with ids and a time to live of their own.
+    /// Whether to send new notifications, with new ids and time to live.
     #[serde(default)]
     pub as_new: bool,
-    /// Everything is meant that the rest allows, although it names nothing.
+    /// Confirms that a selection without conditions is intended.
     #[serde(default)]
     pub all: bool,
-    /// Of a preview: the `next` of the one before, to go on counting.
+    /// For a preview: `next` of the previous one, to continue counting.
     #[serde(default)]
     pub after: Option<String>,
 }
 
-/// How many notifications would be sent again.
+/// Number of selected notifications.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = ResendPreview)]
 pub struct Preview {
-    /// How many, of the batches looked at.
+    /// Number in the batches examined.
     pub notifications: u64,
-    /// How many notification batches were looked at; at most 10,000 in one request.
+    /// Number of notification batches examined; at most 10,000 per request.
     pub batches: u64,
-    /// Where to go on counting, as `after`; absent if all were looked at.
+    /// Cursor to continue counting, as `after`; absent if all were examined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// A request to send again, and how far it has come.
+/// A request to send again, and its progress.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = Resend)]
 pub struct Document {
     /// Its number.
     pub id: u64,
-    /// What is sent again.
+    /// Selection.
     #[schema(value_type = serde_json::Value)]
     pub request: serde_json::Value,
-    /// The id of the key that asked.
+    /// Id of the key that made the request.
     pub by: String,
-    /// When.
+    /// Time of the request.
     #[schema(value_type = String, format = DateTime)]
     pub asked_at: Timestamp,
-    /// Notifications that were sent again so far.
+    /// Number of notifications sent again so far.
     pub notifications: u64,
-    /// The notification batch up to which it has come.
+    /// Last notification batch processed.
     pub reached: String,
-    /// The last notification batch that is meant.
+    /// Last notification batch of the request.
     pub last: String,
-    /// When it was carried out.
+    /// Time of completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub done_at: Option<Timestamp>,
@@ -177,7 +178,7 @@ fn outcomes(draft: &Draft, problems: &mut Vec<Problem>) -> Vec<Outcome> {
 }
 
 impl Service {
-    /// Counts what would be sent again. Changes nothing.
+    /// Counts the notifications that a draft selects. Changes nothing.
     ///
     /// # Errors
     /// `Invalid` with every problem; the scope `operations:read` is missing.
@@ -188,7 +189,7 @@ impl Service {
         let named = (draft.application.clone(), draft.class.clone(), draft.channel.clone());
         let request = self.resend_request(draft).await?;
         let after = after.unwrap_or(NotificationBatchId(0));
-        let count = self.pipeline.count_resend(&request, after, LOOKS_MAX).await?;
+        let count = self.pipeline.count_resend(&request, after, SCANNED_ROWS_MAX).await?;
         if count.notifications == 0 && after == NotificationBatchId(0) {
             self.check_known(
                 named.0.as_ref(),
@@ -200,8 +201,8 @@ impl Service {
         Ok(Preview { notifications: count.notifications, batches: count.batches, next })
     }
 
-    /// Sends again what a draft means, beside the flow. A request with a `key` that came before is not carried out again.
-    /// Gives it, and whether it is new.
+    /// Stores a request to send again, carried out in the background. A request with a known `key` is not carried out
+    /// again. Returns it, and whether it is new.
     ///
     /// # Errors
     /// `Invalid` with every problem; `Taken` if the key came with another draft; the scope `operations:write` is missing.
@@ -237,10 +238,10 @@ impl Service {
         Ok((stored.into(), is_new))
     }
 
-    /// Requests to send again, oldest first, from after the number `after`.
+    /// Lists requests to send again after the number `after`, oldest first.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or the journal does not answer.
+    /// The scope `operations:read` is missing, or the journal is unavailable.
     pub async fn resends(
         &self,
         caller: &Caller,
@@ -253,17 +254,17 @@ impl Service {
         Ok(Page { items: found, next }.map(Document::from))
     }
 
-    /// One request to send again.
+    /// Returns a request to send again.
     ///
     /// # Errors
-    /// There is none of this number (any more).
+    /// The request does not exist (any more).
     pub async fn find_resend(&self, caller: &Caller, id: u64) -> Result<Document, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let found = self.journal.resends(false, id.saturating_sub(1), 1).await?.pop().filter(|found| found.id == id);
         found.map(Document::from).ok_or_else(|| ServiceError::Missing(format!("the request {id} to send again")))
     }
 
-    /// Checks a draft completely.
+    /// Checks a draft.
     async fn resend_request(&self, draft: Draft) -> Result<ResendRequest, ServiceError> {
         let mut problems = Vec::new();
         let outcomes = outcomes(&draft, &mut problems);
@@ -333,7 +334,7 @@ impl Service {
     }
 }
 
-/// A key that no other request has.
+/// A unique key.
 fn random_key() -> Result<String, ServiceError> {
     let mut random = [0u8; 16];
     let filled = SystemRandom::new().fill(&mut random);

@@ -13,7 +13,7 @@ use tocsin_store::{journal::Component, journal::SuspensionFilter, spool::Message
 
 use crate::{Service, error::ServiceError, keys::Caller};
 
-/// Most resources of one key.
+/// Maximum number of resources of one key.
 pub const RESOURCES_MAX: usize = 64;
 
 /// A resource that a key is limited to.
@@ -112,10 +112,10 @@ pub enum Thing {
 }
 
 impl Service {
-    /// The resource that a thing belongs to; `None`: there is no such thing.
+    /// The resource that a thing belongs to; `None`: the thing does not exist.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn resource_of(&self, thing: Thing) -> Result<Option<Resource>, ServiceError> {
         let application = match thing {
             Thing::EventBatch(id) => self.find_event_batch(id).await.map(|(batch, _)| batch.application),
@@ -142,7 +142,7 @@ impl Service {
     /// The number of a subscriber, by which the directory finds its entry; `None`: there is none of this id.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store is unavailable.
     pub async fn subscriber_number(&self, id: &SubscriberId) -> Result<Option<SubscriberNumber>, ServiceError> {
         Ok(self.records.subscriber(id).await?.map(|found| found.number))
     }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a8_a_resource_contains_what_belongs_to_it_and_nothing_else() {
+    fn a8_a_resource_contains_its_own_things_and_nothing_else() {
         let read = |text: &str| text.parse::<Resource>().expect(text);
         let all = [
             "application:shop",

@@ -8,11 +8,11 @@ use crate::keys::Scope;
 /// A named set of scopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Role {
-    /// Its one spelling.
+    /// Name.
     pub name: &'static str,
-    /// Who has it.
+    /// Typical holders.
     pub about: &'static str,
-    /// What it may do.
+    /// Scopes.
     pub scopes: &'static [Scope],
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_only_reads_changes_nothing_and_every_scope_is_in_a_role() {
+    fn read_only_roles_have_no_write_scopes_and_every_scope_is_in_a_role() {
         for name in ["analyst", "reader"] {
             let role = find_role(name).expect("a role");
             assert!(role.scopes.iter().all(|scope| scope.word().ends_with(":read")), "{name}");

@@ -1,9 +1,9 @@
-//! Rules for people: try one, applied or not, on events that they write or that happened, and see who would be told
-//! and, for one subscription, why not.
+//! Rule tests: evaluates a rule, applied or not, on given or stored events. Shows the matching subscriptions or, for
+//! one subscription, why it does not match.
 //!
-//! A test has an index of its own, filled from the records, so that it neither waits for the matcher nor holds it up.
+//! A test has its own index, filled from the records, so that it is independent of the matcher.
 
-mod test_index; // the index, and what it finds
+mod test_index; // temporary index of a rule test
 mod measure; // what a rule costs, beside one that matches nothing
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -13,14 +13,14 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tocsin_matching::{
     chronicle::tables::EntryChange,
-    oracle::Witness,
+    oracle::SubscriptionView,
     rule::{Memberships, RuleNumber, RuleSet},
     shard::Shard,
     subscriber::SubscriberView,
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, NotificationClass, Rule, RuleState},
-    conduct::Conduct,
+    delivery_policy::DeliveryPolicy,
     field::{Fields, Row},
     id::{ChangeSequence, EventId, Name, SubscriberNumber, SubscriptionId},
     problem::{Problem, closest},
@@ -34,7 +34,7 @@ use tocsin_store::queries::{QuerySet, QueryTables};
 use utoipa::ToSchema;
 
 pub use measure::Cost;
-/// What a rule says of one event and subscription.
+/// Evaluation of a rule for one event and subscription.
 pub use tocsin_matching::trial::{Condition, FilterTrial, Trial, Verdict};
 
 use self::{
@@ -49,55 +49,55 @@ use crate::{
     subscriptions::{self, FilterDraft},
 };
 
-/// Most events of one test.
+/// Maximum number of events per test.
 pub const EVENTS_MAX: usize = 1_000;
-/// Most subscriptions that are tried, if the caller asks for as many.
+/// Maximum number of subscriptions tested.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;
-/// How many are tried if the caller does not say.
+/// Default number of subscriptions tested.
 const SUBSCRIPTIONS_USUAL: usize = 100_000;
-/// Most matching subscriptions named for each event.
+/// Maximum number of matching subscriptions listed per event.
 pub const SHOWN_MAX: usize = 100;
-/// How many are named if the caller does not say.
+/// Default number of matching subscriptions listed per event.
 const SHOWN_USUAL: usize = 10;
-/// Tests at the same time: each holds an index of its own.
+/// Maximum number of concurrent tests: each holds its own index.
 pub const CONCURRENT_MAX: usize = 2;
 /// Subscriptions read from the records at a time.
 const PAGE: usize = 5_000;
-/// Event batches looked through for the last events of a class.
+/// Event batches searched for the last events of a class.
 const BATCHES_MAX: usize = 10_000;
 
-/// What to test, and on what.
+/// Input of a rule test.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleTest)]
 pub struct TestDraft {
-    /// The name of a rule of the running version, or a rule that need not be applied: `on`, `subscription`, `when`.
+    /// Name of a rule of the running version, or an inline rule: `on`, `subscription`, `when`.
     #[schema(value_type = RuleDraft)]
     pub rule: Option<serde_json::Value>,
-    /// Events to try it on, each an object of the class's fields; at most 1,000.
+    /// Events to test, each an object with the class's fields; at most 1,000.
     #[serde(default)]
     #[schema(value_type = Vec<std::collections::BTreeMap<String, serde_json::Value>>)]
     pub events: Vec<Box<RawValue>>,
-    /// Instead of `events`: the last so many stored events of the class; at most 1,000.
+    /// Number of newest stored events of the class to use instead of `events`; at most 1,000.
     #[serde(default)]
     pub last: Option<usize>,
-    /// Only this subscription, condition by condition: an id such as `s-15`, or one that need not be stored.
+    /// Explain for this subscription only, condition by condition: an id such as `s-15`, or an inline subscription.
     #[serde(default)]
     #[schema(value_type = Option<SubjectDraft>)]
     pub subscription: Option<serde_json::Value>,
-    /// How many of the stored subscriptions of the class are tried, by number; 1 to 1,000,000, default 100,000.
+    /// Number of stored subscriptions of the class to test, by number; 1 to 1,000,000, default 100,000.
     #[serde(default)]
     pub subscriptions: Option<usize>,
-    /// How many of the matching ones are named for each event; 0 to 100, default 10.
+    /// Number of matching subscriptions listed per event; 0 to 100, default 10.
     #[serde(default)]
     pub show: Option<usize>,
-    /// Whether the rule is measured as well, beside a baseline: a rule on the same event class that matches nothing. Takes
-    /// two seconds.
+    /// Whether to measure the rule as well, against a baseline: a rule on the same event class that matches nothing.
+    /// Takes two seconds.
     #[serde(default)]
     pub measure: bool,
 }
 
-/// A rule as far as a test needs it.
+/// An inline rule of a test.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleDraft {
@@ -112,7 +112,7 @@ pub struct RuleDraft {
     when: Option<String>,
 }
 
-/// A subscription that need not be stored.
+/// An inline subscription.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubjectDraft {
@@ -120,51 +120,51 @@ pub struct SubjectDraft {
     #[serde(default)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
     values: Option<serde_json::Value>,
-    /// Its own predicate over the event.
+    /// Own filter over the event.
     #[serde(default)]
     filter: Option<FilterDraft>,
 }
 
-/// What a test found.
+/// Result of a rule test.
 #[derive(Debug, Clone)]
 pub struct RuleTest {
-    /// How the rule is answered.
+    /// Execution plan of the rule.
     pub explanation: RuleExplanation,
-    /// How many subscriptions were tried; none if one was asked for.
+    /// Number of subscriptions tested; 0 if one was named.
     pub tried: Option<usize>,
     /// Whether these were all of the class.
     pub all: bool,
-    /// How many of them cannot be matched by this rule's version: their filter or values do not fit.
+    /// Number of subscriptions that cannot be matched by this version of the rule: their filter or values do not fit.
     pub unusable: usize,
-    /// What it found for each event, in order.
+    /// Result for each event, in order.
     pub events: Vec<TestedEvent>,
-    /// What an event costs, if it was measured.
+    /// Cost per event, if measured.
     pub cost: Option<Cost>,
 }
 
-/// What a test found for one event.
+/// Result for one event.
 #[derive(Debug, Clone, Default)]
 pub struct TestedEvent {
     /// Its id, if it is stored.
     pub event: Option<EventId>,
-    /// How many of the tried subscriptions match.
+    /// Number of matching subscriptions.
     pub matches: u64,
     /// Some of them.
     pub subscriptions: Vec<SubscriptionId>,
-    /// What it says of the subscription that was asked for.
+    /// Evaluation for the named subscription.
     pub trial: Option<Trial>,
-    /// Why it could not be decided, if so, for all subscriptions or for some.
+    /// Reasons why the rule could not be evaluated, for all or some subscriptions.
     pub failures: Vec<String>,
 }
 
-/// An event to try, a row of its class.
+/// A test event, a row of its class.
 #[derive(Clone)]
 struct Sample {
     id: Option<EventId>,
     row: Row,
 }
 
-/// The rule that is tested, alone in a set.
+/// The tested rule, alone in a rule set.
 struct Tested {
     application: Name,
     rules: Arc<RuleSet>,
@@ -178,12 +178,11 @@ struct Tested {
 }
 
 impl Service {
-    /// Tries a rule on events: who would be told, or what it says of one subscription. Nothing is stored, nobody is
-    /// told.
+    /// Tests a rule on events: the matching subscriptions, or the evaluation for one. Nothing is stored or sent.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; the application does not run; `Invalid` with everything that is wrong
-    /// with the rule, the events or the subscription; `TooMany` if [`CONCURRENT_MAX`] tests run.
+    /// The scope `operations:read` is missing; the application is not running; `Invalid` with all problems of the
+    /// rule, the events or the subscription; `TooMany` if [`CONCURRENT_MAX`] tests are running.
     pub async fn test_rule(
         &self,
         caller: &Caller,
@@ -288,8 +287,8 @@ impl Service {
         }
     }
 
-    /// What chronicles would say if these events came now, one after the other, to what the journal has of them; stored
-    /// ones have come already.
+    /// Values of the chronicles if these events came now, one after the other, on top of the journal; stored events
+    /// are already included.
     async fn chronicle_samples(
         &self,
         tested: &Tested,
@@ -311,7 +310,7 @@ impl Service {
             if !are_stored {
                 book.take(&tested.on, &mut rows, now);
             }
-            book.tell_tables(now, &mut |change| entries.push(change));
+            book.publish_tables(now, &mut |change| entries.push(change));
         }
         for (sample, row) in samples.iter_mut().zip(rows) {
             sample.row = row;
@@ -333,7 +332,7 @@ impl Service {
                     continue;
                 }
                 let Some((batch, _)) = self.journal.event_batch(head.id).await? else { continue };
-                // What was packed by a version that cannot be read any more is passed over.
+                // What was packed by a version that cannot be read any more is ignored.
                 let Ok(fields) = self.fields_of(&batch).await else { continue };
                 let Ok(rows) = tested.rules.rows(&batch, &fields) else { continue };
                 let id = |ordinal| EventId { batch: batch.id, ordinal };
@@ -346,8 +345,8 @@ impl Service {
         Ok(found)
     }
 
-    /// An index over the enabled subscriptions of the class, up to `limit`; how many could not be put, and whether these
-    /// were all.
+    /// Builds an index of the enabled subscriptions of the class, up to `limit`. Returns it with the number of
+    /// rejected ones, and whether these were all.
     async fn test_index(
         &self,
         tested: &Tested,
@@ -395,10 +394,10 @@ impl Service {
         compiled: &Compiled,
         tested: &Tested,
         subject: &serde_json::Value,
-    ) -> Result<Witness, ServiceError> {
+    ) -> Result<SubscriptionView, ServiceError> {
         let unreadable = |_| ServiceError::invalid("subscription", "does not fit this version of its class");
         let read = |id, values: &str, filter: Option<&_>| {
-            Witness::read(&tested.rules, id, &tested.class, values, filter).map_err(unreadable)
+            SubscriptionView::read(&tested.rules, id, &tested.class, values, filter).map_err(unreadable)
         };
         if let serde_json::Value::String(id) = subject {
             let id: SubscriptionId = id
@@ -428,7 +427,7 @@ impl Service {
             let below = |problem: Problem| Problem { path: below("subscription", &problem.path), ..problem };
             ServiceError::Invalid(problems.into_iter().map(below).collect())
         })?;
-        // It is nobody's, so nobody's attributes can speak against it.
+        // An inline subscription has no subscriber, so no attributes can exclude it.
         let anybody = SubscriberView::member(Memberships::ALL);
         Ok(read(SubscriptionId(0), &values, filter.as_ref())?.of(&tested.rules, anybody))
     }
@@ -444,7 +443,7 @@ impl Service {
     }
 }
 
-/// The rule that a test is about, compiled alone.
+/// Compiles the tested rule alone.
 fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Tested, ServiceError> {
     let running = &compiled.application;
     match rule {
@@ -476,14 +475,14 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
     }
 }
 
-/// The name and the notification class of a rule that makes nothing, so that what it would make has no fields.
+/// Placeholder names of rule and notification class, so that the notification has no fields.
 fn nothing() -> (Name, NotificationClass) {
     let class = NotificationClass {
         fields: Fields::new(Vec::new()),
         description: None,
         batch_size: 1,
         expires_after: None,
-        conduct: Conduct::default(),
+        delivery_policy: DeliveryPolicy::default(),
         computed: BTreeMap::new(),
         retention: None,
         content: ContentTemplates::default(),
@@ -491,7 +490,7 @@ fn nothing() -> (Name, NotificationClass) {
     ("tested".parse().expect("`tested` is a name"), class)
 }
 
-/// A rule alone in a set, with the notification class of its name if there is one. Problems are told below the path.
+/// A rule alone in a set, with its notification class if it exists. Problems have paths below `path`.
 fn alone(
     compiled: &Compiled,
     name: &Name,
@@ -502,7 +501,7 @@ fn alone(
     let mut application = Application { rules: BTreeMap::new(), ..compiled.application.clone() };
     application.notifications.extend(makes.map(|class| (name.clone(), class)));
     let (on, class, time) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
-    // Who matches is asked, not who was told of it before.
+    // A test ignores rule state: earlier matches do not suppress new ones.
     rule.state = RuleState::default();
     application.rules.insert(name.clone(), rule);
     let (queries, _) = check_queries(&application);

@@ -1,4 +1,4 @@
-//! Schedules: what one means, when it is due next, and how far those of an application have come.
+//! Schedules: explanation of a schedule, next due times, and progress of an application's schedules.
 
 use std::time::Duration;
 
@@ -22,39 +22,39 @@ use crate::{
     subscriptions::ScheduleDraft,
 };
 
-/// Runs that a preview shows at most.
+/// Maximum number of runs in a preview.
 pub const RUNS_MAX: usize = 100;
 
-/// A schedule of which somebody wants to know what it means.
+/// Input for explaining a schedule.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewDraft {
     /// The schedule.
     pub schedule: ScheduleDraft,
-    /// The zone of whoever it is for, where it names none; `UTC` if not given.
+    /// Time zone of the recipient, if the schedule names none; default `UTC`.
     #[serde(default)]
     pub time_zone: Option<String>,
-    /// From when; now if not given.
+    /// Start; default: now.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub from: Option<Timestamp>,
-    /// How many runs; 1 to 100, 10 if not given.
+    /// Number of runs; 1 to 100, default 10.
     #[serde(default)]
     pub count: Option<usize>,
 }
 
-/// What a schedule means.
+/// Explanation of a schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Preview {
     /// Its canonical text.
     pub schedule: String,
     /// Its zone.
     pub time_zone: String,
-    /// What becomes of times that do not exist or exist twice in that zone.
+    /// Policy for local times that do not exist or exist twice in that zone.
     pub policies: Vec<String>,
-    /// The next runs. Fewer than asked for: the schedule is over after them.
+    /// Next runs. Fewer than requested: the schedule ends after them.
     pub runs: Vec<PreviewRun>,
-    /// That it is over, or due more often than subscriptions may be.
+    /// Warnings: the schedule has ended, or is due more often than subscriptions may be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -65,14 +65,14 @@ pub struct PreviewRun {
     /// When.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// What the clocks of its zone show then.
+    /// Local time in its zone.
     pub local: String,
-    /// Which policy decided it, if one did.
+    /// Policy that decided it, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// How far a schedule of a rule has come.
+/// Progress of a schedule of a rule.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ScheduleStatus {
     /// The rule.
@@ -80,32 +80,32 @@ pub struct ScheduleStatus {
     pub rule: Name,
     /// The schedule, with its zone.
     pub schedule: String,
-    /// What becomes of missed runs.
+    /// Policy for missed runs.
     pub missed: String,
-    /// Up to when its due times are dealt with.
+    /// Time up to which its due times are processed.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_run: Option<Timestamp>,
-    /// When it is due next; null if never again.
+    /// Next due time; null: none.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_run: Option<Timestamp>,
-    /// Runs that were missed and not made up for.
+    /// Missed runs that were not repeated.
     pub skipped: u64,
     /// When runs were last skipped.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub skipped_at: Option<Timestamp>,
-    /// Whether the rule is stopped, so that it waits.
+    /// Whether the rule is stopped, so that its runs wait.
     pub stopped: bool,
 }
 
-/// When a subscription is due.
+/// Due times of a subscription.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SubscriptionSchedule {
-    /// Its schedule, in the zone that counts for it, and its next runs.
+    /// Its schedule, in the effective time zone, with its next runs.
     pub preview: Preview,
-    /// Events that were accepted before are not its.
+    /// Events accepted before this time do not count.
     #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
-    /// The rules that follow it.
+    /// Rules that follow it.
     pub rules: Vec<ScheduleStatus>,
 }
 
@@ -122,7 +122,7 @@ impl ScheduleDraft {
     }
 }
 
-/// The next runs of a schedule, and which policies decide them. `least`: the time that should lie between two runs.
+/// Next runs of a schedule, with the policies that decide them. `least`: minimum interval between two runs.
 pub fn preview(schedule: &Schedule, from: Timestamp, count: usize, least: Duration) -> Preview {
     let runs = schedule.preview(from, count).into_iter().map(|run| PreviewRun {
         at: run.at,
@@ -152,20 +152,20 @@ pub fn preview(schedule: &Schedule, from: Timestamp, count: usize, least: Durati
     }
 }
 
-/// That a schedule has no due time any more.
+/// Warns about a schedule without further due times.
 pub(crate) fn over(schedule: &Schedule, now: Timestamp) -> Option<String> {
     let is_over = schedule.next_after(now).is_none();
     is_over.then(|| format!("is over: it has no due time after {now}; give a later start or end"))
 }
 
-/// That two due times of a schedule are closer than a bound.
+/// Warns about due times that are closer than a minimum.
 pub(crate) fn too_frequent(schedule: &Schedule, least: Duration) -> Option<String> {
     let (one, other) = schedule.closer_than(least)?;
     let (apart, least) = (write_duration(other.at.since(one.at)), write_duration(least));
     Some(format!("is due at {} and {apart} later; due times should be {least} apart or more", one.at))
 }
 
-/// Rules of a definition whose schedule is over.
+/// Rules of a definition whose schedule has ended.
 pub fn schedule_warnings(application: &Application, now: Timestamp) -> Vec<Problem> {
     let warning = |(name, rule): (&Name, &Rule)| {
         let Recurs::Fixed(schedule) = &rule.schedule.as_ref()?.recurs else { return None };
@@ -174,7 +174,7 @@ pub fn schedule_warnings(application: &Application, now: Timestamp) -> Vec<Probl
     application.rules.iter().filter_map(warning).collect()
 }
 
-/// What becomes of missed runs, in words.
+/// Policy for missed runs, as text.
 fn missed(schedule: &RuleSchedule) -> String {
     let age = schedule.skip_older_than;
     match (schedule.missed, age) {
@@ -199,7 +199,7 @@ fn count(wanted: Option<usize>) -> Result<usize, ServiceError> {
 }
 
 impl Service {
-    /// When a schedule would be due. Stores nothing.
+    /// Explains a schedule. Stores nothing.
     ///
     /// # Errors
     /// `Invalid` with everything that is wrong with it.
@@ -220,7 +220,7 @@ impl Service {
         Ok(preview(&schedule, from, count, Limits::default().schedule_interval))
     }
 
-    /// When a subscription is due, and how far the rules that follow its schedule have come.
+    /// Due times of a subscription, and progress of the rules that follow its schedule.
     ///
     /// # Errors
     /// There is no subscription of this id, or it has no schedule.
@@ -254,10 +254,10 @@ impl Service {
         Ok(SubscriptionSchedule { preview, since, rules })
     }
 
-    /// How far the schedules of an application have come, by rule and schedule.
+    /// Lists the progress of an application's schedules, by rule and schedule.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or there is no such application.
+    /// The scope `operations:read` is missing, or the application does not exist.
     pub async fn schedules(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Segments: saved filters over subscribers, who belongs to them, and how many that would be.
+//! Segments: saved filters over subscribers, their members and their sizes.
 
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
@@ -8,7 +8,8 @@ use tocsin_model::{
     segment::Segment,
     time::Timestamp,
 };
-use tocsin_store::records::{Expect, NewSegment, SurveyBounds};
+use tocsin_store::inbox::BroadcastHead;
+use tocsin_store::records::{NewSegment, Precondition, SurveyBounds};
 use utoipa::ToSchema;
 
 use crate::{
@@ -19,23 +20,23 @@ use crate::{
     subscribers::{self, Put},
 };
 
-/// Most segments of an installation.
+/// Maximum number of segments of an installation.
 pub const SEGMENTS_MAX: usize = 1_000;
-/// Most bytes of a description.
+/// Maximum number of bytes of a description.
 pub const DESCRIPTION_BYTES_MAX: usize = 4_096;
-/// Most members that a preview shows.
+/// Maximum number of members in a preview.
 pub const SAMPLE_MAX: usize = 100;
-/// Most subscribers that one request looks at; the next one goes on from there.
-pub const LOOKS_MAX: u64 = 1_000_000;
-/// Most requests that look through subscribers at a time.
+/// Maximum number of subscribers examined per request; the next one continues.
+pub const SCANNED_ROWS_MAX: u64 = 1_000_000;
+/// Maximum number of concurrent scans of subscribers.
 pub const SURVEYS_MAX: usize = 4;
-/// Subscribers that are looked at in one go. Other readers come in between.
+/// Subscribers examined at a time. Other readers get their turn in between.
 const LOOKS_AT_ONCE: u64 = 10_000;
 
-/// A name that is an address of its own.
+/// Reserved name: it is a path of the API.
 const PREVIEW: &str = "preview";
 
-/// A segment as its creator writes it. What the platform adds may stand there and is passed over.
+/// Input of a segment. Properties that the platform adds may be present and are ignored.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SegmentDraft)]
@@ -43,7 +44,7 @@ pub struct Draft {
     /// Its name: a letter, then up to 63 letters, digits, `_` or `-`; not `preview`.
     #[serde(default)]
     pub name: Option<String>,
-    /// What it is for.
+    /// Description.
     #[serde(default)]
     pub description: Option<String>,
     /// A filter of LDAP (RFC 4515) over the subscriber's attributes, such as `(&(region=Vienna)(age>=18))`.
@@ -62,17 +63,17 @@ pub struct Draft {
     _revision: serde::de::IgnoredAny,
 }
 
-/// A segment as the platform shows it. A [`Draft`] reads it.
+/// A stored segment. A [`Draft`] can parse it.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = Segment)]
 pub struct Document {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Description.
     pub description: Option<String>,
-    /// Its filter, as it was written.
+    /// Filter, as written.
     pub filter: String,
-    /// The same filter in normal form: what is the same for all filters that say the same in the same words.
+    /// The filter in normal form: equal filters have equal normal forms.
     pub canonical: Option<String>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
@@ -98,53 +99,54 @@ impl From<Segment> for Document {
     }
 }
 
-/// What a preview is asked for.
+/// Input of a segment preview.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SegmentPreviewRequest)]
 pub struct Ask {
     /// A filter, as a segment has it.
     pub filter: String,
-    /// How many members to show; 0 to 100, default 10.
+    /// Number of members to return; 0 to 100, default 10.
     #[serde(default)]
     pub sample: Option<usize>,
-    /// The cursor of the preview before, to go on counting.
+    /// Cursor of the previous preview, to continue counting.
     #[serde(default)]
     pub after: Option<String>,
 }
 
-/// How many subscribers meet a filter, and some of them.
+/// Number of matching subscribers, and some of them.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = SegmentPreview)]
 pub struct Preview {
     /// The filter in normal form.
     pub canonical: String,
-    /// How many meet it, of those looked at.
+    /// Number of matches among the subscribers examined.
     pub members: u64,
-    /// How many were looked at: at most 1,000,000 in one request. Whom a condition on the id rules out is not.
+    /// Number of subscribers examined: at most 1,000,000 per request. Those excluded by a condition on the id do not
+    /// count.
     pub looked_at: u64,
-    /// How many subscribers there are.
+    /// Total number of subscribers.
     pub subscribers: u64,
-    /// Where to go on counting, as `after`; absent if all were looked at.
+    /// Cursor to continue counting, as `after`; absent if all were examined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The first members, in the order of their ids.
+    /// First members, in the order of their ids.
     pub sample: Vec<subscribers::Document>,
 }
 
-/// Whether a subscriber belongs to a segment, and why.
+/// Membership of a subscriber in a segment, with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = SegmentMembership)]
 pub struct Membership {
-    /// Whether it does: only if the filter is true.
+    /// Whether the subscriber is a member: only if the filter is true.
     pub member: bool,
     /// `true`, `false` or `undefined`.
     pub truth: String,
-    /// What each part of the filter says; all parts must be true.
+    /// Result of each part of the filter; all parts must be true.
     pub parts: Vec<Part>,
 }
 
-/// What one part of a filter says of a subscriber.
+/// Result of one part of a filter for a subscriber.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = SegmentPart)]
 pub struct Part {
@@ -154,7 +156,7 @@ pub struct Part {
     pub truth: String,
 }
 
-/// Reads a filter.
+/// Parses a filter.
 ///
 /// # Errors
 /// `Invalid` with every problem, at `filter`.
@@ -203,7 +205,7 @@ fn check(draft: Draft, name: Option<&Name>) -> Result<NewSegment, ServiceError> 
 }
 
 impl Service {
-    /// Some segments in the order of their names.
+    /// Lists segments in the order of their names.
     ///
     /// # Errors
     /// The scope `subscribers:read` is missing, or `after` is no cursor.
@@ -219,16 +221,16 @@ impl Service {
         Ok(Page::cut(found, limit, |segment| segment.name.to_string()).map(Document::from))
     }
 
-    /// One segment.
+    /// Returns a segment.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// It does not exist.
     pub async fn segment(&self, caller: &Caller, name: &Name) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         Ok(self.find_segment(name).await?.into())
     }
 
-    /// Stores a segment; with `name`, a draft of another name is refused. The answer says whether it is new.
+    /// Stores a segment; with `name`, a draft of another name is rejected. Returns whether it is new.
     ///
     /// # Errors
     /// `Invalid` with every problem; `Taken` or `Changed` as `put` asks; too many.
@@ -246,18 +248,18 @@ impl Service {
             return Err(ServiceError::invalid("name", format!("there are {SEGMENTS_MAX} segments; no more fit")));
         }
         let expect = match put {
-            Put::Create => Expect::Absent,
-            Put::Replace(Some(revision)) => Expect::Revision(revision),
-            Put::Replace(None) => Expect::Any,
+            Put::Create => Precondition::Absent,
+            Put::Replace(Some(revision)) => Precondition::Revision(revision),
+            Put::Replace(None) => Precondition::Any,
         };
         let stored = self.records.put_segment(new, expect, self.clock.now()).await?;
         Ok((stored.into(), present.is_none()))
     }
 
-    /// Removes a segment that is nobody's audience.
+    /// Removes a segment that is not in use as an audience.
     ///
     /// # Errors
-    /// There is none, it has another revision than expected, or a rule of an application that runs tells it.
+    /// The segment does not exist, it has another revision than expected, or a rule of a running application uses it.
     pub async fn remove_segment(
         &self,
         caller: &Caller,
@@ -265,7 +267,7 @@ impl Service {
         revision: Option<u64>,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        // No application comes to use it meanwhile.
+        // No application can start to use it meanwhile.
         let _one_at_a_time = self.applying.lock().await;
         for version in self.records.applications().await? {
             let Some(running) = self.pipeline.application(&version.name) else { continue };
@@ -275,15 +277,23 @@ impl Service {
                 return Err(ServiceError::InUse { what, by: format!("the rule `{rule}` of `{}`", version.name) });
             }
         }
-        let expect = revision.map_or(Expect::Present, Expect::Revision);
+        let now = self.clock.now();
+        let heads = self.inbox.broadcast_heads();
+        let is_for =
+            |head: &&BroadcastHead| !head.withdrawn && head.expires_at > now && head.audience.as_ref() == Some(name);
+        if let Some(head) = heads.iter().find(is_for) {
+            let what = format!("the segment `{name}`");
+            return Err(ServiceError::InUse { what, by: format!("the broadcast {}", head.id) });
+        }
+        let expect = revision.map_or(Precondition::Present, Precondition::Revision);
         Ok(self.records.remove_segment(name, expect, self.clock.now()).await?)
     }
 
-    /// Some members of a segment in the order of their ids. Where members are few, a page may hold less than `limit`, or
-    /// nothing, and still have a next one: a request looks at [`LOOKS_MAX`] subscribers at most.
+    /// Lists members of a segment in the order of their ids. If members are rare, a page may be short or empty and
+    /// still have a next one: a request examines at most [`SCANNED_ROWS_MAX`] subscribers.
     ///
     /// # Errors
-    /// There is no such segment; `after` is no cursor; too many look through subscribers already.
+    /// The segment does not exist; `after` is no cursor; too many look through subscribers already.
     pub async fn segment_members(
         &self,
         caller: &Caller,
@@ -297,10 +307,10 @@ impl Service {
         Ok(Page { items: surveyed.found, next: surveyed.next })
     }
 
-    /// Counts who meets the filter of a segment, and shows some of them.
+    /// Counts the members of a segment, and returns some of them.
     ///
     /// # Errors
-    /// As [`Service::preview_filter`], or there is no such segment.
+    /// As [`Service::preview_filter`], or the segment does not exist.
     pub async fn preview_segment(
         &self,
         caller: &Caller,
@@ -313,10 +323,10 @@ impl Service {
         self.preview_filter(caller, Ask { filter, sample, after }).await
     }
 
-    /// Counts who meets a filter that is not saved, and shows some of them.
+    /// Counts the matches of an unsaved filter, and returns some of them.
     ///
     /// # Errors
-    /// The filter is not one; the sample is too large; `after` is no cursor; too many look through subscribers already.
+    /// The filter is invalid; the sample is too large; `after` is no cursor; too many scans are running.
     pub async fn preview_filter(&self, caller: &Caller, ask: Ask) -> Result<Preview, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let filter = read_filter(&ask.filter)?;
@@ -335,7 +345,7 @@ impl Service {
         })
     }
 
-    /// Whether a subscriber belongs to a segment, part by part.
+    /// Explains whether a subscriber belongs to a segment, part by part.
     ///
     /// # Errors
     /// There is no such segment or subscriber.
@@ -358,11 +368,20 @@ impl Service {
         })
     }
 
+    /// Returns the revision of a segment, for a conditional change.
+    ///
+    /// # Errors
+    /// The segment does not exist.
+    pub async fn segment_revision(&self, caller: &Caller, name: &Name) -> Result<u64, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        Ok(self.find_segment(name).await?.revision)
+    }
+
     async fn find_segment(&self, name: &Name) -> Result<Segment, ServiceError> {
         self.records.segment(name).await?.ok_or_else(|| ServiceError::Missing(format!("the segment `{name}`")))
     }
 
-    /// Surveys step by step, to the first of the bounds.
+    /// Scans subscribers step by step, up to the first limit reached.
     async fn look_through(
         &self,
         filter: &LdapFilter,
@@ -377,7 +396,7 @@ impl Service {
         let mut surveyed = Surveyed { members: 0, looked_at: 0, next: None, found: Vec::new() };
         loop {
             let bounds = SurveyBounds {
-                looks: LOOKS_AT_ONCE.min(LOOKS_MAX - surveyed.looked_at),
+                looks: LOOKS_AT_ONCE.min(SCANNED_ROWS_MAX - surveyed.looked_at),
                 members: members_max - surveyed.members,
                 kept: kept - surveyed.found.len(),
             };
@@ -386,7 +405,7 @@ impl Service {
             surveyed.looked_at += step.looked_at;
             surveyed.found.extend(step.found.into_iter().map(subscribers::Document::from));
             let Some(reached) = step.reached else { return Ok(surveyed) };
-            if surveyed.members == members_max || surveyed.looked_at == LOOKS_MAX {
+            if surveyed.members == members_max || surveyed.looked_at == SCANNED_ROWS_MAX {
                 surveyed.next = Some(cursor(reached.as_str()));
                 return Ok(surveyed);
             }
@@ -395,7 +414,7 @@ impl Service {
     }
 }
 
-/// What looking through subscribers gave.
+/// Result of scanning subscribers.
 struct Surveyed {
     members: u64,
     looked_at: u64,
@@ -403,10 +422,10 @@ struct Surveyed {
     found: Vec<subscribers::Document>,
 }
 
-/// The filter of a stored segment, which was read when it was stored.
+/// Parses the filter of a stored segment, which was valid when it was stored.
 fn stored_filter(segment: &Segment) -> Result<LdapFilter, ServiceError> {
     LdapFilter::parse(&segment.filter).map_err(|problems| {
-        let told = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        ServiceError::Unavailable(format!("the segment `{}` cannot be read: {told}", segment.name).into())
+        let text = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        ServiceError::Unavailable(format!("the segment `{}` cannot be read: {text}", segment.name).into())
     })
 }

@@ -1,4 +1,4 @@
-//! Where events come from without being submitted, and how each source does.
+//! Event sources of applications, and their status.
 
 use serde::Serialize;
 use tocsin_model::{
@@ -13,7 +13,7 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// A source that the platform runs, as it is at this moment; it counts since it was started.
+/// Current state of a running source; counters since it was started.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SourceStatus {
     /// Its name.
@@ -26,17 +26,17 @@ pub struct SourceStatus {
     #[schema(value_type = String)]
     pub class: Name,
     /// `starting`, `running`, `waiting` for room in the journal, `held` while it is switched off, `backing_off` after trouble, or `failed` after much of it;
-    /// in the last two it is opened again by itself.
+    /// in the last two it is opened again automatically.
     pub state: &'static str,
     /// Since when.
     #[schema(value_type = String)]
     pub since: Timestamp,
-    /// What is in the way.
+    /// Current problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Troubles in a row.
+    /// Failures in a row.
     pub failures: u32,
-    /// When it is opened again.
+    /// Time at which it is opened again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub retry_at: Option<Timestamp>,
@@ -44,9 +44,9 @@ pub struct SourceStatus {
     pub batches: u64,
     /// Events accepted.
     pub events: u64,
-    /// Items that were no events of the class; files are not counted, they become `.err`.
+    /// Rejected items that are not valid events of the class; files are not counted, they become `.err`.
     pub refused: u64,
-    /// Why the last of them was none.
+    /// Reason for the last rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_reason: Option<String>,
     /// The last batch.
@@ -57,10 +57,10 @@ pub struct SourceStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub last_batch_at: Option<Timestamp>,
-    /// How long the oldest event of the last batch had waited to be taken.
+    /// Age of the oldest event of the last batch when it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_seconds: Option<f64>,
-    /// How much waits at the far side: files, messages.
+    /// Backlog at the source's server: files or messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<u64>,
 }
@@ -90,10 +90,10 @@ impl From<tocsin_pipeline::SourceStatus> for SourceStatus {
 }
 
 impl Service {
-    /// The sources of an application that run by themselves, by name.
+    /// Lists the running sources of an application, by name.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or there is no such application.
+    /// The scope `operations:read` is missing, or the application does not exist.
     pub async fn sources(&self, caller: &Caller, application: &Name) -> Result<Vec<SourceStatus>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         self.current(application).await?.ok_or_else(|| ServiceError::no_application(application))?;

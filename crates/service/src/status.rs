@@ -1,4 +1,4 @@
-//! How the platform does, and whether it is ready.
+//! Status and readiness of the platform.
 
 use std::time::Duration;
 
@@ -15,59 +15,59 @@ use tocsin_store::{
 
 use crate::{
     Service,
-    digest::each_channel,
+    attention::each_channel,
     error::ServiceError,
     keys::{Caller, Scope},
     sources::SourceStatus,
 };
 
-/// A probe of the disk is good for this long.
+/// Lifetime of a disk probe.
 const PROBE_FRESH: Duration = Duration::from_secs(5);
-/// A disk that takes longer than this for a few bytes does not serve.
+/// Write latency above which the disk counts as failed.
 const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How the platform does: totals only, nothing of any person.
+/// Status of the platform: totals only, no personal data.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// The version of the program.
     pub version: &'static str,
-    /// When this process opened its door.
+    /// Start of this process.
     pub started_at: Timestamp,
     /// Now.
     pub now: Timestamp,
-    /// Whether every application's index has caught up.
+    /// Whether the index of every application is up to date.
     pub ready: bool,
     /// The applications that run.
     pub applications: Vec<(Name, ApplicationStatus)>,
-    /// How many there are of what.
+    /// Totals by kind.
     pub counts: RecordCounts,
-    /// How much the feeds hold.
+    /// Size of the feeds.
     pub inbox: InboxCounts,
-    /// What waits.
+    /// Waiting work.
     pub backlog: Backlog,
     /// Totals since the journal was made.
     pub totals: Totals,
     /// Since the start of the process.
     pub latencies: LatencySummaries,
-    /// Everything that is switched off.
+    /// Switched-off components.
     pub switches: Vec<Switched>,
-    /// What slows messages of exchanges down.
+    /// Throttling of exchanges.
     pub throttled: Vec<Throttled>,
     /// The worker groups of exchanges.
     pub workers: Vec<GroupLoad>,
-    /// How much there is in each partition of the spool.
+    /// Size of each spool partition.
     pub partitions: Vec<PartitionLoad>,
     /// The locations of receive ports.
     pub locations: Vec<LocationStatus>,
-    /// The sources that run by themselves, by application.
+    /// Running sources, by application.
     pub sources: Vec<(Name, SourceStatus)>,
-    /// How far this node is from its bounds, if anybody watches.
+    /// Saturation of this node, if monitored.
     pub saturation: Option<Saturation>,
-    /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
+    /// Number of destinations by application, channel and state, in the order of `DestinationState::ALL`.
     pub destinations: Vec<(Name, Name, [usize; DestinationState::ALL.len()])>,
 }
 
-/// Percentiles of the flow's latencies.
+/// Latency percentiles of the pipeline.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LatencySummaries {
     /// See `tocsin_pipeline::latency::Latencies`.
@@ -80,12 +80,12 @@ pub struct LatencySummaries {
     pub end_to_end: Percentiles,
 }
 
-/// When the disk was last asked, and what it said. One asks at a time; the others take its answer.
+/// Last probe of the disk: time and result. One caller probes at a time; the others use its result.
 #[derive(Default)]
 pub(crate) struct Probe(tokio::sync::Mutex<Option<(Timestamp, Result<(), String>)>>);
 
 impl Service {
-    /// How the platform does.
+    /// Returns the status of the platform.
     ///
     /// # Errors
     /// The scope `operations:read` is missing.
@@ -94,7 +94,7 @@ impl Service {
         Ok(self.totals())
     }
 
-    /// The same for everybody: it holds nothing of any person, and the status page shows it.
+    /// The public part of the status, without personal data, as the status page shows it.
     pub fn totals(&self) -> Status {
         let applications = self.pipeline.status();
         let latencies = self.pipeline.latencies();
@@ -125,7 +125,7 @@ impl Service {
         }
     }
 
-    /// Faults with which the platform can serve all the same: destinations whose messages wait and are not sent.
+    /// Faults that do not prevent service: destinations whose messages wait and are not sent.
     pub fn stall_warnings(&self) -> Vec<String> {
         let stalled = self.destinations_in(DestinationState::Stalled);
         let text = |stalled: &[(String, u64)]| {
@@ -134,7 +134,7 @@ impl Service {
         (!stalled.is_empty()).then(|| text(&stalled)).into_iter().collect()
     }
 
-    /// Why the platform cannot serve just now; empty if it can. The disk is asked at most every few seconds.
+    /// Reasons why the platform is not ready; empty if it is. The disk is probed at most every few seconds.
     pub async fn ready(&self) -> Vec<String> {
         let mut reasons: Vec<String> = self
             .pipeline

@@ -15,7 +15,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{Expect, NewSubscriber, SubscriberFilter},
+    records::{NewSubscriber, Precondition, SubscriberFilter},
 };
 use utoipa::ToSchema;
 
@@ -26,8 +26,8 @@ use crate::{
     page::{Page, key_of},
 };
 
-/// A subscriber as its creator writes it. What the platform adds (`created_at`, `updated_at`, `revision`) may stand
-/// there, as in an export, and is passed over.
+/// Input of a subscriber. Properties that the platform adds (`created_at`, `updated_at`, `revision`) may be present,
+/// as in an export, and are ignored.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SubscriberDraft)]
@@ -35,7 +35,7 @@ pub struct Draft {
     /// Its id: 1 to 255 characters without control characters or `/`.
     #[serde(default)]
     pub id: Option<String>,
-    /// Whether it is told anything at all; default true.
+    /// Whether the subscriber receives notifications; default true.
     #[serde(default)]
     pub enabled: Option<bool>,
     /// BCP 47 language tag, such as `de-AT`.
@@ -48,11 +48,11 @@ pub struct Draft {
     #[serde(default)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
     pub attributes: Option<BTreeMap<String, Value>>,
-    /// Devices by name. When left out, those that are there stay.
+    /// Devices by name. If absent, stored devices are kept.
     #[serde(default)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, DeviceDraft>>)]
     pub devices: Option<BTreeMap<String, DeviceDraft>>,
-    /// What it wants to be told, and when not: `quiet_hours`, such as `["22:00-07:00"]`, and `notifications`, by
+    /// Preferences: `quiet_hours`, such as `["22:00-07:00"]`, and `notifications`, by
     /// `<application>/<class>`, `<application>` or `*`, each with `enabled`, `channels` and `prefer`. When left out, what
     /// it said stays.
     #[serde(default)]
@@ -73,13 +73,13 @@ pub struct Draft {
     _warnings: serde::de::IgnoredAny,
 }
 
-/// A device as its creator writes it.
+/// Input of a device.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceDraft {
-    /// The channel of an application by which it is reached.
+    /// Channel of an application through which the device is reached.
     pub channel: String,
-    /// The address there: a mailbox, a URL, ...
+    /// Address on the channel: a mailbox, a URL, ...
     pub address: String,
     /// `active`, `disabled`, `bounced` or `failed`; default `active`.
     #[serde(default)]
@@ -87,13 +87,13 @@ pub struct DeviceDraft {
     pub state: tocsin_model::subscriber::DeviceState,
 }
 
-/// A subscriber as the platform shows it. A [`Draft`] reads it.
+/// A stored subscriber. A [`Draft`] can parse it.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = Subscriber)]
 pub struct Document {
     /// Its id.
     pub id: String,
-    /// Whether it is told anything at all.
+    /// Whether the subscriber receives notifications.
     pub enabled: bool,
     /// BCP 47 language tag.
     pub locale: Option<String>,
@@ -104,7 +104,7 @@ pub struct Document {
     pub attributes: BTreeMap<String, Value>,
     /// Devices by name.
     pub devices: BTreeMap<String, DeviceDraft>,
-    /// What it wants to be told, and when not.
+    /// Preferences: quiet hours, and settings by notification class.
     #[schema(value_type = serde_json::Value)]
     pub preferences: Preferences,
     /// When it was made.
@@ -115,7 +115,7 @@ pub struct Document {
     pub updated_at: Timestamp,
     /// Grows with each change.
     pub revision: u64,
-    /// Devices that nothing can be sent to, in the answer to a request that stored them.
+    /// Warnings about devices that cannot be reached, in the answer to a request that stored them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -142,7 +142,7 @@ impl From<Subscriber> for Document {
     }
 }
 
-/// Checks a draft completely. `stored`: the devices that it has already.
+/// Checks a draft and returns all problems. `stored`: the devices that the subscriber already has.
 ///
 /// # Errors
 /// Every problem found.
@@ -202,8 +202,8 @@ pub fn check(
     }
 }
 
-/// Checks a line of an export. An address that its channel does not take any more is stored with a warning: a version of an
-/// application decides which addresses its channels take.
+/// Checks a line of an export. An address that its channel rejects now is stored with a warning: it was valid in an
+/// earlier version of the application.
 ///
 /// # Errors
 /// Every other problem found.
@@ -221,14 +221,14 @@ pub(crate) fn check_export(draft: Draft, mail: &MailChannels) -> Result<(NewSubs
     Ok((check(draft, None, &stored, mail)?, problems))
 }
 
-/// What is wrong with the address of a device, if anything.
+/// Problem of a device address, if any.
 ///
 /// # Errors
-/// It is no address, or no push subscription where it should be one.
+/// It is no valid address, or no push subscription where one is required.
 pub fn check_address(mail: &MailChannels, channel: &Name, address: &str) -> Result<String, Problem> {
     let address = mail.normalize(channel, address)?;
     subscriber::check_address(&address)?;
-    // No other address begins so.
+    // No other kind of address begins like this.
     if address.starts_with('{') {
         tocsin_delivery::webpush::check_subscription(&address).map_err(|wrong| {
             Problem::at("address", wrong).hint("give what the browser's `JSON.stringify(subscription)` writes")
@@ -237,7 +237,7 @@ pub fn check_address(mail: &MailChannels, channel: &Name, address: &str) -> Resu
     Ok(address)
 }
 
-/// Checks a device. One that is stored like this is taken as it is, also where a version before stored what is refused now.
+/// Checks a device. An unchanged stored device is accepted, even if an earlier version accepted what is now rejected.
 pub(crate) fn check_device(
     device: DeviceDraft,
     stored: Option<&Device>,
@@ -255,7 +255,7 @@ pub(crate) fn check_device(
     if let Err(error) = &channel {
         problems.push(Problem::at(format!("{path}.channel"), format!("is not {}", error.expected)));
     }
-    // Without a channel there is still something to say of the address.
+    // Without a channel, the address can still be checked in part.
     let address = match &channel {
         Ok(channel) => check_address(mail, channel, &address),
         Err(_) => subscriber::check_address(&address).map(|()| address),
@@ -266,17 +266,17 @@ pub(crate) fn check_device(
     Some(Device { channel: channel.ok()?, address: address.ok()?, state })
 }
 
-/// How a subscriber may be stored.
+/// Precondition for storing a subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// Only if there is none.
+    /// Only if it does not exist.
     Create,
-    /// Whether there is one or not, or only over a given revision.
+    /// Whether it exists or not, or only with a given revision.
     Replace(Option<u64>),
 }
 
 impl Service {
-    /// Some subscribers in the order of their ids.
+    /// Lists subscribers in the order of their ids.
     ///
     /// # Errors
     /// The scope `subscribers:read` is missing, or `after` is no cursor.
@@ -289,20 +289,20 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<SubscriberId> = key_of(after)?;
-        let found = self.records.look_for_subscribers(filter, after.as_ref(), limit).await?;
+        let found = self.records.scan_subscribers(filter, after.as_ref(), limit).await?;
         Ok(Page::of(found).map(Document::from))
     }
 
-    /// One subscriber.
+    /// Returns a subscriber.
     ///
     /// # Errors
-    /// There is none of this id.
+    /// It does not exist.
     pub async fn subscriber(&self, caller: &Caller, id: &SubscriberId) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         Ok(self.find_subscriber(id).await?.into())
     }
 
-    /// Stores a subscriber; with `id`, a draft of another id is refused. The answer says whether it is new.
+    /// Stores a subscriber; with `id`, a draft of another id is rejected. Returns whether it is new.
     ///
     /// # Errors
     /// `Invalid` with every problem; `Taken` or `Changed` as `put` asks.
@@ -323,15 +323,15 @@ impl Service {
         let devices = present.map(|present| present.devices).unwrap_or_default();
         let new = check(draft, id, &devices, &self.mail_channels()).map_err(ServiceError::Invalid)?;
         let expect = match put {
-            Put::Create => Expect::Absent,
-            Put::Replace(Some(revision)) => Expect::Revision(revision),
-            Put::Replace(None) => Expect::Any,
+            Put::Create => Precondition::Absent,
+            Put::Replace(Some(revision)) => Precondition::Revision(revision),
+            Put::Replace(None) => Precondition::Any,
         };
         let stored = self.records.put_subscriber(new, expect, self.clock.now()).await?;
         Ok((self.subscriber_stored(stored), is_new))
     }
 
-    /// A subscriber as it was just stored, with the devices that nothing can be sent to.
+    /// A subscriber that was just stored, with warnings about unreachable devices.
     fn subscriber_stored(&self, stored: Subscriber) -> Document {
         let mut document = Document::from(stored);
         let channels = self.pipeline.channel_protocols();
@@ -368,12 +368,12 @@ impl Service {
             let mut merged = serde_json::to_value(Document::from(present)).expect("a document is always JSON");
             merge(&mut merged, patch)?;
             let mut draft: Draft = serde_json::from_value(merged).map_err(|error| json_error(&error))?;
-            // Whoever takes them away by a patch means it.
+            // A patch that removes them does so on purpose.
             draft.devices.get_or_insert_default();
             draft.preferences.get_or_insert_default();
             let new = check(draft, Some(id), &stored, &self.mail_channels()).map_err(ServiceError::Invalid)?;
-            match self.records.put_subscriber(new, Expect::Revision(seen), self.clock.now()).await {
-                // Another writer was faster: the patch is merged into its result, unless the caller set a condition.
+            match self.records.put_subscriber(new, Precondition::Revision(seen), self.clock.now()).await {
+                // Another writer was faster: the patch is applied to its result, unless the caller set a condition.
                 Err(StoreError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscriber `{id}`"))?
                 }
@@ -393,20 +393,20 @@ impl Service {
         revision: Option<u64>,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        let expect = revision.map_or(Expect::Present, Expect::Revision);
+        let expect = revision.map_or(Precondition::Present, Precondition::Revision);
         let number = self.records.subscriber(id).await?.map(|found| found.number);
         self.records.remove_subscriber(id, expect, self.clock.now()).await?;
-        // Its number is never used again, so what a crash leaves here nobody can read; it expires.
+        // Its number is never reused, so items left by a crash are unreachable; they expire.
         if let Some(number) = number {
             self.inbox.remove_feed(number).await?;
         }
         Ok(())
     }
 
-    /// Stores one device. The answer says whether it is new.
+    /// Stores a device. Returns whether it is new.
     ///
     /// # Errors
-    /// There is no such subscriber; the device is not valid; there are too many.
+    /// The subscriber does not exist; the device is not valid; there are too many.
     pub async fn put_device(
         &self,
         caller: &Caller,
@@ -434,7 +434,7 @@ impl Service {
                 devices.insert(name.clone(), device);
                 let devices = Some(devices.into_iter().collect());
                 let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
-                self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?
+                self.records.put_subscriber(whole, Precondition::Revision(revision), self.clock.now()).await?
             }
         };
         Ok((self.subscriber_stored(stored), is_new))
@@ -462,12 +462,36 @@ impl Service {
         }
         let devices = Some(devices.into_iter().collect());
         let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
-        Ok(self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?.into())
+        Ok(self.records.put_subscriber(whole, Precondition::Revision(revision), self.clock.now()).await?.into())
     }
 
-    /// The channels that send mail, in the applications that run.
+    /// Channels that send mail, of the running applications.
     pub(crate) fn mail_channels(&self) -> MailChannels {
         self.pipeline.mail_channels()
+    }
+
+    /// Returns the revision of a subscriber, for a conditional change.
+    ///
+    /// # Errors
+    /// The subscriber does not exist.
+    pub async fn subscriber_revision(&self, caller: &Caller, id: &SubscriberId) -> Result<u64, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        Ok(self.find_subscriber(id).await?.revision)
+    }
+
+    /// Revision of a subscriber, and whether it has a device of this name.
+    ///
+    /// # Errors
+    /// The subscriber does not exist.
+    pub async fn device_standing(
+        &self,
+        caller: &Caller,
+        id: &SubscriberId,
+        device: &Name,
+    ) -> Result<(u64, bool), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let present = self.find_subscriber(id).await?;
+        Ok((present.revision, present.devices.contains_key(device)))
     }
 
     pub(crate) async fn find_subscriber(&self, id: &SubscriberId) -> Result<Subscriber, ServiceError> {
@@ -475,10 +499,10 @@ impl Service {
     }
 }
 
-/// Objects within objects of a patch, at most.
+/// Maximum nesting of objects in a patch.
 const PATCH_DEPTH_MAX: usize = 64;
 
-/// Merges a patch of a resource (RFC 7396) into what is stored.
+/// Applies a merge patch (RFC 7396) to the stored resource.
 pub(crate) fn merge(target: &mut serde_json::Value, patch: &serde_json::Value) -> Result<(), ServiceError> {
     if !patch.is_object() {
         return Err(ServiceError::invalid("", "a merge patch should be an object"));
@@ -491,7 +515,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_problem_of_a_draft_is_told() {
+    fn every_problem_of_a_draft_is_reported() {
         let draft: Draft = serde_json::from_str(
             r#"{"id": "a/b", "locale": "!", "time_zone": "Mars", "attributes": {"": 1},
                 "devices": {"1": {"channel": "mail", "address": "a"}, "mail": {"channel": "a b", "address": "x\r\ny"}}}"#,

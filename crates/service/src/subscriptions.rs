@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tocsin_matching::{filter::index::Scanned, rule::RuleSet};
+use tocsin_matching::{filter::index::ScanReason, rule::RuleSet};
 use tocsin_model::{
     application::{Limits, Presence},
     field::{Fields, Row},
@@ -12,13 +12,13 @@ use tocsin_model::{
     id::{Name, SubscriberId, SubscriptionId},
     problem::Problem,
     schedule::Schedule,
-    subscription::{Subscription, Terms},
+    subscription::{Subscription, SubscriptionParams},
     time::Timestamp,
 };
 use tocsin_pipeline::{Compiled, Pipeline};
 use tocsin_store::{
     error::StoreError,
-    records::{Expect, NewSubscription, Records, SubscriptionChange, SubscriptionFilter},
+    records::{NewSubscription, Precondition, Records, SubscriptionChange, SubscriptionFilter},
 };
 use utoipa::ToSchema;
 
@@ -33,13 +33,13 @@ use crate::{
     text_or_object::{self, TextOrObject},
 };
 
-/// Most bytes of a subscription's values as JSON.
+/// Maximum number of bytes of a subscription's values as JSON.
 pub const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Longest key, in characters.
 pub const KEY_MAX: usize = 255;
 
 /// A subscription as its creator writes it. What the platform adds (`id`, `created_at`, `updated_at`, `revision`) may
-/// stand there, as in an export, and is passed over.
+/// stand there, as in an export, and is ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SubscriptionDraft)]
@@ -52,14 +52,14 @@ pub struct Draft<'a> {
     #[serde(default, borrow)]
     #[schema(value_type = Option<String>)]
     pub class: Option<std::borrow::Cow<'a, str>>,
-    /// Whose it is.
+    /// Its subscriber.
     #[serde(default, borrow)]
     #[schema(value_type = Option<String>)]
     pub subscriber: Option<std::borrow::Cow<'a, str>>,
     /// Its creator's own key: a subscription of the same subscriber, class and key is replaced.
     #[serde(default)]
     pub key: Option<String>,
-    /// The device to tell; without it, the subscriber's first usable one.
+    /// Device to notify; default: the subscriber's first usable one.
     #[serde(default, borrow)]
     #[schema(value_type = Option<String>)]
     pub device: Option<std::borrow::Cow<'a, str>>,
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for ScheduleDraft {
 }
 
 impl ScheduleDraft {
-    /// Where a problem is in what its creator wrote: a property of RFC 5545, or the field that stands for it.
+    /// Path of a problem in the creator's input: a property of RFC 5545, or the corresponding field.
     pub(crate) fn place<'p>(&self, property: &'p str) -> &'p str {
         match (self, property.split('.').next()) {
             (ScheduleDraft::Fields(_), Some("DTSTART")) => "start",
@@ -187,11 +187,11 @@ pub struct Document {
     pub application: String,
     /// Its subscription class.
     pub class: String,
-    /// Whose it is.
+    /// Its subscriber.
     pub subscriber: String,
     /// Its creator's own key.
     pub key: Option<String>,
-    /// The device to tell.
+    /// Device to notify.
     pub device: Option<String>,
     /// Whether it is matched; while it is snoozed, whether it will be.
     pub enabled: bool,
@@ -288,14 +288,14 @@ pub(crate) struct Class {
     pub(crate) fields: Fields,
     filter: Vec<Dialect>,
     schedule: Presence,
-    /// Those of all rules, since a filter is put to the events of each.
+    /// Cost over all rules, since a filter is evaluated for the events of each.
     rules: Vec<Arc<RuleSet>>,
     limits: Limits,
-    /// What the application has, where its limits are to be kept.
+    /// Limits of the application.
     used: Option<Used>,
 }
 
-/// What of its limits an application has used, as its index says.
+/// Usage of an application's limits, from its index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     subscriptions: u64,
@@ -328,7 +328,7 @@ impl Class {
     }
 
     /// A filter, if there is room for one more; `scanned` says why no index answers it.
-    fn check_filter_room(&self, scanned: Option<Scanned>) -> Result<(), Problem> {
+    fn check_filter_room(&self, scanned: Option<ScanReason>) -> Result<(), Problem> {
         let Some(used) = self.used else { return Ok(()) };
         let (distinct, unindexed) = (self.limits.distinct_filters, self.limits.unindexed_filters);
         if used.filters >= distinct {
@@ -384,13 +384,13 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// That its schedule is over.
+    /// Warning that its schedule has ended.
     pub(crate) fn is_over(&self, now: Timestamp) -> Option<Problem> {
         let schedule = Schedule::parse_floating(self.new.terms.schedule.as_deref()?).ok()?;
         over(&schedule, now).map(|found| Problem::at("schedule", found))
     }
 
-    /// The subscription, if there is room for its filter beside what is stored as it.
+    /// The subscription, if the limits leave room for its filter.
     fn beside(self, stored: Option<&Subscription>) -> Result<NewSubscription, Problem> {
         match self.crowded {
             Some(problem) if stored.is_none_or(|stored| stored.terms.filter != self.new.terms.filter) => Err(problem),
@@ -468,7 +468,7 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Resul
                 device,
                 enabled: draft.enabled.unwrap_or(true),
                 values,
-                terms: Terms { filter, schedule, snoozed_until: draft.snoozed_until },
+                terms: SubscriptionParams { filter, schedule, snoozed_until: draft.snoozed_until },
             };
             Ok(Checked { new, crowded, warnings })
         }
@@ -504,7 +504,7 @@ fn check_without_class(
         device: checked_device(draft.device.as_deref()).map_err(|problem| vec![problem])?,
         enabled: draft.enabled.unwrap_or(true),
         values: present.values.clone(),
-        terms: Terms { snoozed_until: draft.snoozed_until, ..present.terms.clone() },
+        terms: SubscriptionParams { snoozed_until: draft.snoozed_until, ..present.terms.clone() },
     })
 }
 
@@ -522,7 +522,7 @@ pub(crate) fn check_subject(
     if problems.is_empty() { Ok((values, filter)) } else { Err(problems) }
 }
 
-/// Most bytes of a filter in a line of an export that the class does not take any more.
+/// Maximum number of bytes of a filter in a line of an export that the class does not take any more.
 const FILTER_BYTES_MAX: usize = 64 * 1024;
 
 impl FilterDraft {
@@ -666,7 +666,7 @@ fn check_schedule(
     };
     let schedule = schedule.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     if schedule.next_after(Timestamp(i64::MIN)).is_none() {
-        let problem = Problem::at("schedule", "is never due: the rule gives no time at all");
+        let problem = Problem::at("schedule", "is never due: the rule has no occurrences");
         return Err(vec![problem.hint("look for dates that do not exist, such as 30 February")]);
     }
     if let Some(found) = too_frequent(&schedule, class.limits.schedule_interval) {
@@ -721,7 +721,7 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<SubscriptionId> = key_of(after)?;
-        let found = self.records.look_for_subscriptions(filter, after, limit).await?;
+        let found = self.records.scan_subscriptions(filter, after, limit).await?;
         if found.items.is_empty() && after.is_none() {
             self.check_known_class(filter).await?;
         }
@@ -741,7 +741,7 @@ impl Service {
     /// One subscription.
     ///
     /// # Errors
-    /// There is none of this id.
+    /// It does not exist.
     pub async fn subscription(&self, caller: &Caller, id: SubscriptionId) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         Ok(self.shown(self.find_subscription(id).await?))
@@ -777,10 +777,13 @@ impl Service {
         if is_new {
             class.check_room().map_err(one)?;
         }
-        let stored = self.records.put_subscription(new, self.clock.now()).await.map_err(|error| match error {
+        let now = self.clock.now();
+        let stored = self.records.put_subscription(new, now).await.map_err(|error| match error {
             StoreError::Missing(what) => ServiceError::invalid("subscriber", format!("{what} does not exist")),
             error => error.into(),
         })?;
+        // Of several requests of one key at the same time, one made the subscription.
+        let is_new = is_new && stored.created_at == now;
         Ok((self.subscription_stored(stored).await?, is_new))
     }
 
@@ -818,7 +821,7 @@ impl Service {
     ) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let present = self.find_subscription(id).await?;
-        let expect = revision.map_or(Expect::Present, Expect::Revision);
+        let expect = revision.map_or(Precondition::Present, Precondition::Revision);
         self.subscription_stored(self.update_subscription(&present, draft, expect).await?).await
     }
 
@@ -844,7 +847,7 @@ impl Service {
             merge(&mut merged, patch)?;
             let text = merged.to_string();
             let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
-            match self.update_subscription(&present, draft, Expect::Revision(present.revision)).await {
+            match self.update_subscription(&present, draft, Precondition::Revision(present.revision)).await {
                 Err(ServiceError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscription `{id}`"))?
                 }
@@ -864,7 +867,7 @@ impl Service {
         revision: Option<u64>,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        let expect = revision.map_or(Expect::Present, Expect::Revision);
+        let expect = revision.map_or(Precondition::Present, Precondition::Revision);
         Ok(self.records.remove_subscription(id, expect, self.clock.now()).await?)
     }
 
@@ -872,7 +875,7 @@ impl Service {
         &self,
         present: &Subscription,
         draft: Draft<'_>,
-        expect: Expect,
+        expect: Precondition,
     ) -> Result<Subscription, ServiceError> {
         let fixed = [
             ("application", draft.application.as_deref(), present.application.as_str()),
@@ -937,6 +940,15 @@ impl Service {
         let used = Used::of(&self.pipeline, &compiled.application.name);
         let class = Class::of(&compiled, class).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         Ok(class.within(used))
+    }
+
+    /// Returns the revision of a subscription, for a conditional change.
+    ///
+    /// # Errors
+    /// The subscription does not exist.
+    pub async fn subscription_revision(&self, caller: &Caller, id: SubscriptionId) -> Result<u64, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        Ok(self.find_subscription(id).await?.revision)
     }
 
     pub(crate) async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {

@@ -1,5 +1,4 @@
-//! Addresses that are not written to: listed, set and lifted by hand, and reported by those who know that a message came
-//! back or was complained about.
+//! Suppressions of addresses: list, set and lift by hand, and reports of bounces and complaints.
 
 use serde::{Deserialize, Serialize};
 use tocsin_delivery::protocols;
@@ -23,13 +22,13 @@ use crate::{
     page::{Page, key_of},
 };
 
-/// Most reports of one request.
+/// Maximum number of reports of one request.
 pub const REPORTS_MAX: usize = 1_000;
 /// Longest name of an origin, in bytes.
 pub const ORIGIN_BYTES_MAX: usize = 128;
 
-/// A suppression as somebody writes it: of an address, with `protocol` and `address`, or of a device, with `subscriber` and
-/// `device`. What the platform adds may stand there, as in an export, and is passed over.
+/// Input of a suppression: of an address, with `protocol` and `address`, or of a device, with `subscriber` and
+/// `device`. What the platform adds may stand there, as in an export, and is ignored.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SuppressionDraft)]
@@ -49,17 +48,17 @@ pub struct Draft {
     /// `manual` (the default), `hard_bounce`, `soft_bounce`, `unsubscribed` or `complaint`.
     #[serde(default)]
     pub cause: Option<String>,
-    /// Who says so, such as the name of a provider; the id of the key if it is left out.
+    /// Reporter, such as the name of a provider; default: the id of the key.
     #[serde(default)]
     pub origin: Option<String>,
-    /// Their words.
+    /// Reason in the reporter's words.
     #[serde(default)]
     pub detail: Option<String>,
-    /// Since when; now if it is left out.
+    /// Start; default: now.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
-    /// Until when; until it is lifted if it is left out.
+    /// End; default: until it is lifted.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
@@ -77,14 +76,14 @@ pub struct Draft {
     _updated_at: serde::de::IgnoredAny,
 }
 
-/// A suppression as the platform shows it. A [`Draft`] reads it.
+/// A stored suppression. A [`Draft`] can parse it.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = Suppression)]
 pub struct Document {
     /// The protocol of the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// The address, in the form in which it is compared. Of a device: it holds only as long as the device has it.
+    /// Canonical address. For a device: the suppression holds only while the device has this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The subscriber whose device it is.
@@ -97,23 +96,23 @@ pub struct Document {
     pub cause: &'static str,
     /// Whether nothing is sent there; soft bounces below the limit are only counted.
     pub in_force: bool,
-    /// Who said so.
+    /// Reporter.
     pub origin: String,
-    /// Their words.
+    /// Reason in the reporter's words.
     pub detail: String,
-    /// The notification that it began with, if it is known.
+    /// Notification that caused it, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub notification: Option<NotificationId>,
     /// Soft bounces that count.
     pub bounces: usize,
-    /// Since when.
+    /// Start.
     #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
-    /// When the last word of it came.
+    /// Time of the last report.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
-    /// Until when; absent: until it is lifted.
+    /// End; absent: until it is lifted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
@@ -145,7 +144,7 @@ impl From<Suppression> for Document {
     }
 }
 
-/// What came back, or was complained about: of an address (`protocol` and `address`), of a device (`subscriber` and
+/// A report of a bounce or complaint: of an address (`protocol` and `address`), of a device (`subscriber` and
 /// `device`), or of a notification, whose recipient's address is meant.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -153,10 +152,10 @@ impl From<Suppression> for Document {
 pub struct ReportDraft {
     /// `bounce`, `complaint` or `unsubscribe`.
     pub kind: String,
-    /// Of a bounce: whether it is for good. If it is left out, `status` says it.
+    /// For a bounce: whether it is permanent; default: by `status`.
     #[serde(default)]
     pub permanent: Option<bool>,
-    /// Of a bounce: its enhanced status code (RFC 3463), such as `5.1.1`.
+    /// For a bounce: its enhanced status code (RFC 3463), such as `5.1.1`.
     #[serde(default)]
     pub status: Option<String>,
     /// The notification, such as `n-3-41`.
@@ -175,27 +174,27 @@ pub struct ReportDraft {
     /// The device.
     #[serde(default)]
     pub device: Option<String>,
-    /// Whether only that device is meant, as long as it has its address, and not the address wherever it is used.
+    /// Whether to suppress only that device at its present address, and not the address everywhere.
     #[serde(default)]
     pub only_device: bool,
-    /// Who says so, such as the name of a provider; the id of the key if it is left out.
+    /// Reporter, such as the name of a provider; default: the id of the key.
     #[serde(default)]
     pub origin: Option<String>,
-    /// Their words.
+    /// Reason in the reporter's words.
     #[serde(default)]
     pub detail: Option<String>,
 }
 
-/// What became of a report.
+/// Result of a report.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reported {
-    /// What is known after it.
+    /// Suppression after the report.
     Known(Box<Document>),
-    /// Why it was not taken.
+    /// Reason why the report was rejected.
     Refused(Vec<Problem>),
 }
 
-/// Checks a draft completely. `origin` stands for one that names none.
+/// Checks a draft and returns all problems. `origin` is the default reporter.
 ///
 /// # Errors
 /// Every problem found.
@@ -249,7 +248,7 @@ pub fn check(draft: Draft, origin: &str, now: Timestamp) -> Result<Suppression, 
     }
 }
 
-/// What is meant, by a protocol and an address, or by a subscriber and a device.
+/// Target: a protocol and an address, or a subscriber and a device.
 fn target_of(
     protocol: Option<&str>,
     address: Option<&str>,
@@ -310,7 +309,7 @@ fn check_address(text: &str, problems: &mut Vec<Problem>) {
     problems.push(Problem::at("address", wrong));
 }
 
-/// A protocol that there is.
+/// Checks that a protocol exists.
 pub fn known_protocol(text: &str, problems: &mut Vec<Problem>) -> Option<Name> {
     let names = || protocols().iter().map(|protocol| protocol.name);
     if names().any(|name| name == text) {
@@ -349,7 +348,7 @@ fn checked_detail(given: Option<String>, problems: &mut Vec<Problem>) -> String 
     detail
 }
 
-/// What a report says of its address; `None`, with a problem, if nothing.
+/// The suppression that a report asks for; `None`, with a problem, if it is invalid.
 fn cause_of(draft: &ReportDraft, problems: &mut Vec<Problem>) -> Option<Cause> {
     let is_bounce = draft.kind == "bounce";
     for (path, given) in [("permanent", draft.permanent.is_some()), ("status", draft.status.is_some())] {
@@ -381,7 +380,7 @@ fn cause_of(draft: &ReportDraft, problems: &mut Vec<Problem>) -> Option<Cause> {
 }
 
 impl Service {
-    /// Suppressions in the order of their targets: addresses by protocol, then devices by subscriber.
+    /// Lists suppressions in the order of their targets: addresses by protocol, then devices by subscriber.
     ///
     /// # Errors
     /// The scope `subscribers:read` is missing, or `after` is no cursor.
@@ -394,24 +393,24 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<Target> = key_of(after)?;
-        let found = self.records.look_for_suppressions(&filter, after.as_ref(), limit).await?;
+        let found = self.records.scan_suppressions(&filter, after.as_ref(), limit).await?;
         Ok(Page::of(found).map(Document::from))
     }
 
-    /// What is known of a target.
+    /// Returns the suppression of a target.
     ///
     /// # Errors
-    /// Nothing is.
+    /// The target is not suppressed.
     pub async fn suppression(&self, caller: &Caller, target: &Target) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let found = self.records.suppression(target).await?.filter(|found| found.stands(self.clock.now()));
         found.map(Document::from).ok_or_else(|| ServiceError::Missing(format!("a suppression of `{target}`")))
     }
 
-    /// Suppresses a target, in place of what was known of it. Gives whether nothing was.
+    /// Suppresses a target, replacing its suppression. Returns whether it is new.
     ///
     /// # Errors
-    /// `Invalid` with every problem; there is no such device; the scope `subscribers:write` is missing.
+    /// `Invalid` with every problem; the device does not exist; the scope `subscribers:write` is missing.
     pub async fn put_suppression(
         &self,
         caller: &Caller,
@@ -452,7 +451,7 @@ impl Service {
         Ok((checked.into(), before.is_none()))
     }
 
-    /// Lifts a suppression, and forgets what was counted. What was refused meanwhile is not sent.
+    /// Lifts a suppression and resets its counters. Notifications refused meanwhile are not sent.
     ///
     /// # Errors
     /// There is none; the scope `subscribers:write` is missing.
@@ -463,10 +462,10 @@ impl Service {
         Ok(())
     }
 
-    /// Takes reports, each alone: one that is wrong does not stop the others. In their order.
+    /// Applies reports one by one, in order; an invalid one does not stop the others.
     ///
     /// # Errors
-    /// None of them is good, or they are more than [`REPORTS_MAX`]; the scope `bounces:write` is missing.
+    /// All are invalid, or there are more than [`REPORTS_MAX`]; the scope `bounces:write` is missing.
     pub async fn report_suppressions(
         &self,
         caller: &Caller,
@@ -498,7 +497,7 @@ impl Service {
             return Err(ServiceError::Invalid(problems.collect()));
         }
         for report in &reports {
-            metrics::counter!("suppression_reports_total", "cause" => report.cause.word()).increment(1);
+            metrics::counter!("tocsin_suppression_reports_total", "cause" => report.cause.word()).increment(1);
         }
         let policy = self.pipeline.suppression_policy();
         let known = self.records.report_suppressions(reports, policy, self.clock.now()).await?;
@@ -519,7 +518,7 @@ impl Service {
         let mut problems = Vec::new();
         let cause = cause_of(&draft, &mut problems);
         let origin = checked_origin(draft.origin.clone(), origin, &mut problems);
-        // The words of a far side are as long as they are.
+        // A receiver's reply can be of any length.
         let detail = tocsin_model::suppression::cut(draft.detail.clone().unwrap_or_default());
         let notification = draft.notification.as_deref().map(|id| read("notification", id, &mut problems));
         let meant = match notification {
@@ -536,7 +535,7 @@ impl Service {
         })
     }
 
-    /// What a report means that names an address or a device.
+    /// Target of a report that names an address or a device.
     async fn reported_target(
         &self,
         draft: &ReportDraft,
@@ -581,7 +580,7 @@ impl Service {
         }
     }
 
-    /// What a report means that names a notification: the address of its recipient on the channel that is meant.
+    /// Target of a report that names a notification: the address of its recipient on the channel.
     async fn reported_notification(
         &self,
         id: NotificationId,
@@ -651,14 +650,14 @@ impl Service {
     }
 }
 
-/// The device of a recipient that fits: the subscription's own, else the first by name.
+/// The device of a recipient: the subscription's own, else the first by name.
 fn meant_device(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
     let named = recipient.interest.device.as_ref();
     let named = named.and_then(|name| recipient.devices.iter().find(|(known, _)| *known == name));
     named.filter(|(_, device)| fits(device)).or_else(|| recipient.devices.iter().find(|(_, device)| fits(device)))
 }
 
-/// Reads a target of an address, given by its parts.
+/// Parses the target of an address.
 ///
 /// # Errors
 /// There is no such protocol, or the address cannot be one.

@@ -1,4 +1,4 @@
-//! What waits for an operator, looked at closely and edited.
+//! Suspensions: details and edits of work that waits for an operator.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::{
     operations::Notification,
 };
 
-/// Most notifications of a suspension that are shown.
+/// Maximum number of notifications of a suspension that are shown.
 pub const SHOWN_MAX: usize = 20;
 
-/// A suspension with its first notifications, each with what it would say if it were resumed.
+/// A suspension with its first notifications, each with its preview.
 #[derive(Debug, Clone)]
 pub struct Suspended {
     /// The suspension.
@@ -30,27 +30,27 @@ pub struct Suspended {
 }
 
 impl Service {
-    /// A suspension, looked at closely.
+    /// Returns a suspension with previews of its notifications.
     ///
     /// # Errors
     /// There is none of this number; the scope `operations:read` is missing.
     pub async fn suspension(&self, caller: &Caller, id: u64) -> Result<Suspended, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let stored = self.find_suspension(id).await?;
-        let (batch, course) = (stored.suspension.batch, stored.suspension.course.clone());
+        let (batch, work_state) = (stored.suspension.batch, stored.suspension.work_state.clone());
         let mut notifications = Vec::new();
         for ordinal in stored.suspension.ordinals.iter().take(SHOWN_MAX) {
             let id = NotificationId { batch, ordinal: *ordinal };
             let notification = self.find_notification(id).await?;
             let channel = &stored.suspension.channel;
-            let preview = self.pipeline.preview(id, channel, course.edit.clone(), course.fallback).await?;
+            let preview = self.pipeline.preview(id, channel, work_state.edit.clone(), work_state.fallback).await?;
             notifications.push((notification, preview.map_err(|reason| reason.text)));
         }
         Ok(Suspended { stored, notifications })
     }
 
-    /// Puts an edit into a suspension, or takes it away with `None`. With `only` these notifications of it become a
-    /// suspension of their own. Gives the number of the suspension that has the edit.
+    /// Sets the edit of a suspension, or removes it with `None`. With `only`, these notifications become a suspension
+    /// of their own. Returns the number of the suspension with the edit.
     ///
     /// # Errors
     /// There is none of this number, or it has none of these notifications; the edit does not fit the notification class;
@@ -100,7 +100,7 @@ impl Service {
     }
 }
 
-/// The places of some notifications, all of which a suspension holds.
+/// Ordinals of some notifications, all of which a suspension must hold.
 fn ordinals_in(
     batch: NotificationBatchId,
     stored: &StoredSuspension,

@@ -1,7 +1,9 @@
-//! What is switched off and on: roles, applications, event classes, sources and channels; and what an operator has done at
-//! once: retention, backups.
+//! Switches of roles, applications, event classes, sources and channels; and immediate operator actions: retention,
+//! backups.
 
+use tocsin_exchange::intake::Intake;
 use tocsin_model::{id::Name, problem::Problem};
+use tocsin_pipeline::Pipeline;
 pub use tocsin_pipeline::Switched;
 use tocsin_store::{
     journal::{Component, Role, Switch, SwitchState},
@@ -17,11 +19,22 @@ use crate::{
 
 /// A backup that was taken.
 #[derive(Debug, Clone)]
-pub struct Taken {
-    /// Where it is.
+pub struct CreatedBackup {
+    /// Folder of the backup.
     pub folder: String,
-    /// What it says of itself.
+    /// Manifest of the backup.
     pub manifest: Manifest,
+}
+
+/// Intake of the exchanges by the switches `role:accept` and `role:sources`.
+pub fn intake(pipeline: &Pipeline) -> Intake {
+    let switches = pipeline.switches();
+    let reason = |role: Role| {
+        let found =
+            switches.iter().map(|found| &found.switch).find(|switch| switch.component == Component::Role(role))?;
+        Some(format!("`{}` is {} by {}: {}", found.component, found.state.word(), found.by, found.reason))
+    };
+    Intake { refusal: reason(Role::Accept), hold: reason(Role::Sources) }
 }
 
 impl Service {
@@ -39,7 +52,7 @@ impl Service {
     /// Switches something off, or otherwise than it was. What is begun is finished first.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; there is no such thing; it cannot be switched off like that.
+    /// The scope `operations:write` is missing; the thing does not exist; it cannot be switched off like that.
     pub async fn switch_off(
         &self,
         caller: &Caller,
@@ -53,20 +66,30 @@ impl Service {
         let reason = check_reason(reason)?;
         let (by, since) = (caller.key().to_owned(), self.clock.now());
         self.pipeline.switch_off(Switch { component, state, by, reason: reason.to_owned(), since }).await?;
+        self.update_intake();
         Ok(())
     }
 
-    /// Switches something on again. Gives whether it was off.
+    /// Switches a component on again. Returns whether it was off.
     ///
     /// # Errors
     /// The scope `operations:write` is missing, or the store failed.
     pub async fn switch_on(&self, caller: &Caller, component: &Component) -> Result<bool, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         caller.check_component(component)?;
-        Ok(self.pipeline.switch_on(component).await?)
+        let was_off = self.pipeline.switch_on(component).await?;
+        self.update_intake();
+        Ok(was_off)
     }
 
-    /// Removes what is past its retention, at whatever hour. Gives how many batches it were.
+    /// Closes or opens the intake of the exchanges with that of the applications.
+    fn update_intake(&self) {
+        if let Some(exchanges) = &self.exchanges {
+            exchanges.set_intake(intake(&self.pipeline));
+        }
+    }
+
+    /// Removes data past its retention now, at any hour. Returns the number of batches.
     ///
     /// # Errors
     /// The scope `operations:write` is missing, or the store failed.
@@ -81,7 +104,7 @@ impl Service {
     ///
     /// # Errors
     /// The scope `admin` is missing; there is one of this name; there is no data folder, or no room in it.
-    pub async fn back_up(&self, caller: &Caller, name: &Name) -> Result<Taken, ServiceError> {
+    pub async fn back_up(&self, caller: &Caller, name: &Name) -> Result<CreatedBackup, ServiceError> {
         caller.needs(Scope::Admin)?;
         let Some(space) = &self.free_space else {
             return Err(ServiceError::Missing("a data folder, of which a backup could be taken,".to_owned()));
@@ -91,7 +114,7 @@ impl Service {
         let taking = tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, now));
         let manifest = taking.await.map_err(|error| ServiceError::Unavailable(error.into()))??;
         tracing::info!(folder = shown, by = caller.key(), "a backup was taken");
-        Ok(Taken { folder: shown, manifest })
+        Ok(CreatedBackup { folder: shown, manifest })
     }
 
     fn check_switch(&self, component: &Component, state: SwitchState) -> Result<(), ServiceError> {

@@ -1,5 +1,5 @@
-//! Members of a body that are a text or an object. An untagged enumeration would say only that no variant fits, and not
-//! which member of the object is wrong.
+//! JSON members that are a text or an object. An untagged enum would only report that no variant fits, not which
+//! member of the object is wrong.
 
 use std::{fmt, marker::PhantomData};
 

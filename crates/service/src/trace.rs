@@ -1,4 +1,4 @@
-//! One thing's whole story: what happened to it, when, in order, from acceptance to the far side's answer.
+//! Trace of a thing: all steps in order, from acceptance to the receiver's answer.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,14 +23,14 @@ use crate::{
     operations::counted,
 };
 
-/// Most notification batches looked through for one trace.
+/// Maximum number of notification batches looked through for one trace.
 pub const BATCHES_MAX: usize = 200;
-/// Most points on a timeline.
+/// Maximum number of points on a timeline.
 pub const POINTS_MAX: usize = 2_000;
-/// Most subscriptions of a subscriber that are looked for.
+/// Maximum number of a subscriber's subscriptions searched.
 const SUBSCRIPTIONS_MAX: usize = 10_000;
 
-/// What can be traced.
+/// A traceable thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// One event.
@@ -41,17 +41,17 @@ pub enum Subject {
     Notification(NotificationId),
     /// The notifications of one rule firing.
     NotificationBatch(NotificationBatchId),
-    /// What one system said to others.
+    /// A message of an exchange.
     Message(MessageId),
-    /// Someone to tell.
+    /// A subscriber.
     Subscriber(SubscriberId),
 }
 
 impl Subject {
-    /// Reads an id; what has the form of none other is a subscriber's.
+    /// Parses an id; a text that matches no other form is a subscriber id.
     ///
     /// # Errors
-    /// It cannot even be a subscriber's.
+    /// It is not even a valid subscriber id.
     pub fn read(id: &str) -> Result<Subject, ServiceError> {
         if let Ok(id) = id.parse() {
             return Ok(Subject::Event(id));
@@ -71,7 +71,7 @@ impl Subject {
         Ok(Subject::Subscriber(id.parse()?))
     }
 
-    /// Its kind, in words.
+    /// Kind, as words.
     pub fn kind(&self) -> &'static str {
         match self {
             Subject::Event(_) => "event",
@@ -84,20 +84,20 @@ impl Subject {
     }
 }
 
-/// What happened at one time.
+/// A step of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Point {
-    /// When.
+    /// Time.
     pub at: Timestamp,
-    /// What: `created`, `accepted`, `matched`, `formatted`, `sent`, an outcome's word, ...
+    /// Kind: `created`, `accepted`, `matched`, `formatted`, `sent`, the name of an outcome, ...
     pub what: &'static str,
-    /// To what.
+    /// Target.
     pub id: String,
-    /// In words; the far side's own where it spoke.
+    /// Description; the receiver's reply where there is one.
     pub text: String,
 }
 
-/// How long the parts of the way took.
+/// Durations of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Latencies {
     /// From acceptance to the match.
@@ -111,25 +111,25 @@ pub struct Latencies {
 /// A timeline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// What was traced.
+    /// The traced thing.
     pub subject: Subject,
-    /// What happened, in order of time.
+    /// Steps, in order of time.
     pub timeline: Vec<Point>,
-    /// How many notifications it led to, by outcome of their last attempt; `waiting` for those without.
+    /// Number of notifications by outcome of their last attempt; `waiting` for those without.
     pub notifications: BTreeMap<&'static str, u64>,
-    /// How long it took.
+    /// Durations.
     pub latencies: Latencies,
-    /// Where its event stands in a trace through many systems; of a batch, where all of its events stand.
+    /// W3C trace context of its event; of a batch, those of all its events.
     pub context: Option<TraceContext>,
-    /// Whether there was more than is told.
+    /// Whether the trace is truncated.
     pub truncated: bool,
 }
 
 impl Service {
-    /// Assembles the story of one thing. Looks through at most [`BATCHES_MAX`] notification batches.
+    /// Builds the trace of a thing. Examines at most [`BATCHES_MAX`] notification batches.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; there is no such thing (any more).
+    /// The scope `operations:read` is missing; the thing does not exist (any more).
     pub async fn trace(&self, caller: &Caller, subject: Subject) -> Result<Trace, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let mut story = Story::default();
@@ -138,7 +138,7 @@ impl Service {
                 let (batch, state) = self.find_event_batch(*id).await?;
                 story.accepted(&batch, None);
                 story.state(&batch, &state);
-                self.tell_batches(&mut story, *id, |_| true, false).await?;
+                self.add_batches(&mut story, *id, |_| true, false).await?;
             }
             Subject::Event(id) => {
                 let (batch, state) = self.find_event_batch(id.batch).await?;
@@ -148,7 +148,7 @@ impl Service {
                 story.accepted(&batch, Some(*id));
                 story.state(&batch, &state);
                 let wanted = *id;
-                self.tell_batches(&mut story, id.batch, move |event| event == wanted, true).await?;
+                self.add_batches(&mut story, id.batch, move |event| event == wanted, true).await?;
             }
             Subject::NotificationBatch(id) => {
                 let stored = self.find_notification_batch(*id).await?;
@@ -160,7 +160,7 @@ impl Service {
                 }
                 let attempts = self.journal.attempts(*id).await?;
                 story.batch(&stored, &attempts);
-                self.tell_open(&mut story, *id, None).await?;
+                self.add_open_work(&mut story, *id, None).await?;
             }
             Subject::Notification(id) => {
                 let notification = self.find_notification(*id).await?;
@@ -178,7 +178,7 @@ impl Service {
                     story.attempt(*id, attempt);
                 }
                 story.outcome(notification.outcome, 1);
-                self.tell_open(&mut story, id.batch, Some(id.ordinal)).await?;
+                self.add_open_work(&mut story, id.batch, Some(id.ordinal)).await?;
             }
             Subject::Message(id) => self.tell_message(&mut story, *id).await?,
             Subject::Subscriber(id) => self.tell_subscriber(&mut story, id).await?,
@@ -186,8 +186,8 @@ impl Service {
         Ok(story.finish(subject))
     }
 
-    /// Tells of the notification batches of an event batch: each as a whole, or its notifications of wanted events.
-    async fn tell_batches(
+    /// Adds the notification batches of an event batch: each as a whole, or its notifications of wanted events.
+    async fn add_batches(
         &self,
         story: &mut Story,
         of: EventBatchId,
@@ -209,8 +209,8 @@ impl Service {
         Ok(())
     }
 
-    /// Tells when open work of a batch is due, and what of it is suspended.
-    async fn tell_open(
+    /// Adds the due times of a batch's open work, and its suspensions.
+    async fn add_open_work(
         &self,
         story: &mut Story,
         id: NotificationBatchId,
@@ -234,7 +234,7 @@ impl Service {
         Ok(())
     }
 
-    /// A subscriber's story: itself, its subscriptions, and what the newest notification batches have for it.
+    /// Adds a subscriber, its subscriptions, and its notifications in the newest batches.
     async fn tell_subscriber(&self, story: &mut Story, id: &SubscriberId) -> Result<(), ServiceError> {
         let subscriber = self.find_subscriber(id).await?;
         story.point(subscriber.created_at, "created", id, String::new());
@@ -327,7 +327,8 @@ impl Story {
             self.outcome(Some(outcome), u64::from(count));
         }
         self.outcome(None, u64::from(found.untried));
-        if let Some(first) = attempts.iter().min_by_key(|attempt| attempt.sent_at) {
+        if let Some(first) = attempts.iter().filter(|attempt| attempt.was_sent()).min_by_key(|attempt| attempt.sent_at)
+        {
             self.point(first.sent_at, "first sent", stored.id, format!("attempt {}", first.number));
         }
         if let Some(last) = attempts.iter().max_by_key(|attempt| attempt.answered_at) {
@@ -362,14 +363,18 @@ impl Story {
     }
 
     fn attempt(&mut self, id: NotificationId, attempt: &Attempt) {
-        self.point(attempt.formatted_at, "formatted", id, format!("for attempt {}", attempt.number));
-        self.point(attempt.sent_at, "sent", id, format!("attempt {}", attempt.number));
+        if attempt.was_sent() {
+            self.point(attempt.formatted_at, "formatted", id, format!("for attempt {}", attempt.number));
+            self.point(attempt.sent_at, "sent", id, format!("attempt {}", attempt.number));
+        }
         self.point(attempt.answered_at, attempt.outcome.word(), id, attempt.reply.clone());
         self.times(attempt);
     }
 
     fn times(&mut self, attempt: &Attempt) {
-        self.first_sent = Some(self.first_sent.map_or(attempt.sent_at, |first| first.min(attempt.sent_at)));
+        if attempt.was_sent() {
+            self.first_sent = Some(self.first_sent.map_or(attempt.sent_at, |first| first.min(attempt.sent_at)));
+        }
         if attempt.outcome == Outcome::Delivered {
             let at = attempt.answered_at;
             self.last_delivered = Some(self.last_delivered.map_or(at, |last| last.max(at)));
@@ -383,7 +388,7 @@ impl Story {
     }
 
     fn finish(mut self, subject: Subject) -> Trace {
-        // Stable: what has the same time stays in the order of the flow.
+        // Stable sort: steps with equal times stay in the order of the flow.
         self.points.sort_by_key(|point| point.at);
         let between = |from: Option<Timestamp>, to: Option<Timestamp>| Some(to?.since(from?));
         Trace {

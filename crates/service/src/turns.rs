@@ -1,5 +1,5 @@
-//! Optimistic concurrency without a condition of the caller: read, change, compare-and-set, and again if another writer
-//! was faster. Writers of one resource take turns, so that they do not make each other repeat.
+//! Optimistic concurrency without a condition of the caller: read, change, compare-and-set, and retry if another
+//! writer was faster. Writers of one resource take turns, so that they do not force each other to retry.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::error::ServiceError;
 
-/// Most repetitions of one change. Only writers that take no turn, as those of LDAP, make one repeat.
+/// Maximum number of retries of one change. Only writers that take no turn, such as LDAP, force a retry.
 const REPEATS_MAX: u32 = 100;
 const STRIPES: usize = 256;
 
@@ -27,7 +27,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for the turn of a writer of this resource. Unrelated resources may share a turn; a writer must hold one only.
+    /// Waits for the turn of a resource. Unrelated resources may share a turn, so a writer must hold only one.
     pub(crate) async fn take(&self, resource: &impl Hash) -> Turn<'_> {
         let stripe = self.hasher.hash_one(resource) as usize % STRIPES;
         Turn { _held: self.stripes[stripe].lock().await, repeats: 0 }
@@ -41,7 +41,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Counts that another writer was faster.
+    /// Counts a retry.
     ///
     /// # Errors
     /// [`ServiceError::Full`] after 100 repetitions: the caller may try again later. It set no condition, so none failed.

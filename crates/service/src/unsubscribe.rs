@@ -1,9 +1,9 @@
-//! Ending a subscription by the link that its mails carry. Whoever holds the link may, and needs no key.
+//! Unsubscribe links in mails. The link itself authorizes its holder; no key is needed.
 
 use tocsin_model::id::{Name, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
-    records::{Expect, SubscriptionChange},
+    records::{Precondition, SubscriptionChange},
 };
 
 use crate::{Service, error::ServiceError};
@@ -12,26 +12,26 @@ use crate::{Service, error::ServiceError};
 #[derive(Debug)]
 pub struct Unsubscribing {
     id: SubscriptionId,
-    /// What it is of, if it is still there: application and class.
+    /// Application and class of the subscription, if it still exists.
     pub of: Option<(Name, Name)>,
 }
 
 impl Service {
-    /// What a link is about. Changes nothing.
+    /// Returns the target of a link. Changes nothing.
     ///
     /// # Errors
     /// `Missing` for a link that we did not make.
     pub async fn unsubscribing(&self, token: &str) -> Result<Unsubscribing, ServiceError> {
-        let id = self.signet.subscription(token).ok_or_else(|| ServiceError::Missing("this link".into()))?;
+        let id = self.token_signer.subscription(token).ok_or_else(|| ServiceError::Missing("this link".into()))?;
         let found = self.records.subscription(id).await?;
         Ok(Unsubscribing { id, of: found.map(|found| (found.application, found.class)) })
     }
 
-    /// Switches the subscription off: nothing more is told, not even what waits already. Doing it again, or after the
+    /// Switches the subscription off: no notifications are sent any more, including waiting ones. Doing it again, or after the
     /// subscription was removed, changes nothing.
     ///
     /// # Errors
-    /// The records do not answer, or take no change now.
+    /// The records are unavailable, or take no change now.
     pub async fn unsubscribe(&self, leave: &Unsubscribing) -> Result<(), ServiceError> {
         let mut turn = self.turns.take(&leave.id).await;
         loop {
@@ -41,10 +41,10 @@ impl Service {
             }
             let change =
                 SubscriptionChange { device: found.device, enabled: false, values: found.values, terms: found.terms };
-            let expect = Expect::Revision(found.revision);
+            let expect = Precondition::Revision(found.revision);
             match self.records.update_subscription(leave.id, change, expect, self.clock.now()).await {
                 Ok(_) => {
-                    metrics::counter!("unsubscribe_total").increment(1);
+                    metrics::counter!("tocsin_unsubscribe_total").increment(1);
                     tracing::info!(subscription = %leave.id, "ended by the link of a mail");
                     return Ok(());
                 }

@@ -1,57 +1,57 @@
-//! Which reports there are, and what may be asked of each.
+//! Catalogue of reports, with the parameters of each.
 
 use tocsin_model::problem::Problem;
 
 use super::{
-    Column, Question, diagnostics, event_batches, failures, history, notification_batches, quanta, schedules,
+    Column, ReportRequest, diagnostics, event_batches, failures, history, notification_batches, quanta, schedules,
     snapshots, subscription, timings,
 };
 use crate::error::ServiceError;
 
-/// A report, for those who look for one.
+/// Description of a report.
 #[derive(Debug, Clone, Copy)]
 pub struct Description {
     /// Its name.
     pub name: &'static str,
-    /// What it tells.
+    /// Description.
     pub description: &'static str,
-    /// What may be asked.
+    /// Parameters.
     pub parameters: &'static [Parameter],
-    /// Its tables: the name of each, and its columns.
+    /// Tables: name and columns of each.
     pub tables: &'static [(&'static str, &'static [Column])],
 }
 
-/// Something that may be asked of a report.
+/// A parameter of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parameter {
-    /// Which thing; always needed where it means something.
+    /// Id; required by the reports that use it.
     Id,
-    /// See [`Question::application`].
+    /// See [`ReportRequest::application`].
     Application,
-    /// See [`Question::class`].
+    /// See [`ReportRequest::class`].
     Class,
-    /// See [`Question::rule`].
+    /// See [`ReportRequest::rule`].
     Rule,
-    /// See [`Question::channel`].
+    /// See [`ReportRequest::channel`].
     Channel,
-    /// See [`Question::source`].
+    /// See [`ReportRequest::source`].
     Source,
-    /// See [`Question::status`].
+    /// See [`ReportRequest::status`].
     Status,
-    /// See [`Question::from`] and [`Question::to`].
+    /// See [`ReportRequest::from`] and [`ReportRequest::to`].
     Time,
-    /// See [`Question::interval`].
+    /// See [`ReportRequest::interval`].
     Interval,
-    /// See [`Question::before`].
+    /// See [`ReportRequest::before`].
     Before,
-    /// See [`Question::limit`].
+    /// See [`ReportRequest::limit`].
     Limit,
 }
 
 use Parameter::{Application, Before, Channel, Class, Id, Interval, Limit, Rule, Source, Status, Time};
 
 impl Parameter {
-    /// As it is written in a query.
+    /// Name in a query string.
     pub const fn words(self) -> &'static [&'static str] {
         match self {
             Id => &["id"],
@@ -68,7 +68,7 @@ impl Parameter {
         }
     }
 
-    fn is_asked(self, asked: &Question) -> bool {
+    fn is_asked(self, asked: &ReportRequest) -> bool {
         match self {
             Id => asked.id.is_some(),
             Application => asked.application.is_some(),
@@ -89,7 +89,7 @@ const PARAMETERS: [Parameter; 11] =
     [Id, Application, Class, Rule, Channel, Source, Status, Time, Interval, Before, Limit];
 
 impl Description {
-    /// Whether it is a list that reads no more than a page of it. The others are computed whole, and then cut.
+    /// Whether it is paginated while reading. Other reports are computed as a whole, then cut.
     pub(super) fn is_listed(&self) -> bool {
         matches!(
             self.name,
@@ -104,8 +104,8 @@ impl Description {
         )
     }
 
-    /// That nothing is asked which means nothing to it, and that it knows of which thing it should tell.
-    pub(super) fn check(&self, asked: &Question) -> Result<(), ServiceError> {
+    /// Checks that only supported parameters are given, and that a required id is present.
+    pub(super) fn check(&self, asked: &ReportRequest) -> Result<(), ServiceError> {
         let known: Vec<&str> = self.parameters.iter().flat_map(|known| known.words()).copied().collect();
         let unknown = PARAMETERS.into_iter().filter(|found| found.is_asked(asked) && !self.parameters.contains(found));
         let mut problems: Vec<Problem> = unknown
@@ -115,7 +115,7 @@ impl Description {
             })
             .collect();
         if self.parameters.contains(&Id) && asked.id.is_none() {
-            problems.push(Problem::at("id", "is missing").hint("say of which thing it should tell"));
+            problems.push(Problem::at("id", "is missing").hint("give the id of the quantum, batch or subscription"));
         }
         if problems.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(problems)) }
     }
@@ -150,7 +150,7 @@ pub const CATALOGUE: &[Description] = &[
     },
     Description {
         name: "event-batch-details",
-        description: "One event batch, the notification batches that tell of it with their three latencies, and its \
+        description: "One event batch, its notification batches with their three latencies, and its \
                       events.",
         parameters: &[Id, Before, Limit],
         tables: &[
@@ -203,13 +203,13 @@ pub const CATALOGUE: &[Description] = &[
     },
     Description {
         name: "channel",
-        description: "By channel and interval: batches, attempts and their outcome, and how fast the far side answers.",
+        description: "By channel and interval: batches, attempts and their outcome, and how fast the receiver answers.",
         parameters: &[Application, Channel, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::CHANNEL)],
     },
     Description {
         name: "failed-notifications",
-        description: "Notifications that were refused or too late, newest batch first, with the words of the far side.",
+        description: "Notifications that were refused or too late, newest batch first, with the receiver's replies.",
         parameters: &[Application, Class, Rule, Channel, Time, Before, Limit],
         tables: &[("notifications", failures::LIST)],
     },
@@ -269,7 +269,7 @@ pub const CATALOGUE: &[Description] = &[
     },
     Description {
         name: "subscription",
-        description: "What one subscription was told by the newest notification batches, and when it is due next.",
+        description: "Newest notifications of one subscription, and when it is due next.",
         parameters: &[Id, Before, Limit],
         tables: &[
             ("subscription", subscription::ITSELF),

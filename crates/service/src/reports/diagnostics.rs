@@ -1,14 +1,14 @@
-//! What happened interval by interval, by event class, source, notification class, subscription class and channel.
+//! Activity by interval, event class, source, notification class, subscription class and channel.
 //!
-//! Each thing counts in the interval in which it happened: a batch that was accepted in one and matched in the next is
-//! collected in the first and made in the second.
+//! Each step counts in the interval in which it happened: a batch accepted in one and matched in the next is counted
+//! as collected in the first and as made in the second.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tocsin_model::{id::Name, time::Timestamp};
 use tocsin_store::journal::{Activity, Count, Stream, Timing, Window};
 
-use super::{Cell, Column, MINUTE, Question, Report, Table, is_or_any, share, table::column};
+use super::{Cell, Column, MINUTE, Report, ReportRequest, Table, is_or_any, share, table::column};
 use crate::{Service, error::ServiceError};
 
 pub(super) const EVENT_CLASS: &[Column] = &[
@@ -85,7 +85,7 @@ pub(super) const CHANNEL: &[Column] = &[
     column("application", "The application."),
     column("channel", "The channel."),
     column("notification_batches_delivered", "Notification batches of which the last notification was closed."),
-    column("attempts", "Attempts that reached out to the far side."),
+    column("attempts", "Attempts that contacted the receiver."),
     column("delivered", "Attempts that delivered."),
     column("failed", "Attempts that did not."),
     column("deferred", "Attempts that will be repeated."),
@@ -99,14 +99,14 @@ pub(super) const CHANNEL: &[Column] = &[
     column("answer_p95_ms", "The same, which 95 of 100 did not exceed."),
 ];
 
-/// What happened, by the names of which a report tells and the beginning of the interval.
+/// Activity by name and beginning of the interval.
 type Intervals<const N: usize> = BTreeMap<([Name; N], Timestamp), Activity>;
 
 impl Service {
-    /// The sums of a window, under the names that `key` finds in a stream.
+    /// Sums of a window, by the names that `key` returns for a stream.
     async fn intervals<const N: usize>(
         &self,
-        asked: &Question,
+        asked: &ReportRequest,
         key: impl Fn(&Stream) -> Option<[Name; N]>,
     ) -> Result<(Window, Intervals<N>), ServiceError> {
         let window = self.window(asked, MINUTE)?;
@@ -119,7 +119,7 @@ impl Service {
         Ok((window, intervals))
     }
 
-    pub(super) async fn event_class_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn event_class_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| {
             let (application, class) = match stream {
                 Stream::Events { application, class, .. } => (application, class),
@@ -153,7 +153,7 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn source_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn source_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
             Stream::Events { application, class, source }
                 if is_or_any(&asked.source, source) && is_or_any(&asked.class, class) =>
@@ -186,7 +186,7 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn notification_class_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn notification_class_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
             Stream::Notifications { application, class, .. } if is_or_any(&asked.class, class) => {
                 Some([application.clone(), class.clone()])
@@ -221,7 +221,7 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn subscription_class_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn subscription_class_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
             Stream::Notifications { application, rule, .. } | Stream::Firings { application, rule } => {
                 is_or_any(&asked.rule, rule).then(|| [application.clone(), rule.clone()])
@@ -256,7 +256,7 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn channel_diagnostics(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn channel_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
             Stream::Notifications { application, channel, .. } if is_or_any(&asked.channel, channel) => {
                 Some([application.clone(), channel.clone()])
@@ -292,7 +292,7 @@ impl Service {
     }
 }
 
-/// When an interval ends, and how long it is; the last may be cut.
+/// End and length of an interval; the last may be shorter.
 pub(super) fn ends(window: &Window, from: Timestamp) -> (Timestamp, Duration) {
     let to = (from + window.interval).min(window.to);
     (to, to.since(from))

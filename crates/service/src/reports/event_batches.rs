@@ -1,4 +1,4 @@
-//! Event batches, and what they led to.
+//! Reports on event batches and their notification batches.
 
 use tocsin_model::{
     event::EventBatch,
@@ -9,13 +9,13 @@ use tocsin_model::{
 use tocsin_store::journal::EventBatchState;
 
 use super::{
-    Cell, Column, Question, Report, Table, is_or_any,
+    Cell, Column, Report, ReportRequest, Table, is_or_any,
     table::column,
     walk::{Look, PAGE, ReportCursor, walk},
 };
 use crate::{Service, error::ServiceError};
 
-/// A place in the log is looked for so much later, since clocks may go back a little.
+/// Tolerance when searching the log by time, since clocks may go back a little.
 const CLOCK_LEEWAY: std::time::Duration = std::time::Duration::from_secs(2);
 
 pub(super) const LIST: &[Column] = &[
@@ -37,7 +37,7 @@ pub(super) const LIST: &[Column] = &[
 pub(super) const EVENTS: &[Column] = &[column("event", "Its id."), column("fields", "Its fields.")];
 
 impl Service {
-    pub(super) async fn event_batch_list(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn event_batch_list(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         if asked.status.as_deref().is_some_and(|status| !["accepted", "matched", "failed"].contains(&status)) {
@@ -67,7 +67,7 @@ impl Service {
         Ok(self.journal.event_batches(before, PAGE).await?)
     }
 
-    pub(super) async fn event_batch_details(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn event_batch_details(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let id: EventBatchId = asked.thing("the id of an event batch, such as `eb-12`")?;
         let limit = asked.limit()?;
         let (batch, state) = self.find_event_batch(id).await?;
@@ -78,7 +78,7 @@ impl Service {
             Some(after) => self.batches_of(id, NotificationBatchId(after), limit).await?,
             None => (Vec::new(), None),
         };
-        let batches = self.told_of(&heads).await?;
+        let batches = self.batch_rows(&heads).await?;
         let mut events = Table::new("events", EVENTS);
         let mut more = None;
         if let Some(first) = first {
@@ -111,17 +111,17 @@ impl Service {
         Ok((heads, last.filter(|_| !is_whole)))
     }
 
-    /// Before which batch everything is listed that was accepted before a time; `None`: all.
+    /// Cursor before which all batches accepted before a time are listed; `None`: all.
     pub(super) async fn first_after(&self, time: Timestamp) -> Result<Option<EventBatchId>, ServiceError> {
         if time >= self.clock.now() {
             return Ok(None);
         }
-        let place = self.journal.place_at(time + CLOCK_LEEWAY).await?;
+        let place = self.journal.position_at(time + CLOCK_LEEWAY).await?;
         Ok(Some(EventBatchId(place.0.saturating_add(1))))
     }
 }
 
-impl Question {
+impl ReportRequest {
     fn wants(&self, batch: &EventBatch, state: &EventBatchState) -> bool {
         self.means(&batch.application, Some(&batch.class))
             && is_or_any(&self.source, &batch.source)

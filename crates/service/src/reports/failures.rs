@@ -1,14 +1,16 @@
-//! What was not delivered.
+//! Report on notifications that were not delivered.
 
 use tocsin_model::{
     id::{NotificationBatchId, NotificationId},
     receipt::Outcome,
 };
 
-use super::{Column, Question, Report, Table, notification_batches::last_attempts, table::column, walk::ReportCursor};
+use super::{
+    Column, Report, ReportRequest, Table, notification_batches::last_attempts, table::column, walk::ReportCursor,
+};
 use crate::{Service, error::ServiceError};
 
-/// Batches with failures that are looked through.
+/// Maximum number of batches with failures that are examined.
 const BATCHES_MAX: usize = 1_000;
 
 pub(super) const LIST: &[Column] = &[
@@ -21,15 +23,15 @@ pub(super) const LIST: &[Column] = &[
     column("status", "`refused` or `expired`."),
     column("attempts", "How many there were."),
     column("failed_at", "When it failed for good."),
-    column("reply", "The far side's words, or why it was not even asked."),
+    column("reply", "The receiver's reply, or why it was not contacted."),
 ];
 
 impl Service {
-    pub(super) async fn failed_notifications(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn failed_notifications(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         let mut table = Table::new("notifications", LIST);
-        // The batch that the answer before ended in, and the first place in it that is left.
+        // The batch in which the previous page ended, and the next index in it.
         let (begun, first) = match asked.before::<ReportCursor>()? {
             Some(ReportCursor(batch, first)) => (batch, first.unwrap_or(0)),
             None => (None, 0),
@@ -37,11 +39,11 @@ impl Service {
         let before = begun.map(|batch| NotificationBatchId(batch + 1));
         let found = self.journal.failed_batches(before, BATCHES_MAX).await?;
         let last = found.last().filter(|_| found.len() == BATCHES_MAX).map(|(id, _)| *id);
-        // Behind the last batch that was looked through, if there may be more.
+        // After the last examined batch, if there may be more.
         let mut next = last.and_then(|last| ReportCursor(Some(last.0.saturating_sub(1)), Some(0)).next());
         'batches: for (id, head) in found {
             let first = if Some(id.0) == begun { first } else { 0 };
-            if !asked.wants_told(&head) {
+            if !asked.wants_batch(&head) {
                 continue;
             }
             let attempts = self.journal.attempts(id).await?;

@@ -1,11 +1,11 @@
-//! How much there was of everything, period by period.
+//! Report of totals, by period.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tocsin_model::time::Timestamp;
 use tocsin_store::journal::{Activity, Count, Timing};
 
-use super::{Column, Question, Report, Table, diagnostics, share, table::column};
+use super::{Column, Report, ReportRequest, Table, diagnostics, share, table::column};
 use crate::{Service, error::ServiceError};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -19,7 +19,7 @@ pub(super) const LIST: &[Column] = &[
     column("notification_batches", "Notification batches made."),
     column("notifications", "Notifications made."),
     column("notifications_per_event", "Notifications of an event, on average."),
-    column("attempts", "Attempts that reached out to a far side."),
+    column("attempts", "Attempts that contacted a receiver."),
     column("delivered", "Notifications delivered."),
     column("failed", "Notifications that were refused or too late."),
     column("suspended", "Notifications that began to wait for an operator."),
@@ -28,7 +28,7 @@ pub(super) const LIST: &[Column] = &[
 ];
 
 impl Service {
-    pub(super) async fn administration_history(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn administration_history(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let window = self.window(asked, DAY)?;
         let mut periods: BTreeMap<Timestamp, Activity> = BTreeMap::new();
         for row in self.journal.activity(&window, asked.application.as_ref()).await? {

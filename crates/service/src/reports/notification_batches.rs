@@ -1,4 +1,4 @@
-//! Notification batches: made, waiting, delivered.
+//! Reports on notification batches: made, waiting, delivered.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tocsin_model::{
 use tocsin_store::journal::{Progress, SuspensionFilter};
 
 use super::{
-    Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, is_or_any,
+    Cell, Column, LOOKED_THROUGH_MAX, Report, ReportRequest, Table, is_or_any,
     table::column,
     walk::{Look, PAGE, walk},
 };
@@ -22,7 +22,7 @@ pub(super) const LIST: &[Column] = &[
     column("application", "The application."),
     column("class", "The notification class."),
     column("rule", "The rule that fired."),
-    column("event_class", "The class of the events that it tells of."),
+    column("event_class", "Class of its events."),
     column("channel", "The channel through which it leaves."),
     column("notifications", "Its notifications."),
     column("status", "`open` or `closed`."),
@@ -38,7 +38,7 @@ pub(super) const LIST: &[Column] = &[
     column("attempts", "Attempts."),
     column("delivered", "Notifications that were delivered."),
     column("failed", "Notifications that were refused or too late."),
-    column("open", "Notifications of which nobody knows yet."),
+    column("open", "Notifications without a result yet."),
 ];
 
 pub(super) const CHANNELS: &[Column] = &[
@@ -54,23 +54,23 @@ pub(super) const CHANNELS: &[Column] = &[
 pub(super) const NOTIFICATIONS: &[Column] = &[
     column("notification", "Its id."),
     column("subscription", "The subscription that it is for."),
-    column("event", "The event that it tells of."),
+    column("event", "Its event."),
     column("status", "The outcome of its last attempt, or `waiting`."),
     column("attempts", "How many there were."),
     column("last_sent_at", "When it was handed over last."),
     column("last_answered_at", "When the last answer came."),
-    column("delivery_ms", "How long the far side took."),
+    column("delivery_ms", "Response time of the receiver."),
     column("reply", "Its words."),
 ];
 
 type Head = (NotificationBatchId, NotificationHead, u32);
 
 impl Service {
-    pub(super) async fn notification_batch_list(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn notification_batch_list(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         let is_wanted = of_status(asked.status.as_deref())?;
-        // How far each has come is read for those that are shown, and for all where it decides.
+        // Progress is read for listed batches, and for all if the filter depends on it.
         let page = async |before| {
             let heads: Vec<Head> = self.journal.notification_batches(before, PAGE).await?;
             let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
@@ -82,17 +82,17 @@ impl Service {
         };
         let look = |((id, head, _), progress): &(Head, Option<Progress>)| {
             let is_of_status = asked.status.is_none() || progress.as_ref().is_some_and(is_wanted);
-            let is_wanted = head.matched_at < to && is_of_status && asked.wants_told(head);
-            // They are numbered in the order of their making, but for the little that commits may overtake each other.
+            let is_wanted = head.matched_at < to && is_of_status && asked.wants_batch(head);
+            // Ids follow the order of creation, except that commits may overtake each other a little.
             (*id, Look::of(head.matched_at < from, is_wanted))
         };
         let found = walk(asked.before()?, limit, page, look).await?;
         let heads: Vec<Head> = found.items.into_iter().map(|(head, _)| head).collect();
-        Ok(Report { next: found.next, ..self.told_of(&heads).await?.alone() })
+        Ok(Report { next: found.next, ..self.batch_rows(&heads).await?.alone() })
     }
 
-    /// A table of batches, with how far each has come.
-    pub(super) async fn told_of(&self, heads: &[Head]) -> Result<Table, ServiceError> {
+    /// Builds a table of batches with their progress.
+    pub(super) async fn batch_rows(&self, heads: &[Head]) -> Result<Table, ServiceError> {
         let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
         let progress = self.journal.progress(&ids).await?;
         let mut table = Table::new("notification_batches", LIST);
@@ -102,12 +102,12 @@ impl Service {
         Ok(table)
     }
 
-    pub(super) async fn notification_batch_details(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn notification_batch_details(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let id: NotificationBatchId = asked.thing("the id of a notification batch, such as `nb-3`")?;
         let limit = asked.limit()?;
         let stored = self.find_notification_batch(id).await?;
         let count = stored.notifications.count() as u32;
-        let mut itself = self.told_of(&[(id, stored.head.clone(), count)]).await?;
+        let mut itself = self.batch_rows(&[(id, stored.head.clone(), count)]).await?;
         itself.name = "notification_batch";
         let attempts = self.journal.attempts(id).await?;
         let last = last_attempts(&attempts);
@@ -134,7 +134,7 @@ impl Service {
         Ok(Report { tables: vec![itself, channels, notifications], next, ..Report::default() })
     }
 
-    /// Where the notifications of a batch are: those that wait belong to the channel of their work item or suspension, the
+    /// Channels of the notifications of a batch: waiting ones belong to the channel of their work item or suspension, the
     /// others to that of the batch.
     async fn channels_of(
         &self,
@@ -176,15 +176,15 @@ impl Service {
     }
 }
 
-impl Question {
-    pub(super) fn wants_told(&self, head: &NotificationHead) -> bool {
+impl ReportRequest {
+    pub(super) fn wants_batch(&self, head: &NotificationHead) -> bool {
         self.means(&head.application, Some(&head.class))
             && is_or_any(&self.rule, &head.rule)
             && is_or_any(&self.channel, &head.channel)
     }
 }
 
-/// The newest attempt at each notification, by its place in the batch, and how many there were.
+/// Newest attempt of each notification, by ordinal, and the number of attempts.
 pub(super) fn last_attempts(attempts: &[Attempt]) -> BTreeMap<u32, (u64, &Attempt)> {
     let mut last = BTreeMap::new();
     for attempt in attempts {

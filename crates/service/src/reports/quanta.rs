@@ -1,10 +1,10 @@
-//! Turns of the matcher.
+//! Reports on quanta: runs of the matcher.
 
 use tocsin_model::id::EventBatchId;
 use tocsin_store::journal::{EventBatchState, FiringFilter, Quantum};
 
 use super::{
-    Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table,
+    Cell, Column, LOOKED_THROUGH_MAX, Report, ReportRequest, Table,
     table::column,
     walk::{Look, PAGE, walk},
 };
@@ -25,7 +25,7 @@ pub(super) const LIST: &[Column] = &[
     column("events", "Events in them."),
     column("event_batches_failed", "Those of the batches that were set aside."),
     column("notification_batches", "Notification batches that it made."),
-    column("event_notifications", "Notifications that tell of events."),
+    column("event_notifications", "Notifications of events."),
     column("scheduled_notifications", "Notifications of schedules."),
     column("firings_failed", "Firings that failed."),
     column("firings_skipped", "Firings that were skipped."),
@@ -42,7 +42,7 @@ pub(super) const FIRINGS: &[Column] = &[
 ];
 
 impl Service {
-    pub(super) async fn quantum_list(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn quantum_list(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         let wanted = wanted(asked.status.as_deref())?;
@@ -56,7 +56,7 @@ impl Service {
         Ok(Report { next: found.next, ..table.alone() })
     }
 
-    pub(super) async fn quantum_details(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn quantum_details(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let id: u64 = asked.thing("the number of a quantum")?;
         let quantum = self.journal.quantum(id).await?;
         let quantum = quantum.ok_or_else(|| ServiceError::Missing(format!("the quantum {id}")))?;
@@ -83,7 +83,8 @@ impl Service {
         Ok(Report { tables: vec![itself, event_batches, firings, batches], ..Report::default() })
     }
 
-    /// Those between its first and its last that were dealt with then: others waited, or were matched before.
+    /// Batches between the first and the last that were matched in this quantum: others waited, or were matched
+    /// before.
     async fn event_batches_of(&self, quantum: &Quantum) -> Result<Table, ServiceError> {
         let mut table = Table::new("event_batches", super::event_batches::LIST);
         let count = (quantum.last_events.0 - quantum.first_events.0 + 1).min(LOOKED_THROUGH_MAX as u64) as usize;
@@ -109,7 +110,7 @@ impl Service {
         let before_first = tocsin_model::id::NotificationBatchId(first.0 - 1);
         let mut heads = self.journal.notification_batches_after(before_first, count).await?;
         heads.retain(|(id, _, _)| id.0 < first.0 + quantum.notification_batches);
-        self.told_of(&heads).await
+        self.batch_rows(&heads).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! What schedules did, and will do.
+//! Reports on past and next runs of schedules.
 
 use tocsin_model::{
     application::due_class,
@@ -9,7 +9,7 @@ use tocsin_model::{
 use tocsin_store::journal::EventBatchState;
 
 use super::{
-    Column, Question, Report, Table, is_or_any,
+    Column, Report, ReportRequest, Table, is_or_any,
     table::column,
     walk::{Look, PAGE, walk},
 };
@@ -42,7 +42,11 @@ pub(super) const RUNS: &[Column] = &[
 ];
 
 impl Service {
-    pub(super) async fn schedules_report(&self, caller: &Caller, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn schedules_report(
+        &self,
+        caller: &Caller,
+        asked: &ReportRequest,
+    ) -> Result<Report, ServiceError> {
         let mut table = Table::new("schedules", LIST);
         for compiled in self.meant(asked)? {
             let application = &compiled.application.name;
@@ -69,7 +73,7 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn scheduled_runs(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn scheduled_runs(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         let before = match asked.before::<EventBatchId>()? {

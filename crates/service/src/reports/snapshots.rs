@@ -1,4 +1,4 @@
-//! The state right now: what there is, whether it is switched on, and when something happened to it last.
+//! Snapshot reports: components, whether they are enabled, and their last activity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use tocsin_model::{application::Application, id::Name, time::Timestamp};
 use tocsin_pipeline::{Compiled, DestinationState};
 use tocsin_store::journal::{ActivityRow, Component, Count, Role, Stream, Switch};
 
-use super::{Cell, Column, Question, Report, Table, is_or_any, table::column};
+use super::{Cell, Column, Report, ReportRequest, Table, is_or_any, table::column};
 use crate::{Service, error::ServiceError};
 
 pub(super) const APPLICATIONS: &[Column] = &[
@@ -73,7 +73,7 @@ pub(super) const CHANNELS: &[Column] = &[
     column("last_minute_failed", "Attempts that failed in it."),
 ];
 
-/// What is known of all parts just now.
+/// Current state of all parts.
 struct Now {
     at: Timestamp,
     switches: Vec<Switch>,
@@ -81,13 +81,13 @@ struct Now {
 }
 
 impl Now {
-    /// The state of something, or of what it is a part of.
+    /// State of a component, or of the component that contains it.
     fn state(&self, of: &[Component]) -> &'static str {
         let found = of.iter().find_map(|of| self.switches.iter().find(|switch| switch.component == *of));
         found.map_or("enabled", |switch| switch.state.word())
     }
 
-    /// The newest minute of some streams.
+    /// Newest minute of some streams.
     fn latest(&self, of: impl Fn(&Stream) -> bool) -> Latest {
         let mut latest = Latest::default();
         for row in self.latest.iter().filter(|row| of(&row.stream)) {
@@ -120,14 +120,14 @@ struct Latest {
 }
 
 impl Service {
-    async fn now_of(&self, asked: &Question) -> Result<Now, ServiceError> {
+    async fn now_of(&self, asked: &ReportRequest) -> Result<Now, ServiceError> {
         let latest = self.journal.latest_activity(asked.application.as_ref()).await?;
         let switches = self.pipeline.switches().into_iter().map(|switched| switched.switch).collect();
         Ok(Now { at: self.clock.now(), switches, latest })
     }
 
-    /// The applications that run, or the one that is asked for.
-    pub(super) fn meant(&self, asked: &Question) -> Result<Vec<std::sync::Arc<Compiled>>, ServiceError> {
+    /// Running applications, or the requested one.
+    pub(super) fn meant(&self, asked: &ReportRequest) -> Result<Vec<std::sync::Arc<Compiled>>, ServiceError> {
         let names = self.pipeline.status().into_iter().map(|(name, _)| name);
         let found: Vec<_> = names.filter(|name| is_or_any(&asked.application, name)).collect();
         match &asked.application {
@@ -136,7 +136,7 @@ impl Service {
         }
     }
 
-    pub(super) async fn snapshot_applications(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn snapshot_applications(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let now = self.now_of(asked).await?;
         let counts = self.records.subscription_counts().await?;
         let stops = self.pipeline.stopped_rules();
@@ -152,7 +152,8 @@ impl Service {
             };
             let mine = || counts.iter().filter(|found| found.application == *name);
             let events = |stream: &Stream| stream.application() == name && matches!(stream, Stream::Events { .. });
-            let told = |stream: &Stream| stream.application() == name && matches!(stream, Stream::Notifications { .. });
+            let of_notifications =
+                |stream: &Stream| stream.application() == name && matches!(stream, Stream::Notifications { .. });
             table.push([
                 name.into(),
                 state.into(),
@@ -166,13 +167,13 @@ impl Service {
                 status.indexed.into(),
                 status.changes_behind.into(),
                 now.latest(events).last_at.into(),
-                now.latest(told).last_at.into(),
+                now.latest(of_notifications).last_at.into(),
             ]);
         }
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_sources(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn snapshot_sources(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let now = self.now_of(asked).await?;
         let mut sources: BTreeMap<(Name, Name), bool> = BTreeMap::new();
         for row in &now.latest {
@@ -210,7 +211,7 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_events(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn snapshot_events(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let now = self.now_of(asked).await?;
         let mut table = Table::new("event_classes", EVENTS);
         for compiled in self.meant(asked)? {
@@ -239,7 +240,7 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_subscriptions(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn snapshot_subscriptions(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let now = self.now_of(asked).await?;
         let counts = self.records.subscription_counts().await?;
         let mut table = Table::new("subscription_classes", SUBSCRIPTIONS);
@@ -264,9 +265,9 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_channels(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn snapshot_channels(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let now = self.now_of(asked).await?;
-        let census: BTreeMap<(Name, Name), [usize; DestinationState::ALL.len()]> = self
+        let destination_counts: BTreeMap<(Name, Name), [usize; DestinationState::ALL.len()]> = self
             .pipeline
             .destination_counts()
             .into_iter()
@@ -284,7 +285,7 @@ impl Service {
             for channel in used.iter().filter(|channel| is_or_any(&asked.channel, channel)) {
                 let of = |stream: &Stream| matches!(stream, Stream::Notifications { application: a, channel: c, .. } if a == name && c == channel);
                 let latest = now.latest(of);
-                let counts = census.get(&(name.clone(), channel.clone())).copied().unwrap_or_default();
+                let counts = destination_counts.get(&(name.clone(), channel.clone())).copied().unwrap_or_default();
                 let in_state = |state: DestinationState| -> Cell {
                     let at = DestinationState::ALL.iter().position(|found| *found == state);
                     at.map(|at| counts[at] as u64).into()

@@ -1,4 +1,4 @@
-//! What one subscription was told, and when it is due next.
+//! Report on one subscription: its notifications, and when it is due next.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tocsin_model::{
     schedule::Schedule,
 };
 
-use super::{Column, Question, Report, Table, table::column, walk::ReportCursor};
+use super::{Column, Report, ReportRequest, Table, table::column, walk::ReportCursor};
 use crate::{Service, error::ServiceError, schedules};
 
-/// Notification batches that one answer looks through.
+/// Maximum number of notification batches examined per request.
 const BATCHES_MAX: usize = 200;
-/// Runs to come that are shown.
+/// Number of next runs listed.
 const RUNS: usize = 10;
 
 pub(super) const ITSELF: &[Column] = &[
@@ -33,7 +33,7 @@ pub(super) const NOTIFICATIONS: &[Column] = &[
     column("rule", "The rule that fired."),
     column("class", "The notification class."),
     column("channel", "The channel."),
-    column("event", "The event that it tells of."),
+    column("event", "Its event."),
     column("made_at", "When it was made."),
     column("status", "The outcome of its last attempt, or `waiting`."),
     column("last_answered_at", "When the last answer came."),
@@ -46,11 +46,11 @@ pub(super) const NEXT: &[Column] = &[
 ];
 
 impl Service {
-    pub(super) async fn subscription_report(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn subscription_report(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let id: SubscriptionId = asked.thing("the id of a subscription, such as `s-15`")?;
         let limit = asked.limit()?;
         let found = self.find_subscription(id).await?;
-        // The batch that the answer before ended in, and the first place in it that is left.
+        // The batch in which the previous page ended, and the next index in it.
         let (begun, first) = match asked.before::<ReportCursor>()? {
             Some(ReportCursor(batch, first)) => (batch, first.unwrap_or(0)),
             None => (None, 0),

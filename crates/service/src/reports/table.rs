@@ -1,4 +1,4 @@
-//! Tables with named columns.
+//! Report tables with named, typed columns.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use tocsin_store::journal::Window;
 
 use crate::{error::ServiceError, page};
 
-/// A report: one table or several, and where to go on if there is more.
+/// A report: its tables, and the cursor of the next page.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
     /// Its name.
     pub name: &'static str,
-    /// Its tables; of most there is one.
+    /// Tables; most reports have one.
     pub tables: Vec<Table>,
-    /// The time that the figures are of, where a report has intervals: whole minutes.
+    /// Period of the figures, for reports with intervals: whole minutes.
     pub window: Option<(Timestamp, Timestamp)>,
-    /// The value of `before` for more.
+    /// Cursor of the next page.
     pub next: Option<String>,
 }
 
 /// A table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// What its rows are.
+    /// Meaning of its rows.
     pub name: &'static str,
     /// Its columns.
     pub columns: &'static [Column],
@@ -31,12 +31,12 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// A column. A name in `_ms` is of milliseconds, one in `_at` or `_from` and `_to` of a moment.
+/// A column. Names in `_ms` are durations in milliseconds; names in `_at`, `_from` and `_to` are timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
     /// Its name.
     pub name: &'static str,
-    /// What it tells.
+    /// Description.
     pub description: &'static str,
 }
 
@@ -45,24 +45,24 @@ pub(super) const fn column(name: &'static str, description: &'static str) -> Col
     Column { name, description }
 }
 
-/// What stands at one place of a table.
+/// A cell of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Nothing.
+    /// Empty.
     None,
-    /// Yes or no.
+    /// A Boolean.
     Flag(bool),
-    /// How many.
+    /// A count.
     Count(u64),
     /// A rate or an average.
     Number(f64),
-    /// How long, shown in milliseconds.
+    /// A duration, shown in milliseconds.
     Took(Duration),
-    /// When.
+    /// A timestamp.
     At(Timestamp),
-    /// A name, an id or words.
+    /// Text: a name, an id or a description.
     Text(String),
-    /// The fields of an event or a notification.
+    /// Fields of an event or a notification.
     Fields(Vec<(String, Value)>),
 }
 
@@ -81,12 +81,12 @@ impl Table {
     }
 }
 
-/// Most rows of a report that is computed whole; a request that names no limit gets so many.
+/// Maximum number of rows of a report that is computed as a whole; also the default limit.
 pub(super) const ROWS_MAX: usize = 10_000;
 
 impl Report {
-    /// Cuts a report that is computed whole: skips rows, and keeps up to `limit`, over all its tables. A first table before
-    /// others describes the thing itself, and is on each page.
+    /// Cuts a report that is computed as a whole: skips rows, and keeps up to `limit`, over all its tables. A first
+    /// table that describes the subject is on each page.
     pub(super) fn page(mut self, skipped: Option<usize>, limit: Option<usize>) -> Result<Report, ServiceError> {
         let limit = match limit {
             None => ROWS_MAX,

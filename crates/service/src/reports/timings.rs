@@ -1,14 +1,14 @@
-//! How long the parts of the way took, by percentile.
+//! Latency percentiles by step.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tocsin_model::id::Name;
 use tocsin_store::journal::{Activity, Timing};
 
-use super::{Column, Question, Report, Table, table::column};
+use super::{Column, Report, ReportRequest, Table, table::column};
 use crate::{Service, error::ServiceError};
 
-/// Of which time this tells if nothing is said.
+/// Default period.
 const USUAL: Duration = Duration::from_secs(3_600);
 
 pub(super) const LIST: &[Column] = &[
@@ -29,13 +29,13 @@ pub(super) const LIST: &[Column] = &[
 ];
 
 impl Service {
-    pub(super) async fn timings(&self, asked: &Question) -> Result<Report, ServiceError> {
+    pub(super) async fn timings(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
         let to = asked.to.unwrap_or_else(|| self.clock.now());
         let from = asked.from.unwrap_or(to - USUAL);
-        // One interval: the whole time, in minutes.
+        // One interval: the whole period, in minutes.
         let minutes = to.since(from).as_secs() / 60 + 2;
         let interval = Duration::from_secs(minutes * 60);
-        let whole = Question { from: Some(from), to: asked.to, interval: Some(interval), ..asked.clone() };
+        let whole = ReportRequest { from: Some(from), to: asked.to, interval: Some(interval), ..asked.clone() };
         let window = self.window(&whole, interval)?;
         let mut applications: BTreeMap<Name, Activity> = BTreeMap::new();
         for row in self.journal.activity(&window, asked.application.as_ref()).await? {

@@ -10,13 +10,13 @@ use tocsin_model::id::IdError;
 use super::LOOKED_THROUGH_MAX;
 use crate::error::ServiceError;
 
-/// A cursor in two parts: `12.300`. A report gives two lists at once, each with its place, or the place within an item.
-/// The part of a list that has ended is `-`.
+/// A cursor in two parts: `12.300`. A report may page two lists at once, or a list and the rows within an item. The
+/// part of a list that has ended is `-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReportCursor(pub(super) Option<u64>, pub(super) Option<u64>);
 
 impl ReportCursor {
-    /// The cursor as the `next` of an answer; `None` if both lists have ended.
+    /// Encodes the cursor; `None` if both lists have ended.
     pub(super) fn next(self) -> Option<String> {
         (self.0.is_some() || self.1.is_some()).then(|| self.to_string())
     }
@@ -36,7 +36,7 @@ impl FromStr for ReportCursor {
         let wrong = || IdError { text: text.to_owned(), expected: "the `next` of an answer" };
         let part = |part: &str| match part {
             "-" => Ok(None),
-            // Stores count with signed numbers.
+            // Stores use signed numbers.
             digits => digits.parse().ok().filter(|number| *number < i64::MAX as u64).map(Some).ok_or_else(wrong),
         };
         let (first, second) = text.split_once('.').ok_or_else(wrong)?;
@@ -44,21 +44,21 @@ impl FromStr for ReportCursor {
     }
 }
 
-/// What is read at a time.
+/// Rows read at a time.
 pub(super) const PAGE: usize = 1_000;
 
-/// What a list makes of something that it comes by.
+/// Decision of a list about a row.
 pub(super) enum Look {
-    /// It is told.
+    /// It is listed.
     Wanted,
-    /// It is passed over.
+    /// It is skipped.
     Other,
-    /// It and all behind it are from before the time that is asked for.
+    /// It and all later rows are older than the requested period.
     TooOld,
 }
 
 impl Look {
-    /// What is wanted of what is from a time on.
+    /// Decides by age and filter.
     pub(super) fn of(is_too_old: bool, is_wanted: bool) -> Look {
         match (is_too_old, is_wanted) {
             (true, _) => Look::TooOld,
@@ -68,23 +68,23 @@ impl Look {
     }
 }
 
-/// What was found on the way, and where to go on if there may be more.
-pub(super) struct Found<T> {
+/// Rows of a page, with the cursor of the next one.
+pub(super) struct ListPage<T> {
     pub(super) items: Vec<T>,
     pub(super) next: Option<String>,
 }
 
-/// Goes back from an id, all of a page of [`PAGE`] after the other, until `limit` are found, [`LOOKED_THROUGH_MAX`] are
-/// looked through, or there are no more.
+/// Scans backwards from an id, in pages of [`PAGE`], until `limit` rows are found, [`LOOKED_THROUGH_MAX`] are
+/// examined, or there are no more.
 ///
 /// # Errors
-/// Those of the pages.
+/// The errors of reading a page.
 pub(super) async fn walk<Id, Item, Page>(
     mut before: Option<Id>,
     limit: usize,
     mut page: impl FnMut(Option<Id>) -> Page,
     look: impl Fn(&Item) -> (Id, Look),
-) -> Result<Found<Item>, ServiceError>
+) -> Result<ListPage<Item>, ServiceError>
 where
     Id: Copy + Display,
     Page: Future<Output = Result<Vec<Item>, ServiceError>>,
@@ -96,10 +96,10 @@ where
         for item in found {
             let (id, look) = look(&item);
             if matches!(look, Look::TooOld) {
-                return Ok(Found { items, next: None });
+                return Ok(ListPage { items, next: None });
             }
             if items.len() == limit || looked_through == LOOKED_THROUGH_MAX {
-                return Ok(Found { items, next: before.map(|before| before.to_string()) });
+                return Ok(ListPage { items, next: before.map(|before| before.to_string()) });
             }
             (before, looked_through) = (Some(id), looked_through + 1);
             if matches!(look, Look::Wanted) {
@@ -107,7 +107,7 @@ where
             }
         }
         if is_last {
-            return Ok(Found { items, next: None });
+            return Ok(ListPage { items, next: None });
         }
     }
 }
@@ -116,7 +116,7 @@ where
 mod tests {
     use super::*;
 
-    /// Of so many numbers, which are their own times: those from a time on that a divisor divides.
+    /// Lists numbers from 1 to `count`, each its own time, that are at least `from` and divisible by a divisor.
     async fn found(
         count: u64,
         before: Option<u64>,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_looks_through_everything_for_little() {
+    async fn a_scan_examines_a_bounded_number_of_rows() {
         let (items, next) = found(25_000, None, 7, 0, 24_000).await;
         assert_eq!((items, next), (vec![24_000], Some("15001".into())));
         assert_eq!(found(25_000, Some(15_001), 7, 0, 24_000).await, (vec![], Some("5001".into())));

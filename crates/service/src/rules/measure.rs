@@ -1,9 +1,9 @@
-//! What a rule costs an event, beside what a rule costs that matches nothing.
+//! Cost of a rule per event, compared with a baseline rule that matches nothing.
 
 use std::time::{Duration, Instant};
 
 use tocsin_matching::{
-    datum::Trouble,
+    eval_value::EvalError,
     rule::RuleNumber,
     shard::{MatchSink, Run, Shard},
 };
@@ -17,24 +17,24 @@ use super::{
 };
 use crate::error::ServiceError;
 
-/// How long a measurement goes on; one round is made in any case.
+/// Duration of a measurement; at least one round is made.
 const MEASURED_MAX: Duration = Duration::from_secs(2);
-/// Most rounds.
+/// Maximum number of rounds.
 const ROUNDS_MAX: usize = 1_000;
 
-/// What events cost, in medians over rounds in which the rule and the baseline took turns.
+/// Cost per event: medians over rounds in which the rule and the baseline alternate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// How often each was measured.
+    /// Number of rounds.
     pub rounds: usize,
-    /// What the rule takes for one event.
+    /// Time of the rule per event.
     pub rule: Duration,
-    /// What a rule takes that matches nothing.
+    /// Time of the baseline per event.
     pub baseline: Duration,
 }
 
-/// A rule over the same events that matches nothing, and finds that out as soon as one can: a query without a row if the
-/// other one has a query.
+/// A baseline rule over the same events that matches nothing as fast as possible: a query without rows if the tested
+/// rule has a query.
 pub(super) fn baseline(compiled: &Compiled, tested: &Tested) -> Result<Tested, ServiceError> {
     let (name, class) = nothing();
     let mut rule = Rule::new(tested.on.clone(), tested.class.clone(), name.clone());
@@ -69,7 +69,7 @@ pub(super) fn measure(
     Ok(Cost { rounds: of_rule.len(), rule: each(&mut of_rule), baseline: each(&mut of_baseline) })
 }
 
-/// How long a rule takes for all events.
+/// Time of a rule for all events.
 fn took(index: &mut TestIndex, tested: &Tested, rows: &[Row], now: Timestamp) -> Result<Duration, ServiceError> {
     let batch = batch_of(tested, rows, now);
     let began = Instant::now();
@@ -78,11 +78,11 @@ fn took(index: &mut TestIndex, tested: &Tested, rows: &[Row], now: Timestamp) ->
     fired.map(|()| took).map_err(|reason| ServiceError::invalid("rule", format!("cannot be measured: {reason}")))
 }
 
-/// Is told, and tells nobody.
+/// A sink that discards matches.
 struct Nobody;
 
 impl MatchSink for Nobody {
     fn run(&mut self, _: Run<'_>) {}
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble) {}
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble, _: u32) {}
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError) {}
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError, _: u32) {}
 }

@@ -1,33 +1,33 @@
-//! An index of its own for a rule that is tried, and what it finds.
+//! Temporary index of a rule test, and its results.
 
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use tocsin_matching::{
-    datum::Trouble,
-    oracle::Witness,
+    eval_value::EvalError,
+    oracle::SubscriptionView,
     rule::RuleNumber,
-    shard::{MatchSink, Run, Shard, Told, Watch},
+    shard::{ExternalMatch, MatchOptions, MatchSink, Run, Shard},
 };
 use tocsin_model::{
     application::api_source,
     event::{EventBatch, EventPacker},
     field::Row,
     id::{EventBatchId, EventId, SubscriberNumber},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     time::Timestamp,
 };
 use tocsin_store::{
-    queries::{Beside, QueryMatch, QueryTables},
+    queries::{ExtraColumns, QueryMatch, QueryTables},
     records::IndexedSubscription,
 };
 
 use super::{Sample, Tested, TestedEvent};
 
-/// The subscriptions on which a rule is tried.
+/// Subscriptions on which a rule is tested.
 pub(super) struct TestIndex {
     pub shard: Shard,
-    /// The same for its query. The lock is for a task that moves from thread to thread.
+    /// Query tables of the rule. The lock only serves a task that moves between threads.
     pub tables: Option<Mutex<QueryTables>>,
 }
 
@@ -36,7 +36,7 @@ impl TestIndex {
     pub fn query(&mut self, tested: &Tested, batch: &EventBatch, rows: &[Row]) -> Result<Vec<QueryMatch>, String> {
         let Some(tables) = &mut self.tables else { return Ok(Vec::new()) };
         let (first, columns) = tested.rules.columns_of_queries(&tested.on);
-        let beside = Beside { columns: &columns, first, rows };
+        let beside = ExtraColumns { columns: &columns, first, rows };
         let firings = tables.get_mut().run(batch, &tested.fields, &beside, |_| true);
         let firings = firings.map_err(|damaged| damaged.to_string())?;
         firings.into_iter().next().map_or_else(|| Ok(Vec::new()), |firing| firing.outcome)
@@ -45,7 +45,7 @@ impl TestIndex {
     /// Matches the events as one batch, by the index and by the rule's query.
     ///
     /// # Errors
-    /// Why the query failed.
+    /// The query failed.
     pub fn fire(
         &mut self,
         tested: &Tested,
@@ -55,15 +55,15 @@ impl TestIndex {
     ) -> Result<(), String> {
         let began = Instant::now();
         let clock = move || began.elapsed();
-        let watch = Watch { clock: Some(&clock), ..Watch::default() };
+        let watch = MatchOptions { clock: Some(&clock), ..MatchOptions::default() };
         self.shard.match_rows((batch.id, Timestamp(0)), &tested.on, rows, watch, found);
         let matches = self.query(tested, batch, rows)?;
-        let told = matches.iter().map(|found| Told {
+        let external = matches.iter().map(|found| ExternalMatch {
             event_ordinal: found.event,
             subscription: found.subscription,
             given: &found.values,
         });
-        self.shard.tell((batch.id, Timestamp(0)), tested.rule, rows, told, found);
+        self.shard.emit_external_matches((batch.id, Timestamp(0)), tested.rule, rows, external, found);
         Ok(())
     }
 }
@@ -86,12 +86,12 @@ pub(super) fn batch_of(tested: &Tested, rows: &[Row], now: Timestamp) -> EventBa
     }
 }
 
-/// Runs a query over the samples, and tells of each whether it gives this subscription.
+/// Runs a query over the samples, and returns for each whether it matches this subscription.
 pub(super) fn try_query(
     mut index: TestIndex,
     tested: &Tested,
     samples: Vec<Sample>,
-    witness: &Witness,
+    witness: &SubscriptionView,
     now: Timestamp,
 ) -> Vec<TestedEvent> {
     let fields = tested.rules.class_fields(&tested.class);
@@ -102,8 +102,9 @@ pub(super) fn try_query(
             subscriber: SubscriberNumber(0),
             class: witness.class.clone(),
             values: fields.to_json(&witness.row).into(),
-            terms: Terms::default(),
+            terms: SubscriptionParams::default(),
             created_at: now,
+            enabled_at: None,
             channel: None,
         };
         let columns = tested.rules.subscriber_columns().map_or(0, |columns| columns.len());
@@ -124,7 +125,7 @@ pub(super) fn try_query(
     (0..).zip(ids.into_iter().zip(&rows)).map(event).collect()
 }
 
-/// Matches the samples, and gives what was found for each.
+/// Matches the samples, and returns the results for each.
 pub(super) fn who_matches(
     index: &mut TestIndex,
     tested: &Tested,
@@ -135,7 +136,7 @@ pub(super) fn who_matches(
     let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
         samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
     let events = ids.into_iter().map(|event| TestedEvent { event, ..TestedEvent::default() }).collect();
-    let mut found = Found { events, shown };
+    let mut found = TestSink { events, shown };
     let began = Instant::now();
     if let Err(reason) = index.fire(tested, &batch_of(tested, &rows, now), &rows, &mut found) {
         found.events.iter_mut().for_each(|event| event.failures.push(reason.clone()));
@@ -150,12 +151,12 @@ pub(super) fn who_matches(
     found.events
 }
 
-struct Found {
+struct TestSink {
     events: Vec<TestedEvent>,
     shown: usize,
 }
 
-impl MatchSink for Found {
+impl MatchSink for TestSink {
     fn run(&mut self, run: Run<'_>) {
         let Some(event) = self.events.get_mut(run.event_ordinal as usize) else { return };
         event.matches += run.slots.len() as u64;
@@ -163,13 +164,13 @@ impl MatchSink for Found {
         event.subscriptions.extend(run.slots.iter().take(room).map(|slot| run.id(*slot)));
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble) {
+    fn rule_failed(&mut self, _: RuleNumber, event: EventId, trouble: EvalError) {
         if let Some(event) = self.events.get_mut(event.ordinal as usize) {
             event.failures.push(trouble.to_string());
         }
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+    fn subscriptions_failed(&mut self, _: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
         if let Some(event) = self.events.get_mut(event.ordinal as usize) {
             event.failures.push(format!("{trouble} (for {count} subscriptions or filters)"));
         }

@@ -1,18 +1,18 @@
-//! The journey of a message: from what it all began with to what came of it.
+//! Trace of a message: from its origin to its results.
 
 use std::collections::{HashSet, VecDeque};
 
 use tocsin_exchange::Exchanges;
 use tocsin_model::{exchange::MessageKind, id::MessageId};
 use tocsin_store::{
-    spool::{Ending, HistoryAct, HistoryEntry, LegState, MessageFilter, StoredMessage},
+    spool::{Ending, HistoryAction, HistoryEntry, LegState, MessageFilter, StoredMessage},
     tracking::TrackedBody,
 };
 
 use super::Story;
 use crate::{Service, error::ServiceError};
 
-/// Most messages of one journey.
+/// Maximum number of messages of one journey.
 const MESSAGES_MAX: usize = 100;
 
 impl Service {
@@ -22,13 +22,13 @@ impl Service {
         let asked = asked.ok_or_else(|| ServiceError::Missing(format!("the message {id}")))?;
         story.context = asked.head.trace.as_deref().cloned();
         let mut left = VecDeque::from([first(exchanges, asked.clone()).await?, asked]);
-        let mut told = HashSet::new();
+        let mut traced = HashSet::new();
         while let Some(message) = left.pop_front() {
-            if told.len() == MESSAGES_MAX {
+            if traced.len() == MESSAGES_MAX {
                 story.truncated = true;
                 break;
             }
-            if !told.insert(message.id) {
+            if !traced.insert(message.id) {
                 continue;
             }
             let history = exchanges.history(message.id).await?;
@@ -42,20 +42,20 @@ impl Service {
     }
 }
 
-/// What it began with: the message of which it is a part, which it answers, and so on.
+/// Origin: the message of which it is a part, which it answers, and so on.
 async fn first(exchanges: &Exchanges, mut message: StoredMessage) -> Result<StoredMessage, ServiceError> {
     for _ in 0..MESSAGES_MAX {
-        // What became one with others is a part of what came after it.
+        // A message that was aggregated is a part of the aggregate.
         let whole = message.part_of.filter(|_| message.ending != Some(Ending::Assembled));
         let Some(before) = message.answers.or(whole) else { break };
-        // What was before may not be kept any more.
+        // Earlier messages may be removed by retention.
         let Some(found) = exchanges.message(before).await? else { break };
         message = found;
     }
     Ok(message)
 }
 
-/// What came of it: its reply, its parts.
+/// Results: its reply and its parts.
 async fn next(exchanges: &Exchanges, message: &StoredMessage) -> Result<Vec<StoredMessage>, ServiceError> {
     let mut next = Vec::new();
     if let Some(reply) = message.reply {
@@ -85,7 +85,7 @@ impl Story {
         let text = format!("{how} `{}` of `{}`, {bytes} bytes{whole}", message.port, message.exchange);
         self.point(message.accepted_at, what, id, text);
         history.iter().for_each(|entry| self.entry(id, entry));
-        let was_suspended = history.iter().any(|entry| entry.port.is_none() && entry.act == HistoryAct::Suspended);
+        let was_suspended = history.iter().any(|entry| entry.port.is_none() && entry.act == HistoryAction::Suspended);
         if let Some(reason) = message.suspended.as_ref().filter(|_| !was_suspended) {
             self.point(message.accepted_at, "suspended", id, reason.clone());
         }
@@ -97,8 +97,8 @@ impl Story {
                 LegState::Ended => "ended",
             };
             let way = if leg.on_backup { " on its backup" } else { "" };
-            let is_told = |at| history.iter().any(|entry| entry.at == at && entry.port.as_ref() == Some(&leg.port));
-            if let Some(at) = leg.tried_at.filter(|at| !is_told(*at)) {
+            let is_traced = |at| history.iter().any(|entry| entry.at == at && entry.port.as_ref() == Some(&leg.port));
+            if let Some(at) = leg.tried_at.filter(|at| !is_traced(*at)) {
                 let said = leg.said.as_deref().unwrap_or_default();
                 self.point(at, what, id, format!("to `{}`{way}, attempt {}: {said}", leg.port, leg.attempts));
             }
@@ -114,11 +114,11 @@ impl Story {
         }
     }
 
-    /// An attempt or an act, as the history of a message has it.
+    /// An attempt or an operator action, from the history of a message.
     fn entry(&mut self, id: MessageId, entry: &HistoryEntry) {
         let what = match entry.act {
-            HistoryAct::Sent | HistoryAct::Awaiting => "delivered",
-            HistoryAct::Failed => "retry",
+            HistoryAction::Sent | HistoryAction::Awaiting => "delivered",
+            HistoryAction::Failed => "retry",
             act => act.word(),
         };
         let way = if entry.on_backup { " on its backup" } else { "" };

@@ -1,5 +1,4 @@
-//! A day of batches whose every moment is written down, and each report of it beside a calculation of its own. Both
-//! journals tell the same.
+//! A day of batches with known times; each report is compared with a separate calculation, on both journals.
 
 mod lists; // what there was, one by one, and each in detail
 mod rates; // what came of each hour and of the day
@@ -9,9 +8,9 @@ mod snapshots; // how things stand in the evening
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tocsin_delivery::{Clock, Context, Signet, networks::Networks};
+use tocsin_delivery::{Clock, Context, TokenSigner, networks::Networks};
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::EventPacker,
     id::{EventId, Name, NotificationBatchId, SubscriptionId},
     notification::{EventRun, NotificationHead, Notifications},
@@ -22,15 +21,15 @@ use tocsin_model::{
 use tocsin_pipeline::{Pipeline, compile_text};
 use tocsin_service::{
     Caller, Parts, Service, ServiceError, keys,
-    reports::{CATALOGUE, Cell, Question, Report},
+    reports::{CATALOGUE, Cell, Report, ReportRequest},
 };
 use tocsin_store::{
     journal::{
-        Except, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, NewQuantum, ReceiptChunk, Retry, Step,
-        TakenUp,
+        Except, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, NewQuantum, QuantumInput, ReceiptChunk,
+        Retry, Step,
     },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
-    records::{Expect, NewSubscriber, NewSubscription, Records},
+    records::{NewSubscriber, NewSubscription, Precondition, Records},
     sqlite::journal::SqliteJournal,
 };
 
@@ -50,8 +49,8 @@ channels:
   hook: { protocol: file, options: { path: hook.ndjson } }
 ";
 
-/// An event batch, from its first byte to the last answer. Times are in milliseconds after midnight, each after the one
-/// before it.
+/// An event batch, from its first byte to the last answer. Times are in milliseconds after midnight, each relative to
+/// the previous one.
 struct Entry {
     at: i64,
     class: &'static str,
@@ -60,17 +59,17 @@ struct Entry {
     collection: i64,
     pickup: i64,
     matching: i64,
-    told: &'static [Told],
+    sent_batches: &'static [SentBatch],
 }
 
-/// A notification batch of it.
-struct Told {
+/// A notification batch of an event batch.
+struct SentBatch {
     channel: &'static str,
     count: u32,
     wait: i64,
-    /// How long the far side took for each in its turn, and what it said.
+    /// Response times and outcomes of the receiver, per notification.
     answers: &'static [(u32, i64, Outcome)],
-    /// What was deferred is delivered so much later, in as long an answer as it took.
+    /// Deferred notifications are delivered this much later, with the same response time.
     later: i64,
 }
 
@@ -86,9 +85,9 @@ const DAY: &[Entry] = &[
         collection: 40,
         pickup: 5,
         matching: 20,
-        told: &[
-            Told { channel: "mail", count: 3, wait: 30, answers: &[(3, 12, Outcome::Delivered)], later: 0 },
-            Told {
+        sent_batches: &[
+            SentBatch { channel: "mail", count: 3, wait: 30, answers: &[(3, 12, Outcome::Delivered)], later: 0 },
+            SentBatch {
                 channel: "hook",
                 count: 4,
                 wait: 90,
@@ -105,7 +104,7 @@ const DAY: &[Entry] = &[
         collection: 3,
         pickup: 11,
         matching: 4,
-        told: &[],
+        sent_batches: &[],
     },
     Entry {
         at: 8 * HOUR + MINUTE - 10,
@@ -115,7 +114,7 @@ const DAY: &[Entry] = &[
         collection: 2,
         pickup: 30,
         matching: 50,
-        told: &[Told {
+        sent_batches: &[SentBatch {
             channel: "mail",
             count: 5,
             wait: 1_000,
@@ -131,7 +130,13 @@ const DAY: &[Entry] = &[
         collection: 900,
         pickup: 100,
         matching: 300,
-        told: &[Told { channel: "hook", count: 100, wait: 10, answers: &[(100, 5, Outcome::Delivered)], later: 0 }],
+        sent_batches: &[SentBatch {
+            channel: "hook",
+            count: 100,
+            wait: 10,
+            answers: &[(100, 5, Outcome::Delivered)],
+            later: 0,
+        }],
     },
 ];
 
@@ -173,12 +178,12 @@ impl Entry {
     }
 }
 
-impl Told {
+impl SentBatch {
     fn sent(&self, entry: &Entry) -> i64 {
         entry.matched() + self.wait
     }
 
-    /// Every attempt: its ordinal, number, hand-over, answer and outcome.
+    /// All attempts: ordinal, number, hand-over, answer and outcome.
     fn attempts(&self, entry: &Entry) -> Vec<(u32, u32, i64, i64, Outcome)> {
         let mut attempts = Vec::new();
         let (mut ordinal, mut sent) = (0, self.sent(entry));
@@ -205,13 +210,13 @@ impl Told {
     }
 }
 
-/// All notification batches of the day, in the order of their numbers.
-fn batches() -> Vec<(NotificationBatchId, &'static Entry, &'static Told)> {
-    let told = DAY.iter().flat_map(|entry| entry.told.iter().map(move |told| (entry, told)));
-    (1..).zip(told).map(|(id, (entry, told))| (NotificationBatchId(id), entry, told)).collect()
+/// All notification batches of the day, in the order of their ids.
+fn batches() -> Vec<(NotificationBatchId, &'static Entry, &'static SentBatch)> {
+    let sent_batch = DAY.iter().flat_map(|entry| entry.sent_batches.iter().map(move |sent_batch| (entry, sent_batch)));
+    (1..).zip(sent_batch).map(|(id, (entry, sent_batch))| (NotificationBatchId(id), entry, sent_batch)).collect()
 }
 
-/// Lives the day in a journal.
+/// Writes the day into a journal.
 async fn live(journal: &dyn Journal) {
     let application = tocsin_model::definition::read(DEFINITION, &|_| None).expect("a definition");
     let lease = Duration::from_secs(60);
@@ -236,10 +241,10 @@ async fn live(journal: &dyn Journal) {
         let claimed =
             journal.claim_events(9, usize::MAX, &Except::default(), lease, now).await.expect("claimed").remove(0);
         let id = claimed.claim.id;
-        let new_batch = |told: &Told| {
+        let new_batch = |sent_batch: &SentBatch| {
             let notifications = Notifications {
-                events: vec![EventRun { event: EventId { batch: id, ordinal: 0 }, count: told.count }],
-                subscriptions: (1..=u64::from(told.count)).map(SubscriptionId).collect(),
+                events: vec![EventRun { event: EventId { batch: id, ordinal: 0 }, count: sent_batch.count }],
+                subscriptions: (1..=u64::from(sent_batch.count)).map(SubscriptionId).collect(),
                 captured: Vec::new(),
             };
             NewNotificationBatch {
@@ -249,19 +254,19 @@ async fn live(journal: &dyn Journal) {
                     rule: name(entry.rule()),
                     class: name(entry.notification_class()),
                     event_class: class.clone(),
-                    channel: name(told.channel),
+                    channel: name(sent_batch.channel),
                     matched_at: at(entry.matched()),
                     accepted_at: at(entry.accepted()),
                     expires_at: None,
                 },
-                count: told.count,
+                count: sent_batch.count,
                 packed: Bytes::from(notifications.pack()),
                 priority: Priority::Normal,
                 suspended: None,
                 run: None,
             }
         };
-        let taken_up = TakenUp {
+        let taken_up = QuantumInput {
             id,
             application: name("stock"),
             class: class.clone(),
@@ -275,19 +280,19 @@ async fn live(journal: &dyn Journal) {
             batches: vec![taken_up],
             scheduled_notifications: 0,
         };
-        let batches = entry.told.iter().map(new_batch).collect();
+        let batches = entry.sent_batches.iter().map(new_batch).collect();
         let step = Step { matched: vec![claimed.claim], batches, quantum: Some(quantum), ..Step::default() };
         let ids = journal.commit(step).await.expect("committed");
-        for (batch, told) in ids.into_iter().zip(entry.told) {
-            deliver(journal, batch, entry, told).await;
+        for (batch, sent_batch) in ids.into_iter().zip(entry.sent_batches) {
+            deliver(journal, batch, entry, sent_batch).await;
         }
     }
 }
 
-async fn deliver(journal: &dyn Journal, batch: NotificationBatchId, entry: &Entry, told: &Told) {
-    let channel = name(told.channel);
+async fn deliver(journal: &dyn Journal, batch: NotificationBatchId, entry: &Entry, sent_batch: &SentBatch) {
+    let channel = name(sent_batch.channel);
     for number in [1, 2] {
-        let of_number: Vec<_> = told.attempts(entry).into_iter().filter(|found| found.1 == number).collect();
+        let of_number: Vec<_> = sent_batch.attempts(entry).into_iter().filter(|found| found.1 == number).collect();
         let Some((_, _, sent, _, _)) = of_number.first() else { return };
         let work =
             journal.claim_work(&name("stock"), &channel, Priority::Low, 9, Duration::from_secs(600), at(*sent)).await;
@@ -309,8 +314,8 @@ async fn deliver(journal: &dyn Journal, batch: NotificationBatchId, entry: &Entr
             channel: channel.clone(),
             ordinals: deferred.clone(),
             attempts: 1,
-            due_at: at(sent + told.later),
-            course: Default::default(),
+            due_at: at(sent + sent_batch.later),
+            work_state: Default::default(),
         };
         let attempts: Vec<Attempt> = of_number.into_iter().map(attempt).collect();
         let step = Step {
@@ -323,7 +328,7 @@ async fn deliver(journal: &dyn Journal, batch: NotificationBatchId, entry: &Entr
     }
 }
 
-/// Ten in the evening.
+/// 22:00.
 struct Evening;
 
 impl Clock for Evening {
@@ -332,7 +337,7 @@ impl Clock for Evening {
     }
 }
 
-/// A platform on a journal that has lived the day.
+/// A platform on a journal with the day.
 struct Platform {
     records: Arc<dyn Records>,
     service: Arc<Service>,
@@ -340,7 +345,7 @@ struct Platform {
 }
 
 impl Platform {
-    /// On a journal that has lived a day of this application.
+    /// A platform on a journal with the day of this application.
     async fn on(journal: Arc<dyn Journal>, definition: &str) -> Platform {
         let records: Arc<dyn Records> = Arc::new(MemoryRecords::new().expect("records"));
         records.put_application(&name("stock"), definition, "ann", at(0)).await.expect("stored");
@@ -348,7 +353,7 @@ impl Platform {
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
         let key = key.expect("a key").expect("the first");
         let inbox = Arc::new(MemoryInbox::default());
-        let ends = tocsin_testkit::FarEnds::new(tocsin_testkit::SimulatedClock::midnight());
+        let ends = tocsin_testkit::ScriptedChannels::new(tocsin_testkit::SimulatedClock::midnight());
         let parts = tocsin_pipeline::Parts {
             journal: journal.clone(),
             records: records.clone(),
@@ -362,7 +367,7 @@ impl Platform {
                 programs: Default::default(),
                 files: Default::default(),
                 application: String::new(),
-                signet: Arc::new(Signet::new(records.secret())),
+                token_signer: Arc::new(TokenSigner::new(records.secret())),
                 feeds: None,
                 public_url: None,
             },
@@ -387,12 +392,12 @@ impl Platform {
         Platform { records, service, caller }
     }
 
-    async fn report(&self, name: &str, asked: &Question) -> Report {
+    async fn report(&self, name: &str, asked: &ReportRequest) -> Report {
         self.service.report(&self.caller, name, asked).await.unwrap_or_else(|error| panic!("{name}: {error:?}"))
     }
 
-    /// The rows of the only table, or of one by its place, must be these, cell by cell.
-    async fn check(&self, report: &str, asked: &Question, table: usize, expected: Vec<Vec<Cell>>) {
+    /// Checks the rows of the only table, or of one by its index, cell by cell.
+    async fn check(&self, report: &str, asked: &ReportRequest, table: usize, expected: Vec<Vec<Cell>>) {
         let found = self.report(report, asked).await;
         let table = &found.tables[table];
         assert_eq!(table.rows.len(), expected.len(), "{report}: {:?}", table.rows);
@@ -417,12 +422,12 @@ impl Platform {
     }
 }
 
-/// Tells a story on each journal that has lived the day.
+/// Runs a test on each journal with the day.
 fn on_each(story: impl AsyncFn(Platform)) {
     on_each_after(DEFINITION, live, story);
 }
 
-/// Tells a story on each journal that has lived a day of an application.
+/// Runs a test on each journal with the day of an application.
 fn on_each_after(definition: &str, live: impl AsyncFn(&dyn Journal), story: impl AsyncFn(Platform)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let folder = tempfile::tempdir().expect("a folder");
@@ -437,8 +442,8 @@ fn on_each_after(definition: &str, live: impl AsyncFn(&dyn Journal), story: impl
     });
 }
 
-fn whole_day() -> Question {
-    Question { from: Some(midnight()), to: Some(at(24 * HOUR)), ..Question::default() }
+fn whole_day() -> ReportRequest {
+    ReportRequest { from: Some(midnight()), to: Some(at(24 * HOUR)), ..ReportRequest::default() }
 }
 
 fn average(of: impl IntoIterator<Item = i64>) -> Cell {
@@ -453,12 +458,12 @@ fn text(text: impl ToString) -> Cell {
     Cell::Text(text.to_string())
 }
 
-fn of(id: &str) -> Question {
-    Question { id: Some(id.to_owned()), ..Question::default() }
+fn of(id: &str) -> ReportRequest {
+    ReportRequest { id: Some(id.to_owned()), ..ReportRequest::default() }
 }
 
 #[test]
-fn every_report_answers_and_says_what_it_does_not_know() {
+fn every_report_answers_and_rejects_unsupported_parameters() {
     on_each(async |platform| {
         for description in CATALOGUE {
             let id = match description.name {
@@ -469,42 +474,51 @@ fn every_report_answers_and_says_what_it_does_not_know() {
                 _ => Some(""),
             };
             let Some(id) = id else { continue };
-            let asked = if id.is_empty() { Question::default() } else { of(id) };
+            let asked = if id.is_empty() { ReportRequest::default() } else { of(id) };
             let found = platform.report(description.name, &asked).await;
             assert_eq!(found.tables.len(), description.tables.len(), "{}", description.name);
             for (table, (name, columns)) in found.tables.iter().zip(description.tables) {
                 assert_eq!((table.name, table.columns), (*name, *columns), "{}", description.name);
             }
         }
-        let check = async |name: &str, asked: Question, expected: &str| {
+        let check = async |name: &str, asked: ReportRequest, expected: &str| {
             let error = platform.service.report(&platform.caller, name, &asked).await.expect_err(expected);
             let text = format!("{error:?}");
             assert!(text.contains(expected), "{name}: {text}");
         };
-        check("quantum", Question::default(), "the report `quantum`").await;
-        check("quantum-details", Question::default(), "is missing").await;
+        check("quantum", ReportRequest::default(), "the report `quantum`").await;
+        check("quantum-details", ReportRequest::default(), "is missing").await;
         check("quantum-details", of("seven"), "is not the number of a quantum").await;
         check("quantum-details", of("77"), "the quantum 77").await;
         check(
             "quantum-list",
-            Question { channel: Some(name("mail")), ..Question::default() },
+            ReportRequest { channel: Some(name("mail")), ..ReportRequest::default() },
             "it knows from, to, status",
         )
         .await;
         check(
             "quantum-list",
-            Question { status: Some("odd".to_owned()), ..Question::default() },
+            ReportRequest { status: Some("odd".to_owned()), ..ReportRequest::default() },
             "neither `failed` nor",
         )
         .await;
-        check("channel", Question { interval: Some(Duration::from_secs(90)), ..Question::default() }, "whole minutes")
+        check(
+            "channel",
+            ReportRequest { interval: Some(Duration::from_secs(90)), ..ReportRequest::default() },
+            "whole minutes",
+        )
+        .await;
+        check(
+            "channel",
+            ReportRequest { from: Some(at(HOUR)), to: Some(at(0)), ..ReportRequest::default() },
+            "not before `to`",
+        )
+        .await;
+        check("channel", ReportRequest { from: Some(Timestamp(0)), ..ReportRequest::default() }, "1500 are allowed")
             .await;
-        check("channel", Question { from: Some(at(HOUR)), to: Some(at(0)), ..Question::default() }, "not before `to`")
-            .await;
-        check("channel", Question { from: Some(Timestamp(0)), ..Question::default() }, "1500 are allowed").await;
         check(
             "snapshot-events",
-            Question { application: Some(name("other")), ..Question::default() },
+            ReportRequest { application: Some(name("other")), ..ReportRequest::default() },
             "the application `other`",
         )
         .await;

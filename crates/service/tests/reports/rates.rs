@@ -1,17 +1,17 @@
-//! What adds up hour by hour, and over the day.
+//! Reports of sums by hour, and over the day.
 
 use super::*;
 
-/// The beginning of the hour of a time.
+/// Beginning of the hour of a time.
 fn hour(millis: i64) -> i64 {
     millis / HOUR * HOUR
 }
 
-fn hourly() -> Question {
-    Question { interval: Some(Duration::from_secs(3_600)), ..whole_day() }
+fn hourly() -> ReportRequest {
+    ReportRequest { interval: Some(Duration::from_secs(3_600)), ..whole_day() }
 }
 
-/// What was timed in an hour, if something of the names happened in it at all.
+/// Timings within an hour, if there is any activity of the names.
 type Hours<'a> = BTreeMap<(&'a str, i64), Vec<(&'static str, i64)>>;
 
 #[test]
@@ -25,11 +25,11 @@ fn diagnostics_add_up_hour_by_hour() {
             note(entry.class, entry.accepted(), "events", entry.events.into());
             note(entry.class, entry.accepted(), "collection", entry.collection);
             note(entry.class, entry.matched(), "pickup", entry.pickup);
-            for told in entry.told {
+            for sent_batch in entry.sent_batches {
                 note(entry.class, entry.matched(), "generation", entry.pickup + entry.matching);
-                note(entry.class, told.sent(entry), "wait", told.wait);
-                let answered = told.last_answered(entry);
-                note(entry.class, answered, "delivery", answered - told.sent(entry));
+                note(entry.class, sent_batch.sent(entry), "wait", sent_batch.wait);
+                let answered = sent_batch.last_answered(entry);
+                note(entry.class, answered, "delivery", answered - sent_batch.sent(entry));
             }
         }
         let of = |values: &[(&str, i64)], wanted: &str| -> Vec<i64> {
@@ -57,8 +57,9 @@ fn diagnostics_add_up_hour_by_hour() {
         platform.check("event-class", &hourly(), 0, expected.collect()).await;
 
         let hours = |channel: &'static str| -> BTreeMap<i64, ()> {
-            let told = batches().into_iter().filter(move |(_, _, told)| told.channel == channel);
-            told.flat_map(|(_, entry, told)| [entry.matched(), told.last_answered(entry)])
+            let sent_batch = batches().into_iter().filter(move |(_, _, sent_batch)| sent_batch.channel == channel);
+            sent_batch
+                .flat_map(|(_, entry, sent_batch)| [entry.matched(), sent_batch.last_answered(entry)])
                 .map(|at| (hour(at), ()))
                 .collect()
         };
@@ -66,10 +67,11 @@ fn diagnostics_add_up_hour_by_hour() {
         for channel in ["hook", "mail"] {
             for from in hours(channel).into_keys() {
                 let within = |at: i64| hour(at) == from;
-                let told: Vec<_> = batches().into_iter().filter(|(_, _, told)| told.channel == channel).collect();
-                let attempts: Vec<_> = told
+                let sent_batch: Vec<_> =
+                    batches().into_iter().filter(|(_, _, sent_batch)| sent_batch.channel == channel).collect();
+                let attempts: Vec<_> = sent_batch
                     .iter()
-                    .flat_map(|(_, entry, told)| told.attempts(entry))
+                    .flat_map(|(_, entry, sent_batch)| sent_batch.attempts(entry))
                     .filter(|found| within(found.3))
                     .collect();
                 let count = |outcome: Outcome| attempts.iter().filter(|found| found.4 == outcome).count() as u64;
@@ -77,9 +79,12 @@ fn diagnostics_add_up_hour_by_hour() {
                 answers.sort_unstable();
                 let p95 = answers[(answers.len() as f64 * 0.95).ceil() as usize - 1];
                 let delivered = count(Outcome::Delivered);
-                let waits =
-                    told.iter().filter(|(_, entry, told)| within(told.sent(entry))).map(|(_, _, told)| told.wait);
-                let closed = told.iter().filter(|(_, entry, told)| within(told.last_answered(entry))).count();
+                let waits = sent_batch
+                    .iter()
+                    .filter(|(_, entry, sent_batch)| within(sent_batch.sent(entry)))
+                    .map(|(_, _, sent_batch)| sent_batch.wait);
+                let closed =
+                    sent_batch.iter().filter(|(_, entry, sent_batch)| within(sent_batch.last_answered(entry))).count();
                 expected.push(vec![
                     Cell::At(at(from)),
                     Cell::At(at(from + HOUR)),
@@ -108,27 +113,34 @@ fn diagnostics_add_up_hour_by_hour() {
                 batches().into_iter().filter(|(_, entry, _)| entry.notification_class() == class).collect();
             let hours: BTreeMap<i64, ()> = of_class.iter().map(|(_, entry, _)| (hour(entry.matched()), ())).collect();
             hours.into_keys().map(move |from| {
-                let told: Vec<_> = of_class.iter().filter(|(_, entry, _)| hour(entry.matched()) == from).collect();
-                let made: u32 = told.iter().map(|(_, _, told)| told.count).sum();
-                let count = |outcome| told.iter().map(|(_, entry, told)| told.count_of(entry, outcome)).sum::<u64>();
+                let sent_batch: Vec<_> =
+                    of_class.iter().filter(|(_, entry, _)| hour(entry.matched()) == from).collect();
+                let made: u32 = sent_batch.iter().map(|(_, _, sent_batch)| sent_batch.count).sum();
+                let count = |outcome| {
+                    sent_batch.iter().map(|(_, entry, sent_batch)| sent_batch.count_of(entry, outcome)).sum::<u64>()
+                };
                 let (delivered, refused) = (count(Outcome::Delivered), count(Outcome::Refused));
                 vec![
                     Cell::At(at(from)),
                     Cell::At(at(from + HOUR)),
                     text("stock"),
                     text(class),
-                    Cell::Count(told.len() as u64),
+                    Cell::Count(sent_batch.len() as u64),
                     Cell::Count(made.into()),
-                    Cell::Number(f64::from(made) / told.len() as f64),
-                    Cell::Count(told.len() as u64),
+                    Cell::Number(f64::from(made) / sent_batch.len() as f64),
+                    Cell::Count(sent_batch.len() as u64),
                     Cell::Count(delivered),
                     Cell::Count(refused),
                     Cell::Count(0),
                     Cell::Count(0),
                     Cell::Number(delivered as f64 * 100.0 / (delivered + refused) as f64),
-                    average(told.iter().map(|(_, entry, _)| entry.pickup + entry.matching)),
-                    average(told.iter().map(|(_, _, told)| told.wait)),
-                    average(told.iter().map(|(_, entry, told)| told.last_answered(entry) - told.sent(entry))),
+                    average(sent_batch.iter().map(|(_, entry, _)| entry.pickup + entry.matching)),
+                    average(sent_batch.iter().map(|(_, _, sent_batch)| sent_batch.wait)),
+                    average(
+                        sent_batch
+                            .iter()
+                            .map(|(_, entry, sent_batch)| sent_batch.last_answered(entry) - sent_batch.sent(entry)),
+                    ),
                 ]
             })
         });
@@ -138,20 +150,23 @@ fn diagnostics_add_up_hour_by_hour() {
             let of_rule: Vec<_> = batches().into_iter().filter(|(_, entry, _)| entry.rule() == rule).collect();
             let hours: BTreeMap<i64, ()> = of_rule.iter().map(|(_, entry, _)| (hour(entry.matched()), ())).collect();
             hours.into_keys().map(move |from| {
-                let told: Vec<_> = of_rule.iter().filter(|(_, entry, _)| hour(entry.matched()) == from).collect();
-                let count = |outcome| told.iter().map(|(_, entry, told)| told.count_of(entry, outcome)).sum::<u64>();
-                let took_longest = told.iter().map(|(_, entry, _)| entry.pickup + entry.matching).max().expect("some");
+                let sent_batch: Vec<_> = of_rule.iter().filter(|(_, entry, _)| hour(entry.matched()) == from).collect();
+                let count = |outcome| {
+                    sent_batch.iter().map(|(_, entry, sent_batch)| sent_batch.count_of(entry, outcome)).sum::<u64>()
+                };
+                let took_longest =
+                    sent_batch.iter().map(|(_, entry, _)| entry.pickup + entry.matching).max().expect("some");
                 vec![
                     Cell::At(at(from)),
                     Cell::At(at(from + HOUR)),
                     text("stock"),
                     text("wish"),
                     text(rule),
-                    Cell::Count(told.len() as u64),
+                    Cell::Count(sent_batch.len() as u64),
                     Cell::Count(0),
                     Cell::Count(0),
-                    Cell::Count(told.iter().map(|(_, _, told)| u64::from(told.count)).sum()),
-                    average(told.iter().map(|(_, entry, _)| entry.pickup + entry.matching)),
+                    Cell::Count(sent_batch.iter().map(|(_, _, sent_batch)| u64::from(sent_batch.count)).sum()),
+                    average(sent_batch.iter().map(|(_, entry, _)| entry.pickup + entry.matching)),
                     took(took_longest),
                     Cell::Count(count(Outcome::Delivered)),
                     Cell::Count(count(Outcome::Refused)),
@@ -168,7 +183,7 @@ fn sources_add_up_hour_by_hour() {
         let mut hours: BTreeMap<(&str, &str, i64), Vec<&Entry>> = BTreeMap::new();
         for entry in DAY {
             hours.entry((entry.source, entry.class, hour(entry.accepted()))).or_default().push(entry);
-            // What is told of one hour alone is easier to calculate.
+            // A single hour is easier to calculate.
             assert_eq!(hour(entry.accepted()), hour(entry.matched()));
         }
         let found = platform.report("source", &hourly()).await;
@@ -197,7 +212,7 @@ fn sources_add_up_hour_by_hour() {
             expected[7] = found[7].clone();
         }
         platform.check("source", &hourly(), 0, expected.clone()).await;
-        let hand = Question { source: Some(name("hand")), ..hourly() };
+        let hand = ReportRequest { source: Some(name("hand")), ..hourly() };
         expected.retain(|row| row[3] == text("hand"));
         platform.check("source", &hand, 0, expected).await;
     });
@@ -207,11 +222,11 @@ fn sources_add_up_hour_by_hour() {
 fn the_history_of_a_day_is_one_row() {
     on_each(async |platform| {
         let events: u32 = DAY.iter().map(|entry| entry.events).sum();
-        let made: u32 = batches().iter().map(|(_, _, told)| told.count).sum();
+        let made: u32 = batches().iter().map(|(_, _, sent_batch)| sent_batch.count).sum();
         let attempts: Vec<_> = batches()
             .into_iter()
-            .flat_map(|(_, entry, told)| {
-                told.attempts(entry).into_iter().map(move |attempt| (entry.accepted(), attempt))
+            .flat_map(|(_, entry, sent_batch)| {
+                sent_batch.attempts(entry).into_iter().map(move |attempt| (entry.accepted(), attempt))
             })
             .collect();
         let delivered: Vec<i64> = attempts
@@ -249,10 +264,13 @@ fn the_history_of_a_day_is_one_row() {
             exact("collection", DAY.iter().map(|entry| entry.collection).collect()),
             exact("pickup", DAY.iter().map(|entry| entry.pickup).collect()),
             exact("generation", batches().iter().map(|(_, entry, _)| entry.pickup + entry.matching).collect()),
-            exact("wait", batches().iter().map(|(_, _, told)| told.wait).collect()),
+            exact("wait", batches().iter().map(|(_, _, sent_batch)| sent_batch.wait).collect()),
             exact(
                 "delivery",
-                batches().iter().map(|(_, entry, told)| told.last_answered(entry) - told.sent(entry)).collect(),
+                batches()
+                    .iter()
+                    .map(|(_, entry, sent_batch)| sent_batch.last_answered(entry) - sent_batch.sent(entry))
+                    .collect(),
             ),
             exact("answer", attempts.iter().map(|(_, found)| found.3 - found.2).collect()),
             exact("end_to_end", delivered),

@@ -1,4 +1,4 @@
-//! A day of schedules: what each was due for, how late that was noticed, what came of it, and what comes next.
+//! A day of schedules: due times, delays, results and next runs.
 
 use tocsin_model::{
     application::{due_class, due_fields},
@@ -30,17 +30,17 @@ struct Run {
     matching: i64,
     /// Runs before it that were missed.
     skipped: u64,
-    /// The size of each notification batch.
-    told: &'static [u32],
+    /// Sizes of its notification batches.
+    sent_batches: &'static [u32],
 }
 
-/// Nine in Vienna is eight in Greenwich, in winter.
+/// 09:00 in Vienna is 08:00 UTC in winter.
 const RUNS: &[Run] = &[
-    Run { rule: "often", due: HOUR / 4, late: 40, matching: 7, skipped: 2, told: &[3] },
-    Run { rule: "often", due: 6 * HOUR + HOUR / 4, late: 15, matching: 2, skipped: 0, told: &[] },
-    Run { rule: "morning", due: 8 * HOUR, late: 120, matching: 90, skipped: 0, told: &[4, 1] },
-    Run { rule: "often", due: 12 * HOUR + HOUR / 4, late: 1, matching: 5, skipped: 0, told: &[1] },
-    Run { rule: "often", due: 18 * HOUR + HOUR / 4, late: 61_000, matching: 9, skipped: 0, told: &[] },
+    Run { rule: "often", due: HOUR / 4, late: 40, matching: 7, skipped: 2, sent_batches: &[3] },
+    Run { rule: "often", due: 6 * HOUR + HOUR / 4, late: 15, matching: 2, skipped: 0, sent_batches: &[] },
+    Run { rule: "morning", due: 8 * HOUR, late: 120, matching: 90, skipped: 0, sent_batches: &[4, 1] },
+    Run { rule: "often", due: 12 * HOUR + HOUR / 4, late: 1, matching: 5, skipped: 0, sent_batches: &[1] },
+    Run { rule: "often", due: 18 * HOUR + HOUR / 4, late: 61_000, matching: 9, skipped: 0, sent_batches: &[] },
 ];
 
 impl Run {
@@ -53,7 +53,7 @@ impl Run {
         self.due + self.late
     }
 
-    /// As the report tells it, as the run of this event batch.
+    /// Its row in the report, as the run of this event batch.
     fn row(&self, number: usize) -> Vec<Cell> {
         vec![
             text(format!("eb-{number}")),
@@ -65,18 +65,18 @@ impl Run {
             took(self.late),
             text("matched"),
             Cell::Count(self.skipped),
-            Cell::Count(self.told.len() as u64),
-            Cell::Count(self.told.iter().map(|count| u64::from(*count)).sum()),
+            Cell::Count(self.sent_batches.len() as u64),
+            Cell::Count(self.sent_batches.iter().map(|count| u64::from(*count)).sum()),
         ]
     }
 }
 
-/// The last time before the day at which a rule was due.
+/// Last due time of a rule before the day.
 fn before(rule: &str) -> i64 {
     if rule == "morning" { -16 * HOUR } else { -6 * HOUR + HOUR / 4 }
 }
 
-/// Lives the day in a journal.
+/// Writes the day into a journal.
 async fn live(journal: &dyn Journal) {
     let mut state: BTreeMap<&str, (i64, u64)> = BTreeMap::new();
     for run in RUNS {
@@ -131,7 +131,7 @@ async fn match_run(journal: &dyn Journal, run: &Run) {
     let (lease, now) = (Duration::from_secs(60), at(run.accepted()));
     let claimed = journal.claim_events(9, usize::MAX, &Except::default(), lease, now).await.expect("claimed").remove(0);
     let event = EventId { batch: claimed.claim.id, ordinal: 0 };
-    let told = |count: &u32| {
+    let sent_batch = |count: &u32| {
         let notifications = Notifications {
             events: vec![EventRun { event, count: *count }],
             subscriptions: (1..=u64::from(*count)).map(SubscriptionId).collect(),
@@ -157,13 +157,13 @@ async fn match_run(journal: &dyn Journal, run: &Run) {
             run: None,
         }
     };
-    let batches = run.told.iter().map(told).collect();
+    let batches = run.sent_batches.iter().map(sent_batch).collect();
     let step = Step { matched: vec![claimed.claim], batches, ..Step::default() };
     journal.commit(step).await.expect("committed");
 }
 
 #[test]
-fn schedules_tell_how_far_they_have_come_and_when_they_are_due_next() {
+fn schedules_report_their_progress_and_next_due_time() {
     on_each_after(SCHEDULED, live, async |platform| {
         let of = |rule: &'static str, next: i64, stopped: bool, missed: &str| {
             let last = RUNS.iter().rfind(|run| run.rule == rule).expect("it ran");
@@ -182,31 +182,32 @@ fn schedules_tell_how_far_they_have_come_and_when_they_are_due_next() {
         };
         let morning = of("morning", 32 * HOUR, true, "all: each is made up for, at most 1000");
         let often = of("often", 24 * HOUR + HOUR / 4, false, "skip: one that is later than 5m is not made up for");
-        platform.check("schedules", &Question::default(), 0, vec![morning.clone(), often.clone()]).await;
-        let stock = Question { application: Some(name("stock")), rule: Some(name("often")), ..Question::default() };
+        platform.check("schedules", &ReportRequest::default(), 0, vec![morning.clone(), often.clone()]).await;
+        let stock =
+            ReportRequest { application: Some(name("stock")), rule: Some(name("often")), ..ReportRequest::default() };
         platform.check("schedules", &stock, 0, vec![often]).await;
-        let none = Question { rule: Some(name("never")), ..Question::default() };
+        let none = ReportRequest { rule: Some(name("never")), ..ReportRequest::default() };
         let unknown = platform.service.report(&platform.caller, "schedules", &none).await;
         assert!(matches!(unknown, Err(ServiceError::Missing(_))), "B39: there never was such a rule");
     });
 }
 
 #[test]
-fn runs_are_listed_with_what_came_of_them() {
+fn runs_are_listed_with_their_results() {
     on_each_after(SCHEDULED, live, async |platform| {
         let mut newest: Vec<Vec<Cell>> = (1..).zip(RUNS).map(|(number, run)| run.row(number)).collect();
         newest.reverse();
         platform.check("scheduled-runs", &whole_day(), 0, newest.clone()).await;
-        let morning = Question { from: Some(at(HOUR)), to: Some(at(12 * HOUR)), ..Question::default() };
+        let morning = ReportRequest { from: Some(at(HOUR)), to: Some(at(12 * HOUR)), ..ReportRequest::default() };
         platform.check("scheduled-runs", &morning, 0, newest[2..4].to_vec()).await;
-        let first = Question { limit: Some(2), ..whole_day() };
+        let first = ReportRequest { limit: Some(2), ..whole_day() };
         platform.check("scheduled-runs", &first, 0, newest[..2].to_vec()).await;
         let next = platform.report("scheduled-runs", &first).await.next;
-        let rest = Question { before: next, ..whole_day() };
+        let rest = ReportRequest { before: next, ..whole_day() };
         platform.check("scheduled-runs", &rest, 0, newest[2..].to_vec()).await;
-        let stock = Question { application: Some(name("stock")), ..whole_day() };
+        let stock = ReportRequest { application: Some(name("stock")), ..whole_day() };
         platform.check("scheduled-runs", &stock, 0, newest).await;
-        let wrong = Question { id: Some("eb-1".to_owned()), ..whole_day() };
+        let wrong = ReportRequest { id: Some("eb-1".to_owned()), ..whole_day() };
         let refused = platform.service.report(&platform.caller, "scheduled-runs", &wrong).await;
         assert!(matches!(refused, Err(ServiceError::Invalid(_))), "it has no parameter `id`");
     });
@@ -246,7 +247,7 @@ async fn service_of(scenario: &tocsin_testkit::Scenario) -> (Arc<Service>, Calle
 }
 
 #[tokio::test(start_paused = true)]
-async fn b11_runs_over_events_are_listed_with_what_the_matcher_made() {
+async fn b11_runs_over_events_are_listed_with_the_results_of_the_matcher() {
     // Runs are done in parts of two notifications, each a batch of due times of its own.
     let options = tocsin_pipeline::PipelineOptions {
         run_notifications: 2,
@@ -265,7 +266,7 @@ async fn b11_runs_over_events_are_listed_with_what_the_matcher_made() {
                         07:00 event trade {"price": 9}"#;
         scenario.run_and_wait(script, Duration::from_secs(18 * 3_600)).await;
         let (service, caller) = service_of(&scenario).await;
-        let found = service.report(&caller, "scheduled-runs", &Question::default()).await.expect("a report");
+        let found = service.report(&caller, "scheduled-runs", &ReportRequest::default()).await.expect("a report");
         let table = &found.tables[0];
         let at = |name: &str| table.columns.iter().position(|column| column.name == name).expect("a column");
         let sum_of = |rule: &str| {
@@ -288,7 +289,7 @@ async fn b11_runs_over_events_are_listed_with_what_the_matcher_made() {
         // The details of the batch by which it was due list the same.
         let of_morning = table.rows.iter().rfind(|row| row[at("rule")] == text("morning")).expect("the first part");
         let Cell::Text(id) = &of_morning[at("event_batch")] else { panic!("{of_morning:?}") };
-        let asked = Question { id: Some(id.clone()), ..Question::default() };
+        let asked = ReportRequest { id: Some(id.clone()), ..ReportRequest::default() };
         let details = service.report(&caller, "event-batch-details", &asked).await.expect("a report");
         let Cell::Count(made) = of_morning[at("notification_batches")] else { panic!("{of_morning:?}") };
         assert!(

@@ -1,9 +1,9 @@
-//! The state of everything at ten in the evening.
+//! State of everything at 22:00.
 
 use super::*;
 
 #[test]
-fn snapshots_tell_the_state_and_what_happened_last() {
+fn snapshots_report_the_state_and_the_last_activity() {
     on_each(async |platform| {
         let ago = |last: i64| Cell::Number((22 * HOUR - last) as f64 / 1_000.0);
         let last = |of: &dyn Fn(&&Entry) -> bool| DAY.iter().filter(of).map(Entry::matched).max().expect("some");
@@ -21,7 +21,7 @@ fn snapshots_tell_the_state_and_what_happened_last() {
             ]
         };
         platform
-            .check("snapshot-sources", &Question::default(), 0, vec![source("feed", 1, 250), source("hand", 1, 1)])
+            .check("snapshot-sources", &ReportRequest::default(), 0, vec![source("feed", 1, 250), source("hand", 1, 1)])
             .await;
         let class = |class: &str, kept: i64, events: u64| {
             let last = last(&|entry| entry.class == class);
@@ -37,7 +37,7 @@ fn snapshots_tell_the_state_and_what_happened_last() {
             ]
         };
         platform
-            .check("snapshot-events", &Question::default(), 0, vec![class("quote", 7, 0), class("trade", 7, 250)])
+            .check("snapshot-events", &ReportRequest::default(), 0, vec![class("quote", 7, 0), class("trade", 7, 250)])
             .await;
         let wish = vec![
             text("stock"),
@@ -49,7 +49,7 @@ fn snapshots_tell_the_state_and_what_happened_last() {
             Cell::None,
             Cell::None,
         ];
-        platform.check("snapshot-subscriptions", &Question::default(), 0, vec![wish]).await;
+        platform.check("snapshot-subscriptions", &ReportRequest::default(), 0, vec![wish]).await;
         let of_channel = |channel: &str| {
             let shown = batches().into_iter().filter(|(_, _, shown)| shown.channel == channel);
             shown.flat_map(|(_, entry, shown)| shown.attempts(entry)).collect::<Vec<_>>()
@@ -62,7 +62,7 @@ fn snapshots_tell_the_state_and_what_happened_last() {
             counts([1, 2, 2, 0, 2, 0, 0, 0, 0]),
             vec![Cell::At(at(matched)), Cell::At(at(answered("mail").max(answered("hook"))))],
         ];
-        platform.check("snapshot-applications", &Question::default(), 0, vec![stock.concat()]).await;
+        platform.check("snapshot-applications", &ReportRequest::default(), 0, vec![stock.concat()]).await;
         let channel = |channel: &str| {
             let last = answered(channel);
             let in_last_minute = |of: &dyn Fn(Outcome) -> bool| {
@@ -84,6 +84,6 @@ fn snapshots_tell_the_state_and_what_happened_last() {
                 in_last_minute(&|outcome| matches!(outcome, Outcome::Deferred | Outcome::Refused)),
             ]
         };
-        platform.check("snapshot-channels", &Question::default(), 0, vec![channel("hook"), channel("mail")]).await;
+        platform.check("snapshot-channels", &ReportRequest::default(), 0, vec![channel("hook"), channel("mail")]).await;
     });
 }

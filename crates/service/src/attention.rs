@@ -1,7 +1,7 @@
-//! What needs attention now, with its cause as the figures tell it, and what to do.
+//! Attention list: the problems that need an operator now, each with its cause and the action to take.
 //!
-//! The four slow things that people notice (events wait to be picked up, notifications to be made, notifications to be
-//! sent, subscriptions to be stored) each have a few causes that the same figures tell apart; they are looked at first.
+//! Four delays that users notice come first: events wait to be matched, matching is slow, delivery is slow, storing
+//! subscriptions is slow. Each has a few causes, and the figures of the last quarter of an hour separate them.
 
 use std::time::Duration;
 
@@ -18,97 +18,97 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// Of which time the digest tells.
+/// Period whose activity is examined.
 const LATELY: Duration = Duration::from_secs(15 * 60);
-/// Longer than this, people notice.
+/// Shortest delay that is reported.
 const SLOW: Duration = Duration::from_secs(5);
 /// A disk that takes longer for a few bytes holds up everything that is stored.
 const DISK_SLOW: Duration = Duration::from_millis(50);
-/// A far side that takes longer for an answer is slow.
+/// Response time from which a receiver is slow.
 const ANSWER_SLOW: Duration = Duration::from_secs(1);
 /// Firings that are counted.
 const FIRINGS_MAX: usize = 1_000;
 
-/// From this share on a resource is nearly full.
+/// Share from which a resource is nearly full.
 const NEARLY_FULL: f64 = 0.9;
-/// A role that can do less than so many times what it does is nearly full.
+/// Headroom factor below which a role is nearly full.
 const HEADROOM_MIN: f64 = 1.1;
-/// What is full within so many seconds is told.
+/// Time until full (in seconds) below which a resource is reported.
 const SOON_SECONDS: f64 = 86_400.0;
 
-/// How much it matters.
+/// Urgency of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Urgency {
-    /// Something is lost to its recipients, or will be soon.
+    /// Notifications are lost, or will be soon.
     Now,
-    /// It works, but worse than it should.
+    /// Degraded operation.
     Soon,
-    /// Somebody should know.
+    /// For information.
     Note,
 }
 
-/// Something that needs attention.
+/// A problem that needs attention.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Attention {
-    /// How much it matters.
+    /// Urgency.
     pub urgency: Urgency,
-    /// What is the matter, in one word with hyphens: `slow-distribution`, `suspended`, ...
+    /// Kind of the problem, in words with hyphens: `slow-distribution`, `suspended`, ...
     pub what: &'static str,
-    /// The figures, in words.
+    /// Figures of the problem, as text.
     pub text: String,
-    /// What they say of the cause.
+    /// Probable cause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// What to do.
+    /// Recommended action.
     pub advice: String,
 }
 
-/// The figures from which a digest is made.
+/// Input of the diagnosis.
 #[derive(Debug, Clone, Default)]
 pub struct Figures {
-    /// What happened lately.
+    /// Activity of the recent period.
     pub lately: Activity,
-    /// Event batches that wait to be matched.
+    /// Event batches waiting to be matched.
     pub event_batches_waiting: u64,
-    /// How long the oldest of them has waited.
+    /// Age of the oldest of them.
     pub oldest_event: Duration,
-    /// Notifications that wait to be sent.
+    /// Notifications waiting to be sent.
     pub notifications_waiting: u64,
-    /// Notifications that wait for an operator.
+    /// Notifications waiting for an operator.
     pub suspended: u64,
-    /// Event batches that are set aside.
+    /// Event batches that were set aside.
     pub failed_batches: u64,
-    /// What the journal takes for a few bytes.
+    /// Write latency of the journal.
     pub journal_probe: Duration,
-    /// What the records take.
+    /// Write latency of the records.
     pub records_probe: Duration,
-    /// Shards of the match indexes, and cores.
+    /// Shards of the match indexes.
     pub shards: u64,
     /// Cores of the machine.
     pub cores: u64,
     /// Stopped rules, as `application/rule`.
     pub stopped_rules: Vec<String>,
-    /// Firings that are listed as missed.
+    /// Missed firings.
     pub firings_missed: u64,
-    /// What is switched off, with its state.
+    /// Switched-off components, with their states.
     pub switches: Vec<String>,
-    /// Destinations that are let be after failures, by `application/channel`.
+    /// Paused destinations, by `application/channel`.
     pub destinations_paused: Vec<(String, u64)>,
-    /// Destinations whose messages wait although none is held back, by `application/channel`.
+    /// Stalled destinations, by `application/channel`: messages wait although the destination is not paused.
     pub destinations_stalled: Vec<(String, u64)>,
-    /// Free bytes on the disk, and how many must be.
+    /// Free bytes on the disk, and the minimum.
     pub free_bytes: Option<(u64, u64)>,
-    /// How far the node is from its bounds.
+    /// Saturation of the node.
     pub saturation: Saturation,
 }
 
 impl Service {
-    /// What needs attention now, the most urgent first.
+    /// Lists the problems that need an operator now, the most urgent first.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or a store does not answer.
-    pub async fn digest(&self, caller: &Caller) -> Result<Vec<Attention>, ServiceError> {
+    /// The scope `operations:read` is missing, or a store is unavailable.
+    pub async fn attention(&self, caller: &Caller) -> Result<Vec<Attention>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         Ok(diagnose(&self.figures().await?))
     }
@@ -151,7 +151,7 @@ impl Service {
 }
 
 impl Service {
-    /// The number of destinations in this state, by `application/channel`; only those that have some.
+    /// Number of destinations in this state, by `application/channel`; zeros are left out.
     pub(crate) fn destinations_in(&self, state: DestinationState) -> Vec<(String, u64)> {
         let counts = self.pipeline.destination_counts().into_iter();
         let in_state = counts.map(|(application, channel, counts)| {
@@ -162,12 +162,12 @@ impl Service {
     }
 }
 
-/// Destinations of each channel, as words.
+/// Destinations of each channel, as text.
 pub(crate) fn each_channel(counts: &[(String, u64)]) -> String {
     counts.iter().map(|(channel, count)| format!("{count} of {channel}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What needs attention by these figures, the most urgent first.
+/// Diagnoses these figures: the problems, the most urgent first.
 pub fn diagnose(figures: &Figures) -> Vec<Attention> {
     let mut found = Vec::new();
     found.extend(slow_pickup(figures));
@@ -184,7 +184,7 @@ fn p95(figures: &Figures, timing: Timing) -> Duration {
     figures.lately.timing(timing).percentile(0.95).unwrap_or_default()
 }
 
-/// A duration with as many digits as people read.
+/// Formats a duration with two significant digits or so.
 fn shown(duration: Duration) -> String {
     let digits = if duration >= Duration::from_secs(1) { 100 } else { 1 };
     write_duration(Duration::from_millis(duration.as_millis() as u64 / digits * digits))
@@ -194,7 +194,7 @@ fn attention(urgency: Urgency, what: &'static str, text: String, cause: &str, ad
     Attention { urgency, what, text, cause: Some(cause.to_owned()), advice: advice.to_owned() }
 }
 
-/// Events are not picked up fast enough.
+/// Event batches wait too long for the matcher.
 fn slow_pickup(figures: &Figures) -> Option<Attention> {
     let (collection, pickup) = (p95(figures, Timing::Collection), p95(figures, Timing::Pickup));
     if collection < SLOW && pickup < SLOW && figures.oldest_event < SLOW {
@@ -227,7 +227,7 @@ fn slow_pickup(figures: &Figures) -> Option<Attention> {
     Some(attention(Urgency::Now, "slow-pickup", text, cause, advice))
 }
 
-/// Notifications are not made fast enough.
+/// Matching is slow.
 fn slow_generation(figures: &Figures) -> Option<Attention> {
     let generation = p95(figures, Timing::Generation);
     let own = generation.saturating_sub(p95(figures, Timing::Pickup));
@@ -247,19 +247,19 @@ fn slow_generation(figures: &Figures) -> Option<Attention> {
     Some(attention(Urgency::Soon, "slow-generation", text, cause, advice))
 }
 
-/// Notifications are not sent fast enough.
+/// Delivery is slow.
 fn slow_distribution(figures: &Figures) -> Option<Attention> {
     let (wait, answer) = (p95(figures, Timing::Wait), p95(figures, Timing::Answer));
     if wait < SLOW {
         return None;
     }
     let text = format!(
-        "notifications wait {} before they are handed over (95 of 100), the far sides answer in {}; {} wait",
+        "notifications wait {} before they are handed over (95 of 100), the receivers answer in {}; {} wait",
         shown(wait),
         shown(answer),
         figures.notifications_waiting
     );
-    // Rules that take long hold up what is made of a whole quantum, also where it is counted as waiting.
+    // Slow rules delay the notifications of their whole quantum, even where the delay is counted as waiting.
     let generation = p95(figures, Timing::Generation).saturating_sub(p95(figures, Timing::Pickup));
     let deferred = figures.lately.count(Count::Deferred) * 2 > figures.lately.attempts();
     let (cause, advice) = if figures
@@ -275,13 +275,13 @@ fn slow_distribution(figures: &Figures) -> Option<Attention> {
         )
     } else if answer >= ANSWER_SLOW || deferred || !figures.destinations_paused.is_empty() {
         (
-            "a channel cannot keep up: its far side is slow, or sends away",
-            "see the report `channel` and `tocsin destinations`; raise `concurrency` of the channel if the far side can take \
+            "a channel cannot keep up: its receiver is slow or defers messages",
+            "see the report `channel` and `tocsin destinations`; raise `concurrency` of the channel if the receiver can take \
              more",
         )
     } else {
         (
-            "the far sides are fast: formatting, or the bound of what may be on its way, holds up",
+            "the receivers are fast: formatting, or the limit of notifications in flight, is the bottleneck",
             "simplify the templates, lower `batch_size` so that more is made at a time, or raise \
              `pipeline.in_flight_per_channel`",
         )
@@ -289,7 +289,7 @@ fn slow_distribution(figures: &Figures) -> Option<Attention> {
     Some(attention(Urgency::Soon, "slow-distribution", text, cause, advice))
 }
 
-/// Subscribers and subscriptions are not stored fast enough.
+/// Storing subscribers and subscriptions is slow.
 fn slow_records(figures: &Figures) -> Option<Attention> {
     (figures.records_probe >= DISK_SLOW).then(|| {
         let text = format!("storing a few bytes in the records takes {}", shown(figures.records_probe));
@@ -395,7 +395,7 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
     let (refused, delivered) = (figures.lately.count(Count::Refused), figures.lately.count(Count::Delivered));
     if refused > 20 && refused * 10 > delivered {
         let text = format!("{refused} notifications were refused in {}, {delivered} delivered", shown(LATELY));
-        add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` has the words of the far side");
+        add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` has the receiver's replies");
     }
     if !figures.switches.is_empty() {
         let text = format!("switched off: {}", figures.switches.join(", "));
@@ -412,7 +412,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found, as `what: cause`.
+    /// The problems found, as `kind: cause`.
     fn check(figures: Figures, expected: &[&str]) {
         let found: Vec<String> = diagnose(&figures)
             .into_iter()
@@ -440,19 +440,19 @@ mod tests {
     }
 
     #[test]
-    fn each_slow_thing_is_told_with_its_cause() {
+    fn each_slow_part_is_reported_with_its_cause() {
         let slow =
             |timings: &[(Timing, u64)]| Figures { lately: timed(timings), shards: 4, cores: 4, ..Figures::default() };
         let wait = slow(&[(Timing::Wait, 9_000), (Timing::Answer, 3_000)]);
-        check(wait, &["slow-distribution: a channel cannot keep up: its far side is slow, or sends away"]);
+        check(wait, &["slow-distribution: a channel cannot keep up: its receiver is slow or defers messages"]);
         let format = slow(&[(Timing::Wait, 9_000), (Timing::Answer, 3)]);
         check(
             format,
             &[
-                "slow-distribution: the far sides are fast: formatting, or the bound of what may be on its way, holds up",
+                "slow-distribution: the receivers are fast: formatting, or the limit of notifications in flight, is the bottleneck",
             ],
         );
-        // The time that a rule takes is no time of templates.
+        // Time of a slow rule is not counted for templates.
         let matching =
             slow(&[(Timing::Pickup, 10), (Timing::Generation, 11_300), (Timing::Wait, 11_400), (Timing::Answer, 3)]);
         check(
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_nearly_full_is_told_with_who_fills_it() {
+    fn a_nearly_full_node_is_reported_with_its_largest_consumer() {
         let resource = |used, full_in_seconds| ResourceState {
             resource: Resource::Processor,
             used,
@@ -499,19 +499,19 @@ mod tests {
             processor: 0.4,
             per_second: Default::default(),
         };
-        let told = |resources, roles| {
+        let texts = |resources, roles| {
             let state = Saturation { seconds: 60.0, has_vectors: true, resources, roles };
             let found = diagnose(&Figures { saturation: state, ..Figures::default() });
             found.into_iter().map(|found| found.text).collect::<Vec<_>>().join("; ")
         };
-        assert_eq!(told(vec![resource(0.5, None)], vec![role(2.0)]), "");
-        assert_eq!(told(vec![resource(0.93, None)], vec![role(1.0)]), "93 % of the processor of this node are used");
+        assert_eq!(texts(vec![resource(0.5, None)], vec![role(2.0)]), "");
+        assert_eq!(texts(vec![resource(0.93, None)], vec![role(1.0)]), "93 % of the processor of this node are used");
         assert_eq!(
-            told(vec![resource(0.5, None)], vec![role(1.05)]),
+            texts(vec![resource(0.5, None)], vec![role(1.05)]),
             "the role `deliver` can do 1.05 times what it does now, then `processor` gives out"
         );
         assert_eq!(
-            told(vec![resource(0.5, Some(7_205.0))], vec![role(2.0)]),
+            texts(vec![resource(0.5, Some(7_205.0))], vec![role(2.0)]),
             "if the load goes on to grow as in the last hour, the processor of this node is full in 2h"
         );
         let full =
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_comes_first() {
+    fn lost_notifications_come_first() {
         let figures = Figures {
             suspended: 3,
             stopped_rules: vec!["stock/near".to_owned()],
