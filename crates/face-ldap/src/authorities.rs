@@ -1,7 +1,8 @@
-//! Whose certificates of clients are believed: those of some authorities, less what these revoked (RFC 5280, 5).
+//! Verification of client certificates: trusted authorities and their certificate revocation lists (RFC 5280, section
+//! 5).
 //!
-//! Lists of revoked certificates are issued anew every few hours or days. Their file is looked at with each certificate that
-//! a client shows, and read again when it has changed.
+//! Revocation lists are reissued every few hours or days. The file is checked at each client certificate and read again
+//! if it changed.
 
 use std::{
     error::Error,
@@ -23,16 +24,16 @@ use rustls::{
     },
 };
 
-/// Longest file of lists, in bytes.
+/// Maximum size of the file of lists, in bytes.
 const LISTS_BYTES_MAX: u64 = 64 << 20;
 
-/// Looks at the certificates of clients that have one; those that have none prove themselves otherwise.
+/// Creates the verifier of client certificates; a client without one can authenticate otherwise.
 ///
-/// With `revoked`, a PEM file with the list of every authority of a chain, no certificate is believed that its authority
-/// revoked, or of which it cannot be told: its list is missing or out of date.
+/// `revoked` is a PEM file with the list of every authority in a chain. A certificate is rejected if it is revoked, or
+/// if the list of its authority is missing or out of date.
 ///
 /// # Errors
-/// A file cannot be read, or has nothing of what it should have.
+/// A file cannot be read, or lacks the expected contents.
 pub fn authorities(
     file: &Path,
     revoked: Option<&Path>,
@@ -47,7 +48,7 @@ pub fn authorities(
     let version = version(revoked)?;
     let first = authorities.verifier(lists(revoked)?)?;
     let newest = Mutex::new((version, first.clone()));
-    Ok(Arc::new(Revoking { file: revoked.to_owned(), authorities, first, newest }))
+    Ok(Arc::new(RevocationVerifier { file: revoked.to_owned(), authorities, first, newest }))
 }
 
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl Authorities {
     }
 }
 
-/// When a file was written, and how long it is.
+/// Modification time and size of a file.
 type Version = (SystemTime, u64);
 
 fn version(file: &Path) -> io::Result<Version> {
@@ -77,27 +78,27 @@ fn version(file: &Path) -> io::Result<Version> {
 fn lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Box<dyn Error>> {
     let bytes = fs::metadata(file)?.len();
     if bytes > LISTS_BYTES_MAX {
-        return Err(format!("the lists have {bytes} bytes; {LISTS_BYTES_MAX} are taken").into());
+        return Err(format!("the revocation lists have {bytes} bytes; the maximum is {LISTS_BYTES_MAX}").into());
     }
     let lists = CertificateRevocationListDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
     match lists.is_empty() {
-        true => Err("there is no list in it; write lists as PEM, with BEGIN X509 CRL".into()),
+        true => Err("the file contains no revocation list; write lists as PEM, with BEGIN X509 CRL".into()),
         false => Ok(lists),
     }
 }
 
-/// Believes what the newest lists allow.
+/// Verifier that applies the newest revocation lists.
 #[derive(Debug)]
-struct Revoking {
+struct RevocationVerifier {
     file: PathBuf,
     authorities: Authorities,
-    /// Answers everything that has nothing to do with lists.
+    /// Answers everything unrelated to revocation.
     first: Arc<dyn ClientCertVerifier>,
     newest: Mutex<(Version, Arc<dyn ClientCertVerifier>)>,
 }
 
-impl Revoking {
-    /// With lists that cannot be read, those of before go on.
+impl RevocationVerifier {
+    /// If the new lists are invalid, the previous ones stay in use.
     fn newest(&self) -> Arc<dyn ClientCertVerifier> {
         let mut newest = self.newest.lock();
         match version(&self.file) {
@@ -105,20 +106,20 @@ impl Revoking {
             Ok(version) => match lists(&self.file).and_then(|lists| self.authorities.verifier(lists)) {
                 Ok(verifier) => *newest = (version, verifier),
                 Err(error) => {
-                    // It is told once for each state of the file.
+                    // Logged once per version of the file.
                     newest.0 = version;
                     tracing::error!(file = %self.file.display(), %error, "lists of revoked certificates cannot be read");
                 }
             },
             Err(error) => {
-                tracing::error!(file = %self.file.display(), %error, "the lists of revoked certificates are gone");
+                tracing::error!(file = %self.file.display(), %error, "the file of revocation lists is missing");
             }
         }
         newest.1.clone()
     }
 }
 
-impl ClientCertVerifier for Revoking {
+impl ClientCertVerifier for RevocationVerifier {
     fn offer_client_auth(&self) -> bool {
         self.first.offer_client_auth()
     }

@@ -1,42 +1,42 @@
-//! The part of BER that LDAP uses: tags of one byte, definite lengths.
+//! The subset of BER (X.690) that LDAP uses: one-byte tags and definite lengths.
 
-/// What was read is not BER, or not what LDAP allows of it.
+/// BER decoding error, or a violation of LDAP's restrictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Garbled(pub &'static str);
+pub struct DecodeError(pub &'static str);
 
-/// Reads values one after the other.
+/// Decodes values one after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a>(pub &'a [u8]);
 
-/// Where the first value ends: `None` until enough of it is there.
+/// Length of the first value; `None` until enough bytes are there.
 ///
 /// # Errors
-/// It is no BER, or longer than `max`.
-pub fn first_length(bytes: &[u8], max: usize) -> Result<Option<usize>, Garbled> {
+/// The bytes are not BER, or the value is longer than `max`.
+pub fn first_length(bytes: &[u8], max: usize) -> Result<Option<usize>, DecodeError> {
     let [tag, first, rest @ ..] = bytes else { return Ok(None) };
     if tag & 0x1f == 0x1f {
-        return Err(Garbled("a tag of more than one byte"));
+        return Err(DecodeError("a tag of more than one byte"));
     }
     let (head, length) = match *first {
         short @ 0..0x80 => (2, usize::from(short)),
-        0x80 => return Err(Garbled("an indefinite length")),
+        0x80 => return Err(DecodeError("an indefinite length")),
         long => {
             let digits = usize::from(long & 0x7f);
             if digits > 4 {
-                return Err(Garbled("a length of more than four bytes"));
+                return Err(DecodeError("a length of more than four bytes"));
             }
             let Some(digits) = rest.get(..digits) else { return Ok(None) };
             (2 + digits.len(), digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)))
         }
     };
     if head + length > max {
-        return Err(Garbled("a message that is too long"));
+        return Err(DecodeError("a message that is too long"));
     }
     Ok((bytes.len() >= head + length).then_some(head + length))
 }
 
 impl<'a> Reader<'a> {
-    /// Whether there is nothing more.
+    /// Whether all bytes are consumed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -46,9 +46,9 @@ impl<'a> Reader<'a> {
         self.0.first().copied()
     }
 
-    /// The next value: tag and content.
-    pub fn value(&mut self) -> Result<(u8, &'a [u8]), Garbled> {
-        let end = first_length(self.0, usize::MAX >> 1)?.ok_or(Garbled("a value that is cut off"))?;
+    /// Tag and content of the next value.
+    pub fn value(&mut self) -> Result<(u8, &'a [u8]), DecodeError> {
+        let end = first_length(self.0, usize::MAX >> 1)?.ok_or(DecodeError("a value that is cut off"))?;
         let (value, rest) = self.0.split_at(end);
         self.0 = rest;
         let head = match value[1] {
@@ -59,45 +59,45 @@ impl<'a> Reader<'a> {
     }
 
     /// The content of the next value, which must have this tag.
-    pub fn expect(&mut self, tag: u8) -> Result<&'a [u8], Garbled> {
+    pub fn expect(&mut self, tag: u8) -> Result<&'a [u8], DecodeError> {
         match self.value()? {
             (found, content) if found == tag => Ok(content),
-            _ => Err(Garbled("a value of another kind than expected")),
+            _ => Err(DecodeError("a value of another kind than expected")),
         }
     }
 
-    /// The next value, if it has this tag.
-    pub fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Garbled> {
+    /// The content of the next value if it has this tag.
+    pub fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, DecodeError> {
         if self.tag() == Some(tag) { self.expect(tag).map(Some) } else { Ok(None) }
     }
 
-    /// A whole number from 0 to 2^31 - 1.
-    pub fn count(&mut self, tag: u8) -> Result<u32, Garbled> {
+    /// An integer from 0 to 2^31 - 1.
+    pub fn count(&mut self, tag: u8) -> Result<u32, DecodeError> {
         let content = self.expect(tag)?;
         let fits = !content.is_empty() && content.len() <= 8 && content[0] < 0x80;
         let number = content.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
         u32::try_from(number)
             .ok()
             .filter(|number| fits && *number <= i32::MAX as u32)
-            .ok_or(Garbled("a number that is below zero or too large"))
+            .ok_or(DecodeError("a number that is below zero or too large"))
     }
 
-    /// A truth value.
-    pub fn boolean(&mut self, tag: u8) -> Result<bool, Garbled> {
+    /// A boolean.
+    pub fn boolean(&mut self, tag: u8) -> Result<bool, DecodeError> {
         match self.expect(tag)? {
             [value] => Ok(*value != 0),
-            _ => Err(Garbled("a truth value of another length than one")),
+            _ => Err(DecodeError("a truth value of another length than one")),
         }
     }
 
-    /// Text in UTF-8.
-    pub fn text(&mut self, tag: u8) -> Result<String, Garbled> {
+    /// UTF-8 text.
+    pub fn text(&mut self, tag: u8) -> Result<String, DecodeError> {
         let content = self.expect(tag)?;
-        std::str::from_utf8(content).map(str::to_owned).map_err(|_| Garbled("text that is not UTF-8"))
+        std::str::from_utf8(content).map(str::to_owned).map_err(|_| DecodeError("text that is not UTF-8"))
     }
 }
 
-/// The bytes of a length.
+/// Number of bytes of an encoded length.
 pub fn length_bytes(length: usize) -> usize {
     match length {
         0..0x80 => 1,
@@ -108,7 +108,7 @@ pub fn length_bytes(length: usize) -> usize {
     }
 }
 
-/// Writes a tag and a length.
+/// Encodes a tag and a length.
 pub fn head(out: &mut Vec<u8>, tag: u8, length: usize) {
     out.push(tag);
     let digits = length_bytes(length) - 1;
@@ -119,20 +119,20 @@ pub fn head(out: &mut Vec<u8>, tag: u8, length: usize) {
     out.extend_from_slice(&(length as u32).to_be_bytes()[4 - digits..]);
 }
 
-/// Writes a value.
+/// Encodes a value.
 pub fn value(out: &mut Vec<u8>, tag: u8, content: &[u8]) {
     head(out, tag, content.len());
     out.extend_from_slice(content);
 }
 
-/// Writes a whole number.
+/// Encodes an integer.
 pub fn number(out: &mut Vec<u8>, tag: u8, number: u32) {
     let bytes = i64::from(number).to_be_bytes();
     let skip = (0..7).take_while(|at| bytes[*at] == 0 && bytes[at + 1] < 0x80).count();
     value(out, tag, &bytes[skip..]);
 }
 
-/// Writes a value whose content is written by `write`.
+/// Encodes a value whose content `write` appends.
 pub fn nested(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[tag, 0]);
     let start = out.len();
@@ -143,7 +143,7 @@ pub fn nested(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
         out[start - 1] = length as u8;
         return;
     }
-    // Most values are short, so it pays to move the long ones.
+    // Most values are short, so only long ones are moved.
     out.resize(out.len() + more, 0);
     out.copy_within(start..start + length, start + more);
     out[start - 1] = 0x80 | more as u8;
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_values_can_be_decoded() {
         for length in [0, 1, 127, 128, 255, 256, 65_535, 65_536, 1 << 24] {
             let content = vec![7; length];
             let (mut plain, mut inner) = (Vec::new(), Vec::new());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ldap_does_not_allow_is_refused() {
+    fn what_ldap_forbids_is_rejected() {
         let check = |bytes: &[u8]| assert!(first_length(bytes, 1 << 18).is_err(), "{bytes:?}");
         check(&[0x30, 0x80]);
         check(&[0x30, 0x85, 1, 0, 0, 0, 0]);

@@ -1,72 +1,72 @@
-//! Who a client is, as its certificate says it: the subject and its other names, and the rules that make an entry of them.
+//! Client certificates: subject, alternative names, and the rules that map them to an entry.
 //!
-//! Whether a certificate is to be believed was settled when TLS began. Here it is only read (RFC 5280, 4.1).
+//! TLS has already verified the certificate; this module only parses it (RFC 5280, section 4.1).
 
 use tocsin_directory::{
     dn::{Dn, escape},
     schema::Schema,
 };
 
-use crate::ber::{Garbled, Reader};
+use crate::ber::{DecodeError, Reader};
 
-/// The object identifier of mail addresses in subjects, which are no attribute here.
+/// Object identifier of e-mail addresses in subjects, which are not an attribute of the schema.
 const EMAIL_ADDRESS: &str = "1.2.840.113549.1.9.1";
-/// The content of the object identifier 2.5.29.17: other names of the subject.
+/// Content of the object identifier 2.5.29.17: subject alternative names.
 const OTHER_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OID: u8 = 0x06;
 
-/// What a certificate says of its holder.
+/// Identity data of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The distinguished name of the subject.
+    /// Distinguished name of the subject.
     pub subject: String,
-    /// What rules may name: keys of attributes, `email`, `dns` and `uri`, the most special first.
+    /// Fields for rules: keys of attributes, `email`, `dns` and `uri`, most specific first.
     fields: Vec<(String, String)>,
 }
 
-/// Which entry the holder of a certificate is.
+/// Rule that maps a certificate to an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateRule(Way);
+pub struct CertificateRule(CertificateMapping);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Way {
-    /// The one that is called like the subject.
+enum CertificateMapping {
+    /// The entry with the DN of the subject.
     Subject,
-    /// The one of a name.
-    Entry(Vec<Part>),
-    /// The only one with a value of an attribute.
-    Search(String, Vec<Part>),
+    /// The entry with a DN made from a template.
+    Entry(Vec<TemplatePart>),
+    /// The only entry with a value of an attribute.
+    Search(String, Vec<TemplatePart>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Field(String),
 }
 
-/// An entry as a rule names it.
+/// Reference to an entry, as a rule gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
-    /// By its distinguished name.
+pub enum EntryReference {
+    /// By distinguished name.
     Entry(String),
-    /// As the only one with a value: attribute, value.
+    /// As the only entry with a value: attribute, value.
     Only(String, String),
 }
 
 impl Certificate {
-    /// Reads a certificate in DER; `None`: it cannot be read.
+    /// Parses a DER certificate; `None`: it is malformed.
     pub fn read(der: &[u8], schema: &Schema) -> Option<Certificate> {
         read(der, schema).ok()
     }
 }
 
-fn read(der: &[u8], schema: &Schema) -> Result<Certificate, Garbled> {
+fn read(der: &[u8], schema: &Schema) -> Result<Certificate, DecodeError> {
     let mut certificate = Reader(Reader(der).expect(SEQUENCE)?);
     let mut body = Reader(certificate.expect(SEQUENCE)?);
     body.optional(0xa0)?;
-    // Number, algorithm, issuer, validity.
+    // Serial number, algorithm, issuer, validity.
     for _ in 0..4 {
         body.value()?;
     }
@@ -89,7 +89,7 @@ fn read(der: &[u8], schema: &Schema) -> Result<Certificate, Garbled> {
         }
         rdns.push(rdn.join("+"));
     }
-    // A certificate writes the name from the root on.
+    // A certificate lists the names from the root on.
     rdns.reverse();
     fields.reverse();
     let mut other = Vec::new();
@@ -98,12 +98,12 @@ fn read(der: &[u8], schema: &Schema) -> Result<Certificate, Garbled> {
             other = other_names(extensions)?;
         }
     }
-    // What the authority says there counts before mail addresses of the subject.
+    // Alternative names take precedence over e-mail addresses of the subject.
     other.append(&mut fields);
     Ok(Certificate { subject: rdns.join(","), fields: other })
 }
 
-fn other_names(extensions: &[u8]) -> Result<Vec<(String, String)>, Garbled> {
+fn other_names(extensions: &[u8]) -> Result<Vec<(String, String)>, DecodeError> {
     let mut found = Vec::new();
     let mut list = Reader(Reader(extensions).expect(SEQUENCE)?);
     while !list.is_empty() {
@@ -127,14 +127,14 @@ fn other_names(extensions: &[u8]) -> Result<Vec<(String, String)>, Garbled> {
     Ok(found)
 }
 
-/// An object identifier with dots.
+/// Decodes an object identifier to dotted form.
 fn identifier(content: &[u8]) -> String {
     let mut arcs: Vec<u64> = Vec::new();
     let mut arc = 0_u64;
     for byte in content {
         arc = arc.wrapping_shl(7) | u64::from(byte & 0x7f);
         if byte & 0x80 == 0 {
-            // The first two share a number.
+            // The first two arcs share a number.
             match arcs.is_empty() {
                 true => arcs.extend([(arc / 40).min(2), arc - 40 * (arc / 40).min(2)]),
                 false => arcs.push(arc),
@@ -145,16 +145,16 @@ fn identifier(content: &[u8]) -> String {
     arcs.iter().map(u64::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// A string of one of the kinds that names are made of.
-fn text(tag: u8, content: &[u8]) -> Result<String, Garbled> {
-    let wrong = Garbled("a name that is no text");
+/// Decodes a string of one of the types used in names.
+fn text(tag: u8, content: &[u8]) -> Result<String, DecodeError> {
+    let wrong = DecodeError("a name that is not text");
     match tag {
-        // BMPString: two bytes a letter.
+        // BMPString: two bytes per character.
         0x1e if content.len().is_multiple_of(2) => {
             let units: Vec<u16> = content.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
             String::from_utf16(&units).map_err(|_| wrong)
         }
-        // TeletexString, which is written as Latin-1.
+        // TeletexString, in practice Latin-1.
         0x14 => Ok(content.iter().map(|byte| char::from(*byte)).collect()),
         // UTF8String, NumericString, PrintableString, IA5String, VisibleString.
         0x0c | 0x12 | 0x13 | 0x16 | 0x1a => std::str::from_utf8(content).map(str::to_owned).map_err(|_| wrong),
@@ -163,61 +163,66 @@ fn text(tag: u8, content: &[u8]) -> Result<String, Garbled> {
 }
 
 impl CertificateRule {
-    /// Reads `subject`, `entry uid={cn},ou=people,dc=example,dc=org` or `search mail={email}`.
+    /// Parses `subject`, `entry uid={cn},ou=people,dc=example,dc=org` or `search mail={email}`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The rule is malformed; the text says where.
     pub fn read(text: &str, schema: &Schema) -> Result<CertificateRule, String> {
         let way = match text.trim().split_once(' ').map(|(word, rest)| (word, rest.trim())) {
-            None if text.trim() == "subject" => Way::Subject,
+            None if text.trim() == "subject" => CertificateMapping::Subject,
             Some(("entry", template)) => {
                 let parts = parts(template, schema)?;
                 let plain = filled(&parts, |_| Some("x".to_owned())).unwrap_or_default();
-                Dn::parse(&plain).map_err(|error| format!("names no distinguished name: {error}"))?;
-                Way::Entry(parts)
+                Dn::parse(&plain).map_err(|error| format!("has a malformed distinguished name: {error}"))?;
+                CertificateMapping::Entry(parts)
             }
             Some(("search", template)) => {
                 let (name, value) =
-                    template.split_once('=').ok_or("has no `=` behind `search`, such as mail={email}")?;
-                let kind = schema.attribute(name).map_err(|refusal| format!("says that {}", refusal.message))?;
-                Way::Search(kind.name().to_owned(), parts(value, schema)?)
+                    template.split_once('=').ok_or("has no `=` after `search`, such as mail={email}")?;
+                let kind = schema.attribute(name).map_err(|refusal| format!("is invalid: {}", refusal.message))?;
+                CertificateMapping::Search(kind.name().to_owned(), parts(value, schema)?)
             }
             _ => return Err("is none of `subject`, `entry <name>` and `search <attribute>=<value>`".to_owned()),
         };
         Ok(CertificateRule(way))
     }
 
-    /// The entry that it names; `None`: the certificate does not say what the rule needs.
-    pub fn name(&self, certificate: &Certificate) -> Option<Named> {
+    /// The entry that the rule selects; `None`: the certificate lacks a field of the rule.
+    pub fn name(&self, certificate: &Certificate) -> Option<EntryReference> {
         let field = |name: &str| {
             let found = certificate.fields.iter().find(|(known, _)| known == name);
             found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty())
         };
         match &self.0 {
-            Way::Subject => (!certificate.subject.is_empty()).then(|| Named::Entry(certificate.subject.clone())),
-            Way::Entry(parts) => {
+            CertificateMapping::Subject => {
+                (!certificate.subject.is_empty()).then(|| EntryReference::Entry(certificate.subject.clone()))
+            }
+            CertificateMapping::Entry(parts) => {
                 let escaped = |name: &str| {
                     let mut out = String::new();
                     escape(&field(name)?, &mut out);
                     Some(out)
                 };
-                filled(parts, escaped).map(Named::Entry)
+                filled(parts, escaped).map(EntryReference::Entry)
             }
-            Way::Search(attribute, parts) => filled(parts, field).map(|value| Named::Only(attribute.clone(), value)),
+            CertificateMapping::Search(attribute, parts) => {
+                filled(parts, field).map(|value| EntryReference::Only(attribute.clone(), value))
+            }
         }
     }
 }
 
-fn filled(parts: &[Part], field: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let part = |part: &Part| match part {
-        Part::Text(text) => Some(text.clone()),
-        Part::Field(name) => field(name),
+fn filled(parts: &[TemplatePart], field: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let part = |part: &TemplatePart| match part {
+        TemplatePart::Text(text) => Some(text.clone()),
+        TemplatePart::Field(name) => field(name),
     };
     parts.iter().map(part).collect()
 }
 
-/// Text with places `{cn}` that the certificate fills in. One without places would be the same for everybody.
-fn parts(template: &str, schema: &Schema) -> Result<Vec<Part>, String> {
+/// Parses a template with placeholders such as `{cn}`. At least one is required, since otherwise every client would be
+/// the same entry.
+fn parts(template: &str, schema: &Schema) -> Result<Vec<TemplatePart>, String> {
     let mut parts = Vec::new();
     let mut rest = template;
     while let Some((text, behind)) = rest.split_once('{') {
@@ -226,17 +231,18 @@ fn parts(template: &str, schema: &Schema) -> Result<Vec<Part>, String> {
             "email" | "dns" | "uri" => name.to_owned(),
             name => {
                 let kind = schema.attribute(name);
-                let unknown = format!("has the place `{{{name}}}`; a place is an attribute, `email`, `dns` or `uri`");
+                let unknown =
+                    format!("has the placeholder `{{{name}}}`; a placeholder is an attribute, `email`, `dns` or `uri`");
                 kind.map_err(|_| unknown)?.key.to_string()
             }
         };
-        parts.extend([Part::Text(text.to_owned()), Part::Field(key)]);
+        parts.extend([TemplatePart::Text(text.to_owned()), TemplatePart::Field(key)]);
         rest = behind;
     }
     if parts.is_empty() {
-        return Err("has no place such as {cn}, so that every certificate would be the same entry".to_owned());
+        return Err("has no placeholder such as {cn}, so that every certificate would be the same entry".to_owned());
     }
-    parts.push(Part::Text(rest.to_owned()));
+    parts.push(TemplatePart::Text(rest.to_owned()));
     Ok(parts)
 }
 
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_who_its_holder_is() {
+    fn a_certificate_is_mapped_to_an_entry() {
         let schema = Schema::standard();
         let der = made();
         let certificate = Certificate::read(&der, &schema).expect("a certificate");
@@ -271,10 +277,13 @@ mod tests {
         let check = |rule: &str, expected| {
             assert_eq!(CertificateRule::read(rule, &schema).expect("a rule").name(&certificate), expected, "{rule}");
         };
-        check("subject", Some(Named::Entry("cn=Ann\\, B,ou=Büro,o=site".to_owned())));
-        check("entry uid={CN},ou=people,o=site", Some(Named::Entry("uid=Ann\\, B,ou=people,o=site".to_owned())));
-        check("search mail={email}", Some(Named::Only("mail".to_owned(), "ann@example.org".to_owned())));
-        check("search cn=host {dns}", Some(Named::Only("cn".to_owned(), "host host.example.org".to_owned())));
+        check("subject", Some(EntryReference::Entry("cn=Ann\\, B,ou=Büro,o=site".to_owned())));
+        check(
+            "entry uid={CN},ou=people,o=site",
+            Some(EntryReference::Entry("uid=Ann\\, B,ou=people,o=site".to_owned())),
+        );
+        check("search mail={email}", Some(EntryReference::Only("mail".to_owned(), "ann@example.org".to_owned())));
+        check("search cn=host {dns}", Some(EntryReference::Only("cn".to_owned(), "host host.example.org".to_owned())));
         check("search uid={uid}", None);
         for end in 0..der.len() {
             assert_eq!(Certificate::read(&der[..end], &schema), None, "cut at {end}");
@@ -282,17 +291,17 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_read_are_told() {
+    fn malformed_rules_are_rejected_with_a_reason() {
         let check = |rule: &str, expected: &str| {
-            let told = CertificateRule::read(rule, &Schema::standard()).expect_err("wrong");
-            assert!(told.contains(expected), "{told}");
+            let error = CertificateRule::read(rule, &Schema::standard()).expect_err("wrong");
+            assert!(error.contains(expected), "{error}");
         };
         check("issuer", "is none of `subject`");
-        check("entry {cn}", "no distinguished name");
+        check("entry {cn}", "malformed distinguished name");
         check("entry cn=ann,o=site", "the same entry");
         check("search mail", "has no `=`");
         check("search nothing={cn}", "there is no attribute `nothing`");
-        check("search mail={nothing}", "a place is an attribute");
+        check("search mail={nothing}", "a placeholder is an attribute");
         check("search mail={email", "without its `}`");
     }
 }

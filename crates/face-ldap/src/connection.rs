@@ -1,4 +1,4 @@
-//! One client: reads messages, does what they ask, writes the answers.
+//! LDAP connection: reads requests, runs them, and writes responses.
 
 use std::{
     collections::HashMap,
@@ -10,8 +10,8 @@ use std::{
 use bytes::BytesMut;
 use futures_util::future::BoxFuture;
 use tocsin_directory::{
-    access::{Asker, Grants},
-    refusal::{Code, Refusal},
+    access::{AuthzId, Grants, is_below},
+    ldap_error::{Code, LdapError},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -23,37 +23,37 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ber,
     certificate::Certificate,
-    message::{self, Message, Request, Unreadable, farewell, tag},
-    operations::{self, Pages},
-    serve::{BoundKey, Opening, Server},
-    under_way::UnderWay,
+    message::{self, Message, MessageError, Request, farewell, tag},
+    operations::{self, PagedSearches},
+    running_requests::RunningRequests,
+    serve::{BoundKey, Server, TlsStart},
 };
 
-/// Portions of answers that may wait to be written; who makes more waits.
+/// Response parts that may wait to be written; producers of more wait.
 const PORTIONS_MAX: usize = 4;
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const READ_BYTES: usize = 8 << 10;
-/// With so much to write, nothing more is taken before it is written.
+/// Pending output above which no further request is processed.
 const OUTPUT_BYTES: usize = 256 << 10;
-/// How often it is looked whether a client is too slow.
+/// Interval of checks for slow clients.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 
-/// Who a connection speaks for, and what was worked out of what they may do.
+/// Authorization state of a connection, with its caches.
 pub(crate) struct Session {
-    pub(crate) asker: Arc<Asker>,
-    /// The key by which it is bound, if it is bound by one.
+    pub(crate) asker: Arc<AuthzId>,
+    /// API key of the bind, if it used one.
     pub(crate) key: Option<BoundKey>,
-    /// Whether nobody else can read along.
+    /// Whether the connection is protected by TLS.
     pub(crate) is_secure: bool,
-    /// Who the client is by its certificate, if it gave one.
+    /// Client certificate, if there is one.
     pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) grants: Grants,
-    /// Searches that wait for their next page.
-    pub(crate) pages: Pages,
+    /// Paged searches that wait for their next page.
+    pub(crate) pages: PagedSearches,
 }
 
 impl Session {
-    /// Whether what it is bound by may have ended since it was last looked at.
+    /// Whether the bind may have become invalid since the last check.
     fn is_stale(&self) -> bool {
         match &self.key {
             Some(key) => key.is_stale(),
@@ -61,7 +61,7 @@ impl Session {
         }
     }
 
-    /// Waits until that is so.
+    /// Waits until the bind may have become invalid.
     async fn changed(&mut self) {
         match (&mut self.key, &self.asker.standing) {
             (Some(key), _) => key.changed().await,
@@ -71,30 +71,30 @@ impl Session {
     }
 }
 
-/// What a request came to.
-pub(crate) enum Done {
-    /// An answer.
+/// Result of a request.
+pub(crate) enum RequestResult {
+    /// A response.
     Answer(Vec<u8>),
-    /// Nothing is said: it was given up.
+    /// No response: the request was abandoned.
     Silent,
-    /// A client said who it is, perhaps by a key; the answer.
-    Bound(Box<(Asker, Option<BoundKey>)>, Vec<u8>),
-    /// A client changed the password that it had to change; the answer.
+    /// A successful bind, by a key or as an entry, and the response.
+    Bound(Box<(AuthzId, Option<BoundKey>)>, Vec<u8>),
+    /// The password that had to be changed was changed, and the response.
     Freed(Vec<u8>),
-    /// An answer, and a search that goes on with the next page.
-    Page(Vec<u8>, operations::Waiting),
+    /// A response, and a search that waits for the next page.
+    Page(Vec<u8>, operations::WaitingPage),
 }
 
-/// What a request under way is told and tells.
+/// Channel of a running request to its connection.
 #[derive(Clone)]
-pub(crate) struct Line {
-    /// Whether nobody waits for it any more.
+pub(crate) struct ResponseChannel {
+    /// Cancelled when the request is abandoned.
     pub(crate) given_up: CancellationToken,
     portions: mpsc::Sender<Vec<u8>>,
 }
 
-impl Line {
-    /// Writes a portion of an answer; false if nobody reads it any more.
+impl ResponseChannel {
+    /// Sends part of a response; false if the connection is closed.
     pub(crate) async fn write(&self, portion: Vec<u8>) -> bool {
         self.portions.send(portion).await.is_ok()
     }
@@ -104,34 +104,36 @@ impl Line {
     }
 }
 
-/// What comes of a message at once.
-pub(crate) enum Begun {
+/// Immediate result of starting a request.
+pub(crate) enum StartedRequest {
     /// It was answered.
     Answered,
-    /// It is under way.
-    Runs(BoxFuture<'static, Done>),
-    /// It is under way, and nothing else is read until it is done.
-    RunsAlone(BoxFuture<'static, Done>),
-    /// TLS begins after what is said so far.
+    /// It runs concurrently.
+    Runs(BoxFuture<'static, RequestResult>),
+    /// It runs, and no other request is read until it is done.
+    RunsAlone(BoxFuture<'static, RequestResult>),
+    /// TLS starts after the pending output.
     StartsTls,
-    /// The client goes.
+    /// The client unbinds.
     Ends,
 }
 
-/// What comes after a stream.
+/// Next state of a stream.
 enum Next {
     Nothing,
-    /// The same, within TLS.
+    /// The same connection, over TLS.
     Tls,
 }
 
-/// A request under way.
-struct Running {
-    line: Line,
-    /// Whether it can be given up with an answer.
+/// A running request.
+struct RunningRequest {
+    line: ResponseChannel,
+    /// Whether it is a search, which can be cancelled with a result.
     is_search: bool,
-    /// The number of the request that gives it up.
+    /// Number of the cancel request.
     cancelled_by: Option<u32>,
+    /// Whether it changes the entry of this bind, or an ancestor.
+    is_own_change: bool,
 }
 
 struct Connection {
@@ -139,24 +141,27 @@ struct Connection {
     session: Session,
     input: BytesMut,
     output: Vec<u8>,
-    running: UnderWay,
-    /// Requests under way by their numbers.
-    lines: HashMap<u32, Running>,
-    /// The line of a request that is over, for the next one.
-    spare: Option<Line>,
+    running: RunningRequests,
+    /// Channels of running requests, by message id.
+    lines: HashMap<u32, RunningRequest>,
+    /// A channel for reuse by the next request.
+    spare: Option<ResponseChannel>,
     portions: mpsc::Receiver<Vec<u8>>,
     portions_in: mpsc::Sender<Vec<u8>>,
-    /// The request that is answered before another is taken: a bind.
+    /// The bind in progress, which is answered before the next request is read.
     alone: Option<u32>,
+    /// Whether rights are renewed only after the running requests: they change the entry of this bind, and the client
+    /// receives their responses.
+    renews_later: bool,
     ends: bool,
     starts_tls: bool,
-    /// When the last byte came, and when the first of a message that is not whole.
+    /// Time of the last byte, and of the first byte of an incomplete message.
     heard: Instant,
     half_since: Option<Instant>,
 }
 
-/// Serves a client until it goes, or must.
-pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: Opening, peer: SocketAddr) {
+/// Serves a client until the connection ends.
+pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: TlsStart, peer: SocketAddr) {
     let (portions_in, portions) = mpsc::channel(PORTIONS_MAX);
     let mut connection = Connection {
         server,
@@ -166,29 +171,30 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: Opening
             is_secure: false,
             certificate: None,
             grants: Grants::default(),
-            pages: Pages::default(),
+            pages: PagedSearches::default(),
         },
         input: BytesMut::new(),
         output: Vec::new(),
-        running: UnderWay::default(),
+        running: RunningRequests::default(),
         lines: HashMap::new(),
         spare: None,
         portions,
         portions_in,
         alone: None,
+        renews_later: false,
         ends: false,
         starts_tls: false,
         heard: Instant::now(),
         half_since: None,
     };
     if let Err(error) = connection.serve_all(stream, opening).await {
-        tracing::debug!(%error, %peer, "an LDAP connection broke off");
+        tracing::debug!(%error, %peer, "an LDAP connection failed");
     }
 }
 
 impl Connection {
-    async fn serve_all(&mut self, mut stream: TcpStream, opening: Opening) -> std::io::Result<()> {
-        if opening == Opening::Plain && matches!(self.serve(&mut stream).await?, Next::Nothing) {
+    async fn serve_all(&mut self, mut stream: TcpStream, opening: TlsStart) -> std::io::Result<()> {
+        if opening == TlsStart::Plain && matches!(self.serve(&mut stream).await?, Next::Nothing) {
             return Ok(());
         }
         let options = &self.server.options;
@@ -209,38 +215,42 @@ impl Connection {
         let stopping = self.server.stopping.clone();
         let mut stopped = std::pin::pin!(stopping.cancelled());
         loop {
-            if self.session.is_stale() {
+            if self.renews_later && self.running.is_empty() {
+                self.renews_later = false;
                 self.renew().await;
             }
-            let is_more = self.take_messages();
+            if self.session.is_stale() && !self.renews_later {
+                self.renew().await;
+            }
+            let is_more = !self.renews_later && self.take_messages();
             if !self.output.is_empty() {
                 let written = tokio::time::timeout(self.server.options.patience, stream.write_all(&self.output)).await;
                 written.map_err(|_| std::io::Error::other("the client does not read"))??;
-                // A large answer should not keep its room for as long as the client stays.
+                // Releases the buffer of a large response, which would otherwise live as long as the connection.
                 if self.output.capacity() > 256 << 10 { self.output = Vec::new() } else { self.output.clear() }
             }
             if self.ends {
                 return stream.shutdown().await.map(|()| Next::Nothing);
             }
             if std::mem::take(&mut self.starts_tls) {
-                // What was sent before TLS must not count as if it had been sent within.
+                // Plaintext sent before the TLS handshake must not be processed as if it were protected.
                 self.input.clear();
                 return Ok(Next::Tls);
             }
             if is_more {
                 continue;
             }
-            // A read takes what there is room for.
+            // A read fills the spare capacity.
             if self.input.capacity() - self.input.len() < READ_BYTES / 4 {
                 self.input.reserve(READ_BYTES);
             }
             tokio::select! {
                 biased;
-                // Before anything that was found by the rights of before is written.
-                () = self.session.changed() => self.renew().await,
+                // Takes precedence over writing results that were computed under the former rights.
+                () = self.session.changed(), if !self.renews_later => self.renew().await,
                 (id, done) = self.running.next() => self.finish(id, done),
                 Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
-                read = stream.read_buf(&mut self.input), if self.alone.is_none() => {
+                read = stream.read_buf(&mut self.input), if self.alone.is_none() && !self.renews_later => {
                     if read? == 0 {
                         return Ok(Next::Nothing);
                     }
@@ -248,25 +258,29 @@ impl Connection {
                 }
                 _ = look.tick() => {
                     self.look();
-                    // The clock of the system may have been set, by which keys end.
+                    // The system clock may have been set, and keys expire by it.
                     if self.session.key.is_some() {
                         self.renew().await;
                     }
                 }
-                () = &mut stopped => self.end(Code::Unavailable, "the server stops"),
+                () = &mut stopped => self.end(Code::Unavailable, "the server is stopping"),
             }
         }
     }
 
-    /// Ends the connection if what it is bound by has ended, and takes over other rights.
+    /// Ends the connection if its bind is no longer valid, and applies changed rights.
     async fn renew(&mut self) {
         if let Some(key) = &mut self.session.key {
             if !key.holds(&*self.server.operators) {
                 self.end(
                     Code::StrongerAuthRequired,
-                    "the key of this bind was removed, has expired or lost its scope; bind anew",
+                    "the key of this bind was removed, has expired or lost its scope; bind again",
                 );
             }
+            return;
+        }
+        if !self.running.is_empty() && self.lines.values().all(|running| running.is_own_change) {
+            self.renews_later = true;
             return;
         }
         match self.server.directory.renewed(&self.session.asker).await {
@@ -275,25 +289,25 @@ impl Connection {
                 let before = &self.session.asker;
                 let loses = asker.key != before.key || before.groups.iter().any(|group| !asker.groups.contains(group));
                 if loses && !self.running.is_empty() {
-                    // Requests under way use the former rights.
+                    // Running requests use the former rights.
                     return self
-                        .end(Code::StrongerAuthRequired, "the name or the groups of this bind changed; bind anew");
+                        .end(Code::StrongerAuthRequired, "the name or the groups of this bind changed; bind again");
                 }
                 self.session.asker = Arc::new(asker);
-                (self.session.grants, self.session.pages) = (Grants::default(), Pages::default());
+                (self.session.grants, self.session.pages) = (Grants::default(), PagedSearches::default());
             }
             Ok(None) => {
-                let why = "the entry of this bind is gone, disabled or locked, or has another password; bind anew";
+                let why = "the entry of this bind is gone, disabled or locked, or has another password; bind again";
                 self.end(Code::StrongerAuthRequired, why);
             }
             Err(refusal) => {
-                tracing::warn!(%refusal, "cannot check whether a bind still holds; its connection ends");
-                self.end(Code::Unavailable, "the server cannot check whether this bind still holds; bind anew");
+                tracing::warn!(%refusal, "cannot check whether a bind is still valid; the connection is closed");
+                self.end(Code::Unavailable, "the server cannot check whether this bind is still valid; bind again");
             }
         }
     }
 
-    /// Ends the connection with a notice of disconnection (RFC 4511, 4.4.1); the first reason counts.
+    /// Ends the connection with a notice of disconnection (RFC 4511, 4.4.1); the first reason is sent.
     fn end(&mut self, code: Code, why: &str) {
         if self.ends {
             return;
@@ -305,13 +319,13 @@ impl Connection {
     fn look(&mut self) {
         let options = &self.server.options;
         if self.half_since.is_some_and(|since| since.elapsed() > options.patience) {
-            self.end(Code::ProtocolError, "half a message took too long");
+            self.end(Code::ProtocolError, "an incomplete message timed out");
         } else if self.running.is_empty() && self.heard.elapsed() > options.idle_timeout {
             self.end(Code::Unavailable, "the connection was idle for too long");
         }
     }
 
-    /// Takes the whole messages of what was read, until there is much to write. Gives whether there may be more.
+    /// Processes the complete messages in the buffer until much output is pending. Returns whether more may remain.
     fn take_messages(&mut self) -> bool {
         while !self.ends && self.alone.is_none() && !self.starts_tls {
             if self.output.len() > OUTPUT_BYTES || self.session.is_stale() {
@@ -335,7 +349,7 @@ impl Connection {
                     }
                     return false;
                 }
-                Err(ber::Garbled(why)) => self.end(Code::ProtocolError, why),
+                Err(ber::DecodeError(why)) => self.end(Code::ProtocolError, why),
             }
         }
         false
@@ -344,10 +358,10 @@ impl Connection {
     fn take(&mut self, frame: &[u8]) {
         match message::read(frame) {
             Ok(message) => self.begin(message),
-            Err(Unreadable::Request(id, tag, code, why)) => {
+            Err(MessageError::Request(id, tag, code, why)) => {
                 message::answer(&mut self.output, id, tag, code, "", why, &Default::default());
             }
-            Err(Unreadable::Garbled(why)) => self.end(Code::ProtocolError, why),
+            Err(MessageError::DecodeError(why)) => self.end(Code::ProtocolError, why),
         }
     }
 
@@ -362,30 +376,48 @@ impl Connection {
             return self.cancel(id, operations::cancelled(value.as_deref()));
         }
         let is_search = matches!(message.request, Request::Search(_));
+        let is_own_change = self.changes_own_entry(&message.request);
         if self.lines.contains_key(&id) {
-            return self.end(Code::ProtocolError, "two requests of the same number");
+            return self.end(Code::ProtocolError, "a message id is used by two requests at the same time");
         }
         if self.running.len() >= self.server.options.pending_max && !matches!(message.request, Request::Unbind) {
-            let busy = Refusal::new(Code::Busy, "too many requests of this connection are under way");
+            let busy = LdapError::new(Code::Busy, "too many requests of this connection are in progress");
             return operations::refuse(&mut self.output, &message, &busy);
         }
-        let fresh = || Line { given_up: CancellationToken::new(), portions: self.portions_in.clone() };
+        let fresh = || ResponseChannel { given_up: CancellationToken::new(), portions: self.portions_in.clone() };
         let line = self.spare.take().unwrap_or_else(fresh);
         match operations::begin(&self.server, &mut self.session, message, &line, &mut self.output) {
-            Begun::Answered => self.spare = Some(line),
-            Begun::Ends => self.ends = true,
-            // Requests under way would answer on the old stream.
-            Begun::StartsTls if self.running.is_empty() => self.starts_tls = true,
-            Begun::StartsTls => self.end(Code::OperationsError, "requests were under way when TLS was to begin"),
-            begun @ (Begun::Runs(_) | Begun::RunsAlone(_)) => {
-                if matches!(begun, Begun::RunsAlone(_)) {
+            StartedRequest::Answered => self.spare = Some(line),
+            StartedRequest::Ends => self.ends = true,
+            // Running requests would answer on the plaintext stream.
+            StartedRequest::StartsTls if self.running.is_empty() => self.starts_tls = true,
+            StartedRequest::StartsTls => {
+                self.end(Code::OperationsError, "requests were in progress when StartTLS was requested")
+            }
+            begun @ (StartedRequest::Runs(_) | StartedRequest::RunsAlone(_)) => {
+                if matches!(begun, StartedRequest::RunsAlone(_)) {
                     self.alone = Some(id);
                 }
-                let (Begun::Runs(future) | Begun::RunsAlone(future)) = begun else { return };
-                self.lines.insert(id, Running { line, is_search, cancelled_by: None });
+                let (StartedRequest::Runs(future) | StartedRequest::RunsAlone(future)) = begun else { return };
+                self.lines.insert(id, RunningRequest { line, is_search, cancelled_by: None, is_own_change });
                 self.running.push(id, future);
             }
         }
+    }
+
+    /// Whether a request changes the entry of this bind, or the name of an ancestor.
+    fn changes_own_entry(&self, request: &Request) -> bool {
+        let asker = &self.session.asker;
+        let (Request::Modify { dn, .. } | Request::Delete { dn } | Request::Rename { dn, .. }) = request else {
+            return false;
+        };
+        if asker.standing.is_none() {
+            return false;
+        }
+        let named = self.server.directory.normal(dn);
+        named.is_some_and(|named| {
+            named == asker.key || matches!(request, Request::Rename { .. }) && is_below(&asker.key, &named)
+        })
     }
 
     fn give_up(&mut self, id: u32) {
@@ -394,7 +426,7 @@ impl Connection {
         }
     }
 
-    /// Gives a request up, and says so to both: RFC 3909.
+    /// Cancels a request, and answers both (RFC 3909).
     fn cancel(&mut self, id: u32, other: Option<u32>) {
         let code = match other.and_then(|other| self.lines.get_mut(&other)) {
             _ if other.is_none() => Code::ProtocolError,
@@ -408,8 +440,8 @@ impl Connection {
         message::answer(&mut self.output, id, tag::EXTENDED, code, "", "", &Default::default());
     }
 
-    fn finish(&mut self, id: u32, done: Done) {
-        // What it wrote before stands before its end.
+    fn finish(&mut self, id: u32, done: RequestResult) {
+        // Parts that it sent before precede its result.
         while let Ok(portion) = self.portions.try_recv() {
             self.output.extend_from_slice(&portion);
         }
@@ -418,28 +450,28 @@ impl Connection {
         if self.alone == Some(id) {
             self.alone = None;
         }
-        if let Some(Running { cancelled_by: Some(by), .. }) = &running {
+        if let Some(RunningRequest { cancelled_by: Some(by), .. }) = &running {
             message::answer(&mut self.output, id, tag::SEARCH_DONE, Code::Canceled, "", "", &Default::default());
             message::answer(&mut self.output, *by, tag::EXTENDED, Code::Success, "", "", &Default::default());
             return;
         }
         self.spare = running.map(|running| running.line).filter(|_| !given_up);
         match done {
-            Done::Silent => {}
-            Done::Answer(_) | Done::Page(..) if given_up => {}
-            Done::Answer(answer) => self.output.extend_from_slice(&answer),
-            Done::Page(answer, waiting) => {
+            RequestResult::Silent => {}
+            RequestResult::Answer(_) | RequestResult::Page(..) if given_up => {}
+            RequestResult::Answer(answer) => self.output.extend_from_slice(&answer),
+            RequestResult::Page(answer, waiting) => {
                 self.output.extend_from_slice(&answer);
                 self.session.pages.put(waiting);
             }
-            Done::Freed(answer) => {
+            RequestResult::Freed(answer) => {
                 Arc::make_mut(&mut self.session.asker).must_change = false;
                 self.output.extend_from_slice(&answer);
             }
-            Done::Bound(bound, answer) => {
+            RequestResult::Bound(bound, answer) => {
                 let (asker, key) = *bound;
                 (self.session.asker, self.session.key) = (Arc::new(asker), key);
-                (self.session.grants, self.session.pages) = (Grants::default(), Pages::default());
+                (self.session.grants, self.session.pages) = (Grants::default(), PagedSearches::default());
                 self.output.extend_from_slice(&answer);
             }
         }

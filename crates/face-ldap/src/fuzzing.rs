@@ -1,14 +1,14 @@
-//! The parser of requests, for fuzz targets.
+//! Request parser, for fuzz targets.
 
-use crate::message::{self, Unreadable};
+use crate::message::{self, MessageError};
 
-/// Reads a message. Gives its number and its request as a debug text.
+/// Parses a message. Returns its id and the debug text of the request.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The message is malformed.
 pub fn read_message(frame: &[u8]) -> Result<(u32, String), String> {
     match message::read(frame) {
         Ok(message) => Ok((message.id, format!("{:?} {:?}", message.request, message.controls))),
-        Err(Unreadable::Garbled(reason) | Unreadable::Request(_, _, _, reason)) => Err(reason.to_owned()),
+        Err(MessageError::DecodeError(reason) | MessageError::Request(_, _, _, reason)) => Err(reason.to_owned()),
     }
 }

@@ -1,26 +1,25 @@
-//! The LDAP face: version 3 of the protocol (RFC 4511) over the directory.
+//! LDAP server: protocol version 3 (RFC 4511) over the directory.
 //!
-//! A connection is one task. What can be answered from what is at hand is answered in place; everything else runs beside
-//! the reading, bounded in number, and its answers carry the number of their request. Whoever sends half a message, or does
-//! not read, is cut off.
+//! A connection is one task. Requests answered from the cache run inline; all others run concurrently, bounded in
+//! number, and respond with their message id. Clients that send incomplete messages or do not read are disconnected.
 
-pub mod ber; // bytes that nest; who loads the server for a measurement writes them too
-mod message; // requests and answers
-mod show; // an entry becomes bytes
-mod certificate; // who a client is, as authorities say
-mod authorities; // which of them are believed
+pub mod ber; // BER encoding; also used by the load generator
+mod message; // LDAP messages: requests and responses
+mod show; // encoding of entries
+mod certificate; // mapping of client certificates to entries
+mod authorities; // trusted authorities and revocation lists
 
-pub mod serve; // the listener, its bounds
-mod connection; // one client: messages in, answers out
-mod under_way; // requests that are not answered yet
-mod operations; // what is done for each
+pub mod serve; // listener and its limits
+mod connection; // connection: reads requests, writes responses
+mod running_requests; // set of running requests
+mod operations; // one module per operation
 
-mod root; // what the server says of itself
-mod measure; // how often, how long
+mod root; // root DSE and subschema entry
+mod measure; // metrics
 
 #[doc(hidden)]
 pub mod fuzzing; // parsers for fuzz targets
 
 pub use authorities::authorities;
 pub use certificate::CertificateRule;
-pub use serve::{LdapOptions, Opening, Operators, Validity, serve};
+pub use serve::{LdapOptions, Operators, TlsStart, Validity, serve};

@@ -1,10 +1,10 @@
-//! How often each operation is done, how it ends, and how long it takes.
+//! Metrics of operations: count, result and duration.
 
 use std::{sync::OnceLock, time::Instant};
 
-use tocsin_directory::refusal::Code;
+use tocsin_directory::ldap_error::Code;
 
-/// What is done.
+/// Operation label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Bind,
@@ -19,7 +19,7 @@ pub enum Operation {
 
 const WORDS: [&str; 8] = ["bind", "search", "modify", "add", "delete", "rename", "compare", "extended"];
 
-/// How it ended, in few words.
+/// Result labels.
 const RESULTS: [&str; 4] = ["success", "refused", "busy", "failed"];
 
 fn result(code: Code) -> usize {
@@ -36,14 +36,15 @@ struct Handles {
     seconds: metrics::Histogram,
 }
 
-/// Counts an operation. The handles are made once, so that counting costs no look-up.
+/// Records an operation. The metric handles are created once, so recording needs no lookup.
 pub fn done(operation: Operation, code: Code, started: Instant) {
     static HANDLES: OnceLock<Vec<Handles>> = OnceLock::new();
     let handles = HANDLES.get_or_init(|| {
         let of = |word: &'static str| Handles {
-            counts: RESULTS
-                .map(|result| metrics::counter!("ldap_operations_total", "operation" => word, "result" => result)),
-            seconds: metrics::histogram!("ldap_operation_duration_seconds", "operation" => word),
+            counts: RESULTS.map(
+                |result| metrics::counter!("tocsin_ldap_operations_total", "operation" => word, "result" => result),
+            ),
+            seconds: metrics::histogram!("tocsin_ldap_operation_duration_seconds", "operation" => word),
         };
         WORDS.map(of).into_iter().collect()
     });

@@ -1,51 +1,51 @@
-//! Messages of RFC 4511 as they travel.
+//! LDAP messages (RFC 4511): decoding of requests and encoding of responses.
 
 use tocsin_directory::{
-    Act, Given, Modification, Scope,
+    Modification, ModifyType, RawAttribute, Scope,
     filter::{FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Filter},
+    ldap_error::Code,
     policy::{Notice, Warning},
-    refusal::Code,
 };
 
-use crate::ber::{self, Garbled, Reader};
+use crate::ber::{self, DecodeError, Reader};
 
-/// Longest filter, in bytes: all of its assertion values are prepared before the search.
+/// Maximum size of a filter in bytes, since all its assertion values are prepared before the search.
 pub const FILTER_BYTES_MAX: usize = 512 << 10;
-/// Most attributes that one search asks for.
+/// Maximum attributes in one search request.
 pub const NAMES_MAX: usize = 1_000;
-/// Most controls of one message.
+/// Maximum controls of one message.
 const CONTROLS_MAX: usize = 16;
 
-/// A message of a client.
+/// A request message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its number, above zero.
+    /// Message id, above zero.
     pub id: u32,
-    /// What it asks for.
+    /// Operation.
     pub request: Request,
-    /// How.
+    /// Controls.
     pub controls: Vec<Control>,
 }
 
-/// A control.
+/// A control (RFC 4511, 4.1.11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
-    /// Which.
+    /// Object identifier.
     pub oid: String,
-    /// Whether the request must not be done by whoever does not know it.
+    /// Whether a server that does not support it must reject the request.
     pub critical: bool,
-    /// What it says.
+    /// Control value.
     pub value: Option<Vec<u8>>,
 }
 
-/// What a client asks for.
+/// Protocol operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    Bind { version: u32, dn: String, proof: Proof },
+    Bind { version: u32, dn: String, proof: BindCredentials },
     Unbind,
     Search(SearchRequest),
     Modify { dn: String, modifications: Vec<Modification> },
-    Add { dn: String, attributes: Vec<Given> },
+    Add { dn: String, attributes: Vec<RawAttribute> },
     Delete { dn: String },
     Rename { dn: String, new_rdn: String, delete_old: bool, new_superior: Option<String> },
     Compare { dn: String, attribute: String, value: Vec<u8> },
@@ -53,44 +53,44 @@ pub enum Request {
     Extended { oid: String, value: Option<Vec<u8>> },
 }
 
-/// With what a client proves who it is.
+/// Credentials of a bind.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Proof {
-    /// A password.
+pub enum BindCredentials {
+    /// Simple bind with a password.
     Simple(Vec<u8>),
-    /// A mechanism, and what it says.
+    /// SASL mechanism and its credentials.
     Sasl(String, Option<Vec<u8>>),
 }
 
-impl std::fmt::Debug for Proof {
+impl std::fmt::Debug for BindCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Proof::Simple(_) => "Simple(…)",
-            Proof::Sasl(..) => "Sasl(…)",
+            BindCredentials::Simple(_) => "Simple(…)",
+            BindCredentials::Sasl(..) => "Sasl(…)",
         })
     }
 }
 
-/// A search.
+/// Search request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchRequest {
-    /// Where it begins.
+    /// Base DN.
     pub base: String,
-    /// How far it goes.
+    /// Scope.
     pub scope: Scope,
-    /// Most entries; 0: no bound of the client's.
+    /// Maximum entries; 0: no limit by the client.
     pub size_limit: u32,
-    /// Most seconds; 0: no bound of the client's.
+    /// Maximum seconds; 0: no limit by the client.
     pub time_limit: u32,
-    /// Whether values are left out.
+    /// Whether values are omitted.
     pub types_only: bool,
-    /// What is looked for.
+    /// Filter.
     pub filter: Filter,
-    /// What is shown.
+    /// Requested attributes.
     pub attributes: Vec<String>,
 }
 
-/// The tags of the answers.
+/// Tags of responses.
 pub mod tag {
     pub const BIND: u8 = 0x61;
     pub const ENTRY: u8 = 0x64;
@@ -111,47 +111,48 @@ const INTEGER: u8 = 0x02;
 const ENUMERATED: u8 = 0x0a;
 const BOOLEAN: u8 = 0x01;
 
-/// Why a message cannot be answered as it asks.
+/// Decoding error of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unreadable {
-    /// It is no message: the connection ends.
-    Garbled(&'static str),
-    /// Its request cannot be read, but it can be answered: number, tag of the answer, code, why.
+pub enum MessageError {
+    /// Not an LDAP message: the connection ends.
+    DecodeError(&'static str),
+    /// The request is malformed, but can be answered: message id, response tag, code, reason.
     Request(u32, u8, Code, &'static str),
 }
 
-/// A filter of more parts, or deeper, than the server evaluates.
-const FILTER_TOO_LARGE: &str = "a filter that is too deep, has too many parts or is too long; there are at most 100 levels, 2,000 parts and 512 KiB";
+/// Reason for a filter above the limits of the server.
+const FILTER_TOO_LARGE: &str =
+    "a filter that is too deep, has too many terms or is too long; the maximum is 100 levels, 2,000 terms and 512 KiB";
 
-/// The code of what cannot be read: a bound of the server is not the protocol's.
+/// Result code of a decoding error: `adminLimitExceeded` for limits of the server, `protocolError` otherwise.
 pub fn code_of(why: &str) -> Code {
     if why == FILTER_TOO_LARGE { Code::AdminLimitExceeded } else { Code::ProtocolError }
 }
 
-impl From<Garbled> for Unreadable {
-    fn from(garbled: Garbled) -> Self {
-        Unreadable::Garbled(garbled.0)
+impl From<DecodeError> for MessageError {
+    fn from(garbled: DecodeError) -> Self {
+        MessageError::DecodeError(garbled.0)
     }
 }
 
-/// Reads a whole message.
+/// Decodes a complete message.
 ///
 /// # Errors
-/// It is none.
-pub fn read(frame: &[u8]) -> Result<Message, Unreadable> {
+/// The bytes are not a valid message.
+pub fn read(frame: &[u8]) -> Result<Message, MessageError> {
     let mut outer = Reader(frame);
     let mut message = Reader(outer.expect(SEQUENCE)?);
     let id = message.count(INTEGER)?;
     let (tag, content) = message.value()?;
     if id == 0 {
-        return Err(Unreadable::Garbled("the number 0, which is for messages of the server"));
+        return Err(MessageError::DecodeError("the message id 0, which is reserved for the server"));
     }
     let request = match request(tag, content) {
         Ok(request) => request,
-        Err(Garbled(why)) => {
+        Err(DecodeError(why)) => {
             return Err(match answer_tag(tag) {
-                Some(answer) => Unreadable::Request(id, answer, code_of(why), why),
-                None => Unreadable::Garbled(why),
+                Some(answer) => MessageError::Request(id, answer, code_of(why), why),
+                None => MessageError::DecodeError(why),
             });
         }
     };
@@ -176,7 +177,7 @@ fn answer_tag(tag: u8) -> Option<u8> {
     })
 }
 
-fn request(tag: u8, content: &[u8]) -> Result<Request, Garbled> {
+fn request(tag: u8, content: &[u8]) -> Result<Request, DecodeError> {
     let mut reader = Reader(content);
     match tag {
         0x60 => bind(reader),
@@ -212,7 +213,7 @@ fn request(tag: u8, content: &[u8]) -> Result<Request, Garbled> {
             Ok(Request::Compare { dn, attribute: assertion.text(OCTETS)?, value: assertion.expect(OCTETS)?.to_vec() })
         }
         0x50 => {
-            // An implicit tag: the content is that of a number.
+            // Implicit tag: the content is that of an INTEGER.
             let mut number = vec![INTEGER, content.len().min(127) as u8];
             number.extend_from_slice(&content[..content.len().min(127)]);
             Ok(Request::Abandon(Reader(&number).count(INTEGER)?))
@@ -221,28 +222,28 @@ fn request(tag: u8, content: &[u8]) -> Result<Request, Garbled> {
             let oid = utf8(reader.expect(0x80)?)?;
             Ok(Request::Extended { oid, value: reader.optional(0x81)?.map(<[u8]>::to_vec) })
         }
-        _ => Err(Garbled("an operation that there is not")),
+        _ => Err(DecodeError("an unknown operation")),
     }
 }
 
-fn utf8(content: &[u8]) -> Result<String, Garbled> {
-    std::str::from_utf8(content).map(str::to_owned).map_err(|_| Garbled("text that is not UTF-8"))
+fn utf8(content: &[u8]) -> Result<String, DecodeError> {
+    std::str::from_utf8(content).map(str::to_owned).map_err(|_| DecodeError("text that is not UTF-8"))
 }
 
-fn bind(mut reader: Reader<'_>) -> Result<Request, Garbled> {
+fn bind(mut reader: Reader<'_>) -> Result<Request, DecodeError> {
     let (version, dn) = (reader.count(INTEGER)?, reader.text(OCTETS)?);
     let proof = match reader.value()? {
-        (0x80, password) => Proof::Simple(password.to_vec()),
+        (0x80, password) => BindCredentials::Simple(password.to_vec()),
         (0xa3, content) => {
             let mut sasl = Reader(content);
-            Proof::Sasl(sasl.text(OCTETS)?, sasl.optional(OCTETS)?.map(<[u8]>::to_vec))
+            BindCredentials::Sasl(sasl.text(OCTETS)?, sasl.optional(OCTETS)?.map(<[u8]>::to_vec))
         }
-        _ => return Err(Garbled("a way to prove oneself that there is not")),
+        _ => return Err(DecodeError("an unknown authentication method")),
     };
     Ok(Request::Bind { version, dn, proof })
 }
 
-fn attribute(content: &[u8]) -> Result<Given, Garbled> {
+fn attribute(content: &[u8]) -> Result<RawAttribute, DecodeError> {
     let mut reader = Reader(content);
     let name = reader.text(OCTETS)?;
     let mut set = Reader(reader.expect(SET)?);
@@ -253,30 +254,30 @@ fn attribute(content: &[u8]) -> Result<Given, Garbled> {
     Ok((name, values))
 }
 
-fn modification(content: &[u8]) -> Result<Modification, Garbled> {
+fn modification(content: &[u8]) -> Result<Modification, DecodeError> {
     let mut reader = Reader(content);
     let act = match reader.count(ENUMERATED)? {
-        0 => Act::Add,
-        1 => Act::Delete,
-        2 => Act::Replace,
-        3 => Act::Increment,
-        _ => return Err(Garbled("a modification that there is not")),
+        0 => ModifyType::Add,
+        1 => ModifyType::Delete,
+        2 => ModifyType::Replace,
+        3 => ModifyType::Increment,
+        _ => return Err(DecodeError("an unknown modification type")),
     };
     let (attribute, values) = attribute(reader.expect(SEQUENCE)?)?;
     Ok(Modification { act, attribute, values })
 }
 
-fn search(mut reader: Reader<'_>) -> Result<SearchRequest, Garbled> {
+fn search(mut reader: Reader<'_>) -> Result<SearchRequest, DecodeError> {
     let base = reader.text(OCTETS)?;
     let scope = match reader.count(ENUMERATED)? {
         0 => Scope::Base,
         1 => Scope::One,
         2 => Scope::Subtree,
-        _ => return Err(Garbled("a scope that there is not")),
+        _ => return Err(DecodeError("an unknown scope")),
     };
-    // How aliases are followed: there are none.
+    // Alias dereferencing; the directory has no aliases.
     if reader.count(ENUMERATED)? > 3 {
-        return Err(Garbled("a way to follow aliases that there is not"));
+        return Err(DecodeError("an unknown alias dereferencing mode"));
     }
     let (size_limit, time_limit, types_only) =
         (reader.count(INTEGER)?, reader.count(INTEGER)?, reader.boolean(BOOLEAN)?);
@@ -286,17 +287,17 @@ fn search(mut reader: Reader<'_>) -> Result<SearchRequest, Garbled> {
     Ok(SearchRequest { base, scope, size_limit, time_limit, types_only, filter, attributes })
 }
 
-fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Filter, Garbled> {
+fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Filter, DecodeError> {
     *terms += 1;
     if depth > FILTER_DEPTH_MAX || *terms > FILTER_TERMS_MAX {
-        return Err(Garbled(FILTER_TOO_LARGE));
+        return Err(DecodeError(FILTER_TOO_LARGE));
     }
     let (tag, content) = reader.value()?;
     if content.len() > FILTER_BYTES_MAX {
-        return Err(Garbled(FILTER_TOO_LARGE));
+        return Err(DecodeError(FILTER_TOO_LARGE));
     }
     let mut inner = Reader(content);
-    let assertion = |mut inner: Reader<'_>| Ok::<_, Garbled>((inner.text(OCTETS)?, inner.expect(OCTETS)?.to_vec()));
+    let assertion = |mut inner: Reader<'_>| Ok::<_, DecodeError>((inner.text(OCTETS)?, inner.expect(OCTETS)?.to_vec()));
     Ok(match tag {
         0xa0 | 0xa1 => {
             let mut parts = Vec::new();
@@ -308,7 +309,7 @@ fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Fi
         0xa2 => {
             let part = filter(&mut inner, depth + 1, terms)?;
             if !inner.is_empty() {
-                return Err(Garbled("a negation of more than one filter"));
+                return Err(DecodeError("a negation of more than one filter"));
             }
             Filter::Not(Box::new(part))
         }
@@ -325,60 +326,60 @@ fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Fi
             let names = if inner.tag() == Some(0x84) { inner.boolean(0x84)? } else { false };
             Filter::Extensible { rule, attribute, value, names }
         }
-        _ => return Err(Garbled("a filter that there is not")),
+        _ => return Err(DecodeError("an unknown filter type")),
     })
 }
 
-/// Reads a filter that stands alone.
+/// Decodes a filter on its own.
 ///
 /// # Errors
-/// It is none.
-pub fn lone_filter(bytes: &[u8]) -> Result<Filter, Garbled> {
+/// The bytes are not a filter.
+pub fn lone_filter(bytes: &[u8]) -> Result<Filter, DecodeError> {
     filter(&mut Reader(bytes), 0, &mut 0)
 }
 
-/// Reads a list of names that stands alone.
+/// Decodes an attribute list on its own.
 ///
 /// # Errors
-/// It is none.
-pub fn lone_names(bytes: &[u8]) -> Result<Vec<String>, Garbled> {
+/// The bytes are not an attribute list.
+pub fn lone_names(bytes: &[u8]) -> Result<Vec<String>, DecodeError> {
     names(Reader(Reader(bytes).expect(SEQUENCE)?))
 }
 
-fn names(mut list: Reader<'_>) -> Result<Vec<String>, Garbled> {
+fn names(mut list: Reader<'_>) -> Result<Vec<String>, DecodeError> {
     let mut names = Vec::new();
     while !list.is_empty() {
         if names.len() == NAMES_MAX {
-            return Err(Garbled("too many attributes in its list"));
+            return Err(DecodeError("too many attributes in the list"));
         }
         names.push(list.text(OCTETS)?);
     }
     Ok(names)
 }
 
-fn substrings(mut reader: Reader<'_>, terms: &mut usize) -> Result<Filter, Garbled> {
+fn substrings(mut reader: Reader<'_>, terms: &mut usize) -> Result<Filter, DecodeError> {
     let name = reader.text(OCTETS)?;
     let mut parts = Reader(reader.expect(SEQUENCE)?);
     let (mut first, mut middle, mut last) = (None, Vec::new(), None);
     if parts.is_empty() {
-        return Err(Garbled("substrings of nothing"));
+        return Err(DecodeError("an empty substring assertion"));
     }
     while !parts.is_empty() {
         *terms += 1;
         if *terms > FILTER_TERMS_MAX {
-            return Err(Garbled(FILTER_TOO_LARGE));
+            return Err(DecodeError(FILTER_TOO_LARGE));
         }
         match parts.value()? {
             (0x80, part) if first.is_none() && middle.is_empty() && last.is_none() => first = Some(part.to_vec()),
             (0x81, part) if last.is_none() => middle.push(part.to_vec()),
             (0x82, part) if last.is_none() => last = Some(part.to_vec()),
-            _ => return Err(Garbled("substrings in the wrong order")),
+            _ => return Err(DecodeError("substrings in the wrong order")),
         }
     }
     Ok(Filter::Substrings(name, first, middle, last))
 }
 
-fn controls(content: &[u8]) -> Result<Vec<Control>, Garbled> {
+fn controls(content: &[u8]) -> Result<Vec<Control>, DecodeError> {
     let mut list = Reader(content);
     let mut controls = Vec::new();
     while !list.is_empty() {
@@ -387,27 +388,27 @@ fn controls(content: &[u8]) -> Result<Vec<Control>, Garbled> {
         let critical = if control.tag() == Some(BOOLEAN) { control.boolean(BOOLEAN)? } else { false };
         controls.push(Control { oid, critical, value: control.optional(OCTETS)?.map(<[u8]>::to_vec) });
         if controls.len() > CONTROLS_MAX {
-            return Err(Garbled("too many controls"));
+            return Err(DecodeError("too many controls"));
         }
     }
     Ok(controls)
 }
 
-/// What stands in an answer beside its code.
+/// Optional parts of a response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Extra {
-    /// The name of an extended answer.
+pub struct ResponseExtras {
+    /// Name of an extended response.
     pub oid: Option<&'static str>,
-    /// The value of an extended answer.
+    /// Value of an extended response.
     pub value: Option<Vec<u8>>,
-    /// Controls of the answer.
+    /// Response controls.
     pub controls: Vec<(&'static str, Vec<u8>)>,
-    /// What is told of a password, if that was asked for.
+    /// Password policy information, if the client requested it.
     pub notice: Option<Notice>,
 }
 
-/// Writes an answer.
-pub fn answer(out: &mut Vec<u8>, id: u32, tag: u8, code: Code, matched: &str, text: &str, extra: &Extra) {
+/// Encodes a response.
+pub fn answer(out: &mut Vec<u8>, id: u32, tag: u8, code: Code, matched: &str, text: &str, extra: &ResponseExtras) {
     ber::nested(out, SEQUENCE, |out| {
         ber::number(out, INTEGER, id);
         ber::nested(out, tag, |out| {
@@ -425,7 +426,7 @@ pub fn answer(out: &mut Vec<u8>, id: u32, tag: u8, code: Code, matched: &str, te
     });
 }
 
-/// Writes the controls of an answer, if there are some.
+/// Encodes response controls, if there are any.
 pub fn beside(out: &mut Vec<u8>, controls: &[(&'static str, Vec<u8>)]) {
     if controls.is_empty() {
         return;
@@ -440,7 +441,7 @@ pub fn beside(out: &mut Vec<u8>, controls: &[(&'static str, Vec<u8>)]) {
     });
 }
 
-/// Writes something that is said before the end of an answer: RFC 4511, 4.13.
+/// Encodes an intermediate response (RFC 4511, 4.13).
 pub fn intermediate(out: &mut Vec<u8>, id: u32, oid: &str, value: &[u8]) {
     ber::nested(out, SEQUENCE, |out| {
         ber::number(out, INTEGER, id);
@@ -451,7 +452,7 @@ pub fn intermediate(out: &mut Vec<u8>, id: u32, oid: &str, value: &[u8]) {
     });
 }
 
-/// What is told of a password, as the control of draft-behera-ldap-password-policy-10 says it.
+/// Encodes the password policy response control of draft-behera-ldap-password-policy-10.
 pub fn notice(notice: Notice) -> Vec<u8> {
     let mut value = Vec::new();
     ber::nested(&mut value, SEQUENCE, |out| {
@@ -468,9 +469,9 @@ pub fn notice(notice: Notice) -> Vec<u8> {
     value
 }
 
-/// The last words before the server hangs up: RFC 4511, 4.4.1.
+/// Encodes a notice of disconnection (RFC 4511, 4.4.1).
 pub fn farewell(out: &mut Vec<u8>, code: Code, text: &str) {
-    let extra = Extra { oid: Some("1.3.6.1.4.1.1466.20036"), ..Extra::default() };
+    let extra = ResponseExtras { oid: Some("1.3.6.1.4.1.1466.20036"), ..ResponseExtras::default() };
     answer(out, 0, tag::EXTENDED, code, "", text, &extra);
 }
 
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_filters_are_refused_at_once() {
+    fn deep_filters_are_rejected_at_once() {
         let search = |depth: usize| {
             let mut filter = vec![0x87, 2, b'c', b'n'];
             for _ in 0..depth {
@@ -508,7 +509,7 @@ mod tests {
         assert!(read(&search(FILTER_DEPTH_MAX)).is_ok());
         assert!(matches!(
             read(&search(16_000)),
-            Err(Unreadable::Request(7, tag::SEARCH_DONE, Code::AdminLimitExceeded, _))
+            Err(MessageError::Request(7, tag::SEARCH_DONE, Code::AdminLimitExceeded, _))
         ));
     }
 
@@ -528,7 +529,7 @@ mod tests {
             out
         };
         for bytes in [of_pieces(FILTER_TERMS_MAX), of_assertions(FILTER_TERMS_MAX)] {
-            let Err(Garbled(why)) = lone_filter(&bytes) else { panic!("it is read") };
+            let Err(DecodeError(why)) = lone_filter(&bytes) else { panic!("it is read") };
             assert_eq!(code_of(why), Code::AdminLimitExceeded);
         }
         let mut long = Vec::new();
@@ -536,7 +537,7 @@ mod tests {
             ber::value(out, OCTETS, b"cn");
             ber::value(out, OCTETS, &vec![b'x'; FILTER_BYTES_MAX]);
         });
-        assert_eq!(lone_filter(&long).map_err(|Garbled(why)| code_of(why)), Err(Code::AdminLimitExceeded));
+        assert_eq!(lone_filter(&long).map_err(|DecodeError(why)| code_of(why)), Err(Code::AdminLimitExceeded));
         for (bytes, terms) in [(of_pieces(1_999), 2_000), (of_assertions(1_999), 2_000)] {
             assert_eq!(lone_filter(&bytes).map(|filter| filter.terms()), Ok(terms));
         }

@@ -1,26 +1,26 @@
-//! What is done for each request.
+//! Dispatch of requests to the operations.
 
-mod bind; // who asks
-mod search; // entries are found
-mod sync; // and followed
-mod compare; // does it have this value?
-mod change; // add, modify, delete, rename
-mod extended; // what is not among the operations
+mod bind; // bind (RFC 4511, 4.2)
+mod search; // search (RFC 4511, 4.5)
+mod sync; // content synchronization (RFC 4533)
+mod compare; // compare (RFC 4511, 4.10)
+mod change; // add, modify, delete and modify DN
+mod extended; // extended operations
 
 use std::{sync::Arc, time::Instant};
 
 use futures_util::FutureExt;
-pub(crate) use search::{Pages, Waiting};
+pub(crate) use search::{PagedSearches, WaitingPage};
 use tocsin_directory::{
+    ldap_error::{Code, LdapError},
     policy::{Notice, change_first},
-    refusal::{Code, Refusal},
 };
 
 use crate::{
     ber::Reader,
-    connection::{Begun, Done, Line, Session},
+    connection::{RequestResult, ResponseChannel, Session, StartedRequest},
     measure::{self, Operation},
-    message::{self, Control, Extra, Message, Request, tag},
+    message::{self, Control, Message, Request, ResponseExtras, tag},
     serve::Server,
 };
 
@@ -44,24 +44,24 @@ pub(crate) const START_TLS: &str = "1.3.6.1.4.1.1466.20037";
 
 pub(crate) const PASSWORD_POLICY: &str = "1.3.6.1.4.1.42.2.27.8.5.1";
 
-/// Controls that are known here.
+/// Supported controls.
 pub(crate) const CONTROLS: &[&str] =
     &[PAGED_RESULTS, MANAGE_DSA_IT, ASSERTION, PRE_READ, POST_READ, SORT, SYNC_REQUEST, PASSWORD_POLICY];
-/// Extended operations that are known here, beside StartTLS where there is a certificate.
+/// Supported extended operations, besides StartTLS if there is a certificate.
 pub(crate) const EXTENSIONS: &[&str] = &[WHO_AM_I, MODIFY_PASSWORD, CANCEL, REFRESH];
 
-/// What an operation says in the end.
-pub(crate) struct Answered {
+/// Builder of the final response of an operation.
+pub(crate) struct ResponseBuilder {
     pub(crate) operation: Operation,
     pub(crate) tag: u8,
     pub(crate) id: u32,
     pub(crate) started: Instant,
-    /// Whether it is told what there is to be told of a password.
-    tells_policy: bool,
+    /// Whether the client requested the password policy response control.
+    sends_policy: bool,
 }
 
-impl Answered {
-    fn new(message: &Message) -> Answered {
+impl ResponseBuilder {
+    fn new(message: &Message) -> ResponseBuilder {
         let operation = match &message.request {
             Request::Bind { .. } => Operation::Bind,
             Request::Search(_) | Request::Unbind | Request::Abandon(_) => Operation::Search,
@@ -72,12 +72,18 @@ impl Answered {
             Request::Compare { .. } => Operation::Compare,
             Request::Extended { .. } => Operation::Extended,
         };
-        let tells_policy = message.controls.iter().any(|control| control.oid == PASSWORD_POLICY);
-        Answered { operation, tag: tag_of(&message.request), id: message.id, started: Instant::now(), tells_policy }
+        let sends_policy = message.controls.iter().any(|control| control.oid == PASSWORD_POLICY);
+        ResponseBuilder {
+            operation,
+            tag: tag_of(&message.request),
+            id: message.id,
+            started: Instant::now(),
+            sends_policy,
+        }
     }
 
-    /// Writes the answer.
-    pub(crate) fn write(&self, out: &mut Vec<u8>, result: Result<Code, &Refusal>, extra: &Extra) {
+    /// Encodes the response.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, result: Result<Code, &LdapError>, extra: &ResponseExtras) {
         let (code, matched, text) = match result {
             Ok(code) => (code, "", ""),
             Err(refusal) => (refusal.code, refusal.matched.as_str(), refusal.message.as_str()),
@@ -87,7 +93,7 @@ impl Answered {
             Ok(_) => extra.notice,
             Err(refusal) => refusal.fault.map(|fault| Notice { fault: Some(fault), warning: None }),
         };
-        match notice.filter(|notice| self.tells_policy && *notice != Notice::default()) {
+        match notice.filter(|notice| self.sends_policy && *notice != Notice::default()) {
             Some(notice) => {
                 let mut extra = extra.clone();
                 extra.controls.push((PASSWORD_POLICY, message::notice(notice)));
@@ -97,15 +103,15 @@ impl Answered {
         }
     }
 
-    /// The answer.
-    pub(crate) fn answer(&self, result: Result<Code, Refusal>) -> Vec<u8> {
+    /// Builds the response.
+    pub(crate) fn answer(&self, result: Result<Code, LdapError>) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
-        self.write(&mut out, result.as_ref().map(|code| *code), &Extra::default());
+        self.write(&mut out, result.as_ref().map(|code| *code), &ResponseExtras::default());
         out
     }
 }
 
-/// The tag of a request's answer.
+/// Response tag of a request.
 fn tag_of(request: &Request) -> u8 {
     match request {
         Request::Bind { .. } => tag::BIND,
@@ -119,36 +125,36 @@ fn tag_of(request: &Request) -> u8 {
     }
 }
 
-/// The number of the request that a cancel operation names.
+/// Message id that a cancel operation names.
 pub(crate) fn cancelled(value: Option<&[u8]>) -> Option<u32> {
     Reader(Reader(value?).expect(0x30).ok()?).count(0x02).ok()
 }
 
-/// Refuses a request without looking at it.
-pub(crate) fn refuse(out: &mut Vec<u8>, message: &Message, refusal: &Refusal) {
-    Answered::new(message).write(out, Err(refusal), &Extra::default());
+/// Rejects a request without processing it.
+pub(crate) fn refuse(out: &mut Vec<u8>, message: &Message, refusal: &LdapError) {
+    ResponseBuilder::new(message).write(out, Err(refusal), &ResponseExtras::default());
 }
 
-/// Begins what a message asks for.
+/// Starts the operation of a message.
 pub(crate) fn begin(
     server: &Arc<Server>,
     session: &mut Session,
     message: Message,
-    line: &Line,
+    line: &ResponseChannel,
     out: &mut Vec<u8>,
-) -> Begun {
-    let answered = Answered::new(&message);
+) -> StartedRequest {
+    let answered = ResponseBuilder::new(&message);
     if let Err(refusal) = known(&message) {
-        answered.write(out, Err(&refusal), &Extra::default());
-        return Begun::Answered;
+        answered.write(out, Err(&refusal), &ResponseExtras::default());
+        return StartedRequest::Answered;
     }
     if session.asker.must_change && !may_come_first(&message.request) {
-        answered.write(out, Err(&change_first()), &Extra::default());
-        return Begun::Answered;
+        answered.write(out, Err(&change_first()), &ResponseExtras::default());
+        return StartedRequest::Answered;
     }
     match message.request {
-        Request::Unbind => return Begun::Ends,
-        Request::Abandon(_) => return Begun::Answered,
+        Request::Unbind => return StartedRequest::Ends,
+        Request::Abandon(_) => return StartedRequest::Answered,
         Request::Bind { version, dn, proof } => {
             return bind::begin(server, session, answered, version, dn, proof);
         }
@@ -160,39 +166,39 @@ pub(crate) fn begin(
             return search::begin(server, session, answered, request, &message.controls, line, out);
         }
         _ if !session.asker.is_known() => {
-            let refusal = Refusal::new(Code::StrongerAuthRequired, "only whoever proved who they are may do this");
-            answered.write(out, Err(&refusal), &Extra::default());
-            return Begun::Answered;
+            let refusal = LdapError::new(Code::StrongerAuthRequired, "this operation requires a bind");
+            answered.write(out, Err(&refusal), &ResponseExtras::default());
+            return StartedRequest::Answered;
         }
         _ => {}
     }
     let (directory, asker) = (server.directory.clone(), session.asker.clone());
-    Begun::Runs(match message.request {
+    let wanted = match change::UpdateControls::read(&message.controls) {
+        Ok(wanted) => wanted,
+        Err(refusal) => {
+            answered.write(out, Err(&refusal), &ResponseExtras::default());
+            return StartedRequest::Answered;
+        }
+    };
+    StartedRequest::Runs(match message.request {
         Request::Compare { dn, attribute, value } => {
-            compare::run(directory, asker, answered, dn, attribute, value).boxed()
+            compare::run(directory, asker, answered, dn, (attribute, value), wanted.terms.assertion).boxed()
         }
         request => {
-            let wanted = match change::Wanted::read(&message.controls) {
-                Ok(wanted) => wanted,
-                Err(refusal) => {
-                    answered.write(out, Err(&refusal), &Extra::default());
-                    return Begun::Answered;
-                }
-            };
             let must_change = asker.must_change;
             async move {
                 let (result, extra) = change::run(directory, asker, request, wanted).await;
                 let mut out = Vec::with_capacity(64);
                 answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
-                // Nothing but its own password could change.
-                if must_change && result.is_ok() { Done::Freed(out) } else { Done::Answer(out) }
+                // The only possible change was that of its own password.
+                if must_change && result.is_ok() { RequestResult::Freed(out) } else { RequestResult::Answer(out) }
             }
             .boxed()
         }
     })
 }
 
-/// Whether a request is done for whoever has to change their password first.
+/// Whether a request is allowed before a required password change.
 fn may_come_first(request: &Request) -> bool {
     match request {
         Request::Bind { .. } | Request::Unbind | Request::Abandon(_) | Request::Modify { .. } => true,
@@ -201,10 +207,11 @@ fn may_come_first(request: &Request) -> bool {
     }
 }
 
-/// Whether all controls that must be known are, for this request.
-fn known(message: &Message) -> Result<(), Refusal> {
+/// Rejects a request with an unsupported critical control.
+fn known(message: &Message) -> Result<(), LdapError> {
     let is_meant = |control: &Control| match (&message.request, control.oid.as_str()) {
-        (Request::Search(_), oid) => matches!(oid, PAGED_RESULTS | SORT | SYNC_REQUEST | MANAGE_DSA_IT),
+        (Request::Search(_), oid) => matches!(oid, PAGED_RESULTS | SORT | SYNC_REQUEST | ASSERTION | MANAGE_DSA_IT),
+        (Request::Compare { .. }, oid) => matches!(oid, ASSERTION | MANAGE_DSA_IT),
         (Request::Delete { .. }, oid) => matches!(oid, ASSERTION | PRE_READ | MANAGE_DSA_IT),
         (Request::Bind { .. }, oid) => matches!(oid, PASSWORD_POLICY | MANAGE_DSA_IT),
         (Request::Extended { oid, .. }, PASSWORD_POLICY) => oid == MODIFY_PASSWORD,
@@ -215,10 +222,14 @@ fn known(message: &Message) -> Result<(), Refusal> {
         }
         (_, oid) => oid == MANAGE_DSA_IT,
     };
+    // Controls of an unbind are ignored, since it has no response (RFC 4511, 4.1.11).
+    if matches!(message.request, Request::Unbind) {
+        return Ok(());
+    }
     match message.controls.iter().find(|control| control.critical && !is_meant(control)) {
         Some(control) => {
-            let what = format!("the control {} is not known for this request, and critical", control.oid);
-            Err(Refusal::new(Code::UnavailableCriticalExtension, what))
+            let what = format!("the control {} is critical and not supported for this request", control.oid);
+            Err(LdapError::new(Code::UnavailableCriticalExtension, what))
         }
         None => Ok(()),
     }

@@ -1,9 +1,9 @@
-//! What the server says of itself: the root entry (RFC 4512, 5.1) and the schema.
+//! Entries that describe the server: the root DSE (RFC 4512, 5.1) and the subschema entry.
 
 use std::sync::Arc;
 
 use tocsin_directory::{
-    Directory, Shown,
+    CachedEntry, Directory,
     entry::{Attribute, Entry, SUBSCHEMA},
     schema::{Kind, Schema},
     syntax::{rule_descriptions, syntaxes},
@@ -17,7 +17,7 @@ use crate::{
 /// Features: `+` for operational attributes (RFC 3673), absolute filters (RFC 4526), increment (RFC 4525).
 const FEATURES: &[&str] = &["1.3.6.1.4.1.4203.1.5.1", "1.3.6.1.4.1.4203.1.5.3", "1.3.6.1.1.14"];
 
-fn shown(dn: &str, schema: &Schema, attributes: &[(&str, Vec<String>)]) -> Arc<Shown> {
+fn shown(dn: &str, schema: &Schema, attributes: &[(&str, Vec<String>)]) -> Arc<CachedEntry> {
     let made = attributes.iter().filter(|(_, values)| !values.is_empty()).filter_map(|(name, values)| {
         let kind = schema.attribute(name).ok()?.clone();
         Some(Attribute { kind, values: Arc::new(values.iter().map(|value| value.as_bytes().into()).collect()) })
@@ -34,15 +34,15 @@ fn shown(dn: &str, schema: &Schema, attributes: &[(&str, Vec<String>)]) -> Arc<S
         updated_at: Default::default(),
         revision: 1,
     };
-    Arc::new(Shown::of(entry))
+    Arc::new(CachedEntry::of(entry))
 }
 
 fn texts(list: &[&str]) -> Vec<String> {
     list.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// The root entry.
-pub fn root(server: &Server) -> Arc<Shown> {
+/// The root DSE.
+pub fn root(server: &Server) -> Arc<CachedEntry> {
     let (directory, has_tls) = (&server.directory, server.options.tls.is_some());
     let one = |text: &str| vec![text.to_owned()];
     let mechanisms: &[&str] = if server.takes_certificates() { &["PLAIN", "EXTERNAL"] } else { &["PLAIN"] };
@@ -68,8 +68,8 @@ pub fn root(server: &Server) -> Arc<Shown> {
     )
 }
 
-/// The schema's entry.
-pub fn subschema(directory: &Directory) -> Arc<Shown> {
+/// The subschema entry.
+pub fn subschema(directory: &Directory) -> Arc<CachedEntry> {
     let schema = directory.schema();
     let definitions = |kind| schema.texts(kind).map(str::to_owned).collect();
     let syntaxes = syntaxes().map(|(oid, description)| format!("( {oid} DESC '{description}' )")).collect();

@@ -1,4 +1,4 @@
-//! The listener: takes connections within bounds, and ends them when the server stops.
+//! Listener: accepts connections within the limits, and closes them at shutdown.
 
 use std::{
     collections::HashMap,
@@ -16,40 +16,39 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{certificate::CertificateRule, connection};
 
-/// Bounds of the face.
+/// Configuration and limits of the LDAP server.
 #[derive(Debug, Clone)]
 pub struct LdapOptions {
-    /// Most connections; one more is closed at once.
+    /// Maximum connections; a further one is closed at once.
     pub connections_max: usize,
-    /// Most connections from one address.
+    /// Maximum connections from one address.
     pub connections_per_address_max: usize,
-    /// Longest message of whoever has not proved who they are, in bytes.
+    /// Maximum message size before a bind, in bytes.
     pub anonymous_message_bytes_max: usize,
-    /// Longest message, in bytes.
+    /// Maximum message size, in bytes.
     pub message_bytes_max: usize,
-    /// Most requests of one connection that are under way; one more is told `busy`.
+    /// Maximum concurrent requests of one connection; a further one gets `busy`.
     pub pending_max: usize,
-    /// How long half a message may take, and how long a client may not read.
+    /// Timeout for an incomplete message, and for a client that does not read.
     pub patience: Duration,
-    /// How long a connection may be idle.
+    /// Idle timeout of a connection.
     pub idle_timeout: Duration,
-    /// Most entries of one search; operators have no bound.
+    /// Maximum entries of one search; operators are exempt.
     pub size_limit: u32,
-    /// Most searches of all connections that follow what changes; one more is told `busy`.
+    /// Maximum persistent searches (refreshAndPersist) over all connections; a further one gets `busy`.
     pub followers_max: usize,
-    /// Longest time of one search; operators have no bound.
+    /// Maximum duration of one search; operators are exempt.
     pub time_limit: Duration,
-    /// Whether whoever did not say who they are may ask for more than the server's own entries, as far as access rules
-    /// allow.
+    /// Whether anonymous clients may read more than the server's own entries, as far as access rules allow.
     pub anonymous: bool,
-    /// Certificate and key; without them there is no TLS.
+    /// TLS configuration; `None`: no TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Which entry a client is by its certificate, which `tls` has looked at; the first rule that finds one decides. None:
-    /// certificates of clients are not taken.
+    /// Rules that map a client certificate verified by `tls` to an entry; the first that selects one applies. Empty:
+    /// client certificates are not accepted.
     pub certificate_rules: Vec<CertificateRule>,
-    /// Whether passwords are refused without TLS.
+    /// Whether passwords are rejected without TLS.
     pub require_tls: bool,
-    /// How long the connections of a stopping server may take to end.
+    /// Maximum time that connections may take to end at shutdown.
     pub drain_patience: Duration,
 }
 
@@ -75,31 +74,31 @@ impl Default for LdapOptions {
     }
 }
 
-/// Knows the keys of the API, with which operators prove themselves.
+/// Lookup of API keys, with which operators bind.
 pub trait Operators: Send + Sync + 'static {
-    /// The validity of a key that may change subscribers; `None`: it may not.
+    /// Validity of a key that may change subscribers; `None`: the key may not.
     fn operator(&self, key: &str) -> Option<Validity>;
 
-    /// The containers that a key is limited to; of none: it is unlimited. `None`: it is no operator's.
+    /// Containers to which a key is limited; empty: unlimited. `None`: not an operator's key.
     fn containers(&self, key: &str) -> Option<Vec<String>> {
         self.operator(key).map(|_| Vec::new())
     }
 
-    /// Notifies when keys were made, removed or changed.
+    /// Notifies when keys are created, removed or changed.
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// The validity of an operator's key.
+/// Validity of an operator's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// The time left; `None`: until it is removed.
+    /// Remaining time; `None`: until it is removed.
     pub ends_in: Option<Duration>,
 }
 
-/// The least time between two look-ups of a key that has come to its end.
+/// Minimum interval between lookups of an expired key.
 const ASKED_AGAIN: Duration = Duration::from_millis(1);
 
-/// A key by which a connection is bound.
+/// API key of a bound connection.
 pub(crate) struct BoundKey {
     text: String,
     changes: watch::Receiver<u64>,
@@ -107,27 +106,27 @@ pub(crate) struct BoundKey {
 }
 
 impl BoundKey {
-    /// Reads a key; `None`: it is no operator's.
+    /// Looks up a key; `None`: not an operator's key.
     pub(crate) fn read(operators: &dyn Operators, text: &str) -> Option<BoundKey> {
-        // Before the key is looked up: a change from now on is seen.
+        // Subscribed before the lookup, so that no change is missed.
         let changes = operators.changes();
         let mut key = BoundKey { text: text.to_owned(), changes, ends_at: None };
         key.holds(operators).then_some(key)
     }
 
-    /// Whether it still is an operator's.
+    /// Whether the key is still valid for an operator.
     pub(crate) fn holds(&mut self, operators: &dyn Operators) -> bool {
         self.changes.borrow_and_update();
         let validity = operators.operator(&self.text);
-        // The clock of the keys decides. Where it lags behind this one, the key is asked for again after a while.
+        // The key store's clock decides. If it lags behind this one, the key is looked up again after a while.
         let left = |validity: Validity| Instant::now().checked_add(validity.ends_in?.max(ASKED_AGAIN));
         self.ends_at = validity.and_then(left);
         validity.is_some()
     }
 
-    /// Whether it may have changed or ended since it was looked up.
+    /// Whether the key may have changed or expired since the last lookup.
     pub(crate) fn is_stale(&self) -> bool {
-        // A sender that is gone belongs to a server that stops.
+        // A dropped sender means that the server is stopping.
         self.changes.has_changed().unwrap_or(true) || self.ends_at.is_some_and(|end| Instant::now() >= end)
     }
 
@@ -139,53 +138,53 @@ impl BoundKey {
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 pub(crate) struct Server {
     pub(crate) directory: Directory,
     pub(crate) operators: Arc<dyn Operators>,
     pub(crate) options: LdapOptions,
     pub(crate) stopping: CancellationToken,
-    /// Searches that may follow what changes.
+    /// Permits of persistent searches.
     pub(crate) followers: Arc<Semaphore>,
 }
 
 impl Server {
-    /// Whether clients may prove who they are by certificates.
+    /// Whether clients can authenticate by certificate.
     pub(crate) fn takes_certificates(&self) -> bool {
         self.options.tls.is_some() && !self.options.certificate_rules.is_empty()
     }
 
-    /// Whether others may read along where they must not.
+    /// Whether the connection is unprotected although TLS is required.
     pub(crate) fn is_open(&self, is_secure: bool) -> bool {
         self.options.require_tls && !is_secure
     }
 }
 
-/// When TLS begins.
+/// Start of TLS on a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
-    /// When the client asks for it.
+pub enum TlsStart {
+    /// By StartTLS.
     Plain,
-    /// With the first byte: `ldaps`.
+    /// With the first byte (`ldaps`).
     Tls,
 }
 
-/// Serves LDAP at these addresses, if there are any, until `stopping`; then tells every client, and waits for the connections
-/// to end. The bounds hold for all addresses together.
+/// Serves LDAP at these addresses until `stopping`; then notifies every client, and waits for the connections to end.
+/// The limits apply to all addresses together.
 pub async fn serve(
-    listeners: Vec<(TcpListener, Opening)>,
+    listeners: Vec<(TcpListener, TlsStart)>,
     directory: Directory,
     operators: Arc<dyn Operators>,
     options: LdapOptions,
     stopping: CancellationToken,
 ) {
     let seats = Arc::new(Semaphore::new(options.connections_max));
-    let house = Arc::new(House { seats, addresses: Arc::default() });
+    let house = Arc::new(ConnectionCounters { seats, addresses: Arc::default() });
     let followers = Arc::new(Semaphore::new(options.followers_max));
     let server = Arc::new(Server { directory, operators, options, stopping, followers });
     let doors = listeners.into_iter().map(|(listener, opening)| take_in(&server, &house, listener, opening));
     futures_util::future::join_all(doors).await;
-    // Where the directory has no address of its own, there was nothing to wait for.
+    // Without an address there is nothing to wait for.
     server.stopping.cancelled().await;
     let all = u32::try_from(server.options.connections_max).unwrap_or(u32::MAX);
     if tokio::time::timeout(server.options.drain_patience, house.seats.acquire_many(all)).await.is_err() {
@@ -193,8 +192,8 @@ pub async fn serve(
     }
 }
 
-/// Takes the connections of one address.
-async fn take_in(server: &Arc<Server>, house: &Arc<House>, listener: TcpListener, opening: Opening) {
+/// Accepts the connections of one address.
+async fn take_in(server: &Arc<Server>, house: &Arc<ConnectionCounters>, listener: TcpListener, opening: TlsStart) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -203,20 +202,20 @@ async fn take_in(server: &Arc<Server>, house: &Arc<House>, listener: TcpListener
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Too many open files, or a connection that was gone before it was taken: neither ends the server.
-                tracing::warn!(%error, "could not take an LDAP connection");
+                // Neither exhausted file descriptors nor an aborted connection ends the server.
+                tracing::warn!(%error, "could not accept an LDAP connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
         let Some(place) = house.place(peer.ip(), server.options.connections_per_address_max) else {
-            metrics::counter!("ldap_connections_refused_total").increment(1);
+            metrics::counter!("tocsin_ldap_connections_refused_total").increment(1);
             continue;
         };
         let _ = stream.set_nodelay(true);
         let server = server.clone();
         tokio::spawn(async move {
-            let open = metrics::gauge!("ldap_connections");
+            let open = metrics::gauge!("tocsin_ldap_connections");
             open.increment(1.0);
             connection::run(server, stream, opening, peer).await;
             open.decrement(1.0);
@@ -225,17 +224,17 @@ async fn take_in(server: &Arc<Server>, house: &Arc<House>, listener: TcpListener
     }
 }
 
-/// What the bounds of connections count.
-struct House {
+/// Connection counts, for the limits.
+struct ConnectionCounters {
     seats: Arc<Semaphore>,
     addresses: Arc<Addresses>,
 }
 
 type Addresses = parking_lot::Mutex<HashMap<IpAddr, usize>>;
 
-impl House {
-    /// A seat for a connection from an address, if there is one.
-    fn place(&self, address: IpAddr, most: usize) -> Option<Place> {
+impl ConnectionCounters {
+    /// Reserves a slot for a connection from an address, if one is free.
+    fn place(&self, address: IpAddr, most: usize) -> Option<ConnectionSlot> {
         let seat = self.seats.clone().try_acquire_owned().ok()?;
         let mut counts = self.addresses.lock();
         let count = counts.entry(address).or_default();
@@ -243,18 +242,18 @@ impl House {
             return None;
         }
         *count += 1;
-        Some(Place { _seat: seat, addresses: self.addresses.clone(), address })
+        Some(ConnectionSlot { _seat: seat, addresses: self.addresses.clone(), address })
     }
 }
 
-/// A connection, counted while it lives.
-struct Place {
+/// Slot of a connection, released on drop.
+struct ConnectionSlot {
     _seat: OwnedSemaphorePermit,
     addresses: Arc<Addresses>,
     address: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut counts = self.addresses.lock();
         if let Some(count) = counts.get_mut(&self.address) {

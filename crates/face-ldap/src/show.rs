@@ -1,35 +1,35 @@
-//! How entries are written: which of their attributes, and only what may be seen.
+//! Encoding of entries: requested attributes that the client may read.
 
 use std::sync::Arc;
 
 use tocsin_directory::{
-    Rendering, Shown,
+    CachedEntry, Rendering,
     access::{Grant, Level},
     entry::{Attribute, Entry, OWN},
+    is_password_state,
     schema::{AttributeType, Schema},
-    tells_of_password,
 };
 
 use crate::{ber, message::tag};
 
-/// Which attributes are asked for.
+/// Requested attributes of a search.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     all: bool,
     operational: bool,
     named: Vec<Arc<AttributeType>>,
     types_only: bool,
-    /// Whether the groups of an entry are wanted, which have to be found for it.
+    /// Whether `memberOf` is requested, which must be computed.
     pub(crate) groups: bool,
-    /// Whether what is known of its password is.
+    /// Whether password state is requested.
     pub(crate) password: bool,
-    /// Whether it is how long the entry has left.
+    /// Whether the remaining lifetime is requested.
     pub(crate) time_left: bool,
 }
 
 impl Selection {
-    /// Reads a list of names: `*` and none are all that users see, `+` what is operational, `1.1` nothing. Names that nobody
-    /// knows are passed over.
+    /// Parses an attribute list: `*` or an empty list means all user attributes, `+` all operational ones, `1.1` none.
+    /// Unknown names are ignored.
     pub fn read(names: &[String], types_only: bool, schema: &Schema) -> Selection {
         let mut selection = Selection { all: names.is_empty(), types_only, ..Selection::default() };
         for name in names {
@@ -41,12 +41,12 @@ impl Selection {
             }
         }
         selection.groups = schema.attribute("memberOf").is_ok_and(|kind| selection.wants(kind));
-        selection.password = selection.operational || selection.named.iter().any(|kind| tells_of_password(kind));
+        selection.password = selection.operational || selection.named.iter().any(|kind| is_password_state(kind));
         selection.time_left = schema.attribute("entryTtl").is_ok_and(|kind| selection.wants(kind));
         selection
     }
 
-    /// Whether something is wanted that does not stand in the entry itself.
+    /// Whether the selection needs data outside the entry.
     pub(crate) fn looks_further(&self) -> bool {
         self.groups || self.password || self.time_left
     }
@@ -56,7 +56,7 @@ impl Selection {
         generally || self.named.iter().any(|named| kind.is(named))
     }
 
-    /// Whether what an entry has is written as it lies there.
+    /// Whether the cached encoding of an entry can be sent unchanged.
     fn is_plain(&self) -> bool {
         self.all && !self.operational && self.named.is_empty() && !self.types_only
     }
@@ -83,11 +83,11 @@ fn rendering(entry: &Entry) -> Rendering {
     Rendering { bytes: bytes.into(), ends }
 }
 
-/// Writes an entry as an answer to a search. `beside`: what else was found of it.
+/// Encodes a search result entry. `beside`: computed attributes.
 pub fn entry(
     out: &mut Vec<u8>,
     id: u32,
-    shown: &Shown,
+    shown: &CachedEntry,
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
@@ -115,12 +115,12 @@ pub fn entry(
     });
 }
 
-/// Writes an entry as an answer to a search, with a control beside it.
+/// Encodes a search result entry with a control.
 #[expect(clippy::too_many_arguments, reason = "those of an entry, and its control")]
 pub fn marked(
     out: &mut Vec<u8>,
     id: u32,
-    shown: &Shown,
+    shown: &CachedEntry,
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
@@ -134,10 +134,10 @@ pub fn marked(
     });
 }
 
-/// An entry without a message around it.
+/// Encodes an entry without the message envelope.
 pub fn body(
     out: &mut Vec<u8>,
-    shown: &Shown,
+    shown: &CachedEntry,
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,

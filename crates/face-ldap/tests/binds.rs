@@ -1,4 +1,4 @@
-//! F10: what proves nothing.
+//! F10: unauthenticated binds are rejected.
 
 mod support;
 
@@ -8,7 +8,7 @@ use support::{
 };
 use tocsin_face_ldap::LdapOptions;
 
-/// The authorization identity of a connection.
+/// Authorization identity of a connection.
 async fn who(raw: &mut Raw, id: u8) -> String {
     let request = raw::element(0x77, &raw::element(0x80, b"1.3.6.1.4.1.4203.1.11.3"));
     raw.send(&raw::message(id, &request, &[])).await;
@@ -32,7 +32,7 @@ async fn f10_a_name_with_an_empty_password_is_not_bound_as_that_name() {
             "o=site",
         ];
         for (id, name) in (1..).step_by(3).zip(names) {
-            // Whoever was proven before is not any more, either.
+            // An earlier bind is invalid, too.
             raw.send(&raw::message(id, &raw::bind("cn=ann,ou=people,o=site", "secret"), &[])).await;
             assert_eq!(raw.until_done(id).await[0].code(), 0);
             raw.send(&raw::message(id + 1, &raw::bind(name, ""), &[])).await;

@@ -1,4 +1,4 @@
-//! SASL EXTERNAL with Debian's ldap-utils: who a client is says its certificate.
+//! SASL EXTERNAL with Debian's ldap-utils: the identity is the client certificate.
 
 mod support;
 
@@ -16,7 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// An authority, and a folder in which clients find what it made.
+/// A certificate authority, with a folder for its files.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: tempfile::TempDir,
@@ -41,7 +41,7 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), folder }
     }
 
-    /// Puts the list of what was revoked in place, by serial number, good until a year.
+    /// Writes the revocation list, by serial number, valid until a year.
     fn revoke(&self, serials: &[u64], until: i32) {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -60,7 +60,7 @@ impl Authority {
         self.put_lists(&list.signed_by(&self.issuer).expect("signed").pem().expect("text"));
     }
 
-    /// By a rename, so that nobody reads half of it.
+    /// Renames the file into place, so that no reader sees half of it.
     fn put_lists(&self, text: &str) {
         let new = self.folder.path().join("new.crl");
         std::fs::write(&new, text).expect("written");
@@ -71,7 +71,7 @@ impl Authority {
         self.folder.path().join("lists.crl")
     }
 
-    /// Makes a certificate; gives the path without the ends `.crt` and `.key`.
+    /// Issues a certificate; returns the path without `.crt` and `.key`.
     fn make(&self, file: &str, params: &CertificateParams) -> String {
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
@@ -98,7 +98,7 @@ impl Authority {
     }
 }
 
-/// The code that a client without a certificate gets. Those of OpenLDAP do not even ask then.
+/// Result code for a client without a certificate. OpenLDAP's clients do not even send the bind.
 async fn refused(port: u16) -> u8 {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     let bind = b"\x30\x16\x02\x01\x01\x60\x11\x02\x01\x03\x04\x00\xa3\x0a\x04\x08EXTERNAL";
@@ -108,7 +108,7 @@ async fn refused(port: u16) -> u8 {
     answer[9]
 }
 
-/// Who the server takes a client for.
+/// Authorization identity that the server assigns to a client.
 async fn whoami(bench: &Bench, certificate: &str, rest: &[&str], code: i32) -> String {
     let mut command = Command::new("ldapwhoami");
     command.args(["-Q", "-Y", "EXTERNAL", "-H", &format!("ldap://127.0.0.1:{}", bench.port)]).args(rest);
@@ -123,7 +123,7 @@ async fn whoami(bench: &Bench, certificate: &str, rest: &[&str], code: i32) -> S
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_says_who_a_client_is() {
+async fn a_certificate_identifies_a_client() {
     let authority = Authority::new();
     let rules = ["subject", "entry cn={cn},ou=people,o=site", "search mail={email}"];
     let bench = Bench::with(&[], authority.options(&rules)).await;
@@ -146,11 +146,11 @@ async fn a_certificate_says_who_a_client_is() {
     assert_eq!(whoami(&bench, &bob, &itself, 0).await, "dn:cn=bob,ou=people,o=site");
     whoami(&bench, &bob, &["-ZZ", "-X", "dn:cn=ann,ou=people,o=site"], 49).await;
     whoami(&bench, &nobody, &["-ZZ"], 49).await;
-    // The name of operators is none of an entry.
+    // The operators' name is not an entry.
     whoami(&bench, &admin, &["-ZZ"], 49).await;
     assert_eq!(refused(bench.port).await, 48);
 
-    // One that others vouch for does what it may do, and may be locked out by others only.
+    // An identity by certificate has the rights of its entry; only an administrator can lock it.
     let lock = |act: &str| format!("dn: cn=ann,ou=people,o=site\nchangetype: modify\n{act}: pwdAccountLockedTime\n");
     for _ in 0..6 {
         bench.run_as("ldapwhoami", "cn=ann,ou=people,o=site", "wrong", &[], "", 49).await;
@@ -165,7 +165,7 @@ async fn a_certificate_says_who_a_client_is() {
     bench.stop().await;
 }
 
-/// TLS itself fails.
+/// The TLS handshake fails.
 async fn is_cut_off(bench: &Bench, certificate: &str) {
     let mut command = Command::new("ldapwhoami");
     command.args(["-Q", "-Y", "EXTERNAL", "-ZZ", "-H", &format!("ldap://127.0.0.1:{}", bench.port)]);
@@ -177,7 +177,7 @@ async fn is_cut_off(bench: &Bench, certificate: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_authority_revoked_proves_nothing() {
+async fn a_revoked_certificate_is_rejected() {
     let authority = Authority::new();
     authority.revoke(&[], 2124);
     let bench = Bench::with(&[], authority.options(&["entry cn={cn},ou=people,o=site"])).await;
@@ -191,17 +191,17 @@ async fn what_an_authority_revoked_proves_nothing() {
     let [ann, bob] = certificates.try_into().expect("two");
     assert_eq!(whoami(&bench, &ann, &["-ZZ"], 0).await, "dn:cn=ann,ou=people,o=site");
 
-    // The server goes on while the list changes.
+    // The server reloads a changed list.
     authority.revoke(&[7], 2124);
     is_cut_off(&bench, &ann).await;
     assert_eq!(whoami(&bench, &bob, &["-ZZ"], 0).await, "dn:cn=bob,ou=people,o=site");
-    // A list that cannot be read changes nothing, nor does one that is gone.
+    // An unreadable or missing list changes nothing.
     authority.put_lists("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
     is_cut_off(&bench, &ann).await;
     assert_eq!(whoami(&bench, &bob, &["-ZZ"], 0).await, "dn:cn=bob,ou=people,o=site");
     std::fs::remove_file(authority.lists()).expect("removed");
     is_cut_off(&bench, &ann).await;
-    // Nothing can be told by a list that is out of date.
+    // An outdated list proves no certificate valid.
     authority.revoke(&[], 2025);
     is_cut_off(&bench, &bob).await;
     authority.revoke(&[], 2124);
@@ -216,7 +216,7 @@ async fn what_an_authority_revoked_proves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificates_of_others_prove_nothing() {
+async fn certificates_of_other_authorities_are_rejected() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let bench = Bench::with(&[], authority.options(&["entry cn={cn},ou=people,o=site"])).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;

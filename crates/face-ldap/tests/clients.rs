@@ -1,14 +1,14 @@
-//! Stock clients (Debian's ldap-utils) against the face, on a store of its own.
+//! Stock clients (Debian's ldap-utils) against the LDAP server.
 
 mod support;
 
 use std::{collections::BTreeSet, time::SystemTime};
 
 use support::{Bench, PERSON};
-use tocsin_store::records::{Expect, Records};
+use tocsin_store::records::{Precondition, Records};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_are_made_found_changed_renamed_and_removed() {
+async fn entries_are_added_found_changed_renamed_and_removed() {
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     bench.add(&PERSON.replace("NAME", "bob")).await;
@@ -34,7 +34,7 @@ async fn entries_are_made_found_changed_renamed_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_has_the_right_code() {
+async fn every_response_has_the_right_code() {
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     let add = async |ldif: &str, code| bench.run("ldapadd", &[], ldif, code).await;
@@ -60,7 +60,7 @@ async fn every_answer_has_the_right_code() {
     modify("delete: cn\ncn: ann", 67).await;
     modify("replace: objectClass\nobjectClass: organization", 69).await;
     modify("increment: sn\nsn: 1", 19).await;
-    // What fails at its end changes nothing at its beginning.
+    // A modify that fails at its end changes nothing.
     modify("replace: title\ntitle: Boss\n-\ndelete: description", 16).await;
     assert!(!bench.search("o=site", "sub", &["(cn=ann)"]).await.contains("title"));
     let ann = "cn=ann,ou=people,o=site";
@@ -76,7 +76,7 @@ async fn every_answer_has_the_right_code() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_asks_proves_who_they_are() {
+async fn requests_require_a_bind() {
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     bench.add(&PERSON.replace("NAME", "bob")).await;
@@ -87,7 +87,7 @@ async fn whoever_asks_proves_who_they_are() {
     who(ann, "wrong", 49).await;
     who("cn=nobody,o=site", "secret", 49).await;
     who("cn=admin,o=site", "wrong", 49).await;
-    // OpenLDAP's clients ask for a password where none is given, so this one comes from a file.
+    // OpenLDAP's clients prompt for a missing password, so this one comes from a file.
     bench.run_as("ldappasswd", ann, "secret", &["-s", "changed"], "", 0).await;
     who(ann, "secret", 49).await;
     who(ann, "changed", 0).await;
@@ -107,9 +107,9 @@ async fn whoever_asks_proves_who_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_is_in_a_group_that_a_rule_names_may_do_more() {
+async fn members_of_a_group_named_by_a_rule_have_its_rights() {
     let bench = Bench::start(&["to * by group=\"cn=all,ou=groups,o=site\" write by users read by * auth"]).await;
-    // Names that are longer than a key of an index, and equal as far as it goes.
+    // Names longer than an index key, with the same truncated key.
     let long = "x".repeat(200);
     let (ann, bob) = (format!("cn=ann,ou={long}1,o=site"), format!("cn={long}b,ou=people,o=site"));
     bench.add(&format!("dn: ou={long}1,o=site\nobjectClass: organizationalUnit\nou: {long}1\n")).await;
@@ -121,7 +121,7 @@ async fn whoever_is_in_a_group_that_a_rule_names_may_do_more() {
     let group = |name: &str, member: &str| {
         format!("dn: cn={name},ou=groups,o=site\nobjectClass: groupOfNames\ncn: {name}\nmember: {member}\n")
     };
-    // Each is in the other.
+    // A cycle of groups.
     bench.add(&(group("inner", &bob) + "member: cn=all,ou=groups,o=site\n")).await;
     bench.add(&(group("all", &ann) + "member: cn=inner,ou=groups,o=site\n")).await;
     let change = "dn: ou=people,o=site\nchangetype: modify\nreplace: description\ndescription: x\n";
@@ -133,7 +133,7 @@ async fn whoever_is_in_a_group_that_a_rule_names_may_do_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn groups_find_their_members_and_members_their_groups() {
+async fn members_are_found_by_group_and_groups_by_member() {
     let rules = [
         "to attrs=title by role=\"cn=desk,o=site\" write by users read",
         "to * by group=\"cn=linz,o=site\" write by users read by * auth",
@@ -174,7 +174,7 @@ async fn groups_find_their_members_and_members_their_groups() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_says_what_it_is_and_its_schema_grows() {
+async fn the_root_dse_describes_the_server_and_the_schema_can_be_extended() {
     let bench = Bench::start(&[]).await;
     let root = bench.search("", "base", &["(objectClass=*)", "+"]).await;
     for line in ["namingContexts: o=site", "supportedLDAPVersion: 3", "subschemaSubentry: cn=subschema"] {
@@ -228,18 +228,18 @@ async fn subscribers_of_the_api_are_entries_at_once() {
     let pages = bench.run("ldapsearch", &["-LLL", "-b", "o=site", "-E", "pr=1/noprompt", "1.1"], "", 0).await;
     assert_eq!(pages.matches("dn: ").count(), 3, "{pages}");
     bench.run("ldapsearch", &["-b", "o=site", "-z", "1"], "", 4).await;
-    // What stands below somebody whom the API removes stands below `people` then.
+    // Entries below a subscriber removed by the API move to `people`.
     bench.add(&format!("dn: cn=desk,{carla}\nobjectClass: applicationProcess\ncn: desk\n")).await;
     bench.search(&format!("cn=desk,{carla}"), "base", &["(objectClass=*)"]).await;
     let id = "Carla".parse().expect("an id");
-    bench.records.remove_subscriber(&id, Expect::Present, SystemTime::now().into()).await.expect("removed");
+    bench.records.remove_subscriber(&id, Precondition::Present, SystemTime::now().into()).await.expect("removed");
     let found = bench.search("o=site", "sub", &["(objectClass=*)"]).await;
     assert!(found.contains("dn: cn=desk,ou=people,o=site\n") && !found.contains("Carla"), "{found}");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn searches_are_sorted_and_changes_show_what_was() {
+async fn searches_are_sorted_and_changes_return_the_former_entry() {
     let bench = Bench::start(&[]).await;
     for name in ["carl", "ann", "Bob"] {
         bench.add(&PERSON.replace("NAME", name)).await;
@@ -266,7 +266,7 @@ async fn searches_are_sorted_and_changes_show_what_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn passwords_travel_within_tls() {
+async fn passwords_require_tls() {
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ServerConfig::builder_with_provider(provider)

@@ -1,11 +1,11 @@
-//! Entries that end by themselves, as Debian's ldap-utils see and refresh them.
+//! Dynamic entries, as seen and refreshed by Debian's ldap-utils.
 
 mod support;
 
 use support::Bench;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_end_unless_a_client_refreshes_them() {
+async fn entries_expire_unless_a_client_refreshes_them() {
     let bench = Bench::start(&[]).await;
     bench.add("dn: ou=dynamic,o=site\nobjectClass: organizationalUnit\nou: dynamic\n").await;
     let desk = "cn=desk,ou=dynamic,o=site";
@@ -19,7 +19,7 @@ async fn entries_end_unless_a_client_refreshes_them() {
     let said = bench.run("ldapexop", &["refresh", desk, "1000"], "", 0).await;
     assert!(said.contains("newttl=1000"), "{said}");
     assert!((900..=1_000).contains(&left().await));
-    // Whatever is refused, this program ends with 1; the codes are tested without it.
+    // The program exits with 1 on every error; other tests check the codes.
     bench.run("ldapexop", &["refresh", "ou=dynamic,o=site", "1000"], "", 1).await;
     bench.run("ldapexop", &["refresh", "cn=nobody,o=site", "1000"], "", 1).await;
     bench.run("ldapexop", &["refresh", desk, "99999999"], "", 1).await;

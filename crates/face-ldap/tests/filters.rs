@@ -1,11 +1,11 @@
-//! Filters as RFC 4511 evaluates them, and the bounds of their cost.
+//! Filter evaluation (RFC 4511), and its cost limits.
 
 mod support;
 
 use support::{Bench, PERSON};
 use tocsin_face_ldap::LdapOptions;
 
-/// The number of entries that a filter finds below the container of people.
+/// Number of matching entries below the container of subscribers.
 async fn count(bench: &Bench, filter: &str) -> usize {
     bench.search("ou=people,o=site", "one", &[filter, "1.1"]).await.matches("dn: ").count()
 }
@@ -43,7 +43,7 @@ async fn c9_an_assertion_that_is_not_of_its_syntax_is_undefined() {
         ("(!(x500UniqueIdentifier=0101))", 0),
         ("(!(x500UniqueIdentifier='0101'B))", 2),
         ("(!(postalAddress=))", 0),
-        // Neither the attribute nor the rule is there, or the attribute has no rule of this kind.
+        // The attribute or the rule is unknown, or the attribute has no rule of this kind.
         ("(!(nosuchattribute=x))", 0),
         ("(!(nosuchattribute=*))", 0),
         ("(!(cn;lang-de=x))", 0),
@@ -72,7 +72,7 @@ async fn c9_an_attribute_of_the_api_is_recognised_where_an_entry_has_it() {
     bench.put("cy", &[]).await;
     assert_eq!(count(&bench, "(colour=RED)").await, 1);
     assert_eq!(count(&bench, "(!(colour=red))").await, 1, "bo: cy has no such attribute");
-    // A value that the API stored is found although LDAP would refuse it.
+    // A value stored by the API is found although LDAP would reject it.
     bench.put("dee", &[("telephoneNumber", "jörg_7")]).await;
     assert_eq!(count(&bench, "(telephoneNumber=jörg_7)").await, 1);
     bench.stop().await;
@@ -130,7 +130,7 @@ async fn c10_lists_are_compared_line_by_line() {
     ] {
         assert_eq!(count(&bench, filter).await, expected, "{filter}");
     }
-    // Two values that are the same list are one value.
+    // Two spellings of the same list are one value.
     let twice = "dn: cn=ann,ou=people,o=site\nchangetype: modify\nadd: postalAddress\npostalAddress: A$b$ c\n";
     bench.run("ldapmodify", &[], twice, 20).await;
     bench.stop().await;
@@ -148,11 +148,11 @@ async fn b38_a_base_search_says_the_same_of_an_entry_that_is_cached() {
             let mut answers = Vec::new();
             for cached in [false, true] {
                 if !cached {
-                    // Any change empties the place of the entry in the cache, or fills it: another name of it is not cached.
+                    // Each change replaces or invalidates the cached entry; another spelling of the name is not cached.
                     bench.directory.forget_entries();
                 }
                 let (found, beside) =
-                    bench.told_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &arguments, "", 0).await;
+                    bench.output_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &arguments, "", 0).await;
                 answers.push((found.matches("dn: ").count(), found.matches("cn: bo").count(), beside));
             }
             assert_eq!(answers[0], answers[1], "{filter} {limits:?}");
@@ -172,7 +172,7 @@ async fn a12_a_filter_costs_a_bounded_amount_of_work() {
     let arguments = ["-b", "o=site", "-s", "sub"];
     let search = async |filter: &str, code: i32| {
         let arguments = [&arguments[..], &[filter, "1.1"]].concat();
-        bench.told_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &arguments, "", code).await.0
+        bench.output_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &arguments, "", code).await.0
     };
     let said = search(&many("zzz", 990), 0).await;
     assert!(said.contains("numEntries") || said.contains("result: 0"), "{said}");
@@ -190,7 +190,7 @@ async fn a12_a_filter_costs_a_bounded_amount_of_work() {
     }
     let change = "dn: cn=bo,ou=people,o=site\nchangetype: modify\nreplace: ou\nou: x\n";
     bench.run("ldapmodify", &["-e", &format!("!assert={}", many("zzz", 990))], change, 11).await;
-    // Too many parts are refused before any entry is read.
+    // A filter with too many terms is rejected before any entry is read.
     bench.run("ldapsearch", &[&arguments[..], &[&many("zzz", 1_990), "1.1"]].concat(), "", 11).await;
     let deep = format!("{}(cn=a){}", "(!".repeat(200), ")".repeat(200));
     bench.run("ldapsearch", &[&arguments[..], &[&deep, "1.1"]].concat(), "", 11).await;

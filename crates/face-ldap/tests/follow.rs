@@ -1,4 +1,4 @@
-//! Content synchronisation (RFC 4533), as ldapsearch asks for it, and as slapd follows us.
+//! Content synchronization (RFC 4533) with ldapsearch and with slapd as consumer.
 
 mod support;
 
@@ -11,17 +11,17 @@ use std::{
 
 use support::{Bench, PERSON, slapd::Slapd};
 
-/// How long anything that others do may take.
+/// Timeout for other programs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a search in the mode says: lines without folding. `code`: how it ends.
+/// Output of a search in the given sync mode, without line folding. `code`: expected exit code.
 async fn refresh(bench: &Bench, mode: &str, filter: &str, code: i32) -> String {
     let mode = format!("!{mode}");
     let arguments = ["-o", "ldif-wrap=no", "-b", "o=site", "-E", &mode, filter, "cn"];
     bench.run("ldapsearch", &arguments, "", code).await
 }
 
-/// The cookie that stands in an answer.
+/// The cookie in an output.
 fn cookie(said: &str) -> &str {
     let start = said.find("tocsin-").unwrap_or_else(|| panic!("no cookie in {said}"));
     let end = said[start + 7..].find(|c: char| !c.is_ascii_digit()).map_or(said.len(), |end| start + 7 + end);
@@ -35,7 +35,7 @@ fn names(said: &str) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_asks_now_and_then_what_changed() {
+async fn a_client_polls_for_changes() {
     let bench = Bench::start(&[]).await;
     for name in ["ann", "bob", "cay"] {
         bench.add(&PERSON.replace("NAME", name)).await;
@@ -53,15 +53,15 @@ async fn a_client_asks_now_and_then_what_changed() {
     bench.run("ldapdelete", &["cn=ann,ou=people,o=site"], "", 0).await;
     let changed = refresh(&bench, &format!("sync=ro/{place}"), "(sn=Muster)", 0).await;
     assert_eq!(names(&changed), ["cn=bob,ou=people,o=site"], "{changed}");
-    assert!(changed.contains(&uuid), "who went is told by its identifier {uuid}: {changed}");
+    assert!(changed.contains(&uuid), "a deletion is sent by identifier {uuid}: {changed}");
 
-    // Who comes from a place that nobody knows begins anew, if it says so; else it is told.
+    // A client with an unknown cookie reloads if it accepts that; otherwise it gets an error.
     for stranger in ["rid=001,csn=20260101000000.000000Z#000000#000#000000", "tocsin-999999999"] {
-        // The number does not fit into the exit code of a program.
+        // The result code does not fit into an exit code.
         let refused = refresh(&bench, &format!("sync=ro/{stranger}"), "(sn=Muster)", 0).await;
         assert!(names(&refused).is_empty() && refused.contains("result: 4096"), "{refused}");
     }
-    // A container that gets another name renames all below, of which the feed knows nothing.
+    // A renamed container renames all descendants, which the feed does not list.
     bench.add("dn: ou=one,o=site\nobjectClass: organizationalUnit\nou: one\n").await;
     bench.add(&PERSON.replace("NAME", "dan").replace("ou=people", "ou=one")).await;
     let place = cookie(&refresh(&bench, "sync=ro", "(sn=Muster)", 0).await).to_owned();
@@ -75,7 +75,7 @@ async fn a_client_asks_now_and_then_what_changed() {
     bench.stop().await;
 }
 
-/// ldapsearch that goes on, and the lines that it says.
+/// A persistent ldapsearch and its output lines.
 struct Follower {
     process: Child,
     lines: mpsc::Receiver<String>,
@@ -88,10 +88,10 @@ impl Follower {
         let mut command = Command::new("ldapsearch");
         let command = command.args(arguments).args(["-E", "!sync=rp", "(sn=Muster)", "title"]);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("ldapsearch runs");
-        let (told, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         let output = process.stdout.take().expect("piped");
         std::thread::spawn(move || {
-            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| told.send(line))
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         Follower { process, lines }
     }
@@ -116,10 +116,10 @@ impl Drop for Follower {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_client_stays_and_is_told_at_once() {
+async fn a_persistent_search_receives_changes_at_once() {
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
-    // ldapsearch keeps its output until there is much of it, unless it goes to a terminal.
+    // ldapsearch buffers its output unless it is a terminal.
     let follower = tokio::task::block_in_place(|| Follower::start(bench.port));
     for count in 0..60 {
         bench.add(&PERSON.replace("NAME", &format!("p{count}"))).await;
@@ -130,7 +130,7 @@ async fn a_client_stays_and_is_told_at_once() {
     bench.stop().await;
 }
 
-/// Asks slapd until it says so.
+/// Polls slapd until it returns the expected entries.
 fn wait_for(slapd: &Slapd, filter: &str, expected: &[&str]) {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -147,7 +147,7 @@ fn wait_for(slapd: &Slapd, filter: &str, expected: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn slapd_follows_us() {
+async fn slapd_replicates_from_this_server() {
     let bench = Bench::start(&[]).await;
     for name in ["ann", "bob"] {
         bench.add(&PERSON.replace("NAME", name)).await;

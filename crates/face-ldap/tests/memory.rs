@@ -1,4 +1,4 @@
-//! How much memory hostile clients can take: measured, so it is alone in its process.
+//! Memory that hostile clients can occupy. It is measured, so the test has a process of its own.
 
 mod support;
 
@@ -12,13 +12,13 @@ use tokio::{
 };
 
 const CONNECTIONS: usize = 300;
-/// Far less than what the messages claim to be (300 of 16 MiB), and more than what they really send.
+/// Far less than the messages claim (300 of 16 MiB), and more than is really sent.
 const GROWTH_BYTES_MAX: usize = 96 << 20;
 
-/// Bytes of this process that are in memory.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
-    let told = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    told.split(' ').nth(1).expect("a second number").parse::<usize>().expect("a number") * 4_096
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    statm.split(' ').nth(1).expect("a second number").parse::<usize>().expect("a number") * 4_096
 }
 
 fn bind() -> Vec<u8> {
@@ -27,7 +27,7 @@ fn bind() -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lengths_that_are_only_claimed_take_no_memory() {
+async fn claimed_lengths_take_no_memory() {
     let bench = Bench::with(&[], LdapOptions { patience: Duration::from_secs(600), ..LdapOptions::default() }).await;
     let before = resident();
     let mut held = Vec::new();
@@ -36,12 +36,12 @@ async fn lengths_that_are_only_claimed_take_no_memory() {
         stream.write_all(&bind()).await.expect("sent");
         let mut answer = [0; 14];
         stream.read_exact(&mut answer).await.expect("answered");
-        // A message of nearly 16 MiB, of which 64 KiB come; behind it the connection waits.
+        // Sends 64 KiB of a message of nearly 16 MiB, and then waits.
         stream.write_all(&[0x30, 0x83, 0xff, 0xff, 0x00]).await.expect("sent");
         stream.write_all(&vec![0x30; 64 << 10]).await.expect("sent");
         held.push(stream);
     }
-    // Whoever is honest is answered, so the server has seen what came before.
+    // An honest client is answered, so the server has processed the earlier input.
     let found = bench.search("o=site", "base", &["(objectClass=*)", "1.1"]).await;
     assert!(found.contains("dn: o=site"), "{found}");
     let growth = resident().saturating_sub(before);

@@ -1,4 +1,4 @@
-//! The password policy, as Debian's ldap-utils see it: on a clock of the test's own.
+//! Password policy with Debian's ldap-utils, on a simulated clock.
 
 mod support;
 
@@ -18,7 +18,7 @@ use tocsin_model::time::Timestamp;
 const ANN: &str = "cn=ann,ou=people,o=site";
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Days pass when the test says so.
+/// Simulated calendar.
 struct Calendar(Arc<AtomicI64>);
 
 impl Calendar {
@@ -40,24 +40,24 @@ async fn bench(rules: &[&str]) -> (Bench, Calendar) {
     (bench, Calendar(now))
 }
 
-/// What a bind says of the password.
+/// Output of a bind about the password.
 async fn whoami(bench: &Bench, password: &str, code: i32) -> String {
-    bench.told_as("ldapwhoami", ANN, password, &["-e", "ppolicy"], "", code).await.1
+    bench.output_as("ldapwhoami", ANN, password, &["-e", "ppolicy"], "", code).await.1
 }
 
-/// Ann changes her password, and says the old one.
+/// Ann changes her password, with the old one.
 async fn change(bench: &Bench, old: &str, new: &str, code: i32) -> String {
     let arguments = ["-e", "ppolicy", "-a", old, "-s", new];
-    // It says on its output what was refused.
-    bench.told_as("ldappasswd", ANN, old, &arguments, "", code).await.0
+    // The program prints the error.
+    bench.output_as("ldappasswd", ANN, old, &arguments, "", code).await.0
 }
 
-fn has(told: &str, expected: &str) {
-    assert!(told.to_lowercase().contains(expected), "{expected} in {told}");
+fn has(output: &str, expected: &str) {
+    assert!(output.to_lowercase().contains(expected), "{expected} in {output}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_grows_old_with_warnings_and_grace() {
+async fn a_password_expires_after_warnings_and_grace_logins() {
     let (bench, calendar) = bench(&["to * pwdMaxAge=90d pwdExpireWarning=14d pwdGraceAuthNLimit=1"]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     assert_eq!(whoami(&bench, "secret", 0).await, "");
@@ -69,7 +69,7 @@ async fn a_password_grows_old_with_warnings_and_grace() {
         bench.search(ANN, "base", &["(objectClass=*)", "pwdChangedTime", "pwdGraceUseTime", "pwdHistory"]).await;
     assert!(found.contains("pwdChangedTime: 20270115080000Z\n"), "{found}");
     assert!(found.contains("pwdGraceUseTime: 20270415080000Z\n") && !found.contains("pwdHistory"), "{found}");
-    // Filters find it too, from far and near.
+    // Filters on password state work for base and subtree searches.
     bench.add(&PERSON.replace("NAME", "bob")).await;
     for (scope, base) in [("sub", "o=site"), ("base", ANN)] {
         let met = async |filter: &str| bench.search(base, scope, &[filter, "1.1"]).await.contains("cn=ann");
@@ -81,21 +81,21 @@ async fn a_password_grows_old_with_warnings_and_grace() {
     let found = bench.search("o=site", "sub", &["(pwdChangedTime>=20270415080000Z)", "1.1"]).await;
     assert!(found.contains("cn=bob") && !found.contains("cn=ann"), "{found}");
     has(&whoami(&bench, "secret", 49).await, "password expired");
-    // Without the control nobody learns why.
-    let told = bench.told_as("ldapwhoami", ANN, "secret", &[], "", 49).await.1;
-    assert!(!told.contains("xpired"), "{told}");
+    // Without the control the reason is not sent.
+    let output = bench.output_as("ldapwhoami", ANN, "secret", &[], "", 49).await.1;
+    assert!(!output.contains("xpired"), "{output}");
     bench.run("ldappasswd", &["-s", "other", ANN], "", 0).await;
     assert_eq!(whoami(&bench, "other", 0).await, "");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_password_is_long_enough_new_and_not_too_early() {
+async fn a_new_password_must_be_long_new_and_not_too_early() {
     let (bench, calendar) =
         bench(&["to * pwdMinLength=6 pwdInHistory=2 pwdMinAge=1d pwdSafeModify=TRUE pwdMaxFailure=5"]).await;
     bench.run("ldapadd", &[], &PERSON.replace("NAME", "ann").replace("secret", "short"), 19).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
-    has(&change(&bench, "secret", "second", 1).await, "changed of late");
+    has(&change(&bench, "secret", "second", 1).await, "changed recently");
     calendar.pass(1);
     has(&change(&bench, "secret", "2nd", 1).await, "at least 6 characters");
     has(&change(&bench, "secret", "secret", 1).await, "used before");
@@ -110,13 +110,13 @@ async fn a_new_password_is_long_enough_new_and_not_too_early() {
     calendar.pass(1);
     let modify = async |what: &str, code| {
         let ldif = format!("dn: {ANN}\nchangetype: modify\n{what}\n");
-        bench.told_as("ldapmodify", ANN, "secret", &["-e", "ppolicy"], &ldif, code).await
+        bench.output_as("ldapmodify", ANN, "secret", &["-e", "ppolicy"], &ldif, code).await
     };
     modify("replace: userPassword\nuserPassword: sixth!", 50).await;
     modify("replace: userPassword\nuserPassword: {SSHA}c2FsdHNhbHRzYWx0c2FsdHNhbHRzYWx0", 50).await;
     modify("delete: userPassword", 50).await;
     modify("delete: userPassword\nuserPassword: secret\n-\nadd: userPassword\nuserPassword: sixth!", 0).await;
-    // Operators may give a password at any time, but none that is too short.
+    // Operators may set a password at any time, but not one that is too short.
     bench.run("ldappasswd", &["-s", "short", ANN], "", 1).await;
     let made = bench.run("ldappasswd", &[ANN], "", 0).await;
     let made = made.trim().strip_prefix("New password: ").expect("one was made up");
@@ -125,7 +125,7 @@ async fn a_new_password_is_long_enough_new_and_not_too_early() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_gave_is_changed_first() {
+async fn a_password_set_by_an_administrator_must_be_changed_first() {
     let (bench, _) = bench(&["to * pwdMustChange=TRUE"]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     has(&whoami(&bench, "secret", 0).await, "must be changed");
@@ -138,18 +138,18 @@ async fn what_another_gave_is_changed_first() {
     };
     modify("replace: title\ntitle: x", 50).await;
     modify("replace: pwdReset\npwdReset: FALSE", 50).await;
-    // In one session: the change frees it for what comes behind.
+    // In one session: the change permits the requests after it.
     let title = format!("\ndn: {ANN}\nchangetype: modify\nreplace: title\ntitle: x");
     modify(&format!("replace: userPassword\nuserPassword: own\n{title}"), 0).await;
     assert_eq!(whoami(&bench, "own", 0).await, "");
-    // Others may want it again.
+    // An administrator can require it again.
     bench.modify(&format!("dn: {ANN}\nchangetype: modify\nreplace: pwdReset\npwdReset: TRUE\n")).await;
     has(&whoami(&bench, "own", 0).await, "must be changed");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_is_locked_by_wrong_passwords_or_by_others() {
+async fn an_entry_is_locked_by_wrong_passwords_or_an_administrator() {
     let (bench, calendar) = bench(&["to * pwdMaxFailure=2 pwdLockoutDuration=1d tellLocked=TRUE"]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     let lock = async |what: &str, code| {

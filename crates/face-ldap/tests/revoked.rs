@@ -1,4 +1,4 @@
-//! A connection loses its rights with what it is bound by.
+//! A connection loses its rights when its bind becomes invalid.
 
 mod support;
 
@@ -8,14 +8,14 @@ use support::{
     Bench, PERSON,
     client::{Client, filter, nested, text},
 };
-use tocsin_directory::{Act, Directory, Modification, Terms, access::Asker, filter::Filter};
+use tocsin_directory::{Directory, Modification, ModifyType, Preconditions, access::AuthzId, filter::Filter};
 use tocsin_face_ldap::Validity;
 use tocsin_model::{subscriber::Profile, time::Timestamp};
-use tocsin_store::records::{Expect, NewSubscriber, Records};
+use tocsin_store::records::{NewSubscriber, Precondition, Records};
 
 const OPERATOR: &str = "cn=admin,o=site";
 const ANN: &str = "cn=ann,ou=people,o=site";
-/// The notice of a server about an association that has ended: RFC 4511, 4.4.1.
+/// Notice of disconnection (RFC 4511, 4.4.1).
 const STRONGER_AUTH_REQUIRED: u32 = 8;
 
 fn search(base: &str, scope: u8, controls: &[u8]) -> Vec<u8> {
@@ -26,24 +26,24 @@ fn search(base: &str, scope: u8, controls: &[u8]) -> Vec<u8> {
     [&request[..], controls].concat()
 }
 
-/// The control of a search that goes on with what changes.
+/// Control of a persistent search.
 fn persists() -> Vec<u8> {
     let value = nested(0x30, &[&nested(10, &[&[3]])]);
     let control = nested(0x30, &[&text(4, "1.3.6.1.4.1.4203.1.9.1.1"), &nested(1, &[&[0xff]]), &nested(4, &[&value])]);
     nested(0xa0, &[&control])
 }
 
-fn operator() -> Asker {
-    Asker { manages: true, ..Asker::default() }
+fn operator() -> AuthzId {
+    AuthzId { manages: true, ..AuthzId::default() }
 }
 
-async fn replace(directory: &Directory, asker: &Asker, dn: &str, attribute: &str, value: &[&str]) {
+async fn replace(directory: &Directory, asker: &AuthzId, dn: &str, attribute: &str, value: &[&str]) {
     let values = value.iter().map(|value| value.as_bytes().to_vec()).collect();
-    let change = Modification { act: Act::Replace, attribute: attribute.to_owned(), values };
-    directory.modify(asker, dn, vec![change], Terms::default()).await.expect("changed");
+    let change = Modification { act: ModifyType::Replace, attribute: attribute.to_owned(), values };
+    directory.modify(asker, dn, vec![change], Preconditions::default()).await.expect("changed");
 }
 
-/// Runs what waits for sockets beside the server.
+/// Runs blocking socket work beside the server.
 async fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(job).await.expect("it runs")
 }
@@ -57,7 +57,7 @@ async fn code(mut client: Client) -> (u32, Client) {
     apart(move || (client.ask(&search("o=site", 0, &[])).code, client)).await
 }
 
-/// The server sends the notice of disconnection, and nothing before it.
+/// The next message is the notice of disconnection.
 async fn ends(mut client: Client) {
     let (code, seen) = apart(move || {
         let mut seen = Vec::new();
@@ -71,6 +71,23 @@ async fn with_ann() -> Bench {
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     bench
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_renames_or_removes_its_own_entry_gets_the_response() {
+    let bench = with_ann().await;
+    let mut client = open(&bench, ANN, "secret").await;
+    let rename = |dn: &str, rdn: &str| nested(0x6c, &[&text(4, dn), &text(4, rdn), &nested(1, &[&[0xff]])]);
+    let there = rename(ANN, "cn=anna");
+    let back = rename("cn=anna,ou=people,o=site", "cn=ann");
+    let client = apart(move || {
+        let codes = [&there, &back, &search("o=site", 0, &[]), &text(0x4a, ANN)].map(|asked| client.ask(asked).code);
+        assert_eq!(codes, [0; 4], "the client learns what became of its requests, and goes on");
+        client
+    });
+    // A bind ends with its entry, after the response.
+    ends(client.await).await;
+    bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,7 +113,8 @@ async fn a9_an_expired_key_ends_at_its_time_without_a_notice() {
     let (said, client) = code(client).await;
     assert_eq!(said, 0, "the clock of the keys decides");
     bench.keys.remove("brief", false);
-    // A key at its end is looked up again after a millisecond, so one more request may be answered; then the connection ends.
+    // An expired key is looked up again after a millisecond, so one more request may be answered; then the connection
+    // ends.
     let mut client = client;
     let code = apart(move || {
         client.send(&search("o=site", 0, &[]));
@@ -112,7 +130,7 @@ async fn a9_a_search_that_follows_ends_with_its_key_before_it_is_sent_more() {
     let mut client = open(&bench, OPERATOR, "key").await;
     let mut client = apart(move || {
         client.send(&search("o=site", 2, &persists()));
-        // The end of the refresh.
+        // The end of the refresh stage.
         while client.message().expect("the content").windows(2).all(|pair| pair[0] != 0x79) {}
         client
     })
@@ -176,16 +194,16 @@ async fn a9_an_entry_that_is_locked_disabled_or_removed_ends_its_connections() {
             "disable" => replace(&bench.directory, &operator(), ANN, "tocsinEnabled", &["FALSE"]).await,
             "take the password" => replace(&bench.directory, &operator(), ANN, "userPassword", &[]).await,
             "remove" => {
-                bench.directory.remove(&operator(), ANN, Terms::default()).await.expect("removed");
+                bench.directory.remove(&operator(), ANN, Preconditions::default()).await.expect("removed");
             }
             "remove by the API" => {
-                bench.records.remove_subscriber(&id, Expect::Any, Timestamp(9)).await.expect("removed");
+                bench.records.remove_subscriber(&id, Precondition::Any, Timestamp(9)).await.expect("removed");
             }
             _ => {
                 let ann = bench.subscriber("ann").await;
                 let profile = Profile { enabled: false, ..ann.profile };
                 let new = NewSubscriber { id, profile, devices: None, preferences: None };
-                bench.records.put_subscriber(new, Expect::Any, Timestamp(9)).await.expect("stored");
+                bench.records.put_subscriber(new, Precondition::Any, Timestamp(9)).await.expect("stored");
             }
         }
         ends(client).await;
@@ -229,11 +247,11 @@ async fn a10_a_client_that_follows_is_sent_no_identifiers_of_hidden_entries() {
         client
     })
     .await;
-    // What happens to hidden entries is not seen; then something that is.
+    // Changes of hidden entries are not sent; a visible change is.
     replace(&bench.directory, &operator(), "cn=eve,ou=secret,o=site", "title", &["x"]).await;
-    bench.directory.remove(&operator(), "cn=eve,ou=secret,o=site", Terms::default()).await.expect("removed");
+    bench.directory.remove(&operator(), "cn=eve,ou=secret,o=site", Preconditions::default()).await.expect("removed");
     bench.add(&secret("fay")).await;
-    bench.directory.remove(&operator(), "cn=bob,ou=people,o=site", Terms::default()).await.expect("removed");
+    bench.directory.remove(&operator(), "cn=bob,ou=people,o=site", Preconditions::default()).await.expect("removed");
     let bobs = bench.directory.find(ANN).await.expect("there").entry.number;
     let names = apart(move || {
         let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! What hostile and broken clients do: the server stays, honest clients notice nothing.
+//! Hostile and broken clients do not affect the server or other clients.
 
 mod support;
 
@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A simple bind with the number 1.
+/// A simple bind with message id 1.
 fn bind_as(dn: &str, password: &str) -> Vec<u8> {
     let mut inner = vec![2, 1, 3, 4, dn.len() as u8];
     inner.extend_from_slice(dn.as_bytes());
@@ -26,7 +26,7 @@ fn bind() -> Vec<u8> {
     bind_as("cn=ann,ou=people,o=site", "secret")
 }
 
-/// A search of everything below `o=site`, with this number.
+/// A search of everything below `o=site`, with this message id.
 fn search(id: u8) -> Vec<u8> {
     let mut inner =
         b"\x04\x06o=site\x0a\x01\x02\x0a\x01\x00\x02\x01\x00\x02\x01\x00\x01\x01\x00\x87\x0bobjectClass\x30\x00"
@@ -36,7 +36,7 @@ fn search(id: u8) -> Vec<u8> {
     message
 }
 
-/// The content of the first message, and how long the message is; `None` until all of it is there.
+/// Content and length of the first message; `None` until it is complete.
 fn first_message(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (head, length) = match *bytes.get(1)? {
         0x81 => (3, usize::from(*bytes.get(2)?)),
@@ -46,18 +46,18 @@ fn first_message(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((bytes.get(head..head + length)?, head + length))
 }
 
-/// Sends bytes and reads until the server hangs up, or says nothing for as long as a test may take.
+/// Sends bytes, and reads until the server disconnects or the test times out.
 async fn last_words(port: u16, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     let mut said = Vec::new();
-    // It may hang up before it has read all.
+    // The server may disconnect before it has read everything.
     let _ = stream.write_all(bytes).await;
     let reading = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut said)).await;
     let _ = reading.expect("the server hangs up");
     said
 }
 
-/// Whether somebody who knows the password is let in; somebody whom no wrong passwords of others lock out.
+/// Whether a client with the right password can bind; wrong passwords of others do not lock it out.
 async fn is_honest_served(port: u16) -> bool {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.write_all(&bind_as("cn=admin,o=site", "key")).await.expect("sent");
@@ -68,13 +68,13 @@ async fn is_honest_served(port: u16) -> bool {
 
 async fn bench(options: LdapOptions) -> Bench {
     let bench = Bench::with(&[], options).await;
-    // A hash that is checked in no time: here the protocol is tried, not the passwords.
+    // A cheap hash, since this tests the protocol and not passwords.
     bench.add(&PERSON.replace("NAME", "ann").replace("secret", "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=")).await;
     bench
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_ldap_ends_with_a_notice() {
+async fn malformed_input_ends_with_a_notice() {
     let bench = bench(LdapOptions::default()).await;
     let notice = b"1.3.6.1.4.1.1466.20036";
     let long: Vec<u8> = [0x30, 0x83, 0x04, 0x00, 0x01].into();
@@ -96,11 +96,11 @@ async fn what_is_no_ldap_ends_with_a_notice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_message_and_then_silence_is_cut_off() {
+async fn an_incomplete_message_times_out() {
     let bench = bench(LdapOptions { patience: Duration::from_millis(50), ..LdapOptions::default() }).await;
     let whole = bind();
     let said = last_words(bench.port, &whole[..whole.len() / 2]).await;
-    assert!(!said.is_empty(), "it is told");
+    assert!(!said.is_empty(), "a notice is sent");
     let bench2 = bench;
     let idle = last_words(bench2.port, &whole[..1]).await;
     assert!(!idle.is_empty());
@@ -136,7 +136,7 @@ async fn slow_mutated_messages_disturb_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_cross_carry_the_numbers_of_their_requests() {
+async fn concurrent_responses_carry_their_message_ids() {
     let bench = bench(LdapOptions { pending_max: 4, ..LdapOptions::default() }).await;
     let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
     let mut bytes = bind();
@@ -152,32 +152,32 @@ async fn answers_that_cross_carry_the_numbers_of_their_requests() {
             at += length;
         }
     }
-    // Whoever asks for more at a time than there is room for is told so; the rest is done.
+    // Requests above the limit are rejected; the others are done.
     assert!(ended.values().all(|code| matches!(code, 0 | 51)), "{ended:?}");
     assert!(ended.values().filter(|code| **code == 0).count() >= 4, "{ended:?}");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_behind_a_bind_is_asked_by_whom_it_names() {
+async fn a_request_after_a_bind_has_the_identity_of_the_bind() {
     let bench = bench(LdapOptions::default()).await;
     let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
-    // The search ends long before the password is checked.
+    // The search completes long before the password check.
     let who_am_i = b"\x30\x1e\x02\x01\x03\x77\x19\x80\x171.3.6.1.4.1.4203.1.11.3";
     stream.write_all(&[search(2), bind(), who_am_i.to_vec()].concat()).await.expect("sent");
     let (mut said, mut at) = (Vec::new(), 0);
-    let told = loop {
+    let identity = loop {
         assert_ne!(stream.read_buf(&mut said).await.expect("read"), 0);
-        let mut told = None;
+        let mut text = None;
         while let Some((message, length)) = first_message(&said[at..]) {
             at += length;
-            told = told.or((message[2] == 3).then(|| String::from_utf8_lossy(message).into_owned()));
+            text = text.or((message[2] == 3).then(|| String::from_utf8_lossy(message).into_owned()));
         }
-        if let Some(told) = told {
-            break told;
+        if let Some(text) = text {
+            break text;
         }
     };
-    assert!(told.contains("dn:cn=ann,ou=people,o=site"), "{told:?}");
+    assert!(identity.contains("dn:cn=ann,ou=people,o=site"), "{identity:?}");
     bench.stop().await;
 }
 
@@ -208,7 +208,7 @@ async fn seated(port: u16) -> Option<TcpStream> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seats_of_connections_are_bounded_and_free_again() {
     let bench = bench(LdapOptions { connections_max: 2, ..LdapOptions::default() }).await;
-    // The program that added an entry may still be leaving its seat.
+    // The connection that added an entry may still be closing.
     let mut held = Vec::new();
     let patience = tokio::time::Instant::now() + Duration::from_secs(60);
     while held.len() < 2 {
@@ -230,14 +230,14 @@ async fn sorting_takes_no_longer_than_a_search_may() {
     let bench = bench(LdapOptions { time_limit: Duration::ZERO, ..LdapOptions::default() }).await;
     let sorted = ["-E", "sss=cn", "-b", "o=site", "(objectClass=person)"];
     bench.run_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &sorted, "", 3).await;
-    // Operators have no limit but their own.
+    // Operators have only the limits that they request.
     let found = bench.run("ldapsearch", &sorted, "", 0).await;
     assert!(found.contains("dn: cn=ann,ou=people,o=site"), "{found}");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_of_filters_and_names_stand_for_themselves() {
+async fn escaped_values_in_filters_and_names_are_literal() {
     let bench = bench(LdapOptions::default()).await;
     let wild = "*)(uid=*))(|(uid=*";
     bench.put(wild, &[("note", "a\\b*c(d)")]).await;

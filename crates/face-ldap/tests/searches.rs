@@ -1,4 +1,4 @@
-//! F8: bounds of searches, pages, and searches that are given up.
+//! F8: limits of searches, paged results, and abandoned searches.
 
 mod support;
 
@@ -13,7 +13,7 @@ use tocsin_face_ldap::LdapOptions;
 const ANN: &str = "cn=ann,ou=people,o=site";
 const PEOPLE: [&str; 6] = ["ann", "bo", "cy", "dee", "eve", "fay"];
 
-/// People whose passwords are checked in no time.
+/// Entries whose passwords are cheap to check.
 async fn people(options: LdapOptions) -> Bench {
     let bench = Bench::with(&["to * by users read by * auth"], options).await;
     for name in PEOPLE {
@@ -29,7 +29,7 @@ async fn bound(bench: &Bench) -> Raw {
     raw
 }
 
-/// The cookie of a page, from the control behind its last message.
+/// The cookie of a page, from the control of its last message.
 fn cookie(said: &[Said]) -> Vec<u8> {
     let content = &said.last().expect("some").content;
     let oid = b"1.2.840.113556.1.4.319";
@@ -55,7 +55,7 @@ async fn f8_a_search_beyond_its_size_limit_has_the_entries_up_to_it() {
     let more = [&["-z", "100"], &all[..]].concat();
     let found = bench.run_as("ldapsearch", ANN, "secret", &more, "", 4).await;
     assert_eq!(found.matches("dn: ").count(), 3, "no client raises the limit: {found}");
-    // Pages do not get around it.
+    // Paged results do not circumvent it.
     let pages = [&["-E", "pr=2/noprompt"], &all[..]].concat();
     let found = bench.run_as("ldapsearch", ANN, "secret", &pages, "", 4).await;
     assert_eq!(found.matches("dn: ").count(), 3, "{found}");
@@ -69,7 +69,7 @@ async fn f8_a_search_beyond_its_time_limit_has_the_entries_found_so_far() {
     const LIMIT: Duration = Duration::from_millis(400);
     const MANY: usize = 260;
     let bench = people(LdapOptions { time_limit: LIMIT, ..LdapOptions::default() }).await;
-    // More than the system takes for a client that does not read, so that the limit is over in the midst of them.
+    // More than the socket buffers hold, so the limit is exceeded midway.
     let long = "x".repeat(50_000);
     let one = |number: usize| {
         let name = format!("p{number}");
@@ -110,25 +110,25 @@ async fn f8_only_the_cookie_that_was_given_leads_to_the_next_page() {
         let said = raw.until_done(id).await;
         assert_eq!((entries(&said), said[0].code()), (0, 53), "{wrong:?}");
     }
-    // Nor does it lead anywhere on another connection.
+    // It is invalid on another connection.
     other.send(&raw::message(2, &search, &[raw::page(2, &given)])).await;
     let said = other.until_done(2).await;
     assert_eq!((entries(&said), said[0].code()), (0, 53));
 
-    // The right one still does, once.
+    // The right one still works, once.
     raw.send(&raw::message(40, &search, &[raw::page(2, &given)])).await;
     let second = raw.until_done(40).await;
     assert_eq!(entries(&second), 2);
     raw.send(&raw::message(41, &search, &[raw::page(2, &given)])).await;
     assert_eq!(raw.until_done(41).await[0].code(), 53, "a page is read once");
-    // A size of zero gives up the rest: RFC 2696, section 3.
+    // A size of zero abandons the rest (RFC 2696, section 3).
     let next = cookie(&second);
     raw.send(&raw::message(42, &search, &[raw::page(0, &next)])).await;
     let given_up = raw.until_done(42).await;
     assert_eq!((entries(&given_up), given_up[0].code(), cookie(&given_up).len()), (0, 0, 0));
     raw.send(&raw::message(43, &search, &[raw::page(2, &next)])).await;
     assert_eq!(raw.until_done(43).await[0].code(), 53);
-    // Whoever binds anew goes on with nothing of before.
+    // A new bind drops the waiting pages.
     raw.send(&raw::message(44, &search, &[raw::page(2, b"")])).await;
     let again = cookie(&raw.until_done(44).await);
     raw.send(&raw::message(45, &raw::bind(ANN, "secret"), &[])).await;
@@ -148,11 +148,11 @@ async fn f8_a_search_that_is_abandoned_does_no_more_work() {
         let said = raw.next().await;
         assert_eq!((said.id, said.operation), (2, 0x64));
     }
-    // It goes on, so there is no seat for another.
+    // It is still running, so there is no slot for another.
     raw.send(&raw::message(3, &search, &[raw::follow()])).await;
     assert_eq!(raw.until_done(3).await.last().expect("some").code(), 51);
     raw.send(&raw::message(4, &raw::abandon(2), &[])).await;
-    // Its seat is free as soon as it has stopped.
+    // Its slot is free as soon as it has stopped.
     let followed = async {
         for id in 5..=255 {
             raw.send(&raw::message(id, &search, &[raw::follow()])).await;

@@ -1,10 +1,9 @@
-//! The same random requests to slapd and to us: every difference has a reason that is written here, and proven for it.
+//! Differential test: the same random requests to slapd and to this server. Every difference needs a proven reason.
 //!
-//! Where both refuse, both codes must be among those that `faults` works out for the request. Where both find something, ours
-//! must find what slapd finds when it is asked for what slapd makes of the filter. So a new difference does not hide behind an
-//! old reason.
+//! Where both reject, both codes must be among the `faults` of the request. Where both find something, our result must
+//! equal that of slapd for slapd's reading of the filter. So a new difference cannot hide behind an old reason.
 //!
-//! Numbers of telephones are not among them: slapd compares letters in them by case, RFC 4517 does not.
+//! Telephone numbers are left out: slapd compares their letters by case, RFC 4517 does not.
 
 mod support;
 
@@ -18,7 +17,7 @@ use support::{
 };
 use tocsin_directory::filter::Filter;
 
-/// Why the two differ in this, as far as that can be proven; empty: nobody knows.
+/// Proven reasons for a difference; empty: unexplained.
 fn reasons(request: &Request, ours: &Said, theirs: &Said, client: &mut Client) -> BTreeSet<String> {
     let codes = (ours.code, theirs.code);
     match request {
@@ -47,14 +46,14 @@ fn reasons(request: &Request, ours: &Said, theirs: &Said, client: &mut Client) -
     }
 }
 
-/// Whether a number of an employee, of which there is one, is added to one and taken away by the same request: what results
-/// conforms (RFC 4511, 4.6).
+/// Whether one request adds a second value to a single-valued employee number and removes one: only the result must
+/// conform (RFC 4511, 4.6).
 fn is_too_much_for_a_time(changes: &[(u8, &'static str, Vec<String>)]) -> bool {
     let of_number = changes.iter().filter(|(_, name, _)| *name == "employeeNumber");
     of_number.clone().any(|(how, ..)| *how != 1) && of_number.count() > 1
 }
 
-/// A filter of which nobody can tell whether it is met, here and there.
+/// A filter that is Undefined on both servers.
 fn undefined() -> Filter {
     Filter::Extensible {
         rule: Some("1.1".to_owned()),
@@ -64,7 +63,7 @@ fn undefined() -> Filter {
     }
 }
 
-/// What slapd makes of a filter, and why that is not what we make of it.
+/// The filter as slapd reads it, and why that differs from our reading.
 fn as_slapd_reads(filter: &Filter, reasons: &mut BTreeSet<String>) -> Filter {
     let mut parts = |parts: &[Filter]| parts.iter().map(|part| as_slapd_reads(part, reasons)).collect();
     let reading = match filter {
@@ -82,7 +81,7 @@ fn as_slapd_reads(filter: &Filter, reasons: &mut BTreeSet<String>) -> Filter {
     }
 }
 
-/// What slapd makes of a part of a filter, if it is something else.
+/// Slapd's reading of a part of a filter, if it differs.
 fn slapd_reading(leaf: &Filter) -> Option<(Filter, &'static str)> {
     let (Filter::Present(name)
     | Filter::Equal(name, _)
@@ -95,7 +94,7 @@ fn slapd_reading(leaf: &Filter) -> Option<(Filter, &'static str)> {
     };
     match leaf {
         Filter::Substrings(_, first, _, last) if [first, last].contains(&&Some(b" ".to_vec())) => {
-            // Neither here nor there is a filter of no alternatives met.
+            // On neither server does an empty disjunction match.
             Some((
                 Filter::Or(Vec::new()),
                 "every value begins and ends with a space here (RFC 4518, 2.6.1), none there",
@@ -108,7 +107,7 @@ fn slapd_reading(leaf: &Filter) -> Option<(Filter, &'static str)> {
     }
 }
 
-/// An answer with mail addresses as they are stored here: they are those of devices, without white space around them.
+/// An answer with mail addresses as stored here: they are device addresses, without surrounding white space.
 fn as_addresses(mut said: Said) -> Said {
     for attributes in said.entries.values_mut() {
         if let Some(addresses) = attributes.get_mut("mail") {
@@ -119,8 +118,8 @@ fn as_addresses(mut said: Said) -> Said {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_slapd_says_the_same() {
-    // Always the same: what another seed finds new in slapd is for whoever looks for it.
+async fn slow_slapd_gives_the_same_results() {
+    // Fixed seed; new differences of slapd under other seeds are for manual runs.
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("SEED={seed}");
     let cases = std::env::var("CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(5_000);

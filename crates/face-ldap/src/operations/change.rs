@@ -1,34 +1,35 @@
-//! Changes: RFC 4511, 4.6 to 4.9, with assertions (RFC 4528) and what was there before and after (RFC 4527).
+//! Update operations (RFC 4511, 4.6 to 4.9), with assertions (RFC 4528) and pre- and post-reads (RFC 4527).
 
 use std::sync::Arc;
 
 use tocsin_directory::{
-    Directory, Images, Shown, Terms,
-    access::Asker,
-    refusal::{Code, Refusal},
+    CachedEntry, Directory, Preconditions, ReadEntries,
+    access::AuthzId,
+    ldap_error::{Code, LdapError},
 };
 
 use super::{ASSERTION, POST_READ, PRE_READ};
 use crate::{
-    ber::Garbled,
-    message::{Control, Extra, Request, code_of, lone_filter, lone_names},
+    ber::DecodeError,
+    message::{Control, Request, ResponseExtras, code_of, lone_filter, lone_names},
     show::{self, Selection},
 };
 
-/// What the controls of a change ask for.
+/// Controls of an update.
 #[derive(Default)]
-pub(super) struct Wanted {
-    terms: Terms,
+pub(super) struct UpdateControls {
+    pub(super) terms: Preconditions,
     before: Vec<String>,
     after: Vec<String>,
 }
 
-impl Wanted {
-    pub(super) fn read(controls: &[Control]) -> Result<Wanted, Refusal> {
-        let mut wanted = Wanted::default();
+impl UpdateControls {
+    pub(super) fn read(controls: &[Control]) -> Result<UpdateControls, LdapError> {
+        let mut wanted = UpdateControls::default();
         for control in controls {
             let value = control.value.as_deref().unwrap_or_default();
-            let wrong = |Garbled(why)| Refusal::new(code_of(why), format!("the control {} has {why}", control.oid));
+            let wrong =
+                |DecodeError(why)| LdapError::new(code_of(why), format!("the control {} has {why}", control.oid));
             match control.oid.as_str() {
                 ASSERTION => wanted.terms.assertion = Some(lone_filter(value).map_err(wrong)?),
                 PRE_READ => {
@@ -48,11 +49,11 @@ impl Wanted {
 
 pub(super) async fn run(
     directory: Directory,
-    asker: Arc<Asker>,
+    asker: Arc<AuthzId>,
     request: Request,
-    wanted: Wanted,
-) -> (Result<Code, Refusal>, Extra) {
-    let Wanted { terms, before, after } = wanted;
+    wanted: UpdateControls,
+) -> (Result<Code, LdapError>, ResponseExtras) {
+    let UpdateControls { terms, before, after } = wanted;
     let done = match request {
         Request::Add { dn, attributes } => directory.add(&asker, &dn, attributes, terms).await,
         Request::Modify { dn, modifications } => directory.modify(&asker, &dn, modifications, terms).await,
@@ -61,17 +62,23 @@ pub(super) async fn run(
             let renaming = directory.rename(&asker, &dn, &new_rdn, delete_old, new_superior.as_deref(), terms);
             Box::pin(renaming).await
         }
-        _ => Err(Refusal::new(Code::ProtocolError, "this is no change")),
+        _ => Err(LdapError::new(Code::ProtocolError, "not an update operation")),
     };
     match done {
         Ok(images) => (Ok(Code::Success), extra(&directory, &asker, images, &before, &after)),
-        Err(refusal) => (Err(refusal), Extra::default()),
+        Err(refusal) => (Err(refusal), ResponseExtras::default()),
     }
 }
 
-fn extra(directory: &Directory, asker: &Asker, images: Images, before: &[String], after: &[String]) -> Extra {
+fn extra(
+    directory: &Directory,
+    asker: &AuthzId,
+    images: ReadEntries,
+    before: &[String],
+    after: &[String],
+) -> ResponseExtras {
     let schema = directory.schema();
-    let image = |shown: &Shown, names: &[String]| {
+    let image = |shown: &CachedEntry, names: &[String]| {
         let mut out = Vec::new();
         let selection = Selection::read(names, false, &schema);
         show::body(&mut out, shown, &directory.access().grant(asker, &shown.entry), &selection, &schema, &[]);
@@ -79,5 +86,5 @@ fn extra(directory: &Directory, asker: &Asker, images: Images, before: &[String]
     };
     let before = images.before.map(|shown| (PRE_READ, image(&shown, before)));
     let after = images.after.map(|shown| (POST_READ, image(&shown, after)));
-    Extra { controls: before.into_iter().chain(after).collect(), ..Extra::default() }
+    ResponseExtras { controls: before.into_iter().chain(after).collect(), ..ResponseExtras::default() }
 }

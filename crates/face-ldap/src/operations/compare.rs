@@ -1,24 +1,26 @@
-//! Does an entry have a value? RFC 4511, 4.10.
+//! Compare operation (RFC 4511, 4.10).
 
 use std::sync::Arc;
 
 use tocsin_directory::{
     Directory,
-    access::Asker,
-    refusal::{Code, Refusal},
+    access::AuthzId,
+    filter::Filter,
+    ldap_error::{Code, LdapError},
 };
 
-use super::Answered;
-use crate::connection::Done;
+use super::ResponseBuilder;
+use crate::connection::RequestResult;
 
 pub(super) async fn run(
     directory: Directory,
-    asker: Arc<Asker>,
-    answered: Answered,
+    asker: Arc<AuthzId>,
+    answered: ResponseBuilder,
     dn: String,
-    attribute: String,
-    value: Vec<u8>,
-) -> Done {
-    let result: Result<bool, Refusal> = directory.compare(&asker, &dn, &attribute, &value).await;
-    Done::Answer(answered.answer(result.map(|is| if is { Code::CompareTrue } else { Code::CompareFalse })))
+    (attribute, value): (String, Vec<u8>),
+    assertion: Option<Filter>,
+) -> RequestResult {
+    let compared = directory.compare(&asker, &dn, (attribute.as_str(), value.as_slice()), assertion.as_ref());
+    let result: Result<bool, LdapError> = compared.await;
+    RequestResult::Answer(answered.answer(result.map(|is| if is { Code::CompareTrue } else { Code::CompareFalse })))
 }

@@ -1,99 +1,108 @@
-//! Extended operations: who am I (RFC 4532), change of a password (RFC 3062), and refresh of an entry (RFC 2589).
+//! Extended operations: who am I (RFC 4532), password modify (RFC 3062) and refresh (RFC 2589).
 
 use futures_util::FutureExt;
 use tocsin_directory::{
-    Act, Directory, Modification, Terms,
-    access::Asker,
-    refusal::{Code, Refusal},
+    Directory, Modification, ModifyType, Preconditions,
+    access::AuthzId,
+    ldap_error::{Code, LdapError},
 };
 
-use super::{Answered, MODIFY_PASSWORD, REFRESH, START_TLS, WHO_AM_I, bind::in_the_open};
+use super::{MODIFY_PASSWORD, REFRESH, ResponseBuilder, START_TLS, WHO_AM_I, bind::in_the_open};
 use crate::{
-    ber::{self, Garbled, Reader},
-    connection::{Begun, Done, Session},
-    message::Extra,
+    ber::{self, DecodeError, Reader},
+    connection::{RequestResult, Session, StartedRequest},
+    message::ResponseExtras,
     serve::Server,
 };
 
 pub(super) fn begin(
     server: &Server,
     session: &Session,
-    answered: Answered,
+    answered: ResponseBuilder,
     oid: &str,
     value: Option<Vec<u8>>,
     out: &mut Vec<u8>,
-) -> Begun {
+) -> StartedRequest {
     match oid {
         WHO_AM_I => {
             let name = match session.asker.dn.as_str() {
                 "" => Vec::new(),
                 dn => format!("dn:{dn}").into_bytes(),
             };
-            answered.write(out, Ok(Code::Success), &Extra { value: Some(name), ..Extra::default() });
-            Begun::Answered
+            answered.write(out, Ok(Code::Success), &ResponseExtras { value: Some(name), ..ResponseExtras::default() });
+            StartedRequest::Answered
         }
         MODIFY_PASSWORD => {
             if server.is_open(session.is_secure) {
-                answered.write(out, Err(&in_the_open()), &Extra::default());
-                return Begun::Answered;
+                answered.write(out, Err(&in_the_open()), &ResponseExtras::default());
+                return StartedRequest::Answered;
             }
             let (directory, asker) = (server.directory.clone(), session.asker.clone());
-            Begun::Runs(
+            StartedRequest::Runs(
                 async move {
                     let done = change_password(&directory, &asker, &value.unwrap_or_default()).await;
-                    let (result, Changed { made, is_own }) = match done {
+                    let (result, PasswordChangeResult { made, is_own }) = match done {
                         Ok(changed) => (Ok(Code::Success), changed),
-                        Err(refusal) => (Err(refusal), Changed::default()),
+                        Err(refusal) => (Err(refusal), PasswordChangeResult::default()),
                     };
                     let mut out = Vec::new();
                     answered.write(
                         &mut out,
                         result.as_ref().map(|code| *code),
-                        &Extra { value: made, ..Extra::default() },
+                        &ResponseExtras { value: made, ..ResponseExtras::default() },
                     );
-                    if is_own { Done::Freed(out) } else { Done::Answer(out) }
+                    if is_own { RequestResult::Freed(out) } else { RequestResult::Answer(out) }
                 }
                 .boxed(),
             )
         }
         REFRESH => {
             let (directory, asker) = (server.directory.clone(), session.asker.clone());
-            Begun::Runs(
+            StartedRequest::Runs(
                 async move {
                     let mut out = Vec::new();
                     let done = refresh(&directory, &asker, &value.unwrap_or_default()).await;
                     let result = done.as_ref().map(|_| Code::Success);
                     let value = done.as_ref().ok().cloned();
-                    answered.write(&mut out, result, &Extra { oid: Some(REFRESH), value, ..Extra::default() });
-                    Done::Answer(out)
+                    answered.write(
+                        &mut out,
+                        result,
+                        &ResponseExtras { oid: Some(REFRESH), value, ..ResponseExtras::default() },
+                    );
+                    RequestResult::Answer(out)
                 }
                 .boxed(),
             )
         }
         _ => {
-            let refusal = Refusal::new(Code::ProtocolError, format!("there is no extended operation {oid}"));
-            answered.write(out, Err(&refusal), &Extra::default());
-            Begun::Answered
+            let refusal = LdapError::new(Code::ProtocolError, format!("the extended operation {oid} is not supported"));
+            answered.write(out, Err(&refusal), &ResponseExtras::default());
+            StartedRequest::Answered
         }
     }
 }
 
-/// Begins TLS, if there is a certificate and no TLS yet: RFC 4511, 4.14.
-pub(super) fn start_tls(server: &Server, session: &Session, answered: &Answered, out: &mut Vec<u8>) -> Begun {
-    let extra = Extra { oid: Some(START_TLS), ..Extra::default() };
+/// Starts TLS, if there is a certificate and no TLS yet (RFC 4511, 4.14).
+pub(super) fn start_tls(
+    server: &Server,
+    session: &Session,
+    answered: &ResponseBuilder,
+    out: &mut Vec<u8>,
+) -> StartedRequest {
+    let extra = ResponseExtras { oid: Some(START_TLS), ..ResponseExtras::default() };
     let refusal = match &server.options.tls {
-        _ if session.is_secure => Refusal::new(Code::OperationsError, "TLS is on already"),
-        None => Refusal::new(
+        _ if session.is_secure => LdapError::new(Code::OperationsError, "TLS is already active"),
+        None => LdapError::new(
             Code::ProtocolError,
-            "this server has no certificate; set ldap.tls_certificate and ldap.tls_key",
+            "this server has no certificate; set `ldap.tls_certificate` and `ldap.tls_key`",
         ),
         Some(_) => {
             answered.write(out, Ok(Code::Success), &extra);
-            return Begun::StartsTls;
+            return StartedRequest::StartsTls;
         }
     };
     answered.write(out, Err(&refusal), &extra);
-    Begun::Answered
+    StartedRequest::Answered
 }
 
 struct NewPassword {
@@ -102,7 +111,7 @@ struct NewPassword {
     new: Option<Vec<u8>>,
 }
 
-fn read(value: &[u8]) -> Result<NewPassword, Garbled> {
+fn read(value: &[u8]) -> Result<NewPassword, DecodeError> {
     let mut outer = Reader(value);
     let mut request = if outer.is_empty() { Reader(&[]) } else { Reader(outer.expect(0x30)?) };
     let user = if request.tag() == Some(0x80) { Some(request.text(0x80)?) } else { None };
@@ -110,48 +119,52 @@ fn read(value: &[u8]) -> Result<NewPassword, Garbled> {
     Ok(NewPassword { user, old: bytes(request.optional(0x81)?), new: bytes(request.optional(0x82)?) })
 }
 
-/// Lets an entry live on: RFC 2589, 4.
-async fn refresh(directory: &Directory, asker: &Asker, value: &[u8]) -> Result<Vec<u8>, Refusal> {
+/// Refreshes a dynamic entry (RFC 2589, section 4).
+async fn refresh(directory: &Directory, asker: &AuthzId, value: &[u8]) -> Result<Vec<u8>, LdapError> {
     if !asker.is_known() {
-        return Err(Refusal::new(Code::StrongerAuthRequired, "only whoever proved who they are may do this"));
+        return Err(LdapError::new(Code::StrongerAuthRequired, "this operation requires a bind"));
     }
     let read = || {
         let mut request = Reader(Reader(value).expect(0x30)?);
         Ok((request.text(0x80)?, request.count(0x81)?))
     };
     let (dn, seconds) =
-        read().map_err(|Garbled(why)| Refusal::new(Code::ProtocolError, format!("the request has {why}")))?;
+        read().map_err(|DecodeError(why)| LdapError::new(Code::ProtocolError, format!("the request has {why}")))?;
     let granted = directory.refresh(asker, &dn, seconds).await?;
     let mut value = Vec::new();
     ber::nested(&mut value, 0x30, |out| ber::number(out, 0x81, granted));
     Ok(value)
 }
 
-/// A password that was changed.
+/// Result of a password change.
 #[derive(Default)]
-struct Changed {
-    /// The value of the answer: the password that was made up, if none was given.
+struct PasswordChangeResult {
+    /// The generated password, if the client sent none.
     made: Option<Vec<u8>>,
-    /// Whether it is the one of who asked.
+    /// Whether it is the password of the requester.
     is_own: bool,
 }
 
-async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> Result<Changed, Refusal> {
-    let NewPassword { user, old, new } =
-        read(value).map_err(|Garbled(why)| Refusal::new(Code::ProtocolError, format!("the request has {why}")))?;
+async fn change_password(
+    directory: &Directory,
+    asker: &AuthzId,
+    value: &[u8],
+) -> Result<PasswordChangeResult, LdapError> {
+    let NewPassword { user, old, new } = read(value)
+        .map_err(|DecodeError(why)| LdapError::new(Code::ProtocolError, format!("the request has {why}")))?;
     let user = user
         .map(|user| user.strip_prefix("dn:").map_or(user.clone(), str::to_owned))
         .unwrap_or_else(|| asker.dn.clone());
     if !asker.is_known() && old.is_none() || user.is_empty() {
-        return Err(Refusal::new(Code::StrongerAuthRequired, "only whoever proved who they are may do this"));
+        return Err(LdapError::new(Code::StrongerAuthRequired, "this operation requires a bind"));
     }
-    // With the old password whoever knows it is the entry itself.
+    // With the old password, the change counts as one by the entry itself.
     let itself = match &old {
         Some(old) => {
             let proven = directory.prove(&user, old.clone()).await?.asker;
-            // The connection that it is bound by already stays bound.
+            // The bind of this connection stays valid.
             let standing = if proven.number == asker.number { asker.standing.clone() } else { proven.standing.clone() };
-            Some(Asker { standing, ..proven })
+            Some(AuthzId { standing, ..proven })
         }
         None => None,
     };
@@ -167,9 +180,10 @@ async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> 
     };
     let modification = |act, value| Modification { act, attribute: "userPassword".to_owned(), values: vec![value] };
     let modifications = match old {
-        Some(old) => vec![modification(Act::Delete, old), modification(Act::Add, new)],
-        None => vec![modification(Act::Replace, new)],
+        Some(old) => vec![modification(ModifyType::Delete, old), modification(ModifyType::Add, new)],
+        None => vec![modification(ModifyType::Replace, new)],
     };
-    let changed = directory.modify(itself.as_ref().unwrap_or(asker), &user, modifications, Terms::default()).await;
-    changed.map(|_| Changed { made, is_own: is_own && asker.must_change })
+    let changed =
+        directory.modify(itself.as_ref().unwrap_or(asker), &user, modifications, Preconditions::default()).await;
+    changed.map(|_| PasswordChangeResult { made, is_own: is_own && asker.must_change })
 }

@@ -1,7 +1,7 @@
-//! Searches: RFC 4511, 4.5, and in pages, RFC 2696.
+//! Search (RFC 4511, 4.5), with paged results (RFC 2696) and sorting (RFC 2891).
 //!
-//! A base that is at hand is answered in place. Everything else runs beside the reading: entries leave in portions, and
-//! between two of them the search sees whether it was given up, or has come to a limit.
+//! A base search of a cached entry is answered inline. Every other search runs concurrently: entries are sent in parts,
+//! and between two parts the search checks for cancellation and limits.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -9,113 +9,114 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Answered, PAGED_RESULTS, SORT, SORTED, SYNC_REQUEST, SYNC_STATE, sync};
+use super::{ASSERTION, PAGED_RESULTS, ResponseBuilder, SORT, SORTED, SYNC_REQUEST, SYNC_STATE, sync};
 use crate::{
-    ber::{self, Garbled, Reader},
-    connection::{Begun, Done, Line, Session},
-    message::{Control, Extra, SearchRequest},
+    ber::{self, DecodeError, Reader},
+    connection::{RequestResult, ResponseChannel, Session, StartedRequest},
+    message::{Control, ResponseExtras, SearchRequest, code_of, lone_filter},
     root,
     serve::Server,
     show::{self, Selection},
 };
 use futures_util::FutureExt;
 use tocsin_directory::{
-    Directory, Scope, Search, Shown,
-    access::{Asker, Grant, Grants, Level, Rights},
+    CachedEntry, Directory, Scope, Search,
+    access::{AuthzId, Grant, Grants, Level, Rights},
     entry::{Attribute, Entry, EntryNumber, SUBSCHEMA},
     filter::{Filter, Test},
     is_quick,
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
     schema::{AttributeType, Schema},
     syntax::{Rule, find_rule},
 };
 
-/// Bytes of a portion.
+/// Bytes of a response part.
 const PORTION_BYTES: usize = 64 << 10;
-/// Bytes of a string by which entries are sorted.
+/// Bytes of a string that count in a sort key.
 const SORT_BYTES_MAX: usize = 1_024;
-/// Most entries that are sorted.
+/// Maximum entries of a sorted search.
 const SORTED_MAX: usize = 50_000;
-/// Most attributes by which they are.
+/// Maximum sort keys.
 const SORT_KEYS_MAX: usize = 8;
-/// Most entries that a client follows from whom the access rules may hide some.
+/// Maximum entries of a persistent search whose content access rules may restrict.
 const CONTENT_MAX: usize = 1_000_000;
-/// Work of filters after which a search gives way to others, by the parts of the filter and the bytes of the entries.
+/// Filter work after which a search yields to others: filter terms times entry bytes.
 const UNINTERRUPTED_WORK: usize = 4 << 20;
-/// Most searches of one connection that wait for their next page; the oldest is forgotten.
+/// Maximum paged searches of one connection that wait for their next page; the oldest is dropped.
 const WAITING_MAX: usize = 8;
 
-/// Searches that wait for their next page.
+/// Paged searches that wait for their next page.
 #[derive(Default)]
-pub(crate) struct Pages(VecDeque<Waiting>);
+pub(crate) struct PagedSearches(VecDeque<WaitingPage>);
 
-/// A search that waits for its next page.
-pub(crate) struct Waiting {
+/// A paged search that waits for its next page.
+pub(crate) struct WaitingPage {
     cookie: [u8; 8],
-    hunt: Box<Hunt>,
+    hunt: Box<SearchState>,
 }
 
-impl Pages {
-    pub(crate) fn put(&mut self, waiting: Waiting) {
+impl PagedSearches {
+    pub(crate) fn put(&mut self, waiting: WaitingPage) {
         if self.0.len() >= WAITING_MAX {
             self.0.pop_front();
         }
         self.0.push_back(waiting);
     }
 
-    fn take(&mut self, cookie: &[u8]) -> Option<Box<Hunt>> {
+    fn take(&mut self, cookie: &[u8]) -> Option<Box<SearchState>> {
         let at = self.0.iter().position(|waiting| waiting.cookie == cookie)?;
         self.0.remove(at).map(|waiting| waiting.hunt)
     }
 }
 
-/// A search under way, and what of it was found and not sent.
-pub(super) struct Hunt {
+/// State of a search, with entries found and not yet sent.
+pub(super) struct SearchState {
     pub(super) search: Search,
-    pub(super) found: VecDeque<Arc<Shown>>,
+    pub(super) found: VecDeque<Arc<CachedEntry>>,
     sent: u32,
-    /// Whether a client that follows has been told all there was.
+    /// Whether the refresh stage of a persistent search is complete.
     pub(super) refreshed: bool,
-    /// The entries that a client which follows was sent, if the access rules may hide some of it; `None`: it sees all.
+    /// Entries sent to the client of a persistent search, if access rules may hide some; `None`: it sees all.
     pub(super) content: Option<HashSet<EntryNumber>>,
-    /// Whether entries changed of which it is not known whether the client has them.
+    /// Whether entries changed of which it is unknown if the client has them.
     pub(super) is_uncertain: bool,
 }
 
-impl Hunt {
-    /// Notes that a client which follows is sent an entry.
-    pub(super) fn note(&mut self, number: EntryNumber) -> Result<(), Refusal> {
+impl SearchState {
+    /// Records that an entry is sent to the client of a persistent search.
+    pub(super) fn note(&mut self, number: EntryNumber) -> Result<(), LdapError> {
         let Some(content) = &mut self.content else { return Ok(()) };
         content.insert(number);
         match content.len() > CONTENT_MAX {
             true => {
-                let what =
-                    format!("more than {CONTENT_MAX} entries are not followed where the access rules hide others");
-                Err(Refusal::new(Code::AdminLimitExceeded, what))
+                let what = format!("a persistent search under access rules is limited to {CONTENT_MAX} entries");
+                Err(LdapError::new(Code::AdminLimitExceeded, what))
             }
             false => Ok(()),
         }
     }
 }
 
-/// What of a request lasts until its end.
-pub(super) struct Hunter {
+/// State of a search request until its end.
+pub(super) struct SearchTask {
     pub(super) directory: Directory,
-    pub(super) asker: Arc<Asker>,
+    pub(super) asker: Arc<AuthzId>,
     pub(super) grants: Grants,
     pub(super) selection: Selection,
-    pub(super) answered: Answered,
+    /// The base must match this assertion (RFC 4528).
+    assertion: Option<Filter>,
+    pub(super) answered: ResponseBuilder,
     size_limit: u32,
     deadline: Option<Instant>,
-    pub(super) line: Line,
-    /// How each entry is written, beside itself.
+    pub(super) line: ResponseChannel,
+    /// Control value sent with each entry.
     pub(super) mark: Option<fn(&Entry) -> Vec<u8>>,
-    /// Work of filters since others could run.
+    /// Filter work since the last yield.
     work: usize,
 }
 
-/// What the control of RFC 2696 says.
-struct Paging {
+/// Value of the paged results control (RFC 2696).
+struct PagingControl {
     size: u32,
     cookie: Vec<u8>,
 }
@@ -123,27 +124,31 @@ struct Paging {
 pub(super) fn begin(
     server: &Server,
     session: &mut Session,
-    answered: Answered,
+    answered: ResponseBuilder,
     request: SearchRequest,
     controls: &[Control],
-    line: &Line,
+    line: &ResponseChannel,
     out: &mut Vec<u8>,
-) -> Begun {
-    let mut refuse = |refusal: &Refusal| {
-        answered.write(out, Err(refusal), &Extra::default());
-        Begun::Answered
+) -> StartedRequest {
+    let mut refuse = |refusal: &LdapError| {
+        answered.write(out, Err(refusal), &ResponseExtras::default());
+        StartedRequest::Answered
     };
     let paging = match controls.iter().find(|control| control.oid == PAGED_RESULTS).map(paging).transpose() {
         Ok(paging) => paging,
-        Err(Garbled(why)) => {
-            return refuse(&Refusal::new(Code::ProtocolError, format!("the control of pages has {why}")));
+        Err(DecodeError(why)) => {
+            return refuse(&LdapError::new(Code::ProtocolError, format!("the paged results control has {why}")));
         }
     };
     let sorting = match controls.iter().find(|control| control.oid == SORT).map(sorting).transpose() {
         Ok(sorting) => sorting,
-        Err(Garbled(why)) => {
-            return refuse(&Refusal::new(Code::ProtocolError, format!("the control of sorting has {why}")));
+        Err(DecodeError(why)) => {
+            return refuse(&LdapError::new(Code::ProtocolError, format!("the sort control has {why}")));
         }
+    };
+    let assertion = match controls.iter().find(|control| control.oid == ASSERTION).map(asserted).transpose() {
+        Ok(assertion) => assertion,
+        Err(refusal) => return refuse(&refusal),
     };
     let directory = &server.directory;
     let schema = directory.schema();
@@ -154,13 +159,21 @@ pub(super) fn begin(
         _ => None,
     };
     if let Some(shown) = own {
+        let asserted = assertion.as_ref().map(|filter| Test::compile(filter, &schema));
+        match asserted.map(|test| test.is_met_by(&shown.entry, &schema, &Grant::open())).transpose() {
+            Ok(None | Some(true)) => {}
+            Ok(Some(false)) => {
+                return refuse(&LdapError::new(Code::AssertionFailed, "the entry does not match the assertion filter"));
+            }
+            Err(refusal) => return refuse(&refusal),
+        }
         let test = Test::compile(&request.filter, &schema);
         let result = one(out, answered.id, &shown, &Grant::open(), &selection, Some(&test), &schema);
-        answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
-        return Begun::Answered;
+        answered.write(out, result.as_ref().map(|()| Code::Success), &ResponseExtras::default());
+        return StartedRequest::Answered;
     }
     if !session.asker.is_known() && !server.options.anonymous {
-        return refuse(&Refusal::new(Code::StrongerAuthRequired, "say who you are: nobody may ask here anonymously"));
+        return refuse(&LdapError::new(Code::StrongerAuthRequired, "anonymous access is disabled; bind first"));
     }
     let test = leaves_out(&request.filter).then(|| Test::compile(&request.filter, &schema));
     if request.scope == Scope::Base
@@ -168,48 +181,54 @@ pub(super) fn begin(
         && !test.as_ref().is_some_and(Test::looks_further)
         && paging.is_none()
         && sorting.is_none()
+        && assertion.is_none()
         && controls.iter().all(|control| control.oid != SYNC_REQUEST)
-        && let Some(shown) = directory.at_hand(&request.base)
+        && let Some(shown) = directory.cached_entry(&request.base)
         && (test.is_none() || is_quick(request.filter.terms(), &shown))
     {
         session.grants.follow(directory.renamed());
         let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
-        // One that is hidden is answered below, as one that is absent.
+        // A hidden entry is answered below, like a missing one.
         if grant.sees() {
             let result = one(out, answered.id, &shown, &grant, &selection, test.as_ref(), &schema);
-            answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
-            return Begun::Answered;
+            answered.write(out, result.as_ref().map(|()| Code::Success), &ResponseExtras::default());
+            return StartedRequest::Answered;
         }
     }
     if let Some(wanted) = controls.iter().find(|control| control.oid == SYNC_REQUEST) {
         if paging.is_some() || sorting.is_some() {
-            return refuse(&Refusal::new(
+            return refuse(&LdapError::new(
                 Code::UnwillingToPerform,
-                "what is followed comes neither in pages nor sorted",
+                "a synchronization search can be neither paged nor sorted",
             ));
         }
-        let hunter = |answered| hunter(server, session, answered, selection, &request, line);
-        return match sync::Wanted::read(wanted, &server.followers) {
-            Ok(wanted) => Begun::Runs(hunter(answered).follow(request.clone(), wanted).boxed()),
+        let hunter = |answered| hunter(server, session, answered, (selection, assertion), &request, line);
+        return match sync::SyncRequest::read(wanted, &server.followers) {
+            Ok(wanted) => StartedRequest::Runs(hunter(answered).follow(request.clone(), wanted).boxed()),
             Err(refusal) => refuse(&refusal),
         };
     }
     let hunt = match &paging {
         Some(paging) if !paging.cookie.is_empty() => match session.pages.take(&paging.cookie) {
             Some(hunt) => Some(hunt),
-            None => return refuse(&Refusal::new(Code::UnwillingToPerform, "there is no such page; search anew")),
+            None => {
+                return refuse(&LdapError::new(
+                    Code::UnwillingToPerform,
+                    "the paged results cookie is unknown; start the search again",
+                ));
+            }
         },
         _ => None,
     };
-    let hunter = hunter(server, session, answered, selection, &request, line);
-    Begun::Runs(hunter.run(request, hunt, paging, sorting).boxed())
+    let hunter = hunter(server, session, answered, (selection, assertion), &request, line);
+    StartedRequest::Runs(hunter.run(request, hunt, paging, sorting).boxed())
 }
 
-/// What the control of RFC 2891 asks for: attributes, each perhaps by a rule of its own, perhaps the other way round.
+/// Value of the sort control (RFC 2891): attributes, each with an optional rule and direction.
 #[derive(Clone)]
-struct Sorting(Vec<(String, Option<String>, bool)>);
+struct SortKeys(Vec<(String, Option<String>, bool)>);
 
-fn sorting(control: &Control) -> Result<Sorting, Garbled> {
+fn sorting(control: &Control) -> Result<SortKeys, DecodeError> {
     let mut outer = Reader(control.value.as_deref().unwrap_or_default());
     let mut list = Reader(outer.expect(0x30)?);
     let mut keys = Vec::new();
@@ -221,15 +240,15 @@ fn sorting(control: &Control) -> Result<Sorting, Garbled> {
         keys.push((name, rule, is_reverse));
     }
     if keys.is_empty() || keys.len() > SORT_KEYS_MAX {
-        Err(Garbled("no attributes, or too many"))
+        Err(DecodeError("no attributes, or too many"))
     } else {
-        Ok(Sorting(keys))
+        Ok(SortKeys(keys))
     }
 }
 
-impl Sorting {
-    /// Brings entries into order; those without an attribute, or with one that may not be read, come last.
-    fn sort(&self, found: &mut [(Arc<Shown>, Arc<Grant>)], schema: &Schema) -> Result<(), Refusal> {
+impl SortKeys {
+    /// Sorts entries; those without a readable value come last.
+    fn sort(&self, found: &mut [(Arc<CachedEntry>, Arc<Grant>)], schema: &Schema) -> Result<(), LdapError> {
         let mut keys = Vec::new();
         for (name, rule, is_reverse) in &self.0 {
             let kind = schema.attribute(name)?.clone();
@@ -238,11 +257,11 @@ impl Sorting {
                 None => kind.ordering.or(kind.equality),
             };
             let Some(rule) = rule else {
-                return Err(Refusal::new(Code::InappropriateMatching, format!("values of `{name}` have no order")));
+                return Err(LdapError::new(Code::InappropriateMatching, format!("values of `{name}` have no order")));
             };
             keys.push((kind, rule, *is_reverse));
         }
-        let value = |shown: &Shown, grant: &Grant, kind: &AttributeType, rule: Rule| {
+        let value = |shown: &CachedEntry, grant: &Grant, kind: &AttributeType, rule: Rule| {
             let rights = Rights::new(grant, Level::Read);
             let own = shown.entry.own(&kind.key, schema).filter(|_| rights.opens(kind)).map(String::into_bytes);
             let values = rights.values(&shown.entry, kind).map(|value| sort_value(value, rule).to_vec()).chain(own);
@@ -261,7 +280,7 @@ impl Sorting {
     }
 }
 
-/// The part of a value that counts in a sort key: of a string, the first bytes.
+/// The part of a value that counts in a sort key: the first bytes of a string.
 fn sort_value(value: &[u8], rule: Rule) -> &[u8] {
     if rule.form().is_none() || value.len() <= SORT_BYTES_MAX {
         return value;
@@ -274,21 +293,22 @@ fn sort_value(value: &[u8], rule: Rule) -> &[u8] {
 fn hunter(
     server: &Server,
     session: &Session,
-    answered: Answered,
-    selection: Selection,
+    answered: ResponseBuilder,
+    (selection, assertion): (Selection, Option<Filter>),
     request: &SearchRequest,
-    line: &Line,
-) -> Hunter {
+    line: &ResponseChannel,
+) -> SearchTask {
     let unless_zero = |limit: u32| (limit > 0).then_some(limit);
     let own = if session.asker.manages { None } else { unless_zero(server.options.size_limit) };
     let size_limit = [own, unless_zero(request.size_limit)].into_iter().flatten().min().unwrap_or(u32::MAX);
     let own = (!session.asker.manages).then_some(server.options.time_limit);
     let time = unless_zero(request.time_limit).map(|seconds| Duration::from_secs(seconds.into()));
-    Hunter {
+    SearchTask {
         directory: server.directory.clone(),
         asker: session.asker.clone(),
         grants: Grants::default(),
         selection,
+        assertion,
         size_limit,
         deadline: [own, time].into_iter().flatten().min().map(|time| answered.started + time),
         answered,
@@ -298,24 +318,24 @@ fn hunter(
     }
 }
 
-/// Whether a filter has to be put to an entry. The one that most clients send who want the entry itself asks only for its classes.
+/// Whether the filter can exclude the base. The usual filter of a base search, `(objectClass=*)`, cannot.
 fn leaves_out(filter: &Filter) -> bool {
     !matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"))
 }
 
-/// Writes an entry that is the base itself, if it meets the filter. `test`: the filter; `None`: `(objectClass=*)`.
+/// Encodes the base entry if it matches. `test`: the filter; `None`: `(objectClass=*)`.
 fn one(
     out: &mut Vec<u8>,
     id: u32,
-    shown: &Shown,
+    shown: &CachedEntry,
     grant: &Grant,
     selection: &Selection,
     test: Option<&Test>,
     schema: &Schema,
-) -> Result<(), Refusal> {
+) -> Result<(), LdapError> {
     let is_met = match test {
         Some(test) => test.is_met_by(&shown.entry, schema, grant)?,
-        // Every entry has an object class, but the rules may close it.
+        // Every entry has an object class, but access rules may close it.
         None => grant.reads_all() || Rights::new(grant, Level::Search).opens(schema.object_class()),
     };
     if is_met {
@@ -324,30 +344,35 @@ fn one(
     Ok(())
 }
 
-fn paging(control: &Control) -> Result<Paging, Garbled> {
-    let mut outer = Reader(control.value.as_deref().unwrap_or_default());
-    let mut inner = Reader(outer.expect(0x30)?);
-    Ok(Paging { size: inner.count(0x02)?, cookie: inner.expect(0x04)?.to_vec() })
+fn asserted(control: &Control) -> Result<Filter, LdapError> {
+    let read = lone_filter(control.value.as_deref().unwrap_or_default());
+    read.map_err(|DecodeError(why)| LdapError::new(code_of(why), format!("the control {ASSERTION} has {why}")))
 }
 
-/// How a search stops.
+fn paging(control: &Control) -> Result<PagingControl, DecodeError> {
+    let mut outer = Reader(control.value.as_deref().unwrap_or_default());
+    let mut inner = Reader(outer.expect(0x30)?);
+    Ok(PagingControl { size: inner.count(0x02)?, cookie: inner.expect(0x04)?.to_vec() })
+}
+
+/// Why a search stops.
 pub(super) enum Stop {
-    /// There is nothing more.
+    /// There are no more entries.
     End,
     /// The page is full.
     PageFull,
     GivenUp,
 }
 
-impl Hunter {
+impl SearchTask {
     async fn run(
         mut self,
         request: SearchRequest,
-        hunt: Option<Box<Hunt>>,
-        paging: Option<Paging>,
-        sorting: Option<Sorting>,
-    ) -> Done {
-        let mut extra = Extra::default();
+        hunt: Option<Box<SearchState>>,
+        paging: Option<PagingControl>,
+        sorting: Option<SortKeys>,
+    ) -> RequestResult {
+        let mut extra = ResponseExtras::default();
         let hunt = match (hunt, &sorting) {
             (Some(hunt), _) => Ok(hunt),
             (None, None) => self.start(&request).await,
@@ -368,18 +393,18 @@ impl Hunter {
             Err(refusal) => {
                 let mut out = Vec::new();
                 self.answered.write(&mut out, Err(&refusal), &extra);
-                return Done::Answer(out);
+                return RequestResult::Answer(out);
             }
         };
         let page = paging.as_ref().map_or(u32::MAX, |paging| paging.size);
         let mut out = Vec::new();
         let stop = match &paging {
-            // RFC 2696, section 3: a client that has enough asks for no more.
+            // RFC 2696, section 3: a size of zero abandons the paged search.
             Some(paging) if paging.size == 0 && !paging.cookie.is_empty() => Ok(Stop::End),
             _ => self.hunt(&mut hunt, page, &mut out).await,
         };
         let (result, cookie) = match stop {
-            Ok(Stop::GivenUp) => return Done::Silent,
+            Ok(Stop::GivenUp) => return RequestResult::Silent,
             Ok(Stop::PageFull) => (Ok(Code::Success), cookie()),
             Ok(Stop::End) => (Ok(Code::Success), None),
             Err(refusal) => (Err(refusal), None),
@@ -394,15 +419,18 @@ impl Hunter {
         }
         self.answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
         match cookie {
-            Some(cookie) => Done::Page(out, Waiting { cookie, hunt }),
-            None => Done::Answer(out),
+            Some(cookie) => RequestResult::Page(out, WaitingPage { cookie, hunt }),
+            None => RequestResult::Answer(out),
         }
     }
 
-    pub(super) async fn start(&mut self, request: &SearchRequest) -> Result<Box<Hunt>, Refusal> {
+    pub(super) async fn start(&mut self, request: &SearchRequest) -> Result<Box<SearchState>, LdapError> {
         let base = self.directory.find_for(&self.asker, &request.base).await?;
+        if let Some(assertion) = self.assertion.take() {
+            self.directory.assert(&self.asker, &base, &assertion).await?;
+        }
         let search = self.directory.search(&self.asker, base, request.scope, &request.filter).await?;
-        Ok(Box::new(Hunt {
+        Ok(Box::new(SearchState {
             search,
             found: VecDeque::new(),
             sent: 0,
@@ -412,8 +440,8 @@ impl Hunter {
         }))
     }
 
-    /// Finds all, and brings them into order.
-    async fn sort(&mut self, hunt: &mut Hunt, sorting: &Sorting) -> Result<(), Refusal> {
+    /// Collects all entries and sorts them.
+    async fn sort(&mut self, hunt: &mut SearchState, sorting: &SortKeys) -> Result<(), LdapError> {
         let mut all = Vec::new();
         while let Some(found) = hunt.search.next().await? {
             for shown in found {
@@ -423,9 +451,9 @@ impl Hunter {
                 }
             }
             if all.len() > SORTED_MAX {
-                return Err(Refusal::new(
+                return Err(LdapError::new(
                     Code::AdminLimitExceeded,
-                    format!("more than {SORTED_MAX} entries are not sorted"),
+                    format!("a sorted search is limited to {SORTED_MAX} entries"),
                 ));
             }
             if self.line.is_given_up() {
@@ -433,16 +461,22 @@ impl Hunter {
             }
             self.in_time()?;
         }
-        // Many long values take a while: not on a thread of the runtime.
+        // Sorting many long values takes a while, so it runs on a blocking thread.
         let (sorting, schema) = (sorting.clone(), self.directory.schema());
         let sorted = tokio::task::spawn_blocking(move || sorting.sort(&mut all, &schema).map(|()| all)).await;
-        let all = sorted.map_err(|_| Refusal::new(Code::Unavailable, "the server stops"))??;
+        let all =
+            sorted.map_err(|_| LdapError::new(Code::Unavailable, "the server is stopping; try again later"))??;
         hunt.found = all.into_iter().map(|(shown, _)| shown).collect();
         Ok(())
     }
 
-    /// Whether an entry meets the filter of a search. Gives way to others after some work, and sees then whether time is up.
-    async fn meets(&mut self, search: &Search, shown: &Arc<Shown>, grant: &Arc<Grant>) -> Result<bool, Refusal> {
+    /// Whether an entry matches the filter. Yields after some work, and then checks the time limit.
+    async fn meets(
+        &mut self,
+        search: &Search,
+        shown: &Arc<CachedEntry>,
+        grant: &Arc<Grant>,
+    ) -> Result<bool, LdapError> {
         let meets = search.meets(shown, grant).await?;
         self.work = self.work.saturating_add(search.work(shown));
         if self.work > UNINTERRUPTED_WORK {
@@ -453,21 +487,21 @@ impl Hunter {
         Ok(meets)
     }
 
-    fn in_time(&self) -> Result<(), Refusal> {
+    fn in_time(&self) -> Result<(), LdapError> {
         match self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            true => Err(Refusal::new(Code::TimeLimitExceeded, "the search took longer than the limit")),
+            true => Err(LdapError::new(Code::TimeLimitExceeded, "the search took longer than the limit")),
             false => Ok(()),
         }
     }
 
-    /// What is wanted of an entry and does not stand in it.
-    async fn beside(&self, entry: &Entry) -> Result<Vec<Attribute>, Refusal> {
+    /// Computed attributes of an entry.
+    async fn beside(&self, entry: &Entry) -> Result<Vec<Attribute>, LdapError> {
         let mut beside = Vec::new();
         if self.selection.groups {
             beside.extend(self.directory.member_of(&self.asker, entry).await?);
         }
         if self.selection.password {
-            beside.extend(self.directory.told_of_password(entry.number).await?);
+            beside.extend(self.directory.password_state(entry.number).await?);
         }
         if self.selection.time_left {
             beside.extend(self.directory.time_left(entry));
@@ -476,7 +510,12 @@ impl Hunter {
     }
 
     /// Sends up to a page of entries.
-    pub(super) async fn hunt(&mut self, hunt: &mut Hunt, page: u32, out: &mut Vec<u8>) -> Result<Stop, Refusal> {
+    pub(super) async fn hunt(
+        &mut self,
+        hunt: &mut SearchState,
+        page: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<Stop, LdapError> {
         let schema = self.directory.schema();
         let mut on_page = 0;
         loop {
@@ -493,7 +532,10 @@ impl Hunter {
                     return Ok(Stop::PageFull);
                 }
                 if hunt.sent >= self.size_limit {
-                    return Err(Refusal::new(Code::SizeLimitExceeded, "there are more entries than the limit"));
+                    return Err(LdapError::new(
+                        Code::SizeLimitExceeded,
+                        "the search matches more entries than the size limit",
+                    ));
                 }
                 hunt.note(shown.entry.number)?;
                 let beside = self.beside(&shown.entry).await?;
@@ -522,7 +564,7 @@ impl Hunter {
     }
 }
 
-/// Something that only whoever was given it knows.
+/// Creates an unguessable cookie.
 fn cookie() -> Option<[u8; 8]> {
     let made = tocsin_directory::password::made_up().ok()?;
     made.as_bytes().get(..8)?.try_into().ok()

@@ -1,7 +1,7 @@
-//! Content synchronisation: RFC 4533. A client gets what a search finds, and from then on what becomes of it.
+//! Content synchronization (RFC 4533): a client receives the result of a search, and then its changes.
 //!
-//! The cookie is a place in the feed of the entries' changes. What changed since is sent as it is now; what went, or no longer
-//! meets the filter, as its identifier. A client whose place the feed no longer knows begins anew.
+//! The cookie is a position in the change feed. Changed entries are sent in their current state; entries that are gone
+//! or no longer match, by identifier. A client whose position has left the feed must refresh completely.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -9,65 +9,69 @@ use std::{
 };
 
 use tocsin_directory::{
-    Followed,
+    ChangedEntry,
     entry::Entry,
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     SYNC_DONE, SYNC_INFO, SYNC_STATE,
-    search::{Hunt, Hunter, Stop},
+    search::{SearchState, SearchTask, Stop},
 };
 use crate::{
-    ber::{self, Garbled, Reader},
-    connection::Done,
-    message::{self, Control, Extra, SearchRequest},
+    ber::{self, DecodeError, Reader},
+    connection::RequestResult,
+    message::{self, Control, ResponseExtras, SearchRequest},
 };
 
-/// Changes that are read at a time.
+/// Changes read at a time.
 const PORTION: usize = 256;
-/// The states of entries: there, and like this; gone.
+/// Entry states: add; delete.
 const ADDED: u32 = 1;
 const DELETED: u32 = 3;
-/// `refreshOnly` and `refreshAndPersist`.
+/// Modes: `refreshOnly` and `refreshAndPersist`.
 const REFRESH: u32 = 1;
 const PERSIST: u32 = 3;
 
-/// What a client wants to follow.
-pub(super) struct Wanted {
-    /// Its place in the feed, if it was here before.
+/// Sync request of a client.
+pub(super) struct SyncRequest {
+    /// Feed position of the client, from its cookie.
     cookie: Option<u64>,
-    /// Whether it takes everything anew if its place is not known any more.
+    /// Whether the client accepts a full reload if its position is unknown.
     reload: bool,
-    /// While it goes on following.
+    /// Permit of a persistent search.
     persists: Option<OwnedSemaphorePermit>,
 }
 
-impl Wanted {
-    /// Reads the control.
+impl SyncRequest {
+    /// Decodes the control.
     ///
     /// # Errors
-    /// It cannot be read; too many clients follow already.
-    pub(super) fn read(control: &Control, followers: &Arc<Semaphore>) -> Result<Wanted, Refusal> {
-        let (mode, cookie, reload) = parts(control).map_err(|Garbled(why)| {
-            Refusal::new(Code::ProtocolError, format!("the control of synchronisation has {why}"))
+    /// The control is malformed; there are too many persistent searches.
+    pub(super) fn read(control: &Control, followers: &Arc<Semaphore>) -> Result<SyncRequest, LdapError> {
+        let (mode, cookie, reload) = parts(control).map_err(|DecodeError(why)| {
+            LdapError::new(Code::ProtocolError, format!("the synchronization control has {why}"))
         })?;
         let persists = match mode {
             REFRESH => None,
             PERSIST => Some(followers.clone().try_acquire_owned().map_err(|_| {
-                Refusal::new(Code::Busy, "too many clients follow the directory; ask now and then instead")
+                LdapError::new(Code::Busy, "too many persistent searches; poll with refreshOnly instead")
             })?),
-            _ => return Err(Refusal::new(Code::ProtocolError, "the modes are refreshOnly and refreshAndPersist")),
+            _ => return Err(LdapError::new(Code::ProtocolError, "the mode must be refreshOnly or refreshAndPersist")),
         };
-        let place = |cookie: &Vec<u8>| std::str::from_utf8(cookie).ok()?.strip_prefix("tocsin-")?.parse().ok();
-        // What is none of ours is a place that nobody knows.
+        let place = |cookie: &Vec<u8>| {
+            let digits = std::str::from_utf8(cookie).ok()?.strip_prefix("tocsin-")?;
+            // Rejects a sign, which `parse` would accept.
+            digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+        };
+        // A foreign cookie counts as an unknown position.
         let cookie = cookie.map(|cookie| place(&cookie).unwrap_or(u64::MAX));
-        Ok(Wanted { cookie, reload, persists })
+        Ok(SyncRequest { cookie, reload, persists })
     }
 }
 
-fn parts(control: &Control) -> Result<(u32, Option<Vec<u8>>, bool), Garbled> {
+fn parts(control: &Control) -> Result<(u32, Option<Vec<u8>>, bool), DecodeError> {
     let mut outer = Reader(control.value.as_deref().unwrap_or_default());
     let mut inner = Reader(outer.expect(0x30)?);
     let mode = inner.count(0x0a)?;
@@ -86,7 +90,7 @@ fn identifier(uuid: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect()
 }
 
-/// The control beside an entry.
+/// Sync state control of an entry.
 fn state(state: u32, uuid: &str) -> Vec<u8> {
     let mut out = Vec::new();
     ber::nested(&mut out, 0x30, |out| {
@@ -104,22 +108,22 @@ fn boolean(out: &mut Vec<u8>, value: bool) {
     ber::value(out, 0x01, &[if value { 0xff } else { 0 }]);
 }
 
-/// Why a client begins anew.
-fn unknown() -> Refusal {
-    Refusal::new(Code::SyncRefreshRequired, "what changed since is not known any more; begin anew")
+/// The error for an unknown position.
+fn unknown() -> LdapError {
+    LdapError::new(Code::SyncRefreshRequired, "the changes since this cookie are no longer known; refresh completely")
 }
 
-/// How a refresh ended.
+/// Result of a refresh stage.
 enum Refreshed {
-    /// All of the content was told: what was not is gone.
+    /// The complete content was sent, so all other entries are gone.
     Whole,
-    /// What changed was told, and what went.
+    /// The changes were sent, deletions included.
     Changes,
 }
 
-impl Hunter {
-    /// Sends the content or what changed of it, and goes on if the client stays.
-    pub(super) async fn follow(mut self, request: SearchRequest, wanted: Wanted) -> Done {
+impl SearchTask {
+    /// Sends the content or its changes, and continues in the persist stage if requested.
+    pub(super) async fn follow(mut self, request: SearchRequest, wanted: SyncRequest) -> RequestResult {
         self.mark = Some(added);
         let mut out = Vec::new();
         match self.follow_on(&request, &wanted, &mut out).await {
@@ -129,30 +133,29 @@ impl Hunter {
                     ber::value(out, 0x04, &cookie(place));
                     boolean(out, matches!(refreshed, Refreshed::Changes));
                 });
-                let extra = Extra { controls: vec![(SYNC_DONE, value)], ..Extra::default() };
+                let extra = ResponseExtras { controls: vec![(SYNC_DONE, value)], ..ResponseExtras::default() };
                 self.answered.write(&mut out, Ok(Code::Success), &extra);
             }
-            Ok(None) => return Done::Silent,
-            Err(refusal) => self.answered.write(&mut out, Err(&refusal), &Extra::default()),
+            Ok(None) => return RequestResult::Silent,
+            Err(refusal) => self.answered.write(&mut out, Err(&refusal), &ResponseExtras::default()),
         }
-        Done::Answer(out)
+        RequestResult::Answer(out)
     }
 
-    /// Gives how the refresh ended, and at which place; `None`: it was given up.
+    /// Returns how the refresh ended, and its feed position; `None`: it was abandoned.
     async fn follow_on(
         &mut self,
         request: &SearchRequest,
-        wanted: &Wanted,
+        wanted: &SyncRequest,
         out: &mut Vec<u8>,
-    ) -> Result<Option<(Refreshed, u64)>, Refusal> {
-        // Before anything is looked at: what changes from now on may be told twice, but is not missed.
+    ) -> Result<Option<(Refreshed, u64)>, LdapError> {
+        // Subscribed before reading, so a change may be sent twice but is never missed.
         let mut bell = self.directory.bell();
         let now = self.directory.place().await?;
         let mut hunt = self.start(request).await?;
         if hunt.search.looks_further() {
-            let what =
-                "who is in a group and what is known of passwords is not followed; follow the group, or another filter";
-            return Err(Refusal::new(Code::UnwillingToPerform, what));
+            let what = "group membership and password state cannot be synchronized; search for the group, or use another filter";
+            return Err(LdapError::new(Code::UnwillingToPerform, what));
         }
         let hides = self.directory.access().may_hide(&self.asker);
         hunt.content = hides.then(HashSet::new);
@@ -180,13 +183,13 @@ impl Hunter {
             return Ok(Some((refreshed, place)));
         }
         self.say_refreshed(&refreshed, place, out);
-        let following = Following::new();
+        let following = SyncSearchCount::new();
         loop {
             bell.borrow_and_update();
             match self.send_changes(&mut hunt, place, out).await? {
                 Some(next) if next != place => {
                     place = next;
-                    // So that whoever comes back goes on from here.
+                    // So that a client that returns continues from here.
                     let mut value = Vec::new();
                     ber::value(&mut value, 0x80, &cookie(place));
                     message::intermediate(out, self.answered.id, SYNC_INFO, &value);
@@ -198,14 +201,14 @@ impl Hunter {
             }
             following.count();
             tokio::select! {
-                rung = bell.changed() => rung.map_err(|_| Refusal::new(Code::Unavailable, "the directory closes"))?,
+                rung = bell.changed() => rung.map_err(|_| LdapError::new(Code::Unavailable, "the directory is closing"))?,
                 () = self.line.given_up.cancelled() => return Ok(None),
             }
         }
     }
 
-    /// Sends all of the content.
-    async fn hunt_anew(&mut self, hunt: &mut Hunt, out: &mut Vec<u8>) -> Result<Stop, Refusal> {
+    /// Sends the complete content.
+    async fn hunt_anew(&mut self, hunt: &mut SearchState, out: &mut Vec<u8>) -> Result<Stop, LdapError> {
         hunt.is_uncertain = false;
         if let Some(content) = &mut hunt.content {
             content.clear();
@@ -213,8 +216,8 @@ impl Hunter {
         self.hunt(hunt, u32::MAX, out).await
     }
 
-    /// Notes what is in the content now, without sending it.
-    async fn note_content(&mut self, hunt: &mut Hunt) -> Result<(), Refusal> {
+    /// Records the current content without sending it.
+    async fn note_content(&mut self, hunt: &mut SearchState) -> Result<(), LdapError> {
         while let Some(page) = hunt.search.next().await? {
             for shown in page {
                 let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
@@ -229,13 +232,13 @@ impl Hunter {
         hunt.search.restart().await
     }
 
-    /// Sends what changed after a place, and gives the place up to which that is all.
+    /// Sends the changes after a position, and returns the position that is reached.
     async fn send_changes(
         &mut self,
-        hunt: &mut Hunt,
+        hunt: &mut SearchState,
         mut place: u64,
         out: &mut Vec<u8>,
-    ) -> Result<Option<u64>, Refusal> {
+    ) -> Result<Option<u64>, LdapError> {
         loop {
             let Some(changes) = self.directory.changes_after(place, PORTION).await? else {
                 return Err(unknown());
@@ -255,15 +258,20 @@ impl Hunter {
         }
     }
 
-    /// Sends changes. That an entry is gone is sent only of one that the client may know: one that it sees, or was sent before.
-    async fn send(&mut self, hunt: &mut Hunt, changes: Vec<Followed>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Sends changes. A deletion is sent only for an entry that the client may know: a visible one, or one sent before.
+    async fn send(
+        &mut self,
+        hunt: &mut SearchState,
+        changes: Vec<ChangedEntry>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LdapError> {
         let (schema, id) = (self.directory.schema(), self.answered.id);
         self.grants.follow(self.directory.renamed());
         let mut gone = Vec::new();
         for change in changes {
             let (number, is_seen) = match change {
-                Followed::Gone(number) => (number, false),
-                Followed::Present(shown) => {
+                ChangedEntry::Gone(number) => (number, false),
+                ChangedEntry::Present(shown) => {
                     let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
                     if grant.sees() && hunt.search.is_meant(&shown, &grant).await? {
                         hunt.note(shown.entry.number)?;
@@ -276,7 +284,7 @@ impl Hunter {
             };
             let was_sent = hunt.content.as_mut().map(|content| content.remove(&number));
             match was_sent {
-                // A client that sees all and does not have it ignores this.
+                // A client with full visibility that does not have the entry ignores the deletion.
                 None | Some(true) => gone.push(Entry::uuid_of(number)),
                 Some(false) if hunt.refreshed => {}
                 Some(false) if is_seen => gone.push(Entry::uuid_of(number)),
@@ -305,8 +313,8 @@ impl Hunter {
     }
 }
 
-/// Says of one entry that it is gone. What it was called nobody knows any more; OpenLDAP wants a name within the base all the
-/// same, so it gets one that no entry has.
+/// Encodes the deletion of one entry. Its DN is no longer known; OpenLDAP requires one below the search base, so we
+/// invent one that no entry has.
 fn say_gone(uuid: &str, base: &str, id: u32, out: &mut Vec<u8>) {
     let name = format!("entryUUID={uuid},{base}");
     ber::nested(out, 0x30, |out| {
@@ -319,7 +327,7 @@ fn say_gone(uuid: &str, base: &str, id: u32, out: &mut Vec<u8>) {
     });
 }
 
-/// Says of many that they are gone, which only a refresh may.
+/// Encodes the deletion of many entries, which only a refresh may do.
 fn say_all_gone(gone: &[String], id: u32, out: &mut Vec<u8>) {
     let mut value = Vec::new();
     ber::nested(&mut value, 0xa3, |out| {
@@ -329,23 +337,23 @@ fn say_all_gone(gone: &[String], id: u32, out: &mut Vec<u8>) {
     message::intermediate(out, id, SYNC_INFO, &value);
 }
 
-/// A client that follows, counted while it does.
-struct Following;
+/// A persistent search, counted in the metrics while it lives.
+struct SyncSearchCount;
 
-impl Following {
-    fn new() -> Following {
-        metrics::gauge!("ldap_followers").increment(1.0);
-        Following
+impl SyncSearchCount {
+    fn new() -> SyncSearchCount {
+        metrics::gauge!("tocsin_ldap_sync_searches").increment(1.0);
+        SyncSearchCount
     }
 
-    /// Counts that it was told what there is.
+    /// Counts an update sent to the client.
     fn count(&self) {
-        metrics::counter!("ldap_followed_total").increment(1);
+        metrics::counter!("tocsin_ldap_sync_updates_total").increment(1);
     }
 }
 
-impl Drop for Following {
+impl Drop for SyncSearchCount {
     fn drop(&mut self) {
-        metrics::gauge!("ldap_followers").decrement(1.0);
+        metrics::gauge!("tocsin_ldap_sync_searches").decrement(1.0);
     }
 }

@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants said, and tells exactly what came.
+//! Test client that sends exact requests and returns exact responses.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -12,16 +12,16 @@ use std::{
 use tocsin_directory::{dn::Dn, filter::Filter, schema::Schema};
 use tocsin_face_ldap::ber::{self, Reader};
 
-/// What a server said to a request.
+/// Response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// The code of the result.
+    /// Result code.
     pub code: u32,
-    /// Entries by their names in normal form, with the sets of their values.
+    /// Entries by normalized name, with their sets of values.
     pub entries: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// One connection.
+/// A connection.
 pub struct Client {
     stream: TcpStream,
     read: Vec<u8>,
@@ -38,13 +38,13 @@ pub fn text(tag: u8, text: &str) -> Vec<u8> {
     nested(tag, &[text.as_bytes()])
 }
 
-/// A name with its values.
+/// Encodes an attribute with its values.
 pub fn attribute(name: &str, values: &[String]) -> Vec<u8> {
     let values: Vec<Vec<u8>> = values.iter().map(|value| text(4, value)).collect();
     nested(0x30, &[&text(4, name), &nested(0x31, &[&values.concat()])])
 }
 
-/// A filter as it travels.
+/// Encodes a filter.
 pub fn filter(filter: &Filter) -> Vec<u8> {
     let all = |tag: u8, parts: &[Filter]| {
         let parts: Vec<Vec<u8>> = parts.iter().map(self::filter).collect();
@@ -76,12 +76,12 @@ pub fn filter(filter: &Filter) -> Vec<u8> {
 }
 
 impl Client {
-    /// Bound under this name.
+    /// Connects and binds.
     pub fn open(port: u16, dn: &str, password: &str) -> Client {
         Client::try_open(port, dn, password).unwrap_or_else(|| panic!("bound as {dn}"))
     }
 
-    /// Bound under this name; `None`: nobody listens, or it is refused.
+    /// Connects and binds; `None`: no listener, or the bind failed.
     pub fn try_open(port: u16, dn: &str, password: &str) -> Option<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
@@ -96,7 +96,7 @@ impl Client {
         self.try_ask(operation).expect("the server answers")
     }
 
-    /// Asks, and waits for the result; `None`: the server went before that.
+    /// Sends a request, and waits for its result; `None`: the server disconnected.
     pub fn try_ask(&mut self, operation: &[u8]) -> Option<Said> {
         self.last += 1;
         let mut request = Vec::new();
@@ -112,7 +112,7 @@ impl Client {
             assert_eq!(message.count(2), Ok(self.last), "the number of the request");
             match message.value().expect("an operation") {
                 (0x64, content) => entries.extend([entry(content)]),
-                // A reference to another server.
+                // A search result reference.
                 (0x73, _) => {}
                 (_, content) => {
                     return Some(Said { code: Reader(content).count(0x0a).expect("a result"), entries });
@@ -121,7 +121,7 @@ impl Client {
         }
     }
 
-    /// Asks a search, and gives the names of what it finds in their order.
+    /// Sends a search, and returns the names of its entries in order.
     pub fn order(&mut self, operation: &[u8]) -> Vec<String> {
         self.send(operation);
         let mut names = Vec::new();
@@ -136,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Waits until the server says farewell, and gives the code of it. Answers before that are passed to `seen`: their tags.
+    /// Waits for the notice of disconnection, and returns its code. Tags of earlier responses go to `seen`.
     pub fn farewell(&mut self, seen: &mut Vec<u8>) -> u32 {
         loop {
             let message = self.message().expect("the server says farewell");
@@ -154,7 +154,7 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for nothing.
+    /// Sends a request without waiting.
     pub fn send(&mut self, operation: &[u8]) {
         self.last += 1;
         let mut request = Vec::new();
@@ -165,7 +165,7 @@ impl Client {
         self.stream.write_all(&request).expect("the server reads");
     }
 
-    /// The next message; `None`: the server went.
+    /// The next message; `None`: the server disconnected.
     pub fn message(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(length) = ber::first_length(&self.read, usize::MAX >> 1).expect("a message") {
@@ -182,7 +182,7 @@ impl Client {
     }
 }
 
-/// A name in normal form, however it was written.
+/// Normalizes a name.
 pub fn normal(dn: &str) -> String {
     Schema::standard().normal_dn(&Dn::parse(dn).unwrap_or_else(|error| panic!("{dn}: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Random requests to a directory of a few names, and what of each may be refused.
+//! Random requests to a small directory, and the errors that each permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ const VALUES: &[&str] = &[
 const ATTRIBUTES: &[&str] =
     &["description", "title", "mail", "employeeNumber", "l", "seeAlso", "sn", "givenName", "cn"];
 
-/// A request.
+/// A random request.
 #[derive(Debug, Clone)]
 pub enum Request {
     Add { dn: String, given: Vec<(String, Vec<String>)> },
@@ -37,7 +37,7 @@ pub enum Request {
     Search { base: String, scope: u8, filter: Filter },
 }
 
-/// A part of a modify: add, delete or replace (0, 1, 2), an attribute, and values.
+/// A modification: add, delete or replace (0, 1, 2), an attribute, and values.
 pub type Change = (u8, &'static str, Vec<String>);
 
 fn one(random: &mut fastrand::Rng, of: &[&'static str]) -> &'static str {
@@ -53,7 +53,7 @@ fn values(random: &mut fastrand::Rng, most: usize) -> Vec<String> {
 }
 
 impl Request {
-    /// Any.
+    /// Draws a request.
     pub fn drawn(random: &mut fastrand::Rng) -> Request {
         match random.u8(..20) {
             0..5 => Request::drawn_add(random),
@@ -94,7 +94,7 @@ impl Request {
         Request::Add { dn: format!("cn={rdn},{above}"), given }
     }
 
-    /// What it is called.
+    /// Name of the operation.
     pub fn verb(&self) -> &'static str {
         match self {
             Request::Add { .. } => "add",
@@ -106,7 +106,7 @@ impl Request {
         }
     }
 
-    /// As it travels.
+    /// Encodes the request.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             Request::Add { dn, given } => {
@@ -175,8 +175,8 @@ const ENTRY_EXISTS: u32 = 68;
 
 type Attributes = BTreeMap<String, BTreeSet<String>>;
 
-/// The codes with which a request may be refused by a server whose entries `client` sees: one for each thing that is wrong
-/// with it. Worked out here, without the code of the server.
+/// Permitted result codes for a request to a server whose entries `client` sees: one for each error of the request.
+/// Computed independently of the server's code.
 pub fn faults(request: &Request, client: &mut Client) -> BTreeSet<u32> {
     let mut faults = BTreeSet::new();
     match request {
@@ -214,19 +214,19 @@ pub fn faults(request: &Request, client: &mut Client) -> BTreeSet<u32> {
     faults
 }
 
-/// The name above one of ours, whose commas are escaped within values.
+/// Parent of a name, whose commas are escaped within values.
 fn above(dn: &str) -> &'static str {
     CONTAINERS.iter().copied().filter(|above| dn.ends_with(above)).max_by_key(|above| above.len()).expect("a container")
 }
 
-/// What an entry holds, if it is there.
+/// Attributes of an entry, if it exists.
 fn entry(client: &mut Client, dn: &str) -> Option<Attributes> {
     let everything = Filter::Present("objectClass".to_owned());
     let said = client.ask(&Request::Search { base: dn.to_owned(), scope: 0, filter: everything }.bytes());
     said.entries.get(&normal(dn)).cloned()
 }
 
-/// Whether a value is of the syntax of its attribute.
+/// Whether a value has the syntax of its attribute.
 fn fits(name: &str, value: &str) -> bool {
     match name {
         "mail" => value.is_ascii(),
@@ -235,12 +235,12 @@ fn fits(name: &str, value: &str) -> bool {
     }
 }
 
-/// As values of strings are compared: without case, and with one space where there are any.
+/// Normal form of a string: lower case, single spaces.
 fn compared(value: &str) -> String {
     value.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-/// What is wrong with values for themselves.
+/// Errors of values on their own.
 fn faults_of_values(name: &str, values: &[String]) -> BTreeSet<u32> {
     let distinct: BTreeSet<String> = values.iter().map(|value| compared(value)).collect();
     let mut faults = BTreeSet::new();
@@ -250,17 +250,17 @@ fn faults_of_values(name: &str, values: &[String]) -> BTreeSet<u32> {
     faults
 }
 
-/// What is wrong with a change for itself.
+/// Errors of a modification on its own.
 fn faults_of_change((how, name, values): &Change) -> BTreeSet<u32> {
     let mut faults = faults_of_values(name, values);
     faults.extend((*how == 0 && values.is_empty()).then_some(PROTOCOL_ERROR));
     faults
 }
 
-/// What is wrong with an entry as a whole.
+/// Errors of a whole entry.
 fn faults_of_classes(attributes: &Attributes) -> BTreeSet<u32> {
     let classes = attributes.get("objectclass").cloned().unwrap_or_default();
-    // One that nobody defined is a violation here, and no syntax there.
+    // An undefined class is a class violation here, and a syntax error in slapd.
     if classes.contains("nobody") {
         return [OBJECT_CLASS_VIOLATION, INVALID_SYNTAX].into();
     }
@@ -277,7 +277,7 @@ fn faults_of_classes(attributes: &Attributes) -> BTreeSet<u32> {
     is_wrong.then_some(OBJECT_CLASS_VIOLATION).into_iter().collect()
 }
 
-/// What is wrong with changes of an entry, each as if those before it were done as far as they can be.
+/// Errors of modifications, each as if those before it had been applied as far as possible.
 fn faults_of_changes(dn: &str, changes: &[Change], mut attributes: Attributes) -> BTreeSet<u32> {
     let mut faults = BTreeSet::new();
     for change in changes {
@@ -306,7 +306,7 @@ fn faults_of_changes(dn: &str, changes: &[Change], mut attributes: Attributes) -
     let own = dn.strip_prefix("cn=").and_then(|rest| rest.strip_suffix(&format!(",{}", above(dn)))).unwrap_or_default();
     let own = compared(&own.replace('\\', ""));
     let is_named = attributes.get("cn").is_some_and(|values| values.iter().any(|value| compared(value) == own));
-    // The first is said here, the second there.
+    // This server reports the first, slapd the second.
     faults.extend((!is_named).then_some([NOT_ALLOWED_ON_RDN, NAMING_VIOLATION]).into_iter().flatten());
     faults.extend(faults_of_classes(&attributes));
     faults

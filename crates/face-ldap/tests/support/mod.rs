@@ -1,4 +1,4 @@
-//! A face over a store in a folder of its own, and the programs that speak to it.
+//! LDAP server over a store of its own, and client programs.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -16,16 +16,16 @@ use std::{
 };
 
 use tocsin_directory::{Clock, Directory, Options, entry::Shape, password::Lockout};
-use tocsin_face_ldap::{LdapOptions, Opening, Operators, Validity};
+use tocsin_face_ldap::{LdapOptions, Operators, TlsStart, Validity};
 use tocsin_model::subscriber::{Profile, Subscriber};
 use tocsin_store::{
-    records::{Expect, NewSubscriber, Records},
+    records::{NewSubscriber, Precondition, Records},
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// Somebody called NAME.
+/// A person called NAME.
 pub const PERSON: &str = "dn: cn=NAME,ou=people,o=site
 objectClass: inetOrgPerson
 cn: NAME
@@ -35,7 +35,7 @@ mail: NAME@example.org
 userPassword: secret
 ";
 
-/// Keys of operators: at first `key`, for ever.
+/// Operator keys: initially `key`, without expiry.
 pub struct Keys {
     valid: Mutex<HashMap<String, Validity>>,
     changes: watch::Sender<u64>,
@@ -49,13 +49,13 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// Makes a key, or changes how long it holds.
+    /// Adds a key, or changes its validity.
     pub fn put(&self, key: &str, validity: Validity) {
         self.valid.lock().expect("unharmed").insert(key.to_owned(), validity);
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Removes a key. `says_so`: as somebody does; otherwise as time does.
+    /// Removes a key. `says_so`: with a notification, as by a user; otherwise silently, as by expiry.
     pub fn remove(&self, key: &str, says_so: bool) {
         self.valid.lock().expect("unharmed").remove(key);
         if says_so {
@@ -94,7 +94,7 @@ impl Bench {
         Bench::of(Options { access, ..Bench::options() }, options, Arc::new(|| SystemTime::now().into())).await
     }
 
-    /// How the directory is where a test says nothing else.
+    /// Default configuration of the directory in tests.
     pub fn options() -> Options {
         let devices = vec![("mail".into(), "email".parse().expect("a name"))];
         let lockout = Lockout { failures: 5, duration: Duration::from_secs(900) };
@@ -118,7 +118,7 @@ impl Bench {
         let stopping = CancellationToken::new();
         let keys = Arc::new(Keys::default());
         let face = tocsin_face_ldap::serve(
-            vec![(listener, Opening::Plain)],
+            vec![(listener, TlsStart::Plain)],
             directory.clone(),
             keys.clone(),
             options,
@@ -132,7 +132,7 @@ impl Bench {
         self.serving.await.expect("the face ends");
     }
 
-    /// Runs a program as the operator; gives what it said, after its exit code was looked at.
+    /// Runs a program as the operator; checks its exit code and returns its output.
     pub async fn run(&self, program: &str, arguments: &[&str], input: &str, code: i32) -> String {
         self.run_as(program, "cn=admin,o=site", "key", arguments, input, code).await
     }
@@ -146,11 +146,11 @@ impl Bench {
         input: &str,
         code: i32,
     ) -> String {
-        self.told_as(program, dn, password, arguments, input, code).await.0
+        self.output_as(program, dn, password, arguments, input, code).await.0
     }
 
-    /// Also what a program said beside: warnings and errors.
-    pub async fn told_as(
+    /// Also returns standard error.
+    pub async fn output_as(
         &self,
         program: &str,
         dn: &str,
@@ -193,7 +193,7 @@ impl Bench {
         self.run("ldapmodify", &[], ldif, 0).await;
     }
 
-    /// What a search finds, in LDIF without comments.
+    /// Runs a search; returns LDIF without comments.
     pub async fn search(&self, base: &str, scope: &str, rest: &[&str]) -> String {
         let arguments = [&["-LLL", "-o", "ldif-wrap=no", "-b", base, "-s", scope], rest].concat();
         self.run("ldapsearch", &arguments, "", 0).await
@@ -204,7 +204,7 @@ impl Bench {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         let profile = Profile { attributes, ..Profile::default() };
         let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
-        self.records.put_subscriber(new, Expect::Any, SystemTime::now().into()).await.expect("stored");
+        self.records.put_subscriber(new, Precondition::Any, SystemTime::now().into()).await.expect("stored");
     }
 
     pub async fn subscriber(&self, id: &str) -> Subscriber {

@@ -1,4 +1,4 @@
-//! Messages byte by byte, for what no client of others sends.
+//! Raw messages, for requests that stock clients do not send.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// An element of BER.
+/// Encodes a BER element.
 pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     match u16::try_from(content.len()).expect("short") {
@@ -21,23 +21,23 @@ pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A message with this number.
+/// Encodes a message with this id.
 pub fn message(id: u8, operation: &[u8], controls: &[Vec<u8>]) -> Vec<u8> {
     let controls = if controls.is_empty() { Vec::new() } else { element(0xa0, &controls.concat()) };
     element(0x30, &[&[2, 1, id], operation, &controls].concat())
 }
 
-/// A control that is critical.
+/// Encodes a critical control.
 pub fn control(oid: &str, value: &[u8]) -> Vec<u8> {
     element(0x30, &[element(4, oid.as_bytes()), vec![1, 1, 0xff], element(4, value)].concat())
 }
 
-/// RFC 2696.
+/// Paged results control (RFC 2696).
 pub fn page(size: u8, cookie: &[u8]) -> Vec<u8> {
     control("1.2.840.113556.1.4.319", &element(0x30, &[&[2, 1, size], &*element(4, cookie)].concat()))
 }
 
-/// RFC 4533, refresh and persist.
+/// Sync request control (RFC 4533), refreshAndPersist.
 pub fn follow() -> Vec<u8> {
     control("1.3.6.1.4.1.4203.1.9.1.1", &element(0x30, &[0x0a, 1, 3]))
 }
@@ -47,12 +47,12 @@ pub fn bind(dn: &str, password: &str) -> Vec<u8> {
     element(0x60, &content)
 }
 
-/// Entries of a class below a name, without their attributes.
+/// A search for entries of a class below a name, without attributes.
 pub fn search(base: &str, class: &str) -> Vec<u8> {
     search_for(base, class, "1.1")
 }
 
-/// As `search`, with an attribute.
+/// Like `search`, with an attribute.
 pub fn search_for(base: &str, class: &str, attribute: &str) -> Vec<u8> {
     let filter = element(0xa3, &[element(4, b"objectClass"), element(4, class.as_bytes())].concat());
     let head = [&*element(4, base.as_bytes()), &[0x0a, 1, 2, 0x0a, 1, 0, 2, 1, 0, 2, 1, 0, 1, 1, 0]].concat();
@@ -67,13 +67,13 @@ pub fn abandon(id: u8) -> Vec<u8> {
 #[derive(Debug, Clone)]
 pub struct Said {
     pub id: u8,
-    /// Its operation, such as 0x61 for the answer to a bind.
+    /// Operation tag, such as 0x61 for a bind response.
     pub operation: u8,
     pub content: Vec<u8>,
 }
 
 impl Said {
-    /// The result code.
+    /// Result code.
     pub fn code(&self) -> u8 {
         self.content[2]
     }
@@ -105,7 +105,7 @@ impl Raw {
         }
     }
 
-    /// All messages up to the one that ends a request: of a bind, a search or an extended operation.
+    /// All messages up to the final response of a request: a bind, a search or an extended operation.
     pub async fn until_done(&mut self, id: u8) -> Vec<Said> {
         let mut all = Vec::new();
         loop {
@@ -123,7 +123,7 @@ impl Raw {
         let (id, operation) = (content[2], content[3]);
         let (inner, _) = split(&content[3..]).expect("whole");
         let mut kept = inner.to_vec();
-        // Controls, as they are, behind the operation.
+        // Controls, encoded, after the operation.
         let (_, used) = split(&content[3..]).expect("whole");
         kept.extend_from_slice(&content[3 + used..]);
         self.read.drain(..length);
@@ -131,7 +131,7 @@ impl Raw {
     }
 }
 
-/// The content of the first element, and how long the element is; `None` until all of it is there.
+/// Content and length of the first element; `None` until it is complete.
 fn split(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (head, length) = match *bytes.get(1)? {
         0x81 => (3, usize::from(*bytes.get(2)?)),

@@ -1,8 +1,8 @@
-//! The server of OpenLDAP, to hold ours against.
+//! OpenLDAP server, for comparison with this one.
 
 use std::process::{Child, Command, Stdio};
 
-/// slapd on a folder of its own; killed when the value ends.
+/// slapd in a folder of its own; killed on drop.
 pub struct Slapd {
     pub port: u16,
     process: Child,
@@ -17,7 +17,7 @@ impl Drop for Slapd {
 }
 
 impl Slapd {
-    /// `more`: lines of its configuration.
+    /// Starts slapd. `more`: additional configuration lines.
     pub fn start(more: &str) -> Slapd {
         let folder = tempfile::tempdir().expect("a folder");
         let at = folder.path().display();
@@ -39,7 +39,7 @@ impl Slapd {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{error}: install slapd by scripts/setup test"));
-        // It tells nobody when it listens.
+        // It does not report when it listens.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(std::time::Instant::now() < until, "slapd does not listen");

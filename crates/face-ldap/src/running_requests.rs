@@ -1,4 +1,4 @@
-//! Requests of one connection that are under way.
+//! Set of running requests of one connection.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,31 +8,31 @@ use std::{
 
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 
-use crate::connection::Done;
+use crate::connection::RequestResult;
 
-/// Requests with their numbers. Most clients wait for an answer before they ask again, so there is a place for one of which no
-/// book has to be kept; those beside it share one.
+/// Running requests, by message id. Most clients send one request at a time, so the first is stored inline; further
+/// ones share a `FuturesUnordered`.
 #[derive(Default)]
-pub(crate) struct UnderWay {
-    one: Option<Numbered>,
-    others: FuturesUnordered<Numbered>,
+pub(crate) struct RunningRequests {
+    one: Option<NumberedRequest>,
+    others: FuturesUnordered<NumberedRequest>,
 }
 
-struct Numbered {
+struct NumberedRequest {
     id: u32,
-    future: BoxFuture<'static, Done>,
+    future: BoxFuture<'static, RequestResult>,
 }
 
-impl Future for Numbered {
-    type Output = (u32, Done);
+impl Future for NumberedRequest {
+    type Output = (u32, RequestResult);
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<(u32, Done)> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<(u32, RequestResult)> {
         let id = self.id;
         self.future.as_mut().poll(context).map(|done| (id, done))
     }
 }
 
-impl UnderWay {
+impl RunningRequests {
     pub(crate) fn len(&self) -> usize {
         usize::from(self.one.is_some()) + self.others.len()
     }
@@ -41,16 +41,16 @@ impl UnderWay {
         self.len() == 0
     }
 
-    pub(crate) fn push(&mut self, id: u32, future: BoxFuture<'static, Done>) {
-        let new = Numbered { id, future };
+    pub(crate) fn push(&mut self, id: u32, future: BoxFuture<'static, RequestResult>) {
+        let new = NumberedRequest { id, future };
         match &self.one {
             None => self.one = Some(new),
             Some(_) => self.others.push(new),
         }
     }
 
-    /// The next one that is done; never, while there is none. Loses nothing if it is dropped.
-    pub(crate) async fn next(&mut self) -> (u32, Done) {
+    /// The next completed request; pending while there is none. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> (u32, RequestResult) {
         poll_fn(|context| {
             if let Some(one) = &mut self.one
                 && let Poll::Ready(done) = Pin::new(one).poll(context)
@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_is_answered_when_it_is_done() {
-        let mut under_way = UnderWay::default();
+    async fn each_request_is_returned_when_it_is_done() {
+        let mut under_way = RunningRequests::default();
         assert!(under_way.next().now_or_never().is_none(), "there is none");
         let mut begin = |id: u32| {
             let (done, is_done) = oneshot::channel::<()>();
             let future = async move {
                 let _ = is_done.await;
-                Done::Answer(vec![id as u8])
+                RequestResult::Answer(vec![id as u8])
             };
             under_way.push(id, future.boxed());
             done
@@ -91,7 +91,11 @@ mod tests {
         assert_eq!(under_way.len(), 3);
         let mut next = |expected: Option<u32>| {
             let found = under_way.next().now_or_never();
-            assert!(found.as_ref().is_none_or(|(id, done)| matches!(done, Done::Answer(said) if *said == [*id as u8])));
+            assert!(
+                found
+                    .as_ref()
+                    .is_none_or(|(id, done)| matches!(done, RequestResult::Answer(said) if *said == [*id as u8]))
+            );
             assert_eq!(found.map(|(id, _)| id), expected);
         };
         next(None);
