@@ -1,8 +1,8 @@
-//! Answers in gzip, for clients that accept it (RFC 9110, 12.5.3).
+//! Response compression by gzip, for clients that accept it (RFC 9110, 12.5.3).
 //!
-//! Compressed answers have sizes that depend on their content. Where a browser sends its credential with requests of other
-//! pages, an attacker reads secrets from these sizes (BREACH). No browser sends a credential of ours by itself: there are no cookies, and keys
-//! stand in a header field that other pages cannot set. So nothing secret is compressed with what an attacker chose.
+//! The size of a compressed response depends on its content. Where a browser sends credentials automatically, an
+//! attacker can derive secrets from these sizes (BREACH). This server has no such credentials: it sets no cookies, and
+//! other pages cannot set the header with the key. So no secret is compressed together with text of an attacker.
 
 use axum::{body::Body, extract::Request, response::Response};
 use tower::{Layer, ServiceExt};
@@ -14,11 +14,11 @@ use tower_http::{
     },
 };
 
-/// Answers of fewer bytes are sent as they are: packing them saves no packet.
+/// Smaller responses are not compressed: it would save no packet.
 const BYTES_MIN: u64 = 1_024;
 
-/// Passes a request on, and compresses its answer if the client accepts that. Answers with an entity tag are sent as they
-/// are, since a tag names one representation (RFC 9110, 8.8.3.3); so are streams of events and what is packed already.
+/// Compresses the response if the client accepts gzip. Responses with an entity tag are not compressed, since a tag
+/// names one representation (RFC 9110, 8.8.3.3); nor are event streams and encoded bodies.
 pub(crate) async fn answer(router: axum::Router, request: Request) -> Response {
     if !request.headers().contains_key(axum::http::header::ACCEPT_ENCODING) {
         return router.oneshot(request).await.unwrap_or_else(|never| match never {});

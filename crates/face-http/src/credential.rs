@@ -1,5 +1,5 @@
-//! The credential of a request after it was checked. A request is authenticated once, at its begin; what goes on for long
-//! ends when its key is revoked, expires or gets other rights: bodies at their next frame, waits and streams at once.
+//! Enforcement of credentials during long requests. A request is authenticated once, at its start. When its key is
+//! revoked, expires or changes its rights, request bodies end at their next frame, and waits and streams end at once.
 
 use std::{
     future::Future,
@@ -18,16 +18,16 @@ use tocsin_service::{Caller, CredentialEnd, ServiceError};
 
 use crate::{App, problems::Failure};
 
-/// The key of a request was good when it began, and is not any more.
+/// The key of the request became invalid during the request.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", ServiceError::from(*.0))]
 pub(crate) struct CredentialEnded(pub(crate) CredentialEnd);
 
-/// A mark of answers that end by themselves with the key of their caller, and say so.
+/// Extension that marks responses which end with the caller's key and say so themselves.
 #[derive(Clone)]
 pub(crate) struct EndsItself;
 
-/// Lets the body of a request end with the key of its caller.
+/// Ends the request body when the caller's key becomes invalid.
 pub(crate) fn bind_request(app: &Arc<App>, caller: &Caller, request: Request) -> Request {
     if request.body().is_end_stream() {
         return request;
@@ -35,7 +35,7 @@ pub(crate) fn bind_request(app: &Arc<App>, caller: &Caller, request: Request) ->
     request.map(|body| bind(app, caller, body))
 }
 
-/// Lets an answer that is made while it is sent end with the key of its caller. One that is made already is sent whole.
+/// Ends a streamed response when the caller's key becomes invalid. A complete response is sent whole.
 pub(crate) fn bind_response(app: &Arc<App>, caller: &Caller, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() || response.extensions().get::<EndsItself>().is_some() {
         return response;
@@ -48,7 +48,7 @@ fn bind(app: &Arc<App>, caller: &Caller, body: Body) -> Body {
 }
 
 impl App {
-    /// Waits for an answer, as long as the key of its caller is good.
+    /// Waits for a response while the caller's key is valid.
     pub(crate) async fn while_good<T>(
         &self,
         caller: &Caller,
@@ -62,8 +62,7 @@ impl App {
     }
 }
 
-/// A body that ends with an error when the key of its request is not good any more. The key is checked at each frame:
-/// between frames nothing is read and nothing is sent.
+/// A body that fails when the key of its request becomes invalid. The key is checked at each frame.
 struct CredentialBody {
     body: Body,
     app: Arc<App>,

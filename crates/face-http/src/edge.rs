@@ -1,5 +1,5 @@
-//! What every request and every answer has: an id, security headers, a measurement, and an answer even to a panic. Behind
-//! that, who is let in: pages of other origins, then callers.
+//! Middleware of every request: request id, security headers, metrics, and a response even after a panic. Then the
+//! origin check and authentication.
 
 use std::{
     collections::HashMap,
@@ -22,22 +22,25 @@ use futures_util::FutureExt;
 use parking_lot::RwLock;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::{State, idempotency, origins::origins, problems::Failure};
+use crate::{State, conditions, idempotency, origins::origins, problems::Failure, scim};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Pages load nothing from elsewhere, run nothing inline, and are shown in nobody's frame.
+/// Content security policy: no external resources, no inline scripts, no framing.
 const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
 pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response<Body> {
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let known = Known::of(&request);
+    let known = KnownEtags::of(&request);
     let id = request.headers().get(REQUEST_ID).filter(|id| is_fair(id)).cloned().unwrap_or_else(fresh_id);
-    let refused = idempotency::refuse(&request, route.as_ref().map(MatchedPath::as_str));
+    let is_scim = scim::is_here(request.uri().path());
+    let failed = |failure: Failure| if is_scim { scim::failed(failure) } else { failure.into_response() };
+    let path = route.as_ref().map(MatchedPath::as_str);
+    let refused = idempotency::refuse(&request, path).or_else(|| conditions::refuse(&request, path));
     let handled = async {
         match refused {
-            Some(failure) => failure.into_response(),
+            Some(failure) => failed(failure),
             None => origins(state.clone(), request, next).await,
         }
     };
@@ -64,30 +67,26 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
     response
 }
 
-/// The states of a thing that the caller has already, by `If-None-Match` (RFC 9110, 13.1.2): what has one of these tags
-/// is not sent again. It stands only with reading; a change has its own conditions.
-struct Known(Vec<HeaderValue>);
+/// Entity tags that the caller has cached, by `If-None-Match` (RFC 9110, 13.1.2). They apply to reads only; changes
+/// have their own conditions.
+struct KnownEtags(Vec<HeaderValue>);
 
-impl Known {
-    fn of(request: &Request) -> Known {
+impl KnownEtags {
+    fn of(request: &Request) -> KnownEtags {
         match *request.method() {
             Method::GET | Method::HEAD => {
-                Known(request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect())
+                KnownEtags(request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect())
             }
-            _ => Known(Vec::new()),
+            _ => KnownEtags(Vec::new()),
         }
     }
 
     fn has(&self, tag: &HeaderValue) -> bool {
-        let tag = tag.as_bytes();
-        self.0.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).any(|given| {
-            let given = given.trim_ascii();
-            given == b"*" || given.strip_prefix(b"W/").unwrap_or(given) == tag
-        })
+        self.0.iter().any(|value| conditions::names(value.as_bytes(), tag.as_bytes()))
     }
 }
 
-/// An id from outside is kept if it can do no harm in a log.
+/// A received request id is kept if it is safe to log.
 fn is_fair(id: &HeaderValue) -> bool {
     let id = id.as_bytes();
     (1..=128).contains(&id.len()) && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte))
@@ -97,7 +96,7 @@ fn fresh_id() -> HeaderValue {
     static COUNT: AtomicU64 = AtomicU64::new(1);
     static PROCESS: LazyLock<u32> = LazyLock::new(|| {
         let mut random = [0; 4];
-        // Without randomness ids repeat over restarts, which does no harm.
+        // Without randomness, ids repeat after restarts, which is harmless.
         let _ = SystemRandom::new().fill(&mut random);
         u32::from_le_bytes(random)
     });
@@ -105,8 +104,8 @@ fn fresh_id() -> HeaderValue {
     HeaderValue::try_from(id).expect("hexadecimal digits are a header value")
 }
 
-/// Handles of the metrics, kept by route, so that a request costs a look-up and not a registration. Labels are bounded:
-/// routes are templates, methods and statuses those of the face.
+/// Metric handles, cached by route, so that a request needs a look-up but no registration. Labels are bounded: routes
+/// are templates, methods and statuses come from fixed sets.
 #[derive(Default)]
 pub(crate) struct Measures {
     known: RwLock<HashMap<String, Vec<Measure>>>,
@@ -125,8 +124,8 @@ impl Measure {
         Measure {
             method: method.clone(),
             status,
-            duration: metrics::histogram!("http_request_duration_seconds", "route" => route.clone(), "method" => word),
-            requests: metrics::counter!("http_requests_total", "route" => route, "method" => word, "status" => code),
+            duration: metrics::histogram!("tocsin_http_request_duration_seconds", "route" => route.clone(), "method" => word),
+            requests: metrics::counter!("tocsin_http_requests_total", "route" => route, "method" => word, "status" => code),
         }
     }
 
@@ -144,7 +143,7 @@ impl Measures {
         }
         let measure = Measure::new(route, method, status);
         measure.count(started);
-        // Methods that callers invent are measured together, and their handles are not kept.
+        // Unknown methods share one label, and their handles are not cached.
         if method_word(method) != "other" {
             self.known.write().entry(route.to_owned()).or_default().push(measure);
         }

@@ -17,10 +17,10 @@ const LINE_KEPT: usize = 128;
 /// No head may contain it: hyper answers 400 and closes the connection.
 const NUL: u8 = 0;
 
-/// A connection whose requests are framed in one way only.
+/// A connection that accepts only unambiguous framing.
 ///
-/// It follows the bytes that are read. In a head that can be read in two ways it replaces the line end by NUL, so that
-/// the parser refuses it; in a body it ends the stream with [`io::ErrorKind::InvalidData`].
+/// It parses the bytes as they are read. In an ambiguous head it replaces the line end by NUL, so that the parser
+/// refuses it; in a body it ends the stream with [`io::ErrorKind::InvalidData`].
 pub(crate) struct StrictFraming<S> {
     stream: S,
     framing: Framing,
@@ -36,7 +36,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictFraming<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let ambiguous = || {
-            metrics::counter!("http_ambiguous_requests_total").increment(1);
+            metrics::counter!("tocsin_http_ambiguous_requests_total").increment(1);
             Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the chunks of the body are ambiguous")))
         };
         if this.framing.part == Part::BrokenBody {
@@ -48,7 +48,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictFraming<S> {
         let was_broken = this.framing.part == Part::BrokenHead;
         match this.framing.follow(new) {
             Ok(()) if this.framing.part == Part::BrokenHead && !was_broken => {
-                metrics::counter!("http_ambiguous_requests_total").increment(1);
+                metrics::counter!("tocsin_http_ambiguous_requests_total").increment(1);
             }
             Ok(()) => {}
             // No bytes would be the end of the stream.
@@ -225,7 +225,7 @@ impl Framing {
         }
     }
 
-    /// Notes the length of the body if a field of the head gives it. Gives whether it can be read in one way only.
+    /// Records the body length that a header field gives. Returns whether it is unambiguous.
     fn read_field(&mut self, line: &[u8], is_whole: bool) -> bool {
         // A line that is folded (RFC 9112, 5.2) belongs to the field before.
         if line.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {

@@ -1,5 +1,5 @@
-//! `Idempotency-Key` by route. Each POST honours it, needs none, or refuses it: a key that is ignored would let a client
-//! repeat a request that has an effect each time.
+//! `Idempotency-Key` by route. Each POST honours the key, needs none, or refuses it: if a route ignored the key, a
+//! repetition would have its effect twice.
 
 use axum::{extract::Request, http::Method};
 
@@ -73,7 +73,7 @@ const POSTS: &[(&str, Repeat)] = &[
     ("/v1/sync/sessions/{id}/changes", Harmless),
 ];
 
-/// The answer to a request whose `Idempotency-Key` its route would ignore although a repetition has an effect.
+/// Refuses an `Idempotency-Key` that its route would ignore although a repetition has an effect.
 pub(crate) fn refuse(request: &Request, route: Option<&str>) -> Option<Failure> {
     if *request.method() != Method::POST || !request.headers().contains_key("idempotency-key") {
         return None;

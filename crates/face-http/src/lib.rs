@@ -1,32 +1,33 @@
 //! The REST face: HTTP/1.1 in front of the service.
 //!
-//! Only here are JSON bodies, status codes and headers. A request passes the connection ([`serve()`]), the edge (its id,
-//! its measurement, the headers of the answer), the table of what routes need, its route, and the service; whatever goes wrong on that way is told as
-//! a problem of RFC 9457, translated in one file. The OpenAPI document is made from the routes' own code.
+//! JSON bodies, status codes and headers exist only in this crate. A request passes the connection ([`serve()`]), the
+//! middleware (request id, metrics, response headers), the table of access requirements, its route and the service.
+//! Errors become problem details (RFC 9457), mapped in one file. The OpenAPI document is generated from the routes.
 
-mod compression; // 1e. answers in gzip
-mod credential; // 2d. long requests end with their keys
-mod edge; // 2. what every request and answer has
-mod idempotency; // 2c. routes that take `Idempotency-Key`, and those that refuse it
-mod origins; // 2a. pages of other origins
-mod needs; // 2b. who is let in where
-mod rate_limits; // 2e. requests a second of a caller
-mod request; // what routes take from a request: caller, body, path, query, conditions
-mod routes; // 3. one file for each area
-mod framing; // 1d. requests that can be read in two ways
-mod host; // 1a. the header field Host
+mod compression; // 1e. response compression
+mod credential; // 2d. ends long requests when their key becomes invalid
+mod edge; // 2. middleware of every request
+mod conditions; // 2f. `If-Match` by route
+mod idempotency; // 2c. `Idempotency-Key` by route
+mod origins; // 2a. cross-origin requests (CORS)
+mod needs; // 2b. access requirements of the routes
+mod rate_limits; // 2e. rate limits of callers
+mod request; // request extraction: caller, body, path, query, conditions
+mod routes; // 3. routes, one file per area
+mod framing; // 1d. strict framing, against request smuggling
+mod host; // 1a. the `Host` header
 mod seats; // 1b. connection limits
-mod write_timeout; // 1c. clients that read nothing
-mod scim; // 3a. users and groups for provisioning
-mod serve; // 1. connections: bounds, timeouts, drain
-mod wire; // the JSON that goes out
+mod write_timeout; // 1c. timeout of blocked writes
+mod scim; // 3a. SCIM 2.0: provisioning of users and groups
+mod serve; // 1. connections: limits, timeouts, drain
+mod wire; // JSON bodies
 
 #[doc(hidden)]
 pub mod fuzzing; // parsers of SCIM for fuzz targets
-pub mod metrics; // what is measured here
-mod openapi; // the document and its explorer
-mod problems; // service errors become problems: the one translation
-mod status_page; // totals for people
+pub mod metrics; // metrics of this crate
+mod openapi; // the OpenAPI document and its explorer
+mod problems; // maps errors to problem details (RFC 9457)
+mod status_page; // HTML status page
 
 use std::sync::Arc;
 
@@ -42,29 +43,29 @@ pub use rate_limits::RateLimit;
 pub use scim::ScimOptions;
 pub use serve::{HttpOptions, serve};
 
-/// What routes work with.
+/// Shared state of the routes.
 pub(crate) struct App {
     service: Arc<Service>,
     metrics: Option<PrometheusHandle>,
-    /// The rows of devices, if there are any here.
+    /// The sync service, if enabled.
     sync: Option<Arc<Replicas>>,
-    /// Bodies in memory, in KiB.
+    /// Memory for request bodies, in KiB.
     body_room: Arc<Semaphore>,
-    /// Longest pause of a body.
+    /// Maximum pause of a request body.
     body_idle_timeout: std::time::Duration,
-    /// The directory that provisioning clients see, if there is one.
+    /// The directory for SCIM, if enabled.
     scim: Option<ScimOptions>,
     rate_limits: rate_limits::RateLimits,
     measures: edge::Measures,
-    /// Streams that may be open.
+    /// Permits for event streams.
     streams: Arc<Semaphore>,
-    /// Whose pages may use what is made for pages.
+    /// Origins whose pages may use the browser routes.
     origins: Arc<[String]>,
-    /// How often a stream shows that it lives.
+    /// Interval of heartbeats on event streams.
     heartbeat: std::time::Duration,
-    /// Longest time in which a reader takes nothing.
+    /// Timeout of a blocked write.
     write_timeout: std::time::Duration,
-    /// Cancelled when the server is asked to end: streams end then, for nothing else would end them.
+    /// Cancelled at shutdown, which ends the event streams.
     stopping: CancellationToken,
 }
 

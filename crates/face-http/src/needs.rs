@@ -1,8 +1,8 @@
-//! What each route needs: one table, by which a request is let in before anything of its body is read, and from which
-//! the description of the API and the page of scopes are made.
+//! Access requirements of the routes, in one table. It decides before the body is read; the API description and the
+//! page of scopes are generated from it.
 //!
-//! The service asks for scopes as well, and for more than the table where it depends on what is asked: a dry run needs
-//! less, a preview for a stored subscriber more.
+//! The service checks scopes as well, and more precisely where the request decides: a dry run needs fewer, a preview
+//! for a stored subscriber more.
 
 use std::{collections::HashMap, fmt::Write, sync::LazyLock};
 
@@ -33,14 +33,14 @@ use crate::{
     scim,
 };
 
-/// What a route needs.
+/// Access requirement of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum AccessRequirement {
     /// Nothing.
     Nothing,
     /// The token of a device.
     Device,
-    /// A key, whatever it may do.
+    /// Any valid key.
     AnyKey,
     /// A key with one of these scopes.
     Key(&'static [Scope]),
@@ -48,9 +48,9 @@ pub(crate) enum Need {
     Visitor(&'static [Scope]),
 }
 
-use Need::{AnyKey, Device, Key, Nothing, Visitor};
+use AccessRequirement::{AnyKey, Device, Key, Nothing, Visitor};
 
-type Row = (&'static str, &'static str, Need);
+type Row = (&'static str, &'static str, AccessRequirement);
 
 const APPLICATION: &str = "/v1/applications/{application}";
 const ROWS: &str = "/v1/applications/{application}/collections/{collection}/rows";
@@ -179,7 +179,7 @@ const NEEDS: &[Row] = &[
     ("POST", "/v1/messages/end", Key(&[OperationsWrite])),
 
     ("GET", "/v1/status", Key(&[OperationsRead])),
-    ("GET", "/v1/digest", Key(&[OperationsRead])),
+    ("GET", "/v1/attention", Key(&[OperationsRead])),
     ("GET", "/v1/reports", AnyKey),
     ("GET", "/v1/reports/{name}", Key(&[OperationsRead])),
     ("GET", "/v1/trace/{id}", Key(&[OperationsRead])),
@@ -211,7 +211,7 @@ const NEEDS: &[Row] = &[
     ("PUT", "/v1/drain", Key(&[OperationsWrite])),
     ("DELETE", "/v1/drain", Key(&[OperationsWrite])),
     ("POST", "/v1/retention/run", Key(&[OperationsWrite])),
-    // A copy of everything holds everything.
+    // A backup contains all data.
     ("POST", "/v1/backups", Key(&[Admin])),
 
     ("GET", "/v1/keys", Key(&[KeysWrite])),
@@ -219,7 +219,7 @@ const NEEDS: &[Row] = &[
     ("DELETE", "/v1/keys/{id}", Key(&[KeysWrite])),
     ("GET", "/v1/roles", AnyKey),
 
-    // Whoever may mark may look.
+    // Permission to mark includes permission to read.
     ("GET", "/v1/subscribers/{id}/inbox", Visitor(&[InboxRead, InboxWrite])),
     ("GET", "/v1/subscribers/{id}/inbox/stream", Visitor(&[InboxRead, InboxWrite])),
     ("GET", "/v1/subscribers/{id}/inbox/unread", Visitor(&[InboxRead, InboxWrite])),
@@ -259,7 +259,7 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/sync/wait", Device),
 ];
 
-/// Lets a request in, or answers 401 or 403. The caller goes with the request, so that it is looked up once.
+/// Authorizes a request, or answers 401 or 403. The caller is stored with the request, so that it is looked up once.
 pub(crate) async fn needs(state: State, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let need = route.as_ref().and_then(|route| need(request.method(), route.as_str()));
@@ -290,7 +290,7 @@ fn count(
     state: &State,
     request: &Request,
     route: Option<&str>,
-    need: Option<Need>,
+    need: Option<AccessRequirement>,
     let_in: &Result<Option<Caller>, ServiceError>,
 ) -> Option<Left> {
     if matches!(route, Some("/livez" | "/readyz")) {
@@ -325,7 +325,7 @@ fn refuse_coding(request: &Request, route: Option<&str>) -> Option<Failure> {
     (!is_taken).then(|| Failure::packed(&String::from_utf8_lossy(coding.as_bytes())))
 }
 
-/// Passes a request on, or answers why not.
+/// Forwards an authorized request; otherwise returns the error.
 async fn admit(
     state: State,
     mut request: Request,
@@ -361,7 +361,7 @@ async fn admit(
     next.run(request).await
 }
 
-fn need(method: &Method, path: &str) -> Option<Need> {
+fn need(method: &Method, path: &str) -> Option<AccessRequirement> {
     static BY_PATH: LazyLock<HashMap<&str, Vec<Row>>> = LazyLock::new(|| {
         let mut by_path: HashMap<&str, Vec<Row>> = HashMap::new();
         for row in NEEDS {
@@ -376,7 +376,7 @@ fn need(method: &Method, path: &str) -> Option<Need> {
 /// The rule by which a route is within the resources of a limited key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// It says nothing of any resource.
+    /// It concerns no resource.
     Open,
     /// The application in the path.
     Application,
@@ -436,7 +436,7 @@ fn reach(method: &Method, path: &str) -> Reach {
     }
 }
 
-/// Lets a limited key use a route on its own resources. What is another's is as missing as what does not exist.
+/// Restricts a limited key to its own resources. Other resources are reported as not found.
 async fn limit(
     state: &State,
     request: &mut Request,
@@ -449,7 +449,7 @@ async fn limit(
     let found = request.extract_parts::<RawPathParams>().await;
     let segments = found.map_err(|_| missing())?;
     let segment = |name: &str| segments.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned());
-    // What is no name or id is no other's either: the route says what is wrong with it.
+    // An invalid name or id belongs to no other key; the route reports the error.
     let named = |name: &str| segment(name).and_then(|text| text.parse().ok());
     let resource = match reach {
         Reach::Open | Reach::Service => return Ok(()),
@@ -532,7 +532,7 @@ fn batch_of(id: &str) -> Result<NotificationBatchId, IdError> {
     Ok(id.parse::<tocsin_model::id::NotificationId>()?.batch)
 }
 
-/// Who asks, with one of these scopes; with no scopes, whoever it is.
+/// Authenticates the caller; it must have one of these scopes, unless the list is empty.
 fn caller(state: &State, request: &Request, scopes: &[Scope]) -> Result<Option<Caller>, ServiceError> {
     let key = shown(request.headers())?.ok_or(ServiceError::Unauthenticated("no key was given"))?;
     let caller = state.service.authenticate(key)?;
@@ -610,7 +610,7 @@ pub fn scopes_page() -> String {
     page
 }
 
-fn list(page: &mut String, is_of: impl Fn(Need) -> bool) {
+fn list(page: &mut String, is_of: impl Fn(AccessRequirement) -> bool) {
     for (method, path, need) in NEEDS.iter().filter(|row| is_of(row.2)) {
         let others = match need {
             Key(scopes) | Visitor(scopes) if scopes.len() > 1 => {

@@ -21,7 +21,7 @@ use utoipa::{
 #[openapi(
     info(
         title = "Tocsin",
-        description = "Who is to be told what: applications, subscribers, subscriptions, events, and what became of them.\n\nEvery error is a problem of RFC 9457, whose `type` is the address of a page that explains it.",
+        description = "Notification platform: applications, subscribers, subscriptions, events and deliveries.\n\nEvery error is a problem of RFC 9457, whose `type` is the address of a page that explains it.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     modifiers(&Keys),
@@ -29,11 +29,11 @@ use utoipa::{
     tags(
         (name = "applications", description = "What a deployment does: definitions, versioned"),
         (name = "events", description = "What happened"),
-        (name = "subscribers", description = "Whom to tell, and at which devices"),
+        (name = "subscribers", description = "Recipients and their devices"),
         (name = "scim", description = "SCIM 2.0: the same subscribers, and groups, for provisioning clients. Errors have the form of RFC 7644"),
         (name = "segments", description = "Some of the subscribers, by a saved filter"),
         (name = "subscriptions", description = "What they care about"),
-        (name = "suppressions", description = "Where nothing is sent: bounces, complaints, and what somebody said"),
+        (name = "suppressions", description = "Suppressed addresses and devices: bounces, complaints, manual entries"),
         (name = "import and export", description = "Many of them, as streams of lines"),
         (name = "exchanges", description = "What systems say to each other: ports, messages, replies"),
         (name = "operations", description = "What became of it"),

@@ -1,5 +1,5 @@
-//! Pages of other origins, as far as the operator names them, may use the routes that are made for pages: feeds, the keys for
-//! messages to browsers, and the sessions of replicas. They are let in by a token, never by a cookie.
+//! Cross-origin requests (CORS). Pages of configured origins may use the browser routes: feeds, keys for web push, and
+//! sync sessions. They authenticate by a token, never by a cookie.
 
 use std::sync::Arc;
 
@@ -12,16 +12,17 @@ use axum::{
 
 use crate::{State, needs::needs};
 
-/// How long a browser need not ask again, in seconds.
+/// Lifetime of a preflight response, in seconds.
 const ASKED_AGAIN: &str = "600";
 
-/// Whether a path is made for pages.
+/// Whether a path is open to pages of other origins.
 fn is_for_pages(path: &str) -> bool {
     let mut parts = path.trim_start_matches('/').split('/');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("v1"), Some("subscribers"), Some(_), Some("inbox")) => true,
         (Some("v1"), Some("applications"), Some(_), Some("web-push")) => parts.next().is_none(),
         (Some("v1"), Some("sync"), Some("sessions"), _) => true,
+        (Some("v1"), Some("sync"), Some("wait"), None) => true,
         _ => false,
     }
 }
@@ -33,9 +34,17 @@ fn let_in(origins: &Arc<[String]>, request: &Request) -> Option<HeaderValue> {
     (is_named && is_for_pages(request.uri().path())).then(|| origin.clone())
 }
 
-/// Lets pages of other origins in as far as they may be, and then whoever has what the route needs.
+/// Checks the origin, then the access requirement of the route.
 pub(crate) async fn origins(state: State, request: Request, next: Next) -> Response<Body> {
-    let Some(origin) = let_in(&state.origins, &request) else { return needs(state, request, next).await };
+    let varies = !state.origins.is_empty() && is_for_pages(request.uri().path());
+    let Some(origin) = let_in(&state.origins, &request) else {
+        let mut response = needs(state, request, next).await;
+        if varies {
+            // A cache must not serve this response to other origins.
+            response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
+        }
+        return response;
+    };
     let asks =
         *request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if asks {
@@ -76,6 +85,7 @@ mod tests {
             "/v1/applications/shop/web-push",
             "/v1/sync/sessions",
             "/v1/sync/sessions/9f/changes",
+            "/v1/sync/wait",
         ] {
             assert!(is_for_pages(open), "{open}");
         }
@@ -86,6 +96,7 @@ mod tests {
             "/v1/applications/shop/web-push/x",
             "/v1/keys",
             "/v1/sync/devices",
+            "/v1/sync/wait/x",
             "/inbox",
             "/",
         ] {

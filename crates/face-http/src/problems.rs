@@ -1,4 +1,4 @@
-//! Errors become problems of RFC 9457: the one translation. Outsiders read what to do; the log reads what happened.
+//! Maps errors to problem details (RFC 9457), in one place. The response says what to do; the log has the cause.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tocsin_service::ServiceError;
 use tocsin_sync::SyncError;
 use utoipa::ToSchema;
 
-/// The kinds of problems: what `type` says, and what its page says.
+/// The kinds of problems: `type`, title, status and page.
 pub(crate) struct Kind {
     pub(crate) slug: &'static str,
     pub(crate) title: &'static str,
@@ -31,11 +31,11 @@ macro_rules! kinds {
 
 kinds! {
     MALFORMED "malformed" BAD_REQUEST "The request cannot be read"
-        "The body, an address or a parameter does not have the form it should. Where it can be told, `problems` names line and column.";
+        "The body, an address or a parameter does not have the form it should. If known, `problems` has the line and column.";
     UNAUTHENTICATED "unauthenticated" UNAUTHORIZED "A good key is needed"
         "Send `Authorization: Bearer tocsin_...` with a key that exists, has not been removed and has not expired. A request that was waiting when its key ended may have done its work: look before you repeat it.";
     FORBIDDEN "forbidden" FORBIDDEN "The key may not do this"
-        "The key is good but lacks the scope that `scope` names. Make one that has it, or ask whoever may.";
+        "The key is valid but lacks the scope named in `scope`. Create a key with this scope, or ask an administrator.";
     NOT_FOUND "not-found" NOT_FOUND "There is no such thing"
         "Nothing is at this address: it never was, or it has been removed.";
     METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED "The method is not for this address"
@@ -49,7 +49,7 @@ kinds! {
     WOULD_DROP "would-drop-data" CONFLICT "Applying this would drop data"
         "Each of `drops` is stored and would be lost from sight. Keep it in the definition, or allow it by its name: `?allow_drop=a.b,c.d`.";
     LAST_ADMIN "last-admin-key" CONFLICT "It is the last admin key"
-        "Without a key of the scope `admin` nobody could make keys any more. Make another one, then remove this one.";
+        "Without a key of the scope `admin` no further keys could be created. Create another one first, then remove this one.";
     KEY_REUSED "idempotency-key-reused" CONFLICT "The idempotency key came before with other content"
         "A key stands for one content. Send the same content again, or choose a new key.";
     OUTDATED "outdated" GONE "It is too old"
@@ -61,13 +61,13 @@ kinds! {
     UNSUPPORTED "unsupported-media-type" UNSUPPORTED_MEDIA_TYPE "The body's media type is not known here"
         "`supported` names those that are. Set `Content-Type`.";
     INVALID "invalid" UNPROCESSABLE_ENTITY "The content is not valid"
-        "It can be read, but `problems` tells what is wrong with it: each with its path, and what would be right.";
+        "The body is well-formed but invalid: `problems` lists each error with its path and the expected value.";
     TOO_MANY "too-many" TOO_MANY_REQUESTS "Too much at once"
         "A bound is reached. Nothing was stored. Try again after the time that `Retry-After` names.";
     NOT_ANSWERED "not-answered" BAD_GATEWAY "There is no reply now"
-        "The request is stored, but no far side answered it: `detail` says why. It waits for an operator, or was ended by one. Repeat it with the same `Idempotency-Key`, or look at `reply`.";
-    EXPIRED "not-answered-in-time" GATEWAY_TIMEOUT "Nobody replied in time"
-        "The time that the receive port gives to a request is over. A reply that comes later is kept, and told to nobody.";
+        "The request is stored, but no receiver answered it: `detail` has the reason. It is suspended, or was cancelled by an operator. Repeat it with the same `Idempotency-Key`, or look at `reply`.";
+    EXPIRED "not-answered-in-time" GATEWAY_TIMEOUT "No reply in time"
+        "The timeout of the receive port has passed. A later reply is stored, but not returned.";
     INTERNAL "internal" INTERNAL_SERVER_ERROR "Something broke"
         "This is a fault of the platform. The log knows more, by the request's `X-Request-Id`.";
     BUSY "busy" SERVICE_UNAVAILABLE "There is no room just now"
@@ -76,7 +76,7 @@ kinds! {
         "A part of the platform does not answer. Nothing was acknowledged. Try again after the time that `Retry-After` names.";
 }
 
-/// A problem as it is sent: RFC 9457.
+/// Problem details (RFC 9457).
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(crate) struct ProblemBody {
@@ -87,9 +87,9 @@ pub(crate) struct ProblemBody {
     title: &'static str,
     /// The status code.
     status: u16,
-    /// What is wrong this time.
+    /// Explanation of this occurrence.
     detail: String,
-    /// Each thing that is wrong with the content.
+    /// The errors of the content.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Option<Vec<crate::wire::ProblemItem>>)]
     problems: Vec<Problem>,
@@ -99,7 +99,7 @@ pub(crate) struct ProblemBody {
     more: serde_json::Map<String, serde_json::Value>,
 }
 
-/// An answer that says what went wrong.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct Failure(Box<Parts>);
 
@@ -148,13 +148,19 @@ impl Failure {
         self.header(header::RETRY_AFTER, HeaderValue::from(delay.as_secs_f64().ceil().max(1.0) as u64))
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.body.status).expect("kinds have good status codes")
+    }
+
     /// The status, and all that is wrong in one line.
     pub(crate) fn summary(&self) -> (StatusCode, String) {
         let body = &self.0.body;
-        let more: String =
-            body.problems.iter().map(|problem| format!("; {}: {}", problem.path, problem.message)).collect();
-        let status = StatusCode::from_u16(body.status).expect("kinds have good status codes");
-        (status, format!("{}{more}", body.detail))
+        let described = |problem: &Problem| match problem.path.as_str() {
+            "" => format!("; {}", problem.message),
+            path => format!("; {path}: {}", problem.message),
+        };
+        let more: String = body.problems.iter().map(described).collect();
+        (self.status(), format!("{}{more}", body.detail))
     }
 
     /// The body, to stand within another.
@@ -217,7 +223,7 @@ impl Failure {
     }
 
     pub(crate) fn expired() -> Failure {
-        Failure::new(EXPIRED, "no far side replied in the time that the receive port gives")
+        Failure::new(EXPIRED, "no receiver replied within the timeout of the receive port")
     }
 
     pub(crate) fn internal() -> Failure {

@@ -1,5 +1,5 @@
-//! Rate limits of callers, by the generic cell rate algorithm (GCRA, ITU-T I.371): each key has its own, so that one that
-//! sends too much is refused and no other waits for it. Requests without a good key count for their address.
+//! Rate limits of callers, by the generic cell rate algorithm (GCRA, ITU-T I.371). Each key has its own limit, so that
+//! a busy caller delays no other. Requests without a valid key count for their address.
 
 use std::{
     net::IpAddr,
@@ -23,9 +23,9 @@ use governor::{
 };
 use tocsin_service::{Caller, ServiceError};
 
-/// Callers whose rate is kept; from then on, those that are new share one rate.
+/// Maximum callers with their own rate; further ones share one.
 const CALLERS_KEPT: usize = 100_000;
-/// After so many requests callers that sent nothing of late are forgotten.
+/// Number of requests after which idle callers are removed.
 const FORGET_EVERY: u32 = 65_536;
 
 /// The most requests of a caller: `per_second`, and `burst` at once after a pause.
@@ -38,7 +38,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// A limit of so many requests a second, of which those of so many seconds may come at once; 0: no limit.
+    /// A limit in requests per second, with a burst in seconds; 0: no limit.
     pub fn new(per_second: u32, burst_seconds: u32) -> Option<RateLimit> {
         let per_second = NonZeroU32::new(per_second)?;
         Some(RateLimit { per_second, burst: per_second.saturating_mul(NonZeroU32::new(burst_seconds.max(1))?) })
@@ -136,7 +136,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         Some(match limiter.check_key(&partition) {
             Ok(snapshot) => left(snapshot.remaining_burst_capacity(), None),
             Err(until) => {
-                metrics::counter!("http_rate_limited_total", "by" => policy).increment(1);
+                metrics::counter!("tocsin_http_rate_limited_total", "by" => policy).increment(1);
                 left(0, Some(until.wait_time_from(self.clock.now())))
             }
         })
@@ -144,7 +144,7 @@ impl<C: Clock + Clone> RateLimits<C> {
 }
 
 impl Left {
-    /// Whether the request is let in.
+    /// Whether the request is admitted.
     ///
     /// # Errors
     /// `TooMany` says how long to wait.

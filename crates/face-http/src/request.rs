@@ -1,11 +1,11 @@
-//! What routes take from a request: the caller, the body, the path, the query, conditions.
+//! Extraction of request data: caller, body, path, query and conditions.
 
 use std::{error::Error, str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{HeaderMap, Uri, header, request::Parts},
+    http::{HeaderMap, StatusCode, Uri, header, request::Parts},
 };
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
@@ -17,7 +17,7 @@ use tocsin_model::{
     media_type,
     trace_context::TraceContext,
 };
-use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
+use tocsin_service::{BoxError, Caller, ServiceError, inbox::InboxCaller, page, subscribers::Put};
 use tocsin_sync::{Device, Replicas};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use utoipa::IntoParams;
@@ -29,16 +29,16 @@ use crate::{
     serve::{BODY_RATE_MIN, BodyIdle},
 };
 
-/// Largest body of a single thing.
+/// Maximum body of a single object.
 pub(crate) const SINGLE_BYTES_MAX: usize = 1024 * 1024;
-/// Most values and keys of the JSON body of a single thing: a group of SCIM has four for each member.
+/// Maximum values and keys in the JSON body of a single object: a SCIM group has four for each member.
 const SINGLE_VALUES_MAX: usize = 300_000;
-/// Largest body of a batch of events.
+/// Maximum body of an event batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bodies up to this size in memory do not count against the room for bodies.
 const FREE_BYTES: usize = 64 * 1024;
 
-/// Someone with a good key.
+/// A caller with a valid key.
 pub(crate) struct Authorized(pub(crate) Caller);
 
 impl FromRequestParts<Arc<App>> for Authorized {
@@ -53,15 +53,19 @@ impl FromRequestParts<Arc<App>> for Authorized {
     }
 }
 
-/// What makes a repeated request known as such, if the headers say it.
+/// The `Idempotency-Key` header, if any.
 pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
-    match headers.get("idempotency-key") {
-        None => Ok(None),
-        Some(key) => key.to_str().map(Some).map_err(|_| Failure::malformed("`Idempotency-Key` is not visible ASCII")),
+    let mut keys = headers.get_all("idempotency-key").iter();
+    match (keys.next(), keys.next()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => Err(Failure::malformed("`Idempotency-Key` is given more than once: send one")),
+        (Some(key), None) => {
+            key.to_str().map(Some).map_err(|_| Failure::malformed("`Idempotency-Key` is not visible ASCII"))
+        }
     }
 }
 
-/// Where the request stands in a trace, if its headers say it.
+/// The trace context of the request headers, if any.
 pub(crate) fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all("traceparent").iter();
     let parent = parents.next().filter(|_| parents.next().is_none())?.to_str().ok()?;
@@ -70,9 +74,13 @@ pub(crate) fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::read(parent, Some(&states.join(",")))
 }
 
-/// The key that the headers show, if any.
+/// The key in the headers, if any.
 pub(crate) fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
-    if let Some(value) = headers.get(header::AUTHORIZATION) {
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    if let Some(value) = given.next() {
+        if given.next().is_some() {
+            return Err(ServiceError::Unauthenticated("`Authorization` is given more than once: send it once"));
+        }
         let text = value.to_str().unwrap_or_default();
         return match text.split_at_checked(7) {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer ") => Ok(Some(key.trim())),
@@ -82,45 +90,45 @@ pub(crate) fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
     Ok(headers.get("x-api-key").map(|key| key.to_str().unwrap_or_default().trim()))
 }
 
-/// A caller with a good key, or with an inbox token: in the header, or the token as `?token=` where no header can be set.
-pub(crate) struct Visiting(pub(crate) Visitor);
+/// A caller with a valid key or inbox token: in the header, or the token as `?token=` where no header can be set.
+pub(crate) struct InboxAccess(pub(crate) InboxCaller);
 
-impl FromRequestParts<Arc<App>> for Visiting {
+impl FromRequestParts<Arc<App>> for InboxAccess {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
-        Ok(Visiting(visitor_of(app, &parts.headers, &parts.uri)?))
+        Ok(InboxAccess(visitor_of(app, &parts.headers, &parts.uri)?))
     }
 }
 
-/// The visitor that a request shows.
+/// The inbox caller of a request.
 ///
 /// # Errors
 /// `Unauthenticated`: it shows no good key and no good inbox token.
-pub(crate) fn visitor(app: &App, request: &Request) -> Result<Visitor, ServiceError> {
+pub(crate) fn visitor(app: &App, request: &Request) -> Result<InboxCaller, ServiceError> {
     visitor_of(app, request.headers(), request.uri())
 }
 
-fn visitor_of(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Visitor, ServiceError> {
+fn visitor_of(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<InboxCaller, ServiceError> {
     if let Some(shown) = shown(headers)? {
         return app.service.visitor(shown);
     }
     let mut pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let queried = pairs.find(|(name, _)| *name == "token").map(|(_, token)| token);
     let queried = queried.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
-    // Addresses are logged by what they pass: a key, which does not end by itself, is no part of one.
+    // Proxies log URLs, so a key, which may never expire, is not accepted there.
     app.service.visitor_of_address(queried)
 }
 
-/// A device that showed its token.
-pub(crate) struct Keeping(pub(crate) Device);
+/// A device, authenticated by its token.
+pub(crate) struct DeviceCaller(pub(crate) Device);
 
-impl FromRequestParts<Arc<App>> for Keeping {
+impl FromRequestParts<Arc<App>> for DeviceCaller {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
         let token = shown(&parts.headers)?.ok_or(ServiceError::Unauthenticated("no device token was given"))?;
-        Ok(Keeping(app.sync()?.device(token)?))
+        Ok(DeviceCaller(app.sync()?.device(token)?))
     }
 }
 
@@ -187,12 +195,12 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Parameters<T> {
     }
 }
 
-/// Which page of a list is asked for, where nothing else can be.
+/// Page parameters of a list without other parameters.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     pub(crate) limit: Option<usize>,
     /// The cursor of the page before.
@@ -201,7 +209,7 @@ pub(crate) struct PageParameters {
 }
 
 impl PageParameters {
-    /// How many, checked.
+    /// The validated limit.
     pub(crate) fn limit(&self) -> Result<usize, ServiceError> {
         page::limit(self.limit)
     }
@@ -212,17 +220,22 @@ pub(crate) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Failure> {
     text.parse().map_err(|error: IdError| Failure::malformed(error.to_string()))
 }
 
-/// A body in memory, with its place in the room for bodies.
-pub(crate) struct Taken {
+/// A body in memory, with its share of the memory for bodies.
+pub(crate) struct BufferedBody {
     pub(crate) bytes: Bytes,
     pub(crate) room: BodyRoom,
 }
 
-/// The place of a body in the room for bodies; none for one that is small.
+/// Share of the memory for bodies; none for a small body.
 pub(crate) type BodyRoom = Option<OwnedSemaphorePermit>;
 
 /// Reads a whole body of at most `bytes_max`.
-pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Taken, Failure> {
+pub(crate) async fn take_body(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+) -> Result<BufferedBody, Failure> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
         return Err(Failure::too_large(bytes_max));
@@ -238,7 +251,7 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
         None => Bytes::new(),
     };
     if announced == Some(first.len()) {
-        return Ok(Taken { bytes: first, room });
+        return Ok(BufferedBody { bytes: first, room });
     }
     let arrival = BodyArrival { began: Instant::now(), pause_max: app.body_idle_timeout };
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(first.len()).min(bytes_max));
@@ -255,11 +268,11 @@ pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_
     if whole.len() > bytes_max {
         return Err(Failure::too_large(bytes_max));
     }
-    Ok(Taken { bytes: whole.freeze(), room })
+    Ok(BufferedBody { bytes: whole.freeze(), room })
 }
 
-/// The arrival of a body, which has a least rate: a client that sends a byte now and then would hold its connection and
-/// its room for ever.
+/// Enforces the minimum rate of a body. Otherwise a client that sends a byte now and then would hold its connection and
+/// memory for ever.
 struct BodyArrival {
     began: Instant,
     pause_max: Duration,
@@ -280,7 +293,7 @@ pub(crate) fn stream_body(body: Body) -> impl Stream<Item = Result<Bytes, BoxErr
     body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from))
 }
 
-/// What to answer when a body broke off for a reason of the caller's.
+/// The response for a body that broke off, if the client caused it.
 pub(crate) fn body_failure(error: &(dyn Error + 'static)) -> Option<Failure> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -302,26 +315,31 @@ pub(crate) fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// Reads a JSON body of a single thing. The bytes are given, so that what is read may borrow from them.
-pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Taken, Failure> {
+pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Result<BufferedBody, Failure> {
     json_body_of(app, headers, body, &["application/json"]).await
 }
 
 /// Like `json_body`, with other media types of JSON.
-pub(crate) async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, known: &[&str]) -> Result<Taken, Failure> {
+pub(crate) async fn json_body_of(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+    known: &[&str],
+) -> Result<BufferedBody, Failure> {
     let given = media_type(headers);
     if !known.contains(&given.as_str()) {
         return Err(Failure::unsupported(&given, known));
     }
     let taken = take_body(app, headers, body, SINGLE_BYTES_MAX).await?;
     let mark = taken.bytes.len() - without_mark(&taken.bytes).len();
-    let Taken { bytes, room } = taken;
-    let mut taken = Taken { bytes: bytes.slice(mark..), room };
+    let BufferedBody { bytes, room } = taken;
+    let mut taken = BufferedBody { bytes: bytes.slice(mark..), room };
     taken.reserve_values(app, SINGLE_VALUES_MAX)?;
     Ok(taken)
 }
 
-impl Taken {
-    /// Reserves the memory that a JSON body takes as a tree, before it is read. Small bodies need none.
+impl BufferedBody {
+    /// Reserves memory for a JSON body as a tree, before it is parsed. Small bodies need none.
     ///
     /// # Errors
     /// The body is nested too deeply, holds more than `values_max` values and keys, or there is no room now.
@@ -332,7 +350,7 @@ impl Taken {
     }
 }
 
-/// Raises what a body holds of the room for bodies to so many bytes.
+/// Raises the reserved memory of a body to this number of bytes.
 fn reserve_room(app: &App, room: &mut BodyRoom, bytes: usize) -> Result<(), Failure> {
     let wanted = if bytes <= FREE_BYTES { 0 } else { bytes.div_ceil(1024) };
     let has = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
@@ -387,7 +405,7 @@ pub(crate) fn parts(request: Request) -> (HeaderMap, Body) {
     (parts.headers, body)
 }
 
-/// What `If-Match` and `If-None-Match` ask.
+/// Precondition of `If-Match` and `If-None-Match` (RFC 9110, 13.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     /// Nothing.
@@ -401,38 +419,58 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Condition, Failure> {
-        if let Some(value) = headers.get(header::IF_MATCH) {
-            let text = value.to_str().unwrap_or_default().trim();
-            if text == "*" {
-                return Ok(Condition::Exists);
-            }
-            // A weak tag or one that we never gave matches nothing.
-            let revision = text
-                .strip_prefix('"')
-                .and_then(|text| text.strip_suffix('"'))
-                .and_then(|text| text.parse::<StoredNumber>().ok());
-            return revision
-                .map(|StoredNumber(revision)| Condition::Revision(revision))
-                .ok_or_else(|| Failure::precondition(format!("`{text}` is not its tag")));
+    /// The precondition of a request; `present` returns the current revision, and is awaited only for several tags.
+    pub(crate) async fn of<E: Into<Failure>>(
+        headers: &HeaderMap,
+        present: impl Future<Output = Result<u64, E>>,
+    ) -> Result<Condition, Failure> {
+        let (tags, others) = (tags_of(headers, &header::IF_MATCH), tags_of(headers, &header::IF_NONE_MATCH));
+        let Some(tags) = tags else {
+            return match others.as_deref().map(str::trim) {
+                None => Ok(Condition::None),
+                Some("*") => Ok(Condition::Absent),
+                Some(_) => Err(Failure::malformed("`If-None-Match` knows only `*` here")),
+            };
+        };
+        if others.is_some() {
+            return Err(Failure::precondition("`If-Match` and `If-None-Match` do not hold together: give one of them"));
         }
-        match headers.get(header::IF_NONE_MATCH) {
-            None => Ok(Condition::None),
-            Some(value) if value == "*" => Ok(Condition::Absent),
-            Some(_) => Err(Failure::malformed("`If-None-Match` knows only `*` here")),
+        let tags = tags.trim();
+        if tags == "*" {
+            return Ok(Condition::Exists);
+        }
+        // A weak or foreign tag matches nothing (RFC 9110, 13.1.1).
+        let revision = |tag: &str| {
+            let digits = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+            digits.parse::<StoredNumber>().ok().map(|StoredNumber(revision)| revision)
+        };
+        let revisions: Vec<u64> = tags.split(',').filter_map(revision).collect();
+        let unmet = || Failure::precondition(format!("`{tags}` is not its tag"));
+        match revisions.as_slice() {
+            [] => Err(unmet()),
+            [one] => Ok(Condition::Revision(*one)),
+            several => match present.await.map_err(Into::<Failure>::into) {
+                Ok(revision) if several.contains(&revision) => Ok(Condition::Revision(revision)),
+                Ok(_) => Err(unmet()),
+                Err(failure) if failure.status() == StatusCode::NOT_FOUND => Err(unmet()),
+                Err(failure) => Err(failure),
+            },
         }
     }
 
-    /// The revision asked for, where absence makes no sense.
-    pub(crate) fn revision(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
-        match Condition::of(headers)? {
+    /// The required revision, where a condition on absence makes no sense.
+    pub(crate) async fn revision<E: Into<Failure>>(
+        headers: &HeaderMap,
+        present: impl Future<Output = Result<u64, E>>,
+    ) -> Result<Option<u64>, Failure> {
+        match Condition::of(headers, present).await? {
             Condition::None | Condition::Exists => Ok(None),
             Condition::Revision(revision) => Ok(Some(revision)),
             Condition::Absent => Err(Failure::precondition("it exists")),
         }
     }
 
-    /// How to store what may be there or not; `present` tells the revision of what is there.
+    /// The write mode for a resource that may exist; `present` returns its current revision.
     pub(crate) async fn put(self, present: impl Future<Output = Result<u64, ServiceError>>) -> Result<Put, Failure> {
         Ok(match self {
             Condition::None => Put::Replace(None),
@@ -454,9 +492,39 @@ impl Condition {
     }
 }
 
+/// The tags of a header, which may stand in several lines.
+fn tags_of(headers: &HeaderMap, name: &header::HeaderName) -> Option<String> {
+    let lines: Vec<&str> = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect();
+    (!lines.is_empty()).then(|| lines.join(","))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_condition_is_met_by_one_of_its_tags() {
+        let of = async |lines: &[(&'static str, &'static str)], present: Result<u64, ServiceError>| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, axum::http::HeaderValue::from_static(value));
+            }
+            let condition = Condition::of(&headers, std::future::ready(present)).await;
+            condition.map_err(|failure| failure.status().as_u16())
+        };
+        let is = |value: &'static str| [("if-match", value)];
+        assert_eq!(of(&[], Ok(7)).await, Ok(Condition::None));
+        assert_eq!(of(&is("*"), Ok(7)).await, Ok(Condition::Exists));
+        assert_eq!(of(&is("\"5\""), Ok(7)).await, Ok(Condition::Revision(5)), "what is stored decides");
+        assert_eq!(of(&is("\"5\", \"7\" , \"none of ours\""), Ok(7)).await, Ok(Condition::Revision(7)));
+        assert_eq!(of(&[("if-match", "\"5\""), ("if-match", "\"7\"")], Ok(7)).await, Ok(Condition::Revision(7)));
+        assert_eq!(of(&is("\"5\", \"6\""), Ok(7)).await, Err(412));
+        assert_eq!(of(&is("\"5\", \"6\""), Err(ServiceError::Missing("it".to_owned()))).await, Err(412));
+        assert_eq!(of(&is("W/\"7\""), Ok(7)).await, Err(412), "weak tags match nothing");
+        assert_eq!(of(&[("if-none-match", "*")], Ok(7)).await, Ok(Condition::Absent));
+        assert_eq!(of(&[("if-none-match", "\"7\"")], Ok(7)).await, Err(400));
+        assert_eq!(of(&[("if-match", "*"), ("if-none-match", "*")], Ok(7)).await, Err(412));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a20_a_body_that_drips_is_given_up() {

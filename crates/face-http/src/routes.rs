@@ -89,7 +89,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(pages::files())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        // One layer, for each costs every request copies of all below it.
+        // A single layer, since each layer costs every request a copy of the service.
         .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
         .with_state(app)
 }
@@ -108,7 +108,7 @@ fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
     (status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response()
 }
 
-/// A JSON answer with the revision of what it shows.
+/// A JSON response with the revision as its entity tag.
 fn tagged(status: StatusCode, revision: u64, body: &impl serde::Serialize) -> Response {
     let mut response = json(status, body);
     response.headers_mut().insert(header::ETAG, etag(revision));
@@ -119,7 +119,7 @@ fn etag(revision: u64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{revision}\"")).expect("a quoted number is a header value")
 }
 
-/// Where a new thing is.
+/// Adds the `Location` of a created resource.
 fn located(mut response: Response, path: String) -> Response {
     if let Ok(path) = HeaderValue::try_from(path) {
         response.headers_mut().insert(header::LOCATION, path);
@@ -144,7 +144,7 @@ fn created(is_new: bool) -> StatusCode {
     if is_new { StatusCode::CREATED } else { StatusCode::OK }
 }
 
-/// What every route may answer instead.
+/// Responses common to all routes.
 #[derive(utoipa::IntoResponses)]
 #[allow(dead_code)]
 pub(crate) enum Failures {

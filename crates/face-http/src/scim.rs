@@ -1,16 +1,16 @@
 //! SCIM 2.0 (RFC 7643, 7644): users and groups for provisioning clients, over the entries of the directory.
 
-mod schema; // what users and groups have
-mod body; // a body becomes a resource
-mod filter; // which resources are meant
-mod patch; // parts of one change
-mod selection; // what of it is told
-mod user; // a subscriber's entry as a user, and back
-mod group; // a group, and its members
-mod desk; // resources made, read, changed, removed
-mod list; // many of them, page by page
-mod bulk; // many changes in one request
-mod trouble; // what went wrong
+mod schema; // schemas of users and groups (RFC 7643)
+mod body; // parsing of resource bodies
+mod filter; // filter expressions (RFC 7644, 3.4.2.2)
+mod patch; // PATCH operations (RFC 7644, 3.5.2)
+mod selection; // selection of returned attributes (RFC 7644, 3.9)
+mod user; // mapping between subscriber entries and users
+mod group; // groups and their members
+mod service; // create, read, change and delete resources
+mod list; // queries with pages
+mod bulk; // bulk operations (RFC 7644, 3.7)
+mod error; // SCIM errors (RFC 7644, 3.12)
 pub(crate) mod fuzzing; // parsers for fuzz targets
 mod routes;
 
@@ -23,8 +23,8 @@ use serde_json::{Value as Json, json};
 use tocsin_directory::Directory;
 
 use self::{
+    error::ScimError,
     schema::{RESOURCES, ResourceType},
-    trouble::Trouble,
 };
 use crate::request::SINGLE_BYTES_MAX;
 
@@ -44,15 +44,20 @@ fn answer(status: StatusCode, body: &Json) -> Response {
 }
 
 /// The kind of resources at an address.
-fn resource_type(endpoint: &str) -> Result<&'static ResourceType, Trouble> {
+fn resource_type(endpoint: &str) -> Result<&'static ResourceType, ScimError> {
     if endpoint == "Me" {
-        return Err(Trouble::new(StatusCode::NOT_IMPLEMENTED, "a key is nobody's own: there is no `Me`"));
+        return Err(ScimError::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "API keys belong to no user, so `Me` is not supported",
+        ));
     }
     let found = RESOURCES.iter().find(|kind| kind.endpoint == endpoint);
-    found.copied().ok_or_else(|| Trouble::missing(format!("nothing is at `/{endpoint}`; there are /Users and /Groups")))
+    found
+        .copied()
+        .ok_or_else(|| ScimError::missing(format!("nothing is at `/{endpoint}`; there are /Users and /Groups")))
 }
 
-/// What the service can do.
+/// The service provider configuration.
 fn service_provider_config(base: &str) -> Json {
     let supported = json!({"supported": true});
     json!({

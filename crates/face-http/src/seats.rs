@@ -1,4 +1,4 @@
-//! Connection limits: in all, for each address, and a reserve for health checks.
+//! Connection limits: in total, per address, and a reserve for health checks.
 
 use std::{
     collections::HashMap,

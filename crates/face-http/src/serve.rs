@@ -1,4 +1,4 @@
-//! Connections: how many, how slow they may be, and how they end.
+//! Connections: limits, timeouts and shutdown.
 
 use std::{
     convert::Infallible,
@@ -55,7 +55,7 @@ pub struct HttpOptions {
     pub body_idle_timeout: Duration,
     /// Longest time in which a client reads nothing of an answer.
     pub write_timeout: Duration,
-    /// How long the requests of a draining server may still take.
+    /// Time for which a draining server waits for its requests.
     pub drain_patience: Duration,
     /// Most bytes of all request bodies in memory at the same time; streams do not count.
     pub body_memory_max: usize,
@@ -65,15 +65,15 @@ pub struct HttpOptions {
     pub address_rate: Option<RateLimit>,
     /// Origins whose pages may read feeds, such as `https://shop.example.org`.
     pub origins: Vec<String>,
-    /// Most streams of feeds that are open; one more is told 429.
+    /// Maximum open event streams; further ones get 429.
     pub streams_max: usize,
-    /// How often a stream shows that it lives, if there is nothing to tell.
+    /// Interval of heartbeats on idle event streams.
     pub stream_heartbeat: Duration,
     /// Renders `/metrics`; without it there is no such page.
     pub metrics: Option<PrometheusHandle>,
-    /// The rows that devices keep replicas of; without them their routes answer 404.
+    /// The sync service; without it, its routes answer 404.
     pub sync: Option<Arc<Replicas>>,
-    /// The directory that provisioning clients see by SCIM; without it, its routes answer 404.
+    /// The directory for SCIM; without it, its routes answer 404.
     pub scim: Option<ScimOptions>,
 }
 
@@ -149,7 +149,7 @@ pub async fn serve(
         // An answer must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let Some(seat) = seats.take(peer.ip()) else {
-            metrics::counter!("http_connections_refused_total").increment(1);
+            metrics::counter!("tocsin_http_connections_refused_total").increment(1);
             turn_away(stream);
             continue;
         };
@@ -159,7 +159,7 @@ pub async fn serve(
         let (idle, write_timeout) = (options.body_idle_timeout, options.write_timeout);
         let mut stopping = stopping.clone();
         tokio::spawn(async move {
-            let open = metrics::gauge!("http_connections");
+            let open = metrics::gauge!("tocsin_http_connections");
             open.increment(1.0);
             let handle = hyper::service::service_fn(move |request: Request<Incoming>| {
                 let mut request = request.map(|body| Body::new(IdleBody::new(body, idle)));
@@ -202,7 +202,7 @@ async fn answer(router: axum::Router, request: Request<Body>, is_full: bool) -> 
         return Failure::malformed(reason).into_response();
     }
     if !is_full && !matches!(request.uri().path(), "/livez" | "/readyz") {
-        metrics::counter!("http_connections_refused_total").increment(1);
+        metrics::counter!("tocsin_http_connections_refused_total").increment(1);
         return Failure::no_connection().into_response();
     }
     compression::answer(router, request).await

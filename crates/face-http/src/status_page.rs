@@ -1,4 +1,4 @@
-//! The status page: totals for people, rendered here, without scripts. It holds nothing of any person.
+//! The status page: totals as static HTML without scripts. It contains no personal data.
 
 use std::{fmt::Write, time::Duration};
 
@@ -85,7 +85,7 @@ pub(crate) fn render(status: &Status) -> String {
     page("Tocsin", &body, true)
 }
 
-/// Where events come from by themselves. What is in the way of a source may tell of events, so it is not shown here.
+/// Event sources. Their error texts can contain event data, so they are not shown here.
 fn sources(body: &mut String, status: &Status) {
     if status.sources.is_empty() {
         return;

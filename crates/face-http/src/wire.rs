@@ -1,14 +1,14 @@
-//! The JSON that goes out, and the small bodies that come in. Subscribers and subscriptions have their forms in the
-//! service, because imports and exports share them.
+//! JSON responses, and small request bodies. Subscribers and subscriptions have their representations in the service,
+//! because imports and exports share them.
 
-mod applications; // what is stored, what an apply changes, what a check found
-mod rules; // how they are answered
+mod applications; // stored applications, apply results, check results
+mod rules; // evaluation plans of rules
 mod events; // submissions and event batches
-mod notifications; // their batches, attempts and outcomes
-mod traces; // the whole story of one thing
-mod status; // how the platform does
-mod suspensions; // what waits for an operator
-mod keys; // of the API
+mod notifications; // notification batches, attempts and outcomes
+mod traces; // traces of one object
+mod status; // status of the platform
+mod suspensions; // suspensions
+mod keys; // API keys
 
 pub(crate) mod sync; // rows of collections, devices that keep replicas
 pub(crate) mod merges; // subscribers that become parts of others
@@ -43,15 +43,15 @@ impl<T> From<tocsin_service::Page<T>> for List<T> {
 #[derive(ToSchema)]
 #[allow(dead_code)]
 pub(crate) struct ProblemItem {
-    /// Where, as a dotted path; empty for the whole.
+    /// Dotted path of the value; empty for the whole body.
     path: String,
     /// Line, from 1.
     line: Option<u32>,
     /// Column, from 1.
     column: Option<u32>,
-    /// What is wrong.
+    /// Error text.
     message: String,
-    /// What would be right.
+    /// Suggested fix.
     hint: Option<String>,
 }
 
@@ -59,12 +59,12 @@ pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1_000.0
 }
 
-/// A channel's sign of life.
+/// Result of probing a channel.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChannelProbeBody {
     pub(crate) channel: String,
     pub(crate) ok: bool,
-    /// The far side's words, or what is wrong.
+    /// The server's response, or the error.
     pub(crate) text: String,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct ChannelProbeBody {
 pub(crate) struct ReadyBody {
     pub(crate) ready: bool,
     pub(crate) reasons: Vec<String>,
-    /// Faults with which the platform can serve all the same; its status is 200 nevertheless.
+    /// Degradations that do not prevent service; the HTTP status stays 200.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
 }

@@ -35,7 +35,7 @@ impl<S> WriteTimeout<S> {
         let timeout = self.timeout;
         let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + timeout)));
         stall.as_mut().poll(cx).map(|()| {
-            metrics::counter!("http_write_timeouts_total").increment(1);
+            metrics::counter!("tocsin_http_write_timeouts_total").increment(1);
             Err(io::Error::new(io::ErrorKind::TimedOut, "the client read nothing of the answer"))
         })
     }

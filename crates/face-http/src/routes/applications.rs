@@ -65,18 +65,18 @@ async fn read(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ApplyParameters {
-    /// Only tell what would happen.
+    /// Dry run: only report what would happen.
     #[serde(default)]
     #[param(required = false)]
     dry_run: bool,
-    /// What may be dropped, by name, with commas between.
+    /// Names of objects that may be dropped, separated by commas.
     #[serde(default)]
     #[param(required = false)]
     allow_drop: String,
 }
 
-/// Makes a definition the one that runs. The same text again changes nothing. A change that would drop stored data is
-/// refused (409 `would-drop-data`) unless each is allowed by name.
+/// Applies a definition. The same text again changes nothing. A change that would drop stored data is refused (409
+/// `would-drop-data`) unless each object is allowed by name.
 #[utoipa::path(put, path = "/v1/applications/{application}", tag = "applications", params(("application" = String, Path), ApplyParameters), request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = AppliedBody, description = "It runs, or would run"), (status = 201, body = AppliedBody, description = "It is new and runs"), Failures))]
 async fn apply(
     State(app): State<Arc<App>>,
@@ -86,7 +86,7 @@ async fn apply(
     request: Request,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
-    let expected = match Condition::of(request.headers())? {
+    let expected = match Condition::of(request.headers(), app.service.application_version(&caller, &name)).await? {
         Condition::None => Expected::Any,
         Condition::Exists => Expected::Some,
         Condition::Absent => Expected::Version(0),
@@ -103,7 +103,7 @@ async fn apply(
     Ok(if created { located(response, format!("/v1/applications/{name}")) } else { response })
 }
 
-/// Tells everything about a definition, without applying it.
+/// Checks a definition and reports all its problems and changes, without applying it.
 #[utoipa::path(post, path = "/v1/applications/check", tag = "applications", request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = CheckedBody), Failures))]
 async fn check(
     State(app): State<Arc<App>>,
@@ -166,7 +166,7 @@ async fn rematch(
     Ok(json(StatusCode::OK, &RematchedBody { batches }))
 }
 
-/// Asks every channel for a sign of life.
+/// Probes every channel.
 #[utoipa::path(post, path = "/v1/applications/{application}/channels/probe", tag = "operations", params(("application" = String, Path)), responses((status = 200, body = Vec<ChannelProbeBody>), Failures))]
 async fn probe(
     State(app): State<Arc<App>>,

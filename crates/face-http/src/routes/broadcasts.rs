@@ -1,4 +1,4 @@
-//! What everybody finds in the inbox, or everybody of a segment.
+//! Broadcasts: inbox items for all subscribers, or for a segment.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(read, put, withdraw))
 }
 
-/// The broadcasts that somebody may see, newest first.
+/// Lists the visible broadcasts, newest first.
 #[utoipa::path(get, path = "/v1/applications/{application}/broadcasts", tag = "inbox", params(("application" = String, Path)), responses((status = 200, body = List<BroadcastBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
@@ -48,8 +48,8 @@ async fn read(
     Ok(json(StatusCode::OK, &BroadcastBody::from(found)))
 }
 
-/// Stores a broadcast: at once all of its audience find it in their feeds. It is kept once, however many they are. The same
-/// name again changes what it says, and keeps who has read it.
+/// Stores a broadcast. Its audience sees it at once. It is stored once, whatever the size of the audience. A repetition
+/// with the same name changes its content, and keeps who has read it.
 #[utoipa::path(put, path = "/v1/applications/{application}/broadcasts/{name}", tag = "inbox", params(("application" = String, Path), ("name" = String, Path)), request_body = NewBroadcastBody, responses((status = 200, body = BroadcastBody), (status = 201, body = BroadcastBody), Failures))]
 async fn put(
     State(app): State<Arc<App>>,
@@ -62,7 +62,7 @@ async fn put(
     Ok(json(created(is_new), &BroadcastBody::from(stored)))
 }
 
-/// Takes a broadcast back: nobody sees it any more.
+/// Deletes a broadcast.
 #[utoipa::path(delete, path = "/v1/applications/{application}/broadcasts/{name}", tag = "inbox", params(("application" = String, Path), ("name" = String, Path)), responses((status = 204), Failures))]
 async fn withdraw(
     State(app): State<Arc<App>>,

@@ -30,13 +30,13 @@ struct ChronicleBody {
     class: String,
     /// Its name.
     name: String,
-    /// What it keeps, in words.
+    /// Description of the stored aggregate.
     keeps: String,
     /// The fields of its key; none if it has one entry for all events.
     key: Vec<String>,
-    /// What it gives, such as `high`.
+    /// Names of its values, such as `high`.
     gives: Vec<&'static str>,
-    /// How many keys it has.
+    /// Number of keys.
     keys: usize,
     /// Most keys.
     keys_max: usize,
@@ -56,14 +56,14 @@ impl From<ChronicleStatus> for ChronicleBody {
     }
 }
 
-/// What a chronicle says of a key now.
+/// Present values of a chronicle for one key.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ChronicleEntry)]
 struct EntryBody {
     /// The key, by field.
     #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
     key: serde_json::Map<String, serde_json::Value>,
-    /// What it says, such as `high`; null where there is nothing.
+    /// Its values by name, such as `high`; null without a value.
     #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
     values: serde_json::Map<String, serde_json::Value>,
 }
@@ -93,7 +93,7 @@ struct EntryParameters {
     /// Only this key, as a JSON object of its fields: `{"symbol": "A"}`. A field that is left out is null.
     #[serde(default)]
     key: Option<String>,
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.
@@ -101,7 +101,7 @@ struct EntryParameters {
     after: Option<String>,
 }
 
-/// What a chronicle says now of its keys, or of one of them.
+/// Lists the present values of a chronicle, for all keys or one.
 #[utoipa::path(get, path = "/v1/applications/{application}/chronicles/{class}/{chronicle}", tag = "operations", params(("application" = String, Path), ("class" = String, Path), ("chronicle" = String, Path), EntryParameters), responses((status = 200, body = List<EntryBody>), Failures))]
 async fn entries(
     State(app): State<Arc<App>>,

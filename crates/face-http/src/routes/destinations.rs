@@ -23,13 +23,13 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParameters {
-    /// How many of each channel; 1 to 1,000, default 100.
+    /// Maximum number per channel, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
 }
 
-/// Where the channels of an application send, and how each destination does: those with trouble first, then those with
-/// most to do. One page.
+/// Lists the destinations of an application's channels with their health: failing ones first, then the busiest. One
+/// page.
 #[utoipa::path(get, path = "/v1/applications/{application}/destinations", tag = "operations", params(("application" = String, Path), ListParameters), responses((status = 200, body = List<DestinationStatus>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,

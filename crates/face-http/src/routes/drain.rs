@@ -18,14 +18,14 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(look, close, open))
 }
 
-/// How far a drain has come: what waits, what is due, and what is left for later.
+/// Progress of a drain: work that waits, is due, or is left for later.
 #[utoipa::path(get, path = "/v1/drain", tag = "operations", responses((status = 200, body = DrainBody), Failures))]
 async fn look(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     Ok(json(StatusCode::OK, &DrainBody::from(app.service.drain(&caller).await?)))
 }
 
-/// Closes the intake, over restarts: events are refused (503), sources rest. What is there goes on; ask again until it has
-/// left.
+/// Closes the intake; kept across restarts. Events and messages are refused (503), sources and receive locations are
+/// held. Accepted work continues; poll until it is delivered.
 #[utoipa::path(put, path = "/v1/drain", tag = "operations", request_body = CloseBody, responses((status = 200, body = DrainBody), Failures))]
 async fn close(
     State(app): State<Arc<App>>,
@@ -51,18 +51,18 @@ struct CloseBody {
     reason: String,
 }
 
-/// What became of opening the intake.
+/// Result of opening the intake.
 #[derive(Serialize, ToSchema)]
 struct OpenedBody {
     /// Whether any of it was closed.
     was_closed: bool,
 }
 
-/// How far a drain has come.
+/// Progress of a drain.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Drain)]
 struct DrainBody {
-    /// Whether nothing comes in and all that is due has left.
+    /// Whether the intake is closed and all due work is delivered.
     drained: bool,
     /// Whether the intake is closed.
     closed: bool,
@@ -81,7 +81,13 @@ struct DrainBody {
     suspended: u64,
     /// Event batches that could not be matched and were set aside.
     failed_batches: u64,
-    /// What is switched off besides, so that what waits for it does not leave.
+    /// Deliveries of exchange messages that are due, those on their way among them.
+    messages_due: u64,
+    /// Deliveries of exchange messages that are due later: retries, closed service windows.
+    messages_later: u64,
+    /// Deliveries of exchange messages through send ports on hold or off.
+    messages_held: u64,
+    /// Switches that are off, whose work is not processed.
     held: Vec<String>,
 }
 
@@ -97,6 +103,9 @@ impl From<Drain> for DrainBody {
             next_due_at: drain.next_due_at,
             suspended: drain.suspended,
             failed_batches: drain.failed_batches,
+            messages_due: drain.messages_due,
+            messages_later: drain.messages_later,
+            messages_held: drain.messages_held,
             held: drain.held,
         }
     }

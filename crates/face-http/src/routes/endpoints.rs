@@ -27,7 +27,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.
@@ -46,8 +46,7 @@ struct ListParameters {
     state: Option<String>,
 }
 
-/// Endpoints of devices that have only failed of late, and those that were switched off for it, by application, channel and
-/// address.
+/// Lists failing and disabled endpoints of devices, by application, channel and address.
 #[utoipa::path(get, path = "/v1/endpoints", tag = "operations", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,

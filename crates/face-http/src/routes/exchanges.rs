@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use tocsin_exchange::{
     flow::{FlowReport, Throttled},
     locations::LocationStatus,
-    look::PortTracking,
     operate::PortLoad,
     track::TrackingCounts,
+    tracking_queries::PortTracking,
 };
 use tocsin_model::{
     application::Rate,
@@ -73,7 +73,7 @@ struct ApplyParameters {
     dry_run: bool,
 }
 
-/// Makes a definition the one that runs. What is under way goes on as it began, what waits takes the new way.
+/// Applies a definition. Attempts in progress go on unchanged; waiting messages use the new definition.
 #[utoipa::path(put, path = "/v1/exchanges/{exchange}", tag = "exchanges", params(("exchange" = String, Path), ApplyParameters), request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = AppliedBody), Failures))]
 async fn apply(
     State(app): State<Arc<App>>,
@@ -110,7 +110,7 @@ async fn ports(
     Ok(json(StatusCode::OK, &List { items: ports.into_iter().map(PortBody::from).collect(), next: None }))
 }
 
-/// Sets the state of a send port, for restarts and new definitions as well.
+/// Sets the state of a send port; kept across restarts and new definitions.
 #[utoipa::path(put, path = "/v1/exchanges/{exchange}/send/{port}/state", tag = "exchanges", params(("exchange" = String, Path), ("port" = String, Path)), request_body = StateBody, responses((status = 204), Failures))]
 async fn set_port(
     State(app): State<Arc<App>>,
@@ -122,7 +122,7 @@ async fn set_port(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Where the receive ports of an exchange take messages from, and how each of these does. One page.
+/// Lists the receive locations of an exchange with their health. One page.
 #[utoipa::path(get, path = "/v1/exchanges/{exchange}/locations", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = List<LocationBody>), Failures))]
 async fn locations(
     State(app): State<Arc<App>>,
@@ -133,7 +133,7 @@ async fn locations(
     Ok(json(StatusCode::OK, &List { items: found.into_iter().map(LocationBody::from).collect(), next: None }))
 }
 
-/// Which bodies are kept at the ports of an exchange, and how much is kept of all exchanges.
+/// Lists the tracking settings of the ports of an exchange, and the size of all tracked data.
 #[utoipa::path(get, path = "/v1/exchanges/{exchange}/tracking", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = TrackingBody), Failures))]
 async fn tracking(
     State(app): State<Arc<App>>,
@@ -146,8 +146,8 @@ async fn tracking(
     Ok(json(StatusCode::OK, &TrackingBody { ports, waiting, dropped, bytes }))
 }
 
-/// Sets which bodies are kept, for restarts and new definitions as well. What is struck out, cut and kept is as the
-/// definition says.
+/// Overrides the tracking; kept across restarts and new definitions. Redaction, truncation and retention always follow
+/// the definition.
 #[utoipa::path(put, path = "/v1/exchanges/{exchange}/tracking", tag = "exchanges", params(("exchange" = String, Path)), request_body = SetTrackingBody, responses((status = 204), Failures))]
 async fn set_tracking(
     State(app): State<Arc<App>>,
@@ -169,7 +169,7 @@ async fn set_tracking(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// How an exchange flows: what slows its messages down, the rates that are set, and what waits for its send ports.
+/// Reports the flow of an exchange: throttling, configured rates, and the send queues.
 #[utoipa::path(get, path = "/v1/exchanges/{exchange}/flow", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = FlowBody), Failures))]
 async fn flow(
     State(app): State<Arc<App>>,
@@ -180,7 +180,7 @@ async fn flow(
     Ok(json(StatusCode::OK, &FlowBody::from(report)))
 }
 
-/// Sets how fast messages may come in or leave, for restarts and new definitions as well.
+/// Limits the rate of receiving or sending; kept across restarts and new definitions.
 #[utoipa::path(put, path = "/v1/exchanges/{exchange}/flow", tag = "exchanges", params(("exchange" = String, Path)), request_body = SetRateBody, responses((status = 204), Failures))]
 async fn set_rate(
     State(app): State<Arc<App>>,
@@ -198,12 +198,12 @@ async fn set_rate(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ChangesParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
 }
 
-/// When messages were slowed down, newest first. The last 10,000 changes of all exchanges are kept.
+/// Lists throttling changes, newest first. The last 10,000 changes of all exchanges are kept.
 #[utoipa::path(get, path = "/v1/exchanges/{exchange}/flow/changes", tag = "exchanges", params(("exchange" = String, Path), ChangesParameters), responses((status = 200, body = List<ThrottleChangeBody>), Failures))]
 async fn flow_changes(
     State(app): State<Arc<App>>,
@@ -216,11 +216,11 @@ async fn flow_changes(
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
-/// How an exchange flows.
+/// Flow report of an exchange.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ExchangeFlow)]
 struct FlowBody {
-    /// Messages whose senders wait for an answer.
+    /// Messages whose senders wait for a response.
     in_flight: usize,
     throttled: Vec<ThrottledBody>,
     /// Rates that an operator has set.
@@ -246,7 +246,7 @@ impl From<FlowReport> for FlowBody {
     }
 }
 
-/// Something that is slowed down.
+/// An active throttle.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Throttled)]
 pub(crate) struct ThrottledBody {
@@ -255,7 +255,7 @@ pub(crate) struct ThrottledBody {
     /// `publishing`: where messages come in; `delivery`: where they leave.
     #[schema(value_type = String)]
     side: FlowSide,
-    /// The port for whose sake, if it is one.
+    /// The port that causes it, if it is a single one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     port: Option<Name>,
@@ -287,7 +287,7 @@ struct RateBody {
     rate: String,
 }
 
-/// What waits for a send port.
+/// Load of a send queue.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ExchangeQueue)]
 struct QueueBody {
@@ -295,12 +295,13 @@ struct QueueBody {
     port: Name,
     /// Messages that are due, about.
     waiting: u64,
-    /// How long a new one would wait, if that can be known: the port sends, and its far side is not dead.
+    /// Expected wait of a new message, in seconds; absent if unknown, because the port does not send or its receiver is
+    /// unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     wait_seconds: Option<f64>,
 }
 
-/// How fast messages may come in or leave.
+/// Rate limit of receiving or sending.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SetExchangeRate)]
@@ -316,7 +317,7 @@ struct SetRateBody {
     rate: Option<String>,
 }
 
-/// Messages began to be slowed down, or are not any more.
+/// Start or end of throttling.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ThrottleChange)]
 struct ThrottleChangeBody {
@@ -351,7 +352,7 @@ struct ExchangeBody {
     author: String,
     #[schema(value_type = String, format = DateTime)]
     applied_at: Timestamp,
-    /// Whether it runs. One that does not is told of in the log.
+    /// Whether the exchange runs. If not, the log has the reason.
     running: bool,
     /// Its definition as it was applied, with `***` for secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -413,30 +414,30 @@ pub(crate) struct LocationBody {
     /// Its kind, such as `directory`.
     #[schema(value_type = String)]
     kind: Name,
-    /// `starting`, `running`, `waiting` while messages are slowed down, `held` while it is switched off or outside of its
-    /// service window, `backing_off` after trouble, or `failed` after much of it; in the last two it is opened again by itself.
+    /// `starting`, `running`, `waiting` while throttled, `held` while switched off or outside its service window,
+    /// `backing_off` after errors, or `failed` after many; in the last two states it is retried automatically.
     state: &'static str,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
-    /// What is in the way. While it waits it begins with a reason of the flow, such as `rate_imbalance`.
+    /// The obstacle. While waiting, it begins with the reason of throttling, such as `rate_imbalance`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Troubles in a row.
+    /// Consecutive errors.
     failures: u32,
     /// When it is opened again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     retry_at: Option<Timestamp>,
-    /// Messages that it took.
+    /// Messages taken.
     messages: u64,
-    /// When it took the last.
+    /// Time of the last message.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     last_at: Option<Timestamp>,
-    /// How long the oldest of the last messages had waited to be taken, where that can be told.
+    /// Age of the oldest message of the last batch, in seconds, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     lag_seconds: Option<f64>,
-    /// How much waits at the far side: files, messages.
+    /// Backlog at the source: files or messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<u64>,
 }
@@ -466,25 +467,25 @@ impl From<LocationStatus> for LocationBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = SendPortState)]
 struct StateBody {
-    /// `off`: no route leads to it; `hold`: what is routed to it waits; `active`; null: as the definition says.
+    /// `off`: excluded from routing; `hold`: messages wait; `active`; null: as in the definition.
     #[schema(value_type = Option<String>)]
     state: Option<PortState>,
 }
 
-/// What is tracked.
+/// Tracking settings and counters.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Tracking)]
 struct TrackingBody {
     ports: Vec<PortTrackingBody>,
     /// Entries of all exchanges that wait to be stored.
     waiting: u64,
-    /// Entries since the start that found no room.
+    /// Entries dropped since the start.
     dropped: u64,
     /// Bytes that are kept, compressed.
     bytes: u64,
 }
 
-/// What is tracked at a port, or of the messages of a route.
+/// Tracking settings of a port or route.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PortTracking)]
 struct PortTrackingBody {
@@ -495,7 +496,7 @@ struct PortTrackingBody {
     /// `received`, `sent`, `replied`, `returned`.
     #[schema(value_type = Vec<String>)]
     bodies: Vec<TrackPoint>,
-    /// Of how many messages in a hundred.
+    /// Percentage of messages that are tracked.
     sample: u8,
     /// Whether an operator has set that, against the definition.
     is_set: bool,
@@ -507,7 +508,7 @@ impl From<PortTracking> for PortTrackingBody {
     }
 }
 
-/// What is to be tracked.
+/// New tracking settings.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SetTracking)]
@@ -520,10 +521,10 @@ struct SetTrackingBody {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     route: Option<Name>,
-    /// Where bodies are kept: `received`, `sent`, `replied`, `returned`; null: as the definition says.
+    /// Points at which bodies are tracked: `received`, `sent`, `replied`, `returned`; null: as in the definition.
     #[schema(value_type = Option<Vec<String>>)]
     bodies: Option<Vec<TrackPoint>>,
-    /// Of how many messages in a hundred.
+    /// Percentage of messages that are tracked.
     #[serde(default = "all")]
     sample: u8,
 }

@@ -31,7 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct FiringParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The `next` of the page before.
@@ -51,7 +51,7 @@ struct FiringParameters {
     status: Option<FiringStatus>,
 }
 
-/// Rules that did not fire for event batches, oldest first.
+/// Lists event batches for which rules did not fire, oldest first.
 #[utoipa::path(get, path = "/v1/firings", tag = "operations", params(FiringParameters), responses((status = 200, body = List<FiringBody>), Failures))]
 async fn firings(
     State(app): State<Arc<App>>,
@@ -69,7 +69,7 @@ async fn firings(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SlowParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// Only those of this application.
@@ -82,8 +82,7 @@ struct SlowParameters {
     rule: Option<Name>,
 }
 
-/// Firings that took long since the process began, newest first, with how their rules were answered. The newest 500 are
-/// remembered.
+/// Lists slow firings since the start of the process, newest first, with the query plans. The newest 500 are kept.
 #[utoipa::path(get, path = "/v1/slow-firings", tag = "operations", params(SlowParameters), responses((status = 200, body = List<SlowFiringBody>), Failures))]
 async fn slow(
     State(app): State<Arc<App>>,
@@ -96,7 +95,7 @@ async fn slow(
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
-/// Fires rules for the event batches that they missed, by the subscriptions as they are now.
+/// Fires rules for the event batches that they missed, with the present subscriptions.
 #[utoipa::path(post, path = "/v1/firings/refire", tag = "operations", request_body = FiringFilterBody, responses((status = 200, body = RefiredBody), Failures))]
 async fn refire(
     State(app): State<Arc<App>>,
@@ -109,7 +108,7 @@ async fn refire(
     Ok(json(StatusCode::OK, &RefiredBody { batches: refired.batches, failed }))
 }
 
-/// Strikes firings off the list without firing them.
+/// Dismisses missed firings without running them.
 #[utoipa::path(post, path = "/v1/firings/dismiss", tag = "operations", request_body = FiringFilterBody, responses((status = 200, body = DismissedBody), Failures))]
 async fn dismiss(
     State(app): State<Arc<App>>,
@@ -128,7 +127,7 @@ async fn stopped(State(app): State<Arc<App>>, Authorized(caller): Authorized) ->
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
-/// Stops a rule until it is let go on. What it misses is listed.
+/// Stops a rule until it is resumed. Missed firings are listed.
 #[utoipa::path(post, path = "/v1/applications/{application}/rules/{rule}/stop", tag = "operations", params(("application" = String, Path), ("rule" = String, Path)), request_body = StopBody, responses((status = 204), Failures))]
 async fn stop(
     State(app): State<Arc<App>>,
@@ -141,7 +140,7 @@ async fn stop(
     Ok(axum::response::IntoResponse::into_response(StatusCode::NO_CONTENT))
 }
 
-/// Lets a stopped rule go on. What it missed stays listed.
+/// Resumes a stopped rule. Missed firings stay listed.
 #[utoipa::path(post, path = "/v1/applications/{application}/rules/{rule}/resume", tag = "operations", params(("application" = String, Path), ("rule" = String, Path)), responses((status = 200, body = ResumedRuleBody), Failures))]
 async fn resume_rule(
     State(app): State<Arc<App>>,
@@ -167,7 +166,7 @@ struct FiringBody {
     first: String,
     /// The last; those between them that are of the application and the rule's event class belong to it.
     last: String,
-    /// How many.
+    /// Number of batches.
     batches: u64,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
@@ -198,16 +197,15 @@ struct SlowFiringBody {
     version: u32,
     rule: String,
     batch: String,
-    /// How many events the batch has.
+    /// Number of events in the batch.
     events: u32,
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
-    /// How long it took, in milliseconds; of a rule that the index answers, on the shard where that was longest.
+    /// Duration in milliseconds; for an indexed rule, that of the slowest shard.
     took_ms: f64,
-    /// How long it may take, in milliseconds.
+    /// Time limit in milliseconds.
     timeout_ms: f64,
-    /// How the rule was answered: the steps of its query in the store's words, or the ways of the index, and what its author
-    /// should know.
+    /// Query plan: the store's steps of the query, or the index paths, with hints for the author.
     plan: Vec<String>,
 }
 
@@ -227,7 +225,7 @@ impl From<SlowFiring> for SlowFiringBody {
     }
 }
 
-/// Which firings: all that meet every given condition. Without any condition `all` must be true.
+/// Selects the firings that match every given condition. Without any condition `all` must be true.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = FiringFilter)]
@@ -256,9 +254,9 @@ impl FiringFilterBody {
     }
 }
 
-/// What was fired.
+/// Fired events.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Refired)]
+#[schema(as = RefiredBatch)]
 struct RefiredBody {
     /// Event batches for which rules have fired now.
     batches: u64,
@@ -274,7 +272,7 @@ struct FailedAgainBody {
     reason: String,
 }
 
-/// How many event batches were struck off.
+/// Number of dismissed event batches.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Dismissed)]
 struct DismissedBody {
@@ -287,7 +285,7 @@ struct DismissedBody {
 struct RuleStopBody {
     application: String,
     rule: String,
-    /// Whose key stopped it, or `tocsin` itself.
+    /// Name of the key that stopped it, or `tocsin` itself.
     by: String,
     reason: String,
     #[schema(value_type = String, format = DateTime)]

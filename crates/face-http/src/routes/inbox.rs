@@ -12,7 +12,7 @@ use axum::{
 use serde::Deserialize;
 use tocsin_model::{
     id::{Name, SubscriberId},
-    inbox::{ItemId, Mark, Standing},
+    inbox::{InboxItemFilter, ItemId, Mark},
 };
 use tocsin_service::{
     ServiceError,
@@ -27,7 +27,7 @@ use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, JsonBody, Parameters, Segments, Visiting, id},
+    request::{Authorized, InboxAccess, JsonBody, Parameters, Segments, id},
     wire::{
         List,
         inbox::{ItemBody, MarkBody, MarkedBody, NewTokenBody, TokenBody, UnreadBody, mark_of},
@@ -50,7 +50,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct FeedParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.
@@ -88,15 +88,20 @@ struct TokenParameters {
     _token: Option<String>,
 }
 
-fn standing(word: Option<&str>) -> Result<Standing, Failure> {
-    let Some(word) = word else { return Ok(Standing::default()) };
-    Standing::ALL.into_iter().find(|standing| standing.word() == word).ok_or_else(|| {
-        let words: Vec<&str> = Standing::ALL.into_iter().map(Standing::word).collect();
+fn standing(word: Option<&str>) -> Result<InboxItemFilter, Failure> {
+    let Some(word) = word else { return Ok(InboxItemFilter::default()) };
+    InboxItemFilter::ALL.into_iter().find(|standing| standing.word() == word).ok_or_else(|| {
+        let words: Vec<&str> = InboxItemFilter::ALL.into_iter().map(InboxItemFilter::word).collect();
         ServiceError::invalid("state", format!("`{word}` is none of {}", words.join(", "))).into()
     })
 }
 
-async fn open(app: &App, Visiting(visitor): &Visiting, subscriber: &str, intent: Intent) -> Result<Feed, Failure> {
+async fn open(
+    app: &App,
+    InboxAccess(visitor): &InboxAccess,
+    subscriber: &str,
+    intent: Intent,
+) -> Result<Feed, Failure> {
     Ok(app.service.open_feed(visitor, &id::<SubscriberId>(subscriber)?, intent).await?)
 }
 
@@ -104,7 +109,7 @@ async fn open(app: &App, Visiting(visitor): &Visiting, subscriber: &str, intent:
 #[utoipa::path(get, path = "/v1/subscribers/{id}/inbox", tag = "inbox", params(("id" = String, Path), FeedParameters), responses((status = 200, body = List<ItemBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(subscriber): Segments<String>,
     Parameters(asked): Parameters<FeedParameters>,
 ) -> Result<Response, Failure> {
@@ -116,11 +121,11 @@ async fn list(
     Ok(private(json(StatusCode::OK, &List::from(found.map(|item| ItemBody::new(&item, feed.locale()))))))
 }
 
-/// How many items are unread: neither read nor archived.
+/// Number of unread items: neither read nor archived.
 #[utoipa::path(get, path = "/v1/subscribers/{id}/inbox/unread", tag = "inbox", params(("id" = String, Path), TokenParameters), responses((status = 200, body = UnreadBody), Failures))]
 async fn unread(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(subscriber): Segments<String>,
     Parameters(TokenParameters { .. }): Parameters<TokenParameters>,
 ) -> Result<Response, Failure> {
@@ -133,7 +138,7 @@ async fn unread(
 #[utoipa::path(get, path = "/v1/subscribers/{id}/inbox/{item}", tag = "inbox", params(("id" = String, Path), ("item" = String, Path), TokenParameters), responses((status = 200, body = ItemBody), Failures))]
 async fn read(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments((subscriber, item)): Segments<(String, String)>,
     Parameters(TokenParameters { .. }): Parameters<TokenParameters>,
 ) -> Result<Response, Failure> {
@@ -142,11 +147,11 @@ async fn read(
     Ok(private(json(StatusCode::OK, &ItemBody::new(&found, feed.locale()))))
 }
 
-/// Marks an item as read. Doing it again changes nothing.
+/// Marks an item as read. Idempotent.
 #[utoipa::path(put, path = "/v1/subscribers/{id}/inbox/{item}/read", tag = "inbox", params(("id" = String, Path), ("item" = String, Path)), responses((status = 200, body = ItemBody), Failures))]
 async fn put_read(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(segments): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
     mark_one(&app, &visiting, segments, Mark::Read).await
@@ -156,7 +161,7 @@ async fn put_read(
 #[utoipa::path(delete, path = "/v1/subscribers/{id}/inbox/{item}/read", tag = "inbox", params(("id" = String, Path), ("item" = String, Path)), responses((status = 200, body = ItemBody), Failures))]
 async fn remove_read(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(segments): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
     mark_one(&app, &visiting, segments, Mark::Unread).await
@@ -166,7 +171,7 @@ async fn remove_read(
 #[utoipa::path(put, path = "/v1/subscribers/{id}/inbox/{item}/archived", tag = "inbox", params(("id" = String, Path), ("item" = String, Path)), responses((status = 200, body = ItemBody), Failures))]
 async fn put_archived(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(segments): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
     mark_one(&app, &visiting, segments, Mark::Archived).await
@@ -176,17 +181,17 @@ async fn put_archived(
 #[utoipa::path(delete, path = "/v1/subscribers/{id}/inbox/{item}/archived", tag = "inbox", params(("id" = String, Path), ("item" = String, Path)), responses((status = 200, body = ItemBody), Failures))]
 async fn remove_archived(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(segments): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
     mark_one(&app, &visiting, segments, Mark::Unarchived).await
 }
 
-/// Deletes an item for good. A broadcast is deleted for this subscriber only. What is not there is deleted already.
+/// Deletes an item permanently. A broadcast is deleted for this subscriber only. Deleting an absent item succeeds.
 #[utoipa::path(delete, path = "/v1/subscribers/{id}/inbox/{item}", tag = "inbox", params(("id" = String, Path), ("item" = String, Path)), responses((status = 204), Failures))]
 async fn remove(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(segments): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
     mark_one(&app, &visiting, segments, Mark::Deleted).await
@@ -194,7 +199,7 @@ async fn remove(
 
 async fn mark_one(
     app: &App,
-    visiting: &Visiting,
+    visiting: &InboxAccess,
     (subscriber, item): (String, String),
     mark: Mark,
 ) -> Result<Response, Failure> {
@@ -205,11 +210,11 @@ async fn mark_one(
     }
 }
 
-/// Marks some items, or all that a filter chooses. Doing it again changes nothing.
+/// Marks some items, or all that match a filter. Idempotent.
 #[utoipa::path(post, path = "/v1/subscribers/{id}/inbox/mark", tag = "inbox", params(("id" = String, Path)), request_body = MarkBody, responses((status = 200, body = MarkedBody), Failures))]
 async fn mark_some(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(subscriber): Segments<String>,
     JsonBody(asked): JsonBody<MarkBody>,
 ) -> Result<Response, Failure> {
@@ -233,8 +238,8 @@ async fn mark_some(
     Ok(private(json(StatusCode::OK, &MarkedBody { marked, unread })))
 }
 
-/// Makes an inbox token: whoever holds it reads the feed of this subscriber, and no other. For a page or an app, which must
-/// not hold an API key.
+/// Creates an inbox token, which gives access to the feed of this subscriber only. For a page or an app, which must not
+/// hold an API key.
 #[utoipa::path(post, path = "/v1/subscribers/{id}/inbox/token", tag = "inbox", params(("id" = String, Path)), request_body = NewTokenBody, responses((status = 201, body = TokenBody), Failures))]
 async fn make_token(
     State(app): State<Arc<App>>,

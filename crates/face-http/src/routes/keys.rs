@@ -27,8 +27,8 @@ async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Re
     Ok(json(StatusCode::OK, &List { items: keys.into_iter().map(KeyBody::from).collect(), next: None }))
 }
 
-/// Makes a key. It is shown in this answer and never again. A caller gives no right that its own key does not have: no other
-/// scope, no other resource, no longer time.
+/// Creates a key. It is returned only once. A caller cannot grant scopes, resources or a lifetime beyond those of its
+/// own key.
 #[utoipa::path(post, path = "/v1/keys", tag = "keys", request_body = NewKeyBody, responses((status = 201, body = KeyBody), Failures))]
 async fn make(
     State(app): State<Arc<App>>,

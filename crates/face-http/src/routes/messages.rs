@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tocsin_exchange::{
     edit::Edit,
-    receive::{Course, Incoming, Received},
+    receive::{IncomingMessage, ReceiveResult, ReplyStatus},
 };
 use tocsin_model::{
     exact_json::Exact,
@@ -22,9 +22,9 @@ use tocsin_model::{
 };
 use tocsin_service::{
     Caller, ServiceError,
-    exchanges::{Entrance, WhichMessages},
+    exchanges::{ReceivePortHandle, WhichMessages},
 };
-use tocsin_store::spool::{Acted, HistoryEntry, Leg, LegState, MessageFilter, Standing, StoredMessage};
+use tocsin_store::spool::{AffectedCounts, HistoryEntry, Leg, LegState, MessageFilter, MessageStatus, StoredMessage};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -32,7 +32,9 @@ use super::{Failures, json, located};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, BodyRoom, JsonBody, Parameters, Segments, Taken, id, idempotency_key, parts, take_body},
+    request::{
+        Authorized, BodyRoom, BufferedBody, JsonBody, Parameters, Segments, id, idempotency_key, parts, take_body,
+    },
     wire::{List, TraceContextBody},
 };
 
@@ -56,11 +58,11 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Bodies of messages up to this size have memory of their own.
 const OWN_BYTES: usize = 8 * 1024;
 
-/// Sends a message through a receive port. The body may be anything; when an answer comes, it is durable. One-way: 202.
-/// A request: 200 with the reply, or 202 with the address of the reply if that takes longer than the port or
-/// `Prefer: wait=SECONDS` allows. A request that cannot be answered now is told with 502, one that nobody answered in
-/// time with 504; what became of it is at its address. The same `Idempotency-Key` with the same body is the same
-/// message, and gets the stored reply.
+/// Sends a message through a receive port. The body can have any type; the message is durable when the response is
+/// sent. One-way: 202. Request: 200 with the reply, or 202 with the address of the reply if it takes longer than the
+/// port or `Prefer: wait=SECONDS` allows. 502 if the request cannot be answered now, 504 if it has expired; its address
+/// has the status. A repetition with the same `Idempotency-Key` and body is the same message, and returns the stored
+/// reply.
 #[utoipa::path(post, path = "/v1/exchanges/{exchange}/receive/{port}", tag = "exchanges",
     params(("exchange" = String, Path), ("port" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "At most 255 characters"),
@@ -84,44 +86,48 @@ async fn send(
 /// Reads a message; gives the room that it takes, too. Its sender may wait long: nothing else of the request is kept.
 async fn incoming(
     app: &App,
-    entrance: &Entrance,
+    entrance: &ReceivePortHandle,
     caller: &Caller,
     request: Request,
-) -> Result<(Incoming, BodyRoom), Failure> {
+) -> Result<(IncomingMessage, BodyRoom), Failure> {
     let (headers, body) = parts(request);
     let key = idempotency_key(&headers)?.map(str::to_owned);
     let wait = wait_of(&headers)?;
-    let Taken { bytes, room } = take_body(app, &headers, body, entrance.body_bytes_max).await?;
+    let BufferedBody { bytes, room } = take_body(app, &headers, body, entrance.body_bytes_max).await?;
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let given = headers.iter().filter(|(name, _)| !is_secret(name));
     let given = given.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
     let content_type = content_type.to_owned();
     // A small body is a part of what its connection has read, all of which would be kept with it.
     let body = if bytes.len() <= OWN_BYTES { Bytes::copy_from_slice(&bytes) } else { bytes };
-    Ok((Incoming { content_type, headers: given.collect(), body, key, sender: caller.key().into(), wait }, room))
+    Ok((IncomingMessage { content_type, headers: given.collect(), body, key, sender: caller.key().into(), wait }, room))
 }
 
-/// What is ours to read and nobody else's.
+/// Whether a header carries credentials, which are not forwarded.
 fn is_secret(name: &HeaderName) -> bool {
     [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION].contains(name) || name == "x-api-key"
 }
 
-/// How long the caller would wait (RFC 7240).
+/// The `wait` preference of the caller (RFC 7240).
 fn wait_of(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     let preferences = headers.get_all("prefer").into_iter().filter_map(|value| value.to_str().ok());
-    let mut preferences = preferences.flat_map(|value| value.split([',', ';'])).map(str::trim);
-    let wait = preferences.find_map(|preference| preference.strip_prefix("wait="));
+    // What follows a semicolon is a parameter of its preference; names have no letter case (RFC 7240, 2).
+    let mut preferences = preferences.flat_map(|value| value.split(',')).filter_map(|one| one.split(';').next());
+    let wait = preferences.find_map(|preference| {
+        let (name, value) = preference.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("wait").then(|| value.trim())
+    });
     let parse = |text: &str| text.trim_matches('"').parse().map(Duration::from_secs);
     wait.map(|text| parse(text).map_err(|_| Failure::malformed("`Prefer: wait=` takes a number of seconds")))
         .transpose()
 }
 
-fn answer(received: Received, mode: Mode) -> Result<Response, Failure> {
-    let Received { id, duplicate, course } = received;
-    let mut response = match (course, mode) {
-        (Course::Stored, _) => accepted(id, "stored", None),
-        (Course::Suspended(reason), Mode::OneWay) => accepted(id, "suspended", Some(reason)),
-        (course, _) => told(id, course)?,
+fn answer(received: ReceiveResult, mode: Mode) -> Result<Response, Failure> {
+    let ReceiveResult { id, duplicate, reply_status } = received;
+    let mut response = match (reply_status, mode) {
+        (ReplyStatus::Stored, _) => accepted(id, "stored", None),
+        (ReplyStatus::Suspended(reason), Mode::OneWay) => accepted(id, "suspended", Some(reason)),
+        (reply_status, _) => reply_response(id, reply_status)?,
     };
     if duplicate {
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
@@ -129,29 +135,34 @@ fn answer(received: Received, mode: Mode) -> Result<Response, Failure> {
     Ok(response)
 }
 
-/// What is told of a request.
-fn told(id: MessageId, course: Course) -> Result<Response, Failure> {
+/// The response for the reply status of a request.
+fn reply_response(id: MessageId, reply_status: ReplyStatus) -> Result<Response, Failure> {
     let at = || format!("/v1/messages/{id}/reply");
-    Ok(match course {
-        Course::Replied { reply, head, body } => {
+    Ok(match reply_status {
+        ReplyStatus::Replied { reply, head, body } => {
             // With room for what every answer has besides.
             let mut headers = HeaderMap::with_capacity(8);
             headers.extend(HeaderValue::try_from(head.content_type).ok().map(|value| (header::CONTENT_TYPE, value)));
+            let packed = head.headers.iter().find(|(name, _)| name == "content-encoding");
+            let packed = packed.and_then(|(_, coding)| HeaderValue::try_from(coding).ok());
+            headers.extend(packed.map(|coding| (header::CONTENT_ENCODING, coding)));
             headers.insert(REPLY, number(reply));
             headers.insert(MESSAGE, number(id));
             let mut response = Response::new(body.into());
             *response.headers_mut() = headers;
             response
         }
-        Course::Pending => located(accepted(id, "pending", None), at()),
-        Course::Stored => accepted(id, "stored", None),
-        Course::Suspended(reason) => return Err(Failure::not_answered(reason).with("message", id).with("reply", at())),
-        Course::Ended => {
+        ReplyStatus::Pending => located(accepted(id, "pending", None), at()),
+        ReplyStatus::Stored => accepted(id, "stored", None),
+        ReplyStatus::Suspended(reason) => {
+            return Err(Failure::not_answered(reason).with("message", id).with("reply", at()));
+        }
+        ReplyStatus::Ended => {
             return Err(Failure::not_answered("it was ended without an answer")
                 .with("message", id)
                 .with("reply", at()));
         }
-        Course::Expired => return Err(Failure::expired().with("message", id).with("reply", at())),
+        ReplyStatus::Expired => return Err(Failure::expired().with("message", id).with("reply", at())),
     })
 }
 
@@ -179,10 +190,10 @@ struct MessagesParameters {
     to: Option<String>,
     /// `open`, `suspended` or `ended`.
     #[param(value_type = Option<String>)]
-    standing: Option<Standing>,
+    standing: Option<MessageStatus>,
     /// Only those whose reason to be suspended contains this text.
     reason: Option<String>,
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     limit: Option<usize>,
     /// The cursor of the page before.
     after: Option<String>,
@@ -214,7 +225,7 @@ async fn messages(
     Ok(json(StatusCode::OK, &List { items, next }))
 }
 
-/// One message without its body: where it goes, and what became of it.
+/// One message without its body, with its legs and their state.
 #[utoipa::path(get, path = "/v1/messages/{message}", tag = "exchanges", params(("message" = String, Path)), responses((status = 200, body = MessageBody), Failures))]
 async fn message(
     State(app): State<Arc<App>>,
@@ -250,11 +261,12 @@ async fn reply(
 ) -> Result<Response, Failure> {
     let id = id::<MessageId>(&message)?;
     let wait = wait_of(&headers)?.unwrap_or_default();
-    let course = app.while_good(&caller, app.service.reply(&caller, id, wait)).await?;
-    told(id, course)
+    let reply_status = app.while_good(&caller, app.service.reply(&caller, id, wait)).await?;
+    reply_response(id, reply_status)
 }
 
-/// Lets suspended messages go on: what went nowhere is routed anew, what failed is sent again with a fresh schedule.
+/// Resumes suspended messages: unroutable ones are routed again, failed ones are sent again with a fresh retry
+/// schedule.
 #[utoipa::path(post, path = "/v1/messages/resume", tag = "exchanges", request_body = FilterBody, responses((status = 200, body = ActedBody), Failures))]
 async fn resume(
     State(app): State<Arc<App>>,
@@ -265,7 +277,7 @@ async fn resume(
     Ok(json(StatusCode::OK, &ActedBody::from(acted)))
 }
 
-/// Ends messages: nothing more of them leaves. Those that are suspended, unless `standing` says `open`.
+/// Cancels messages: nothing more of them is sent. Suspended ones, unless `standing` is `open`.
 #[utoipa::path(post, path = "/v1/messages/end", tag = "exchanges", request_body = FilterBody, responses((status = 200, body = ActedBody), Failures))]
 async fn end(
     State(app): State<Arc<App>>,
@@ -276,9 +288,9 @@ async fn end(
     Ok(json(StatusCode::OK, &ActedBody::from(acted)))
 }
 
-/// Changes suspended messages: their bodies, or parts of them, their media types, their properties. Properties that the body
-/// gave are read anew. With `resume` they go on at once: what went nowhere is routed anew, what failed is sent again to the same
-/// send port. What a message was before is kept.
+/// Edits suspended messages: bodies or parts of them, media types, properties. Properties from the body are promoted
+/// again. With `resume` they are resumed at once: unroutable ones are routed again, failed ones are sent to the same
+/// send port. The original version is kept.
 #[utoipa::path(post, path = "/v1/messages/edit", tag = "exchanges", request_body = EditMessagesBody, responses((status = 200, body = EditedMessagesBody), Failures))]
 async fn edit(
     State(app): State<Arc<App>>,
@@ -304,7 +316,7 @@ async fn original(
     Ok(attached(original.head.content_type, original.body))
 }
 
-/// A body of somebody else's: no browser should show it as a page of ours.
+/// The body is untrusted: browsers must not render it as a page of this server.
 pub(super) fn attached(content_type: String, body: Bytes) -> Response {
     let content_type = HeaderValue::try_from(content_type).ok().filter(|value| !value.is_empty());
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/octet-stream"));
@@ -323,7 +335,7 @@ struct EditMessagesBody {
     resume: bool,
 }
 
-/// What is changed.
+/// Changes of an edit.
 #[derive(Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = MessageEdit)]
@@ -376,15 +388,15 @@ impl EditBody {
     }
 }
 
-/// What became of an edit.
+/// Result of an edit.
 #[derive(Serialize, ToSchema)]
 #[schema(as = EditedMessages)]
 struct EditedMessagesBody {
-    /// How many are as they should be.
+    /// Number of edited messages.
     messages: u64,
     /// The first hundred that are as they were, and why.
     unchanged: Vec<UnchangedBody>,
-    /// How many of them go on.
+    /// Number of them that were resumed.
     resumed: u64,
 }
 
@@ -396,7 +408,7 @@ struct UnchangedBody {
     reason: String,
 }
 
-/// Which messages. At least one condition, or `all`.
+/// Selects messages. At least one condition, or `all`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = MessageChoice)]
@@ -405,7 +417,7 @@ struct FilterBody {
     /// This one.
     #[schema(value_type = Option<String>)]
     id: Option<MessageId>,
-    /// Of this exchange.
+    /// The exchange.
     #[schema(value_type = Option<String>)]
     exchange: Option<Name>,
     /// That came through this port.
@@ -414,13 +426,13 @@ struct FilterBody {
     /// That are parts of this message, which was split or made of them.
     #[schema(value_type = Option<String>)]
     part_of: Option<MessageId>,
-    /// Of which something goes to this send port.
+    /// A send port to which the message has a leg.
     #[schema(value_type = Option<String>)]
     to: Option<Name>,
     /// `suspended` if not given; to end others, `open`.
     #[schema(value_type = Option<String>)]
-    standing: Option<Standing>,
-    /// Whose reason contains this text.
+    standing: Option<MessageStatus>,
+    /// Text that the reason contains.
     reason: Option<String>,
     /// That came before.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -437,6 +449,10 @@ struct FilterBody {
 impl FilterBody {
     fn read(self) -> Result<WhichMessages, ServiceError> {
         let FilterBody { id, exchange, port, part_of, to, standing, reason, before, when, dialect, all } = self;
+        // Every reason contains the empty text: it would mean all messages, which `all` says.
+        if reason.as_deref() == Some("") {
+            return Err(ServiceError::invalid("reason", "is empty: give a part of the reason, or `all: true`"));
+        }
         let filter = MessageFilter { id, exchange, port, part_of, to, reason, before, standing: None };
         let when = when.map(|text| Filter { dialect: dialect.unwrap_or(Dialect::Cel), text });
         match (filter == MessageFilter::default() && when.is_none(), all) {
@@ -449,7 +465,7 @@ impl FilterBody {
     }
 }
 
-/// A message that was taken.
+/// An accepted message.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AcceptedMessage)]
 struct AcceptedBody {
@@ -462,17 +478,17 @@ struct AcceptedBody {
     reason: Option<String>,
 }
 
-/// How many messages an act changed.
+/// Number of messages that an action changed.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ActedMessages)]
 struct ActedBody {
     messages: u64,
-    /// Ways to send ports.
+    /// Number of legs to send ports.
     legs: u64,
 }
 
-impl From<Acted> for ActedBody {
-    fn from(Acted { messages, legs }: Acted) -> Self {
+impl From<AffectedCounts> for ActedBody {
+    fn from(AffectedCounts { messages, legs }: AffectedCounts) -> Self {
         ActedBody { messages, legs }
     }
 }
@@ -490,7 +506,7 @@ pub(super) struct MessageBody {
     port: Name,
     /// `one_way`, `request` or `reply`.
     kind: &'static str,
-    /// Of a reply: what it answers.
+    /// For a reply: the message that it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     answers: Option<MessageId>,
@@ -508,11 +524,11 @@ pub(super) struct MessageBody {
     properties: serde_json::Map<String, serde_json::Value>,
     #[schema(value_type = String, format = DateTime)]
     accepted_at: Timestamp,
-    /// When a request is over without an answer.
+    /// When a request expires without a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
-    /// When nothing was left to be done.
+    /// When it was completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     ended_at: Option<Timestamp>,
@@ -522,7 +538,7 @@ pub(super) struct MessageBody {
     /// Why it is suspended as a whole: no route led it anywhere, or a step of its port's pipeline failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     suspended: Option<String>,
-    /// Where it stands in a trace through many systems (W3C Trace Context).
+    /// Trace context of the message (W3C Trace Context).
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<TraceContextBody>,
     /// The id of the key that sent it, if it came through the API.
@@ -570,7 +586,7 @@ impl From<HistoryEntry> for HistoryEntryBody {
     }
 }
 
-/// One way of a message, to one send port.
+/// A leg: delivery of a message to one send port.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Leg)]
 struct LegBody {
@@ -579,22 +595,22 @@ struct LegBody {
     port: Name,
     /// `waiting`, `awaiting` its later reply, `done`, `suspended` or `ended`.
     state: &'static str,
-    /// How often it was tried, on the present transport.
+    /// Number of attempts on the present transport.
     attempts: u32,
-    /// Whether the backup transport is at it.
+    /// Whether it uses the backup transport.
     on_backup: bool,
     /// The receive port through which its reply comes later.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     reply_through: Option<Name>,
-    /// When it is tried, while it waits; until when it awaits its reply.
+    /// While waiting: the time of the next attempt. While awaiting: the timeout of the reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     due_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     tried_at: Option<Timestamp>,
-    /// What the far side said last, or why there was no answer.
+    /// Last response of the receiver, or why there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     said: Option<String>,
 }

@@ -36,7 +36,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(end))
 }
 
-/// How the platform does.
+/// Status of the platform.
 #[utoipa::path(get, path = "/v1/status", tag = "operations", responses((status = 200, body = StatusBody), Failures))]
 async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     Ok(json(StatusCode::OK, &StatusBody::from(app.service.status(&caller)?)))
@@ -46,7 +46,7 @@ async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> 
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct BeforeParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The `next` of the page before, or any id: only older ones.
@@ -90,7 +90,7 @@ async fn event_batch(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct EventsParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The `next` of the page before.
@@ -141,7 +141,7 @@ async fn notification_batch(
     Ok(json(StatusCode::OK, &NotificationBatchBody::from(found)))
 }
 
-/// One notification: its event, fields, recipient, and every attempt with the far side's answer.
+/// One notification: its event, fields, recipient, and every attempt with the server's response.
 #[utoipa::path(get, path = "/v1/notifications/{id}", tag = "operations", params(("id" = String, Path)), responses((status = 200, body = NotificationBody), Failures))]
 async fn notification(
     State(app): State<Arc<App>>,
@@ -169,7 +169,7 @@ async fn trace(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SuspensionParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The `next` of the page before.
@@ -200,7 +200,7 @@ struct SuspensionParameters {
     before: Option<tocsin_model::time::Timestamp>,
 }
 
-/// What waits for an operator, oldest first.
+/// Lists suspensions, oldest first.
 #[utoipa::path(get, path = "/v1/suspensions", tag = "operations", params(SuspensionParameters), responses((status = 200, body = List<SuspensionBody>), Failures))]
 async fn suspensions(
     State(app): State<Arc<App>>,

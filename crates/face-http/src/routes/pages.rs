@@ -1,4 +1,4 @@
-//! What needs no key: health, metrics, the API's description, and pages for people.
+//! Public pages: health, metrics, the API description, and HTML pages.
 
 use std::sync::Arc;
 

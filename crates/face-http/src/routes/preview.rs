@@ -22,7 +22,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(preview)).routes(routes!(send_test))
 }
 
-/// How a notification would read: each part, its template and where it was looked for. Tells nobody, stores nothing.
+/// Previews a notification: each part with its template and the places that were searched for it. Sends nothing and
+/// stores nothing.
 ///
 /// The event is a stored one or one that is written; the subscriber too. With `definition` it shows templates that are
 /// not applied yet.
@@ -37,7 +38,7 @@ async fn preview(
     Ok(json(StatusCode::OK, &PreviewBody::from(found)))
 }
 
-/// Sends one message as a test, and waits for the far side's answer. It is not stored and not tried again.
+/// Sends one test message and waits for the server's response. It is not stored and not retried.
 #[utoipa::path(post, path = "/v1/applications/{application}/send-test", tag = "applications", params(("application" = String, Path)), request_body = PreviewDraft, responses((status = 200, body = TestSentBody), Failures))]
 async fn send_test(
     State(app): State<Arc<App>>,
@@ -49,7 +50,7 @@ async fn send_test(
     Ok(json(StatusCode::OK, &TestSentBody::from(sent)))
 }
 
-/// What a preview or a test was made of.
+/// Inputs of a preview or test.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NotificationAbout)]
 struct AboutBody {
@@ -66,7 +67,7 @@ struct AboutBody {
     address: String,
 }
 
-/// How a notification would read.
+/// Preview of a notification.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NotificationPreview)]
 struct PreviewBody {
@@ -78,13 +79,13 @@ struct PreviewBody {
     /// The keys under which each part is looked for, in order.
     looked_for: Vec<String>,
     parts: Vec<PreviewPartBody>,
-    /// What the text for phones takes.
+    /// Size of the SMS text.
     #[serde(skip_serializing_if = "Option::is_none")]
     sms: Option<ShortMessageBody>,
     /// Why there is nothing to show, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
-    /// What is probably not meant.
+    /// Warnings of probable mistakes.
     warnings: Vec<String>,
 }
 
@@ -99,7 +100,7 @@ struct PreviewPartBody {
     header: Option<String>,
     /// The key of the template that serves; null for a text that was made from the HTML.
     template: Option<String>,
-    /// What it gives.
+    /// The rendered text.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
     /// Why it gives nothing.
@@ -107,7 +108,7 @@ struct PreviewPartBody {
     error: Option<String>,
 }
 
-/// How a text travels to phones.
+/// Encoding and size of an SMS text.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ShortMessage)]
 struct ShortMessageBody {
@@ -115,11 +116,11 @@ struct ShortMessageBody {
     alphabet: &'static str,
     /// Septets, or units of UCS-2.
     units: usize,
-    /// How many messages it takes.
+    /// Number of SMS segments.
     segments: usize,
 }
 
-/// What became of a test message.
+/// Result of a test message.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TestSent)]
 struct TestSentBody {
@@ -127,10 +128,10 @@ struct TestSentBody {
     about: AboutBody,
     /// `delivered`, `deferred` or `refused`.
     outcome: &'static str,
-    /// What the far side said, or why it was not delivered.
+    /// Response of the server, or why the message was not delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// When it was handed to the far side.
+    /// Time at which it was sent.
     #[schema(value_type = String)]
     sent_at: Timestamp,
     /// When the answer was complete.
@@ -180,11 +181,11 @@ impl From<Previewed> for PreviewBody {
 
 impl From<TestSent> for TestSentBody {
     fn from(sent: TestSent) -> Self {
-        let told = |reason: Reason| Some(reason.text);
+        let reply = |reason: Reason| Some(reason.text);
         let (outcome, reason) = match sent.disposition {
             Disposition::Delivered { reply } => ("delivered", Some(reply).filter(|reply| !reply.is_empty())),
-            Disposition::Deferred { reason, .. } => ("deferred", told(reason)),
-            Disposition::Refused { reason } => ("refused", told(reason)),
+            Disposition::Deferred { reason, .. } => ("deferred", reply(reason)),
+            Disposition::Refused { reason } => ("refused", reply(reason)),
         };
         TestSentBody { about: sent.about.into(), outcome, reason, sent_at: sent.sent_at, answered_at: sent.answered_at }
     }

@@ -10,7 +10,7 @@ use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Segments, Visiting, id},
+    request::{InboxAccess, Segments, id},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -24,11 +24,11 @@ struct WebPushKeys {
     keys: BTreeMap<String, String>,
 }
 
-/// The public keys that browsers are given as `applicationServerKey`. Takes any API key or inbox token.
+/// The public keys for `applicationServerKey` in browsers. Takes any API key or inbox token.
 #[utoipa::path(get, path = "/v1/applications/{application}/web-push", tag = "inbox", params(("application" = String, Path)), responses((status = 200, body = WebPushKeys), Failures))]
 async fn read(
     State(app): State<Arc<App>>,
-    Visiting(visitor): Visiting,
+    InboxAccess(visitor): InboxAccess,
     Segments(name): Segments<String>,
 ) -> Result<Response, Failure> {
     let keys = app.service.web_push_keys(&visitor, &id::<Name>(&name)?)?;

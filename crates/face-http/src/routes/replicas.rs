@@ -1,4 +1,4 @@
-//! The devices that keep replicas, for operators: who they are, what their sessions carried, how sync does.
+//! Administration of devices with replicas: devices, sessions and status.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(history))
 }
 
-/// How sync does: rows, devices, sessions, and its pools. Needs the scope `sync:read`.
+/// Status of sync: rows, devices, sessions and pools. Needs the scope `sync:read`.
 #[utoipa::path(get, path = "/v1/sync/status", tag = "sync", responses((status = 200, body = SyncStatusBody), Failures))]
 async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     caller.needs(Scope::SyncRead)?;
@@ -62,7 +62,7 @@ async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Re
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
-/// Lets a device keep a replica for a subscriber. Its token is in this answer and never again. Needs the scope `sync:write`.
+/// Registers a device for a subscriber. Its token is returned only once. Needs the scope `sync:write`.
 #[utoipa::path(post, path = "/v1/sync/devices", tag = "sync", request_body = NewDeviceBody, responses((status = 201, body = ReplicaDeviceBody), Failures))]
 async fn make(
     State(app): State<Arc<App>>,
@@ -93,7 +93,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Tells a device to drop all that it has when it comes next; it gets no rows any more. Needs the scope `sync:write`.
+/// Wipes a device: it deletes its replica at its next session, and gets no more rows. Needs the scope `sync:write`.
 #[utoipa::path(post, path = "/v1/sync/devices/{id}/wipe", tag = "sync", params(("id" = String, Path)), responses((status = 200, body = ReplicaDeviceBody), Failures))]
 async fn wipe(
     State(app): State<Arc<App>>,
@@ -105,7 +105,7 @@ async fn wipe(
     Ok(json(StatusCode::OK, &ReplicaDeviceBody::new(&device, None)))
 }
 
-/// The sessions that last, oldest first. Needs the scope `sync:read`.
+/// Lists active sessions, oldest first. Needs the scope `sync:read`.
 #[utoipa::path(get, path = "/v1/sync/sessions", tag = "sync", responses((status = 200, body = List<SessionBody>), Failures))]
 async fn sessions(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     caller.needs(Scope::SyncRead)?;
@@ -120,7 +120,7 @@ struct HistoryParameters {
     /// Only of this device.
     #[serde(default)]
     device: Option<String>,
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.

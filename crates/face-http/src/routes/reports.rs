@@ -6,8 +6,8 @@ use serde_json::{Map, Value as Json};
 use tocsin_model::{definition::parse_duration, id::Name, time::Timestamp};
 use tocsin_service::{
     ServiceError,
-    digest::Attention,
-    reports::{CATALOGUE, Cell, Column, Description, Question, Report, Table},
+    attention::Attention,
+    reports::{CATALOGUE, Cell, Column, Description, Report, ReportRequest, Table},
 };
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -21,17 +21,17 @@ use crate::{
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(catalogue)).routes(routes!(report)).routes(routes!(digest))
+    OpenApiRouter::new().routes(routes!(catalogue)).routes(routes!(report)).routes(routes!(attention))
 }
 
-/// What needs attention now, the most urgent first.
-#[utoipa::path(get, path = "/v1/digest", tag = "operations", responses((status = 200, body = List<Attention>), Failures))]
-async fn digest(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    let items = app.service.digest(&caller).await?;
+/// List the problems that need an operator now, the most urgent first.
+#[utoipa::path(get, path = "/v1/attention", tag = "operations", responses((status = 200, body = List<Attention>), Failures))]
+async fn attention(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let items = app.service.attention(&caller).await?;
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
-/// Which reports there are, what may be asked of each, and what their columns mean.
+/// Lists the reports with their parameters and columns.
 #[utoipa::path(get, path = "/v1/reports", tag = "operations", responses((status = 200, body = List<DescriptionBody>), Failures))]
 async fn catalogue(Authorized(_caller): Authorized) -> Result<Response, Failure> {
     let items = CATALOGUE.iter().map(DescriptionBody::from).collect();
@@ -42,7 +42,7 @@ async fn catalogue(Authorized(_caller): Authorized) -> Result<Response, Failure>
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct QuestionParameters {
-    /// Of which thing: a quantum, a batch or a subscription.
+    /// The subject: a quantum, a batch or a subscription.
     #[serde(default)]
     id: Option<String>,
     /// Only of this application.
@@ -88,7 +88,7 @@ struct QuestionParameters {
 }
 
 impl QuestionParameters {
-    fn question(self) -> Result<Question, Failure> {
+    fn question(self) -> Result<ReportRequest, Failure> {
         let QuestionParameters {
             id, application, class, rule, channel, source, status, from, to, before, limit, ..
         } = self;
@@ -96,7 +96,7 @@ impl QuestionParameters {
             parse_duration(&text).map_err(|error| ServiceError::invalid("interval", error.to_string()))
         };
         let interval = self.interval.map(read).transpose()?;
-        Ok(Question { id, application, class, rule, channel, source, status, from, to, interval, before, limit })
+        Ok(ReportRequest { id, application, class, rule, channel, source, status, from, to, interval, before, limit })
     }
 }
 
@@ -118,7 +118,7 @@ async fn report(
 struct DescriptionBody {
     name: &'static str,
     description: &'static str,
-    /// What may be asked.
+    /// Its parameters.
     parameters: Vec<&'static str>,
     tables: Vec<TableDescriptionBody>,
 }

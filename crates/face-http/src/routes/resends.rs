@@ -30,7 +30,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The `next` of the page before.
@@ -49,8 +49,8 @@ async fn list(
     Ok(json(StatusCode::OK, &List::from(app.service.resends(&caller, asked.after, limit).await?)))
 }
 
-/// Sends again what had failed, under the same ids, or as new. It is durable with the answer, and carried out beside the
-/// flow. With an `Idempotency-Key` that came before it is only told how far that has come.
+/// Sends failed notifications again, under the same ids or as new ones. The request is durable when the response is
+/// sent, and runs in the background. A repeated `Idempotency-Key` returns the progress.
 #[utoipa::path(post, path = "/v1/resends", tag = "operations", params(("Idempotency-Key" = Option<String>, Header)), request_body(content = Draft, example = json!({"subscriber": "alice", "device": "hook", "since": "2026-11-20T00:00:00Z"})), responses((status = 200, body = Document), (status = 202, body = Document), Failures))]
 async fn send(
     State(app): State<Arc<App>>,

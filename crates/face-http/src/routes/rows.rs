@@ -1,4 +1,4 @@
-//! The rows of collections for everybody but devices, and what became of edits that met.
+//! Rows of collections, for all callers but devices, and edit conflicts.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tocsin_model::{
     id::{Name, StoredNumber},
 };
 use tocsin_service::{Page, Scope, ServiceError, page};
-use tocsin_sync::rows::{RowChange, Together};
+use tocsin_sync::rows::{RefusedRow, RowChange, WriteMode};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -75,7 +75,7 @@ async fn list(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PutParameters {
-    /// Whether rows that cannot be leave the others alone; the answer tells them. All or none if not given.
+    /// Whether valid rows are stored even if others are invalid; the response lists those. Default: all or none.
     #[serde(default)]
     partial: bool,
 }
@@ -100,13 +100,58 @@ async fn put_many(
     }
     let mut taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
     taken.reserve_values(&app, ROWS_VALUES_MAX)?;
-    let lines =
-        serde_json::Deserializer::from_slice(tocsin_model::json::without_mark(&taken.bytes)).into_iter::<RowLine>();
+    let (bytes, application) = (tocsin_model::json::without_mark(&taken.bytes), id::<Name>(&application)?);
+    if partial {
+        let Lines { rows, places, mut refused } = Lines::read(bytes);
+        let given = rows.len() + refused.len();
+        let unfit = app.sync()?.put_rows(&application, &collection, rows, WriteMode::Those).await?;
+        refused.extend(unfit.into_iter().map(|row| RefusedRow { at: places[row.at], ..row }));
+        refused.sort_by_key(|row| row.at);
+        return Ok(json(StatusCode::OK, &PutBody::new(given, refused)));
+    }
+    let lines = serde_json::Deserializer::from_slice(bytes).into_iter::<RowLine>();
     let rows = lines.map(|line| line.map(|line| (line.id, line.row))).collect::<Result<Vec<_>, _>>();
     let rows = rows.map_err(|error| Failure::from(tocsin_service::error::json_error(&error)))?;
-    let (given, together) = (rows.len(), if partial { Together::Those } else { Together::All });
-    let refused = app.sync()?.put_rows(&id::<Name>(&application)?, &collection, rows, together).await?;
+    let given = rows.len();
+    let refused = app.sync()?.put_rows(&application, &collection, rows, WriteMode::All).await?;
     Ok(json(StatusCode::OK, &PutBody::new(given, refused)))
+}
+
+/// The lines of a body of which each stands for itself: one that cannot be read stops no other.
+#[derive(Default)]
+struct Lines {
+    rows: Vec<(String, Map<String, Json>)>,
+    /// The lines of the rows, from 0.
+    places: Vec<usize>,
+    refused: Vec<RefusedRow>,
+}
+
+impl Lines {
+    fn read(bytes: &[u8]) -> Lines {
+        /// Identifies a line that is not a row.
+        #[derive(Deserialize)]
+        struct Named {
+            id: String,
+        }
+        let mut lines = Lines::default();
+        let all = bytes.split(|byte| *byte == b'\n').enumerate();
+        for (at, line) in all.filter(|(_, line)| !line.trim_ascii().is_empty()) {
+            match serde_json::from_slice::<RowLine>(line) {
+                Ok(RowLine { id, row }) => {
+                    lines.rows.push((id, row));
+                    lines.places.push(at);
+                }
+                Err(error) => {
+                    let id = serde_json::from_slice::<Named>(line).map(|named| named.id).unwrap_or_default();
+                    let place = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+                    let problem = tocsin_service::error::json_problem(&error);
+                    let problem = problem.position(place(at + 1), place(error.column()));
+                    lines.refused.push(RefusedRow { at, id, problems: vec![problem] });
+                }
+            }
+        }
+        lines
+    }
 }
 
 /// A row. Needs the scope `sync:read`.
@@ -169,7 +214,8 @@ async fn change(
     headers: &HeaderMap,
 ) -> Result<Response, Failure> {
     let (sync, application) = (app.sync()?, id::<Name>(&application)?);
-    let expect = match Condition::of(headers)? {
+    let present = async { Ok::<_, Failure>(sync.row(&application, &collection, &row).await?.version.0) };
+    let expect = match Condition::of(headers, present).await? {
         Condition::None => None,
         Condition::Exists => Some(sync.row(&application, &collection, &row).await?.version),
         Condition::Absent => Some(Stamp(0)),
@@ -188,7 +234,7 @@ struct ConflictParameters {
     /// Only of this collection.
     #[serde(default)]
     collection: Option<String>,
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.
@@ -196,7 +242,7 @@ struct ConflictParameters {
     before: Option<String>,
 }
 
-/// Edits that met others, newest first, with what lost. Needs the scope `sync:read`.
+/// Lists edit conflicts with the losing versions, newest first. Needs the scope `sync:read`.
 #[utoipa::path(get, path = "/v1/applications/{application}/conflicts", tag = "sync", params(("application" = String, Path), ConflictParameters), responses((status = 200, body = List<ConflictBody>), Failures))]
 async fn conflicts(
     State(app): State<Arc<App>>,
@@ -213,7 +259,7 @@ async fn conflicts(
     Ok(json(StatusCode::OK, &List::from(page.map(ConflictBody::from))))
 }
 
-/// Puts in place what had lost in a conflict, as a write of now. Needs the scope `sync:write`.
+/// Restores the losing version of a conflict as a new write. Needs the scope `sync:write`.
 #[utoipa::path(post, path = "/v1/applications/{application}/conflicts/{number}/revert", tag = "sync", params(("application" = String, Path), ("number" = u64, Path)), responses((status = 204), Failures))]
 async fn revert(
     State(app): State<Arc<App>>,

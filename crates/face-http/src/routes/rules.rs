@@ -26,7 +26,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(unindexed))
 }
 
-/// How each rule of the running version is answered.
+/// Lists how each rule of the running version is evaluated.
 #[utoipa::path(get, path = "/v1/applications/{application}/rules", tag = "applications", params(("application" = String, Path)), responses((status = 200, body = List<RuleBody>), Failures))]
 async fn rules(
     State(app): State<Arc<App>>,
@@ -38,7 +38,8 @@ async fn rules(
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
-/// Tries a rule, applied or not, on events: who would be told, or what it says of one subscription. Tells nobody.
+/// Tests a rule, applied or not, on events: the subscriptions it matches, or its result for one subscription. Sends
+/// nothing.
 #[utoipa::path(post, path = "/v1/applications/{application}/rules/test", tag = "applications", params(("application" = String, Path)), request_body = TestDraft, responses((status = 200, body = RuleTestBody), Failures))]
 async fn test(
     State(app): State<Arc<App>>,
@@ -95,7 +96,7 @@ impl From<Unusable> for UnusableBody {
     }
 }
 
-/// A subscription whose filter is looked at for every event.
+/// A subscription whose filter is evaluated for every event.
 #[derive(Serialize, ToSchema)]
 #[schema(as = UnindexedSubscription)]
 struct UnindexedBody {
@@ -121,32 +122,32 @@ impl From<Unindexed> for UnindexedBody {
     }
 }
 
-/// What a test of a rule found.
+/// Result of a rule test.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RuleTestResult)]
 struct RuleTestBody {
-    /// How the rule is answered.
+    /// Evaluation plan of the rule.
     rule: RuleBody,
-    /// Which subscriptions were tried; null if one was asked for.
+    /// The tested subscriptions; null if a single one was requested.
     subscriptions: Option<TriedBody>,
-    /// What it found for each event, in order.
+    /// Results for each event, in order.
     events: Vec<TestedEventBody>,
-    /// What an event costs, if it was measured.
+    /// Cost per event, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<CostBody>,
 }
 
-/// What an event costs, in microseconds: medians over rounds in which the rule and the baseline took turns.
+/// Cost per event in microseconds: medians over alternating rounds of the rule and the baseline.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RuleCost)]
 struct CostBody {
-    /// How often each was measured.
+    /// Number of rounds.
     rounds: usize,
-    /// What the rule takes for one event.
+    /// Time of the rule.
     rule_us: f64,
-    /// What a rule takes that matches nothing.
+    /// Time of a rule that matches nothing.
     baseline_us: f64,
-    /// What is the rule's own: what it takes beyond the baseline.
+    /// Net time of the rule: the difference to the baseline.
     own_us: f64,
 }
 
@@ -161,24 +162,24 @@ impl From<Cost> for CostBody {
 /// The subscriptions of a test.
 #[derive(Serialize, ToSchema)]
 struct TriedBody {
-    /// How many were tried.
+    /// Number of tested subscriptions.
     tried: usize,
     /// Whether these were all enabled ones of the class.
     all: bool,
-    /// How many cannot be matched, since their filter or values do not fit this version.
+    /// Number of subscriptions whose filter or values are invalid in this version.
     unusable: usize,
 }
 
-/// What a test found for one event.
+/// Result for one event.
 #[derive(Serialize, ToSchema)]
 struct TestedEventBody {
     /// Its id, if it is stored.
     event: Option<String>,
-    /// How many of the tried subscriptions match.
+    /// Number of tested subscriptions that match.
     matches: u64,
     /// Some of them.
     subscriptions: Vec<String>,
-    /// What the rule says of the subscription that was asked for.
+    /// Result for the requested subscription.
     #[serde(skip_serializing_if = "Option::is_none")]
     trial: Option<TrialBody>,
     /// Why it could not be decided, for all subscriptions or for some.
@@ -186,23 +187,23 @@ struct TestedEventBody {
     failures: Vec<String>,
 }
 
-/// What a rule says of an event and a subscription.
+/// Result of a rule for one event and subscription.
 #[derive(Serialize, ToSchema)]
 struct TrialBody {
     matches: bool,
     /// The conditions that the predicate joins by `&&`.
     conditions: Vec<ConditionBody>,
-    /// What the subscription's own filter says, if it has one.
+    /// Result of the subscription's own filter, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<FilterTrialBody>,
 }
 
-/// What a subscription's own filter says of an event.
+/// Result of a subscription's own filter for one event.
 #[derive(Serialize, ToSchema)]
 struct FilterTrialBody {
     /// `holds`, `fails` or `error`.
     verdict: &'static str,
-    /// What it asks of the event, one by one, in words.
+    /// Its conditions, as text.
     conditions: Vec<ConditionBody>,
 }
 
@@ -243,7 +244,7 @@ impl From<Condition> for ConditionBody {
         ConditionBody {
             text: condition.text,
             verdict: word(condition.verdict),
-            trouble: condition.trouble,
+            trouble: condition.error,
             values: condition.values.into_iter().map(read).collect(),
         }
     }

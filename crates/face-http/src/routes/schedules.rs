@@ -19,7 +19,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(preview)).routes(routes!(of_subscription)).routes(routes!(list))
 }
 
-/// When a schedule would be due, and which policies decide it. Stores nothing.
+/// Previews the runs of a schedule, and the policies that apply. Stores nothing.
 #[utoipa::path(post, path = "/v1/schedules/preview", tag = "subscriptions", request_body = PreviewDraft, responses((status = 200, body = Preview), Failures))]
 async fn preview(
     State(app): State<Arc<App>>,
@@ -33,12 +33,12 @@ async fn preview(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PreviewParameters {
-    /// How many runs; 1 to 100, default 10.
+    /// Number of runs, 1 to 100; default 10.
     #[serde(default)]
     count: Option<usize>,
 }
 
-/// When a subscription is due, and how far the rules that follow its schedule have come.
+/// The next runs of a subscription, and the progress of rules that follow its schedule.
 #[utoipa::path(get, path = "/v1/subscriptions/{id}/schedule", tag = "subscriptions", params(("id" = String, Path), PreviewParameters), responses((status = 200, body = SubscriptionSchedule), Failures))]
 async fn of_subscription(
     State(app): State<Arc<App>>,
@@ -50,7 +50,7 @@ async fn of_subscription(
     Ok(json(StatusCode::OK, &found))
 }
 
-/// How far the schedules of an application have come, by rule and schedule.
+/// Progress of the schedules of an application, by rule and schedule.
 #[utoipa::path(get, path = "/v1/applications/{application}/schedules", tag = "operations", params(("application" = String, Path), PageParameters), responses((status = 200, body = List<ScheduleStatus>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,

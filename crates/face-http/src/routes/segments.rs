@@ -5,7 +5,6 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use futures_util::TryFutureExt;
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriberId};
 use tocsin_service::{
@@ -76,9 +75,9 @@ async fn replace(
     JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
-    let condition = Condition::of(&headers)?;
-    let present = app.service.segment(&caller, &name).map_ok(|present| present.revision);
-    let put = condition.put(present).await?;
+    let present = || app.service.segment_revision(&caller, &name);
+    let condition = Condition::of(&headers, present()).await?;
+    let put = condition.put(present()).await?;
     let stored = app.service.put_segment(&caller, Some(&name), draft, put).await;
     let (stored, is_new) = stored.map_err(|error| condition.unmet(error))?;
     Ok(tagged(created(is_new), stored.revision, &stored))
@@ -92,8 +91,9 @@ async fn remove(
     Segments(name): Segments<String>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let revision = Condition::revision(request.headers())?;
-    app.service.remove_segment(&caller, &id::<Name>(&name)?, revision).await?;
+    let name = id::<Name>(&name)?;
+    let revision = Condition::revision(request.headers(), app.service.segment_revision(&caller, &name)).await?;
+    app.service.remove_segment(&caller, &name, revision).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -126,7 +126,7 @@ async fn membership(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PreviewParameters {
-    /// How many members to show; 0 to 100, default 10.
+    /// Number of members to return, 0 to 100; default 10.
     #[serde(default)]
     sample: Option<usize>,
     /// The cursor of the preview before, to go on counting.
@@ -142,11 +142,11 @@ async fn preview(
     Segments(name): Segments<String>,
     Parameters(asked): Parameters<PreviewParameters>,
 ) -> Result<Response, Failure> {
-    let told = app.service.preview_segment(&caller, &id::<Name>(&name)?, asked.sample, asked.after).await?;
-    Ok(json(StatusCode::OK, &told))
+    let preview = app.service.preview_segment(&caller, &id::<Name>(&name)?, asked.sample, asked.after).await?;
+    Ok(json(StatusCode::OK, &preview))
 }
 
-/// Counts who meets a filter that is not saved, and shows some. Stores nothing.
+/// Counts the subscribers that match an unsaved filter, and returns some. Stores nothing.
 #[utoipa::path(post, path = "/v1/segments/preview", tag = "segments", request_body(content = Ask, example = json!({"filter": "(&(region=Vienna)(age>=18))", "sample": 3})), responses((status = 200, body = Preview), Failures))]
 async fn preview_filter(
     State(app): State<Arc<App>>,

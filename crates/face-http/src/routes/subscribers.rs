@@ -5,7 +5,6 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use futures_util::TryFutureExt;
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriberId};
 use tocsin_service::{
@@ -29,6 +28,9 @@ use crate::{
     },
 };
 
+/// Maximum attempts to store a device while other changes of its subscriber change the revision.
+const TRIES_MAX: usize = 32;
+
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
@@ -42,7 +44,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.
@@ -129,9 +131,9 @@ async fn replace(
     JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
     let subscriber = id::<SubscriberId>(&name)?;
-    let condition = Condition::of(&headers)?;
-    let present = app.service.subscriber(&caller, &subscriber).map_ok(|present| present.revision);
-    let put = condition.put(present).await?;
+    let present = || app.service.subscriber_revision(&caller, &subscriber);
+    let condition = Condition::of(&headers, present()).await?;
+    let put = condition.put(present()).await?;
     let stored = app.service.put_subscriber(&caller, Some(&subscriber), draft, put).await;
     let (stored, is_new) = stored.map_err(|error| condition.unmet(error))?;
     Ok(tagged(created(is_new), stored.revision, &stored))
@@ -147,7 +149,7 @@ async fn patch(
     MergePatch(patch): MergePatch,
 ) -> Result<Response, Failure> {
     let subscriber = id::<SubscriberId>(&name)?;
-    let revision = Condition::revision(&headers)?;
+    let revision = Condition::revision(&headers, app.service.subscriber_revision(&caller, &subscriber)).await?;
     let stored = app.service.patch_subscriber(&caller, &subscriber, &patch, revision).await?;
     Ok(tagged(StatusCode::OK, stored.revision, &stored))
 }
@@ -160,8 +162,10 @@ async fn remove(
     Segments(name): Segments<String>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let revision = Condition::revision(request.headers())?;
-    app.service.remove_subscriber(&caller, &id::<SubscriberId>(&name)?, revision).await?;
+    let subscriber = id::<SubscriberId>(&name)?;
+    let present = app.service.subscriber_revision(&caller, &subscriber);
+    let revision = Condition::revision(request.headers(), present).await?;
+    app.service.remove_subscriber(&caller, &subscriber, revision).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -175,8 +179,34 @@ async fn put_device(
     JsonBody(draft): JsonBody<DeviceDraft>,
 ) -> Result<Response, Failure> {
     let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&device)?);
-    let revision = Condition::revision(&headers)?;
-    let (stored, is_new) = app.service.put_device(&caller, &subscriber, &device, draft, revision).await?;
+    let condition = Condition::of(&headers, app.service.subscriber_revision(&caller, &subscriber)).await?;
+    let mut tries = 0;
+    let (stored, is_new) = loop {
+        // The tag is that of the subscriber; `*` is about the device.
+        let wanted = match condition {
+            Condition::Exists => Some(true),
+            Condition::Absent => Some(false),
+            Condition::None | Condition::Revision(_) => None,
+        };
+        let revision = match (condition, wanted) {
+            (Condition::Revision(revision), _) => Some(revision),
+            (_, None) => None,
+            (_, Some(wanted)) => {
+                let (revision, is_there) = app.service.device_standing(&caller, &subscriber, &device).await?;
+                if is_there != wanted {
+                    let standing = if is_there { "exists" } else { "does not exist" };
+                    return Err(Failure::precondition(format!("the device `{device}` of `{subscriber}` {standing}")));
+                }
+                Some(revision)
+            }
+        };
+        tries += 1;
+        match app.service.put_device(&caller, &subscriber, &device, draft.clone(), revision).await {
+            // The subscriber was changed concurrently, but no condition was given.
+            Err(ServiceError::Changed(_)) if wanted.is_some() && tries < TRIES_MAX => {}
+            stored => break stored?,
+        }
+    };
     Ok(tagged(created(is_new), stored.revision, &stored))
 }
 
@@ -188,13 +218,15 @@ async fn remove_device(
     Segments((name, device)): Segments<(String, String)>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let revision = Condition::revision(request.headers())?;
     let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&device)?);
+    let present = app.service.subscriber_revision(&caller, &subscriber);
+    let revision = Condition::revision(request.headers(), present).await?;
     let stored = app.service.remove_device(&caller, &subscriber, &device, revision).await?;
     Ok((StatusCode::NO_CONTENT, [(axum::http::header::ETAG, super::etag(stored.revision))]).into_response())
 }
 
-/// Makes a claim: whoever shows it gets what is sent to this device. Send it there, and nowhere else.
+/// Creates a claim for a device. A subscriber that presents it takes the device over. Send it to the device, and
+/// nowhere else.
 #[utoipa::path(post, path = "/v1/subscribers/{id}/claim", tag = "subscribers", params(("id" = String, Path)), request_body = ClaimDraft, responses((status = 201, body = ClaimBody), Failures))]
 async fn claim(
     State(app): State<Arc<App>>,
@@ -208,7 +240,7 @@ async fn claim(
     Ok(json(StatusCode::CREATED, &ClaimBody { claim, expires_at }))
 }
 
-/// Makes another subscriber, who is known by its addresses only, a part of this one. Doing it again tells what was done.
+/// Merges a subscriber that is known only by its addresses into this one. A repetition returns the earlier result.
 #[utoipa::path(post, path = "/v1/subscribers/{id}/merge", tag = "subscribers", params(("id" = String, Path)), request_body = MergeDraft, responses((status = 200, body = MergeBody), Failures))]
 async fn merge(
     State(app): State<Arc<App>>,

@@ -31,7 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.
@@ -107,7 +107,7 @@ async fn replace(
 ) -> Result<Response, Failure> {
     let number = id::<SubscriptionId>(&number)?;
     let (headers, body) = parts(request);
-    let revision = Condition::revision(&headers)?;
+    let revision = Condition::revision(&headers, app.service.subscription_revision(&caller, number)).await?;
     let taken = json_body(&app, &headers, body).await?;
     let draft: Draft<'_> = read_json(&taken.bytes)?;
     let stored = app.service.replace_subscription(&caller, number, draft, revision).await?;
@@ -124,7 +124,7 @@ async fn patch(
     MergePatch(patch): MergePatch,
 ) -> Result<Response, Failure> {
     let number = id::<SubscriptionId>(&number)?;
-    let revision = Condition::revision(&headers)?;
+    let revision = Condition::revision(&headers, app.service.subscription_revision(&caller, number)).await?;
     let stored = app.service.patch_subscription(&caller, number, &patch, revision).await?;
     Ok(tagged(StatusCode::OK, stored.revision, &stored))
 }
@@ -137,7 +137,9 @@ async fn remove(
     Segments(number): Segments<String>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let revision = Condition::revision(request.headers())?;
-    app.service.remove_subscription(&caller, id::<SubscriptionId>(&number)?, revision).await?;
+    let number = id::<SubscriptionId>(&number)?;
+    let present = app.service.subscription_revision(&caller, number);
+    let revision = Condition::revision(request.headers(), present).await?;
+    app.service.remove_subscription(&caller, number, revision).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

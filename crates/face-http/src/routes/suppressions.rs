@@ -39,7 +39,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParameters {
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
     /// The cursor of the page before.
@@ -89,8 +89,7 @@ pub(super) fn filter(
     }
 }
 
-/// Addresses and devices that nothing is sent to, and those of which bounces are counted, in the order of protocol and
-/// address.
+/// Lists suppressed addresses and devices, and those with counted bounces, by protocol and address.
 #[utoipa::path(get, path = "/v1/suppressions", tag = "suppressions", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
@@ -111,7 +110,7 @@ struct ReportsBody {
     reports: Vec<ReportDraft>,
 }
 
-/// What became of the reports, in their order.
+/// Results of the reports, in their order.
 #[derive(Serialize, ToSchema)]
 struct ReportedBody {
     items: Vec<ReportedItem>,
@@ -121,7 +120,7 @@ struct ReportedBody {
 #[serde(untagged)]
 enum ReportedItem {
     Known {
-        /// What is known of the address after the report.
+        /// The suppression record of the address after the report.
         suppression: Box<Document>,
     },
     Refused {
@@ -131,8 +130,8 @@ enum ReportedItem {
     },
 }
 
-/// Tells of messages that came back, of complaints, and of addresses whose owners unsubscribed with a provider. Needs the
-/// scope `bounces:write` only. One report that is wrong does not stop the others.
+/// Reports bounces, complaints, and unsubscriptions at a provider. Needs only the scope `bounces:write`. An invalid
+/// report does not stop the others.
 #[utoipa::path(post, path = "/v1/suppressions/reports", tag = "suppressions", request_body(content = ReportsBody, example = json!({"reports": [{"kind": "bounce", "notification": "n-3-41", "status": "5.1.1", "detail": "550 5.1.1 no such user"}]})), responses((status = 200, body = ReportedBody), Failures))]
 async fn report(
     State(app): State<Arc<App>>,
@@ -151,7 +150,7 @@ fn device_target(subscriber: &str, device: &str) -> Result<Target, Failure> {
     Ok(Target::Device { subscriber: id::<SubscriberId>(subscriber)?, device: id::<Name>(device)? })
 }
 
-/// What is known of an address.
+/// Returns the suppression record of an address.
 #[utoipa::path(get, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), responses((status = 200, body = Document), Failures))]
 async fn read_address(
     State(app): State<Arc<App>>,
@@ -161,7 +160,7 @@ async fn read_address(
     Ok(json(StatusCode::OK, &app.service.suppression(&caller, &address_target(&protocol, &address)?).await?))
 }
 
-/// Sends nothing to an address from now on, whoever's device has it. Takes the place of what was known of it.
+/// Suppresses an address for all devices that have it. Replaces its previous record.
 #[utoipa::path(put, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
 async fn put_address(
     State(app): State<Arc<App>>,
@@ -172,7 +171,7 @@ async fn put_address(
     put(&app, &caller, address_target(&protocol, &address)?, draft).await
 }
 
-/// Lets messages go to an address again.
+/// Removes the suppression of an address.
 #[utoipa::path(delete, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), responses((status = 204), Failures))]
 async fn remove_address(
     State(app): State<Arc<App>>,
@@ -183,7 +182,7 @@ async fn remove_address(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// What is known of a device.
+/// Returns the suppression record of a device.
 #[utoipa::path(get, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), responses((status = 200, body = Document), Failures))]
 async fn read_device(
     State(app): State<Arc<App>>,
@@ -193,7 +192,7 @@ async fn read_device(
     Ok(json(StatusCode::OK, &app.service.suppression(&caller, &device_target(&subscriber, &device)?).await?))
 }
 
-/// Sends nothing to a device from now on; with `address`, as long as it has that one.
+/// Suppresses a device; with `address`, as long as the device has that address.
 #[utoipa::path(put, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
 async fn put_device(
     State(app): State<Arc<App>>,
@@ -204,7 +203,7 @@ async fn put_device(
     put(&app, &caller, device_target(&subscriber, &device)?, draft).await
 }
 
-/// Lets messages go to a device again.
+/// Removes the suppression of a device.
 #[utoipa::path(delete, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), responses((status = 204), Failures))]
 async fn remove_device(
     State(app): State<Arc<App>>,

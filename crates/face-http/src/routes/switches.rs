@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::{id::Name, time::Timestamp};
 use tocsin_service::{
     ServiceError,
-    switches::{Switched, Taken},
+    switches::{CreatedBackup, Switched},
 };
 use tocsin_store::journal::{Component, SwitchState};
 use utoipa::ToSchema;
@@ -35,7 +35,7 @@ async fn switches(State(app): State<Arc<App>>, Authorized(caller): Authorized) -
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
-/// Switches something off. What is begun is finished first; until then the switch is pending.
+/// Turns a switch off. Work in progress finishes first; until then the switch is pending.
 #[utoipa::path(post, path = "/v1/switches/off", tag = "operations", request_body = OffBody, responses((status = 204), Failures))]
 async fn off(
     State(app): State<Arc<App>>,
@@ -63,14 +63,14 @@ fn read(component: &str) -> Result<Component, ServiceError> {
         .map_err(|error: tocsin_store::journal::ComponentError| ServiceError::invalid("component", error.to_string()))
 }
 
-/// Removes what is past its retention now, at whatever hour.
+/// Deletes expired data now instead of at the next upkeep.
 #[utoipa::path(post, path = "/v1/retention/run", tag = "operations", responses((status = 200, body = RemovedBody), Failures))]
 async fn retention(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     let batches = app.service.run_retention(&caller).await?;
     Ok(json(StatusCode::OK, &RemovedBody { batches }))
 }
 
-/// Copies the data folder as of one moment into its folder `backups`, while the server goes on.
+/// Takes a consistent backup of the data folder into its folder `backups`, while the server runs.
 #[utoipa::path(post, path = "/v1/backups", tag = "operations", request_body = BackupBody, responses((status = 201, body = TakenBody), Failures))]
 async fn back_up(
     State(app): State<Arc<App>>,
@@ -91,7 +91,7 @@ pub(crate) struct SwitchBody {
     state: &'static str,
     /// Whether something that was begun before is still under way.
     pending: bool,
-    /// Whose key switched it off.
+    /// Name of the key that switched it off.
     by: String,
     reason: String,
     #[schema(value_type = String, format = DateTime)]
@@ -111,7 +111,7 @@ impl From<Switched> for SwitchBody {
     }
 }
 
-/// What to switch off, and how.
+/// A switch to turn off, with its options.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SwitchOff)]
@@ -128,7 +128,7 @@ struct OffBody {
     reason: String,
 }
 
-/// What to switch on.
+/// A switch to turn on.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SwitchOn)]
@@ -144,7 +144,7 @@ struct SwitchedOnBody {
     was_off: bool,
 }
 
-/// How many batches were removed.
+/// Number of removed batches.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Removed)]
 struct RemovedBody {
@@ -165,7 +165,7 @@ struct BackupBody {
 #[derive(Serialize, ToSchema)]
 #[schema(as = TakenBackup)]
 struct TakenBody {
-    /// Where it is on the server.
+    /// Its path on the server.
     folder: String,
     #[schema(value_type = String, format = DateTime)]
     taken_at: Timestamp,
@@ -182,8 +182,8 @@ struct CopiedFileBody {
     sha256: String,
 }
 
-impl From<Taken> for TakenBody {
-    fn from(Taken { folder, manifest }: Taken) -> Self {
+impl From<CreatedBackup> for TakenBody {
+    fn from(CreatedBackup { folder, manifest }: CreatedBackup) -> Self {
         let files = manifest.files.into_iter().map(|file| CopiedFileBody {
             name: file.name,
             schema: file.schema,

@@ -1,6 +1,6 @@
-//! What devices that keep replicas say: a session begins, edits go up, rows come down, and it ends.
+//! Sync protocol for devices with replicas: begin a session, upload edits, download rows, end the session.
 //!
-//! The bodies are told in the reference of the protocol. Blocks are lines of JSON, packed as the headers say.
+//! The protocol reference describes the bodies. Blocks are JSON lines, compressed as the headers say.
 
 use std::{
     io::Read,
@@ -30,7 +30,7 @@ use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{JsonBody, Keeping, Parameters, Segments, media_type, parts, take_body},
+    request::{DeviceCaller, JsonBody, Parameters, Segments, media_type, parts, take_body},
     wire::sync::{NewsBody, TallyBody},
 };
 
@@ -53,26 +53,27 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Reading {
-    /// How far the device has read: the cursor of the last block, or that with which the session began.
+    /// Position of the device: the cursor of the last block, or that of the session's begin.
     cursor: String,
 }
 
-/// A device begins. It shows its own token, says how far it has read, and is told which of its edits came, and where it goes on.
+/// Begins a session. The device sends its own token and its position; the response has the edits that were received,
+/// and the position to continue from.
 #[utoipa::path(post, path = "/v1/sync/sessions", tag = "sync", request_body(content = serde_json::Value, description = "`Begin` of the protocol"), responses((status = 201, body = serde_json::Value, description = "`Begun` of the protocol"), Failures))]
 async fn begin(
     State(app): State<Arc<App>>,
-    Keeping(device): Keeping,
+    DeviceCaller(device): DeviceCaller,
     JsonBody(begin): JsonBody<Begin>,
 ) -> Result<Response, Failure> {
     let begun = app.sync()?.begin(&device, begin).await?;
     Ok(json(StatusCode::CREATED, &begun))
 }
 
-/// Edits of a device, a line for each. What came before is passed over, so a block may be sent again.
+/// Uploads edits of a device, one per line. Edits that were received before are ignored, so a block can be sent again.
 #[utoipa::path(post, path = "/v1/sync/sessions/{id}/changes", tag = "sync", params(("id" = String, Path)), request_body(content = String, content_type = "application/x-ndjson", description = "`Edit` of the protocol, a line for each; packed with zstd or gzip if `Content-Encoding` says so"), responses((status = 200, body = serde_json::Value, description = "`Uploaded` of the protocol"), Failures))]
 async fn upload(
     State(app): State<Arc<App>>,
-    Keeping(device): Keeping,
+    DeviceCaller(device): DeviceCaller,
     Segments(session): Segments<String>,
     request: Request,
 ) -> Result<Response, Failure> {
@@ -101,12 +102,12 @@ async fn upload(
     Ok(json(StatusCode::OK, &uploaded?))
 }
 
-/// The rows behind a cursor, a line for each, and a last line with the cursor behind them. Reading it again gives the same rows,
-/// or newer ones.
+/// Returns the rows behind a cursor, one per line, and a last line with the next cursor. Reading it again returns the
+/// same rows, or newer ones.
 #[utoipa::path(get, path = "/v1/sync/sessions/{id}/changes", tag = "sync", params(("id" = String, Path), Reading), responses((status = 200, body = String, content_type = "application/x-ndjson", description = "Rows, and `BlockEnd` of the protocol; packed as `Accept-Encoding` allows"), Failures))]
 async fn download(
     State(app): State<Arc<App>>,
-    Keeping(device): Keeping,
+    DeviceCaller(device): DeviceCaller,
     Segments(session): Segments<String>,
     Parameters(Reading { cursor }): Parameters<Reading>,
     headers: HeaderMap,
@@ -130,11 +131,11 @@ async fn download(
     Ok(response)
 }
 
-/// Ends a session of this device, and tells what it carried.
+/// Ends a session of this device, and returns its totals.
 #[utoipa::path(delete, path = "/v1/sync/sessions/{id}", tag = "sync", params(("id" = String, Path)), responses((status = 200, body = TallyBody), Failures))]
 async fn end(
     State(app): State<Arc<App>>,
-    Keeping(device): Keeping,
+    DeviceCaller(device): DeviceCaller,
     Segments(session): Segments<String>,
 ) -> Result<Response, Failure> {
     let tally = app.sync()?.end(&device, &session).await?;
@@ -145,18 +146,18 @@ async fn end(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Waiting {
-    /// How far the device has read: the cursor of the last block.
+    /// Position of the device: the cursor of the last block.
     cursor: String,
-    /// How long it waits at most, in seconds: 1 to 300, default 50.
+    /// Maximum wait in seconds, 1 to 300; default 50.
     #[serde(default)]
     seconds: Option<u64>,
 }
 
-/// Waits until there may be something new for a device behind its cursor. The answer comes when that is so, or after a while.
+/// Long poll: waits until there may be changes behind the device's cursor, or until the timeout.
 #[utoipa::path(get, path = "/v1/sync/wait", tag = "sync", params(Waiting), responses((status = 200, body = NewsBody), Failures))]
 async fn wait(
     State(app): State<Arc<App>>,
-    Keeping(device): Keeping,
+    DeviceCaller(device): DeviceCaller,
     Parameters(Waiting { cursor, seconds }): Parameters<Waiting>,
 ) -> Result<Response, Failure> {
     let seconds = seconds.unwrap_or(WAIT_DEFAULT);
@@ -172,7 +173,7 @@ async fn wait(
     Ok(response)
 }
 
-/// How a block is packed.
+/// Compression of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Packing {
     None,
@@ -231,14 +232,14 @@ enum Unpacked {
     TooLarge,
 }
 
-/// Unpacks a body. No more than [`BLOCK_BYTES_MAX`] is unpacked, and no window of zstd is larger.
+/// Decompresses a body, to at most [`BLOCK_BYTES_MAX`], and with a bounded zstd window.
 fn unpack(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, Unpacked> {
     let coding = headers.get(header::CONTENT_ENCODING).map_or("identity", |value| value.to_str().unwrap_or_default());
     let mut unpacked = Vec::new();
     let most = BLOCK_BYTES_MAX as u64 + 1;
     let read = match coding.trim().to_ascii_lowercase().as_str() {
         "identity" => return Ok(body.clone()),
-        "gzip" => flate2::read::GzDecoder::new(&body[..]).take(most).read_to_end(&mut unpacked),
+        "gzip" => flate2::read::MultiGzDecoder::new(&body[..]).take(most).read_to_end(&mut unpacked),
         "zstd" => zstd::Decoder::new(&body[..]).and_then(|mut decoder| {
             decoder.window_log_max(BLOCK_BYTES_MAX.ilog2())?;
             decoder.take(most).read_to_end(&mut unpacked)
@@ -273,6 +274,9 @@ mod tests {
             let coding = HeaderValue::from_static(packing.word().unwrap_or("identity"));
             let headers = HeaderMap::from_iter([(header::CONTENT_ENCODING, coding)]);
             assert_eq!(unpack(&headers, &packed).expect("unpacked"), &b"lines"[..]);
+            // A body may have several members (RFC 1952, 2.2) or frames.
+            let twice = Bytes::from([&packed[..], &packed[..]].concat());
+            assert_eq!(unpack(&headers, &twice).expect("unpacked"), &b"lineslines"[..]);
         }
     }
 

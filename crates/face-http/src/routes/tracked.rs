@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
-use tocsin_exchange::look::Sought;
+use tocsin_exchange::tracking_queries::MessageQuery;
 use tocsin_model::{
     id::{MessageId, Name},
     time::Timestamp,
@@ -41,7 +41,7 @@ struct FoundParameters {
     /// Only those that came earlier than this.
     #[param(value_type = Option<String>, format = DateTime)]
     until: Option<Timestamp>,
-    /// How many; 1 to 1,000, default 100.
+    /// Maximum number of results, 1 to 1,000; default 100.
     limit: Option<usize>,
     /// The cursor of the page before.
     after: Option<String>,
@@ -58,7 +58,7 @@ async fn found(
     let limit = tocsin_service::page::limit(parameters.limit)?;
     let FoundParameters { property, value, since, until, after, .. } = parameters;
     let after = after.as_deref().map(cursor).transpose()?;
-    let sought = Sought { exchange: id(&exchange)?, property: id(&property)?, value, since, until, after };
+    let sought = MessageQuery { exchange: id(&exchange)?, property: id(&property)?, value, since, until, after };
     let found = app.service.find_messages(&caller, sought, limit).await?;
     let items = found.messages.into_iter().map(MessageBody::from).collect();
     let next = found.next.map(|(at, message)| format!("{}.{message}", at.0));
@@ -118,7 +118,7 @@ struct TrackedItem {
     bytes: u64,
     /// Bytes that are kept.
     kept: u64,
-    /// `cut`, `redacted`, or `withheld` if nothing of it is kept because what is to be struck out could not be told.
+    /// `cut`, `redacted`, or `withheld` if the body could not be parsed for redaction and so is not stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<&'static str>,
 }

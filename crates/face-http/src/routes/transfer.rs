@@ -179,7 +179,7 @@ fn exported_answer(stream: ExportStream, format: Format, name: &str) -> Response
         Format::Ndjson => (NDJSON, "ndjson"),
         Format::Csv => ("text/csv; charset=utf-8; header=present", "csv"),
     };
-    // An error in the middle breaks the connection off, so that nobody takes a part for the whole.
+    // An error in the middle closes the connection, so that the client notices the truncation.
     let body = Body::from_stream(
         stream.map(|chunk| chunk.inspect_err(|error| tracing::error!(%error, "an export broke off"))),
     );

@@ -1,5 +1,5 @@
-//! The link that mails carry: a page that asks, and the request of RFC 8058 that ends the subscription. Both need no key,
-//! as only the link leads here.
+//! Unsubscribe links of mails: a confirmation page, and one-click unsubscription (RFC 8058). Both need no key; the link
+//! is the permission.
 
 use std::sync::Arc;
 

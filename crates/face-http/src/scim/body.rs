@@ -1,10 +1,10 @@
-//! A body becomes a resource: names as the schema writes them, values of their types, without what only the server writes.
+//! Parses a resource: attribute names as in the schema, values of their types, without read-only attributes.
 
 use serde_json::{Map, Value as Json};
 
 use super::{
+    error::ScimError,
     schema::{Attribute, Kind, Mutability, ResourceType},
-    trouble::Trouble,
 };
 
 pub(super) type Resource = Map<String, Json>;
@@ -16,15 +16,16 @@ const VALUES_MAX: usize = 10_000;
 ///
 /// # Errors
 /// It is no object; an attribute is not known, or its value is none of its type; one that is required is missing.
-pub(super) fn resource(body: &Json, kind: &ResourceType) -> Result<Resource, Trouble> {
-    let body = body.as_object().ok_or_else(|| Trouble::bad("invalidSyntax", "the body is no JSON object"))?;
+pub(super) fn resource(body: &Json, kind: &ResourceType) -> Result<Resource, ScimError> {
+    let body = body.as_object().ok_or_else(|| ScimError::bad("invalidSyntax", "the body is no JSON object"))?;
     let named = body.iter().find(|(name, _)| name.eq_ignore_ascii_case("schemas")).map(|(_, value)| value);
     let named = named.and_then(Json::as_array).is_some_and(|schemas| {
         schemas.iter().filter_map(Json::as_str).any(|schema| schema.eq_ignore_ascii_case(kind.schema))
     });
     if !named {
-        return Err(Trouble::bad("invalidSyntax", format!("`schemas` does not name {}", kind.schema)));
+        return Err(ScimError::bad("invalidSyntax", format!("`schemas` does not name {}", kind.schema)));
     }
+    once(body)?;
     let mut read = Resource::new();
     for (name, value) in body {
         set(&mut read, name, value, kind)?;
@@ -33,15 +34,26 @@ pub(super) fn resource(body: &Json, kind: &ResourceType) -> Result<Resource, Tro
     Ok(read)
 }
 
-/// Refuses a resource that lacks what it must have.
-pub(super) fn complete(resource: &Resource, kind: &ResourceType) -> Result<(), Trouble> {
-    match kind.attributes.iter().find(|attribute| attribute.required && !resource.contains_key(attribute.name)) {
-        Some(missing) => Err(Trouble::bad("invalidValue", format!("`{}` is required", missing.name))),
+/// Refuses an object that names an attribute twice in different letter case, which is ambiguous.
+pub(super) fn once(object: &Resource) -> Result<(), ScimError> {
+    let mut seen = std::collections::HashSet::new();
+    match object.keys().find(|name| !seen.insert(name.to_ascii_lowercase())) {
+        Some(twice) => {
+            Err(ScimError::bad("invalidSyntax", format!("`{twice}` is given twice; names have no letter case")))
+        }
         None => Ok(()),
     }
 }
 
-fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Result<(), Trouble> {
+/// Refuses a resource that lacks what it must have.
+pub(super) fn complete(resource: &Resource, kind: &ResourceType) -> Result<(), ScimError> {
+    match kind.attributes.iter().find(|attribute| attribute.required && !resource.contains_key(attribute.name)) {
+        Some(missing) => Err(ScimError::bad("invalidValue", format!("`{}` is required", missing.name))),
+        None => Ok(()),
+    }
+}
+
+fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Result<(), ScimError> {
     if let Some(extension) = kind.extension.filter(|extension| extension.schema.eq_ignore_ascii_case(name)) {
         if let Some(parts) = parts(value, extension.attributes, extension.schema)? {
             // Attributes of it may have stood before, without its name.
@@ -55,7 +67,7 @@ fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Re
     }
     let path = kind.resolve(name).filter(|path| path.part.is_none());
     let Some(path) = path else {
-        return Err(Trouble::bad("invalidSyntax", format!("a {} has no attribute `{name}`", kind.name)));
+        return Err(ScimError::bad("invalidSyntax", format!("a {} has no attribute `{name}`", kind.name)));
     };
     if path.attribute.mutability == Mutability::ReadOnly {
         return Ok(());
@@ -76,7 +88,7 @@ fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Re
 ///
 /// # Errors
 /// It is none of its type.
-pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, ScimError> {
     if !attribute.many {
         return match value {
             Json::Array(values) if values.is_empty() => Ok(None),
@@ -91,34 +103,37 @@ pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Optio
         one => std::slice::from_ref(one),
     };
     if values.len() > VALUES_MAX {
-        return Err(Trouble::bad("tooMany", format!("`{}` has more than {VALUES_MAX} values", attribute.name)));
+        return Err(ScimError::bad("tooMany", format!("`{}` has more than {VALUES_MAX} values", attribute.name)));
     }
     if values.iter().any(|value| is_nothing(value, attribute)) {
         let what = format!("a value of `{}` says nothing; leave it out, or give its `value`", attribute.name);
-        return Err(Trouble::bad("invalidValue", what));
+        return Err(ScimError::bad("invalidValue", what));
     }
     let read = values.iter().filter_map(|value| single(value, attribute).transpose()).collect::<Result<Vec<_>, _>>()?;
     let preferred = read.iter().filter(|value| value.get("primary") == Some(&Json::Bool(true))).count();
     if preferred > 1 {
-        return Err(Trouble::bad("invalidValue", format!("`{}` has more than one primary value", attribute.name)));
+        return Err(ScimError::bad("invalidValue", format!("`{}` has more than one primary value", attribute.name)));
     }
     Ok((!read.is_empty()).then_some(Json::Array(read)))
 }
 
 /// Whether an item of a list names no value: it must not count as if the list had been empty. An empty text is a value that goes, but
-/// for references such as members.
+/// for references such as members, which are named by their `value` or `$ref`.
 pub(super) fn is_nothing(item: &Json, attribute: &Attribute) -> bool {
     let is_reference = attribute.part("value").is_some_and(|part| part.mutability == Mutability::Immutable);
     let is_empty = |value: &Json| value.is_null() || value.as_str().is_some_and(str::is_empty);
+    let names_one = |(name, value): (&String, &Json)| {
+        (name.eq_ignore_ascii_case("value") || name.eq_ignore_ascii_case("$ref")) && !is_empty(value)
+    };
     match item {
-        Json::Object(parts) => parts.is_empty() || is_reference && parts.values().all(is_empty),
+        Json::Object(parts) => parts.is_empty() || is_reference && !parts.iter().any(names_one),
         item => is_reference && is_empty(item),
     }
 }
 
-fn single(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+fn single(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, ScimError> {
     let wrong = |what: &str| {
-        Err(Trouble::bad("invalidValue", format!("`{}` is {value}, but should be {what}", attribute.name)))
+        Err(ScimError::bad("invalidValue", format!("`{}` is {value}, but should be {what}", attribute.name)))
     };
     match (attribute.kind, value) {
         (_, Json::Null) => Ok(None),
@@ -140,18 +155,19 @@ fn single(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, T
     }
 }
 
-fn parts(value: &Json, known: &'static [Attribute], of: &str) -> Result<Option<Resource>, Trouble> {
+fn parts(value: &Json, known: &'static [Attribute], of: &str) -> Result<Option<Resource>, ScimError> {
     let Some(given) = value.as_object() else {
         return if value.is_null() {
             Ok(None)
         } else {
-            Err(Trouble::bad("invalidValue", format!("`{of}` is no object")))
+            Err(ScimError::bad("invalidValue", format!("`{of}` is no object")))
         };
     };
+    once(given)?;
     let mut read = Resource::new();
     for (name, value) in given {
         let Some(attribute) = super::schema::find(known, name) else {
-            return Err(Trouble::bad("invalidSyntax", format!("`{of}` has no attribute `{name}`")));
+            return Err(ScimError::bad("invalidSyntax", format!("`{of}` has no attribute `{name}`")));
         };
         if attribute.mutability != Mutability::ReadOnly
             && let Some(value) = typed(value, attribute)?

@@ -1,22 +1,22 @@
-//! Many changes in one request: RFC 7644, 3.7. Each is a commit of its own; the answer tells what became of each.
+//! Bulk operations (RFC 7644, 3.7). Each operation is its own commit and has its own result.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use super::{
-    desk::{Change, Desk, Tag, tag},
+    error::ScimError,
     resource_type,
     schema::ResourceType,
-    trouble::Trouble,
+    service::{Change, ScimService, Tag, tag},
 };
 
 /// Most operations of one request.
 pub(super) const OPERATIONS_MAX: usize = 1_000;
 
-/// What a client sends.
+/// A bulk request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Bulk {
     #[serde(rename = "failOnErrors")]
@@ -39,34 +39,50 @@ struct Operation {
 /// Ids that were made, by what the client called them.
 type Made = HashMap<String, String>;
 
-/// What an operation came to.
-struct Done {
+/// Result of a bulk operation.
+struct BulkResult {
     status: StatusCode,
     location: Option<String>,
     version: Option<String>,
     id: Option<String>,
 }
 
-impl Desk {
+impl Bulk {
+    /// Refuses two operations of one `bulkId`: references to it would mean either.
+    fn unique(&self) -> Result<(), ScimError> {
+        let mut names = HashSet::new();
+        let mut given = self.operations.iter().filter_map(|operation| operation.bulk_id.as_deref());
+        match given.find(|name| !names.insert(*name)) {
+            Some(twice) => {
+                let what = format!("two operations have the bulkId `{twice}`; each has its own (RFC 7644, 3.7)");
+                Err(ScimError::bad("invalidValue", what))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl ScimService {
     /// Does the operations in their order; one that refers to what a later one makes waits for that.
-    pub(super) async fn bulk(&self, bulk: Bulk) -> Result<Json, Trouble> {
+    pub(super) async fn bulk(&self, bulk: Bulk) -> Result<Json, ScimError> {
         if bulk.operations.len() > OPERATIONS_MAX {
             let what = format!("at most {OPERATIONS_MAX} operations fit in one request");
-            return Err(Trouble::new(StatusCode::PAYLOAD_TOO_LARGE, what));
+            return Err(ScimError::new(StatusCode::PAYLOAD_TOO_LARGE, what));
         }
+        bulk.unique()?;
         let errors_max = bulk.fail_on_errors.unwrap_or(usize::MAX).max(1);
         let (mut made, mut answers, mut errors) = (Made::new(), Vec::new(), 0);
         let mut open = bulk.operations;
         while !open.is_empty() && errors < errors_max {
             let at = open.iter().position(|operation| !operation.waits(&made, &open));
-            // Those left wait for each other: they are told so, one by one.
+            // The remaining operations refer to each other in a circle: each is refused.
             let mut operation = open.remove(at.unwrap_or(0));
             let done = match operation.resolve(&made) {
                 Ok(()) => self.operate(&operation).await,
-                Err(trouble) => Err(trouble),
+                Err(error) => Err(error),
             };
             errors += usize::from(done.is_err());
-            if let (Ok(Done { id: Some(id), .. }), Some(name)) = (&done, &operation.bulk_id) {
+            if let (Ok(BulkResult { id: Some(id), .. }), Some(name)) = (&done, &operation.bulk_id) {
                 made.insert(name.clone(), id.clone());
             }
             answers.push(operation.answer(done));
@@ -74,7 +90,7 @@ impl Desk {
         Ok(json!({"schemas": ["urn:ietf:params:scim:api:messages:2.0:BulkResponse"], "Operations": answers}))
     }
 
-    async fn operate(&self, operation: &Operation) -> Result<Done, Trouble> {
+    async fn operate(&self, operation: &Operation) -> Result<BulkResult, ScimError> {
         let mut parts = operation.path.trim_matches('/').splitn(2, '/');
         let kind = resource_type(parts.next().unwrap_or_default())?;
         let expected = operation.version.as_deref().map(Tag::read);
@@ -97,17 +113,22 @@ impl Desk {
             ("DELETE", Some(id)) => {
                 self.remove(kind, id, expected.as_ref()).await?;
                 let location = Some(format!("{}/{}/{id}", self.base, kind.endpoint));
-                Ok(Done { status: StatusCode::NO_CONTENT, location, version: None, id: None })
+                Ok(BulkResult { status: StatusCode::NO_CONTENT, location, version: None, id: None })
             }
-            _ => Err(Trouble::bad(
+            _ => Err(ScimError::bad(
                 "invalidSyntax",
                 "an operation is POST of a kind, such as /Users, or PUT, PATCH or DELETE of one, such as /Users/{id}",
             )),
         }
     }
 
-    fn done(&self, status: StatusCode, kind: &ResourceType, entry: &tocsin_directory::entry::Entry) -> Done {
-        Done { status, location: Some(self.location(kind, entry)), version: Some(tag(entry)), id: Some(entry.uuid()) }
+    fn done(&self, status: StatusCode, kind: &ResourceType, entry: &tocsin_directory::entry::Entry) -> BulkResult {
+        BulkResult {
+            status,
+            location: Some(self.location(kind, entry)),
+            version: Some(tag(entry)),
+            id: Some(entry.uuid()),
+        }
     }
 }
 
@@ -122,8 +143,8 @@ impl Operation {
     }
 
     /// Puts the ids that were made in the places of what the client called them.
-    fn resolve(&mut self, made: &Made) -> Result<(), Trouble> {
-        fn replace(value: &mut Json, made: &Made) -> Result<(), Trouble> {
+    fn resolve(&mut self, made: &Made) -> Result<(), ScimError> {
+        fn replace(value: &mut Json, made: &Made) -> Result<(), ScimError> {
             match value {
                 Json::String(text) => {
                     if let Some(name) = text.strip_prefix("bulkId:") {
@@ -144,7 +165,7 @@ impl Operation {
         replace(&mut self.data, made)
     }
 
-    fn answer(self, done: Result<Done, Trouble>) -> Json {
+    fn answer(self, done: Result<BulkResult, ScimError>) -> Json {
         let mut answer = json!({"method": self.method});
         if let Some(id) = self.bulk_id {
             answer["bulkId"] = id.into();
@@ -157,21 +178,21 @@ impl Operation {
                     answer["version"] = version.into();
                 }
             }
-            Err(trouble) => {
-                answer["status"] = trouble.status.as_u16().to_string().into();
-                answer["response"] = trouble.body();
+            Err(error) => {
+                answer["status"] = error.status.as_u16().to_string().into();
+                answer["response"] = error.body();
             }
         }
         answer
     }
 }
 
-fn known<'a>(name: &str, made: &'a Made) -> Result<&'a String, Trouble> {
+fn known<'a>(name: &str, made: &'a Made) -> Result<&'a String, ScimError> {
     let what = || format!("nothing was made under the bulkId `{name}`, or it is needed before it can be made");
-    made.get(name).ok_or_else(|| Trouble::new(StatusCode::CONFLICT, what()))
+    made.get(name).ok_or_else(|| ScimError::new(StatusCode::CONFLICT, what()))
 }
 
-/// What the client calls things within a value.
+/// Collects the client's temporary ids within a value.
 fn references<'a>(value: &'a Json, names: &mut Vec<&'a str>) {
     match value {
         Json::String(text) => names.extend(text.strip_prefix("bulkId:")),

@@ -1,24 +1,24 @@
-//! Filters of RFC 7644, 3.4.2.2: read, held against resources, and made narrower by what the directory can look up.
+//! Filters (RFC 7644, 3.4.2.2): parsing, evaluation, and translation to directory filters.
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::LazyLock};
 
 use serde_json::Value as Json;
-use tocsin_directory::filter::Filter as Lookup;
+use tocsin_directory::{filter::Filter as Lookup, schema::Schema, syntax::Rule};
 use tocsin_model::time::Timestamp;
 
 use super::{
     body::Resource,
+    error::ScimError,
     schema::{Attribute, Kind, Path, ResourceType},
-    trouble::Trouble,
 };
 
-/// How deep brackets nest, and how many comparisons there are at most.
+/// Maximum nesting of brackets, and maximum comparisons.
 const DEPTH_MAX: usize = 32;
 const COMPARISONS_MAX: usize = 200;
 /// Longest filter, in bytes.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// What is wanted.
+/// A filter expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Filter {
     And(Vec<Filter>),
@@ -60,11 +60,13 @@ impl Operator {
     }
 }
 
-/// What attribute names mean where a filter stands.
+/// Scope in which attribute names are resolved.
 #[derive(Clone, Copy)]
 enum Names {
-    /// Those of a resource.
+    /// Attributes of one resource type.
     Of(&'static ResourceType),
+    /// Attributes of a resource type, and those of the other types.
+    InAll(&'static ResourceType),
     /// The parts of an attribute.
     PartsOf(Path),
 }
@@ -73,7 +75,7 @@ enum Names {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Target {
     pub(super) path: Path,
-    /// Which of its values are meant; `None`: all.
+    /// Filter of its values; `None`: all.
     pub(super) filter: Option<Filter>,
     /// The part of each that is meant.
     pub(super) part: Option<&'static Attribute>,
@@ -83,12 +85,24 @@ pub(super) struct Target {
 ///
 /// # Errors
 /// `invalidFilter`, with the place and what would be right.
-pub(super) fn read(text: &str, kind: &'static ResourceType) -> Result<Filter, Trouble> {
+pub(super) fn read(text: &str, kind: &'static ResourceType) -> Result<Filter, ScimError> {
+    read_of(text, Names::Of(kind))
+}
+
+/// Reads a filter for resources of all kinds.
+///
+/// # Errors
+/// As `read`.
+pub(super) fn read_in_all(text: &str, kind: &'static ResourceType) -> Result<Filter, ScimError> {
+    read_of(text, Names::InAll(kind))
+}
+
+fn read_of(text: &str, names: Names) -> Result<Filter, ScimError> {
     if text.len() > BYTES_MAX {
-        return Err(Trouble::bad("invalidFilter", format!("the filter is longer than {BYTES_MAX} bytes")));
+        return Err(ScimError::bad("invalidFilter", format!("the filter is longer than {BYTES_MAX} bytes")));
     }
     let mut reader = Reader { text, at: 0, comparisons: 0, wrong: "invalidFilter" };
-    let filter = reader.any(Names::Of(kind), 0)?;
+    let filter = reader.any(names, 0)?;
     reader.end()?;
     Ok(filter)
 }
@@ -97,7 +111,7 @@ pub(super) fn read(text: &str, kind: &'static ResourceType) -> Result<Filter, Tr
 ///
 /// # Errors
 /// `invalidPath`, with the place and what would be right.
-pub(super) fn target(text: &str, kind: &'static ResourceType) -> Result<Target, Trouble> {
+pub(super) fn target(text: &str, kind: &'static ResourceType) -> Result<Target, ScimError> {
     let mut reader = Reader { text: text.trim(), at: 0, comparisons: 0, wrong: "invalidPath" };
     let path = reader.path(Names::Of(kind))?;
     let filter = match reader.takes('[') {
@@ -121,8 +135,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn trouble(&self, what: &str) -> Trouble {
-        Trouble::bad(self.wrong, format!("at character {}: {what}", self.text[..self.at].chars().count() + 1))
+    fn error(&self, what: &str) -> ScimError {
+        ScimError::bad(self.wrong, format!("at character {}: {what}", self.text[..self.at].chars().count() + 1))
     }
 
     fn rest(&self) -> &'a str {
@@ -152,15 +166,15 @@ impl<'a> Reader<'a> {
         is_next
     }
 
-    fn end(&mut self) -> Result<(), Trouble> {
+    fn end(&mut self) -> Result<(), ScimError> {
         self.spaces();
         match self.rest() {
             "" => Ok(()),
-            rest => Err(self.trouble(&format!("`{}` is too much", rest.chars().take(20).collect::<String>()))),
+            rest => Err(self.error(&format!("`{}` is too much", rest.chars().take(20).collect::<String>()))),
         }
     }
 
-    fn any(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+    fn any(&mut self, names: Names, depth: usize) -> Result<Filter, ScimError> {
         let mut parts = vec![self.all(names, depth)?];
         loop {
             self.spaces();
@@ -172,7 +186,7 @@ impl<'a> Reader<'a> {
         Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::Or(parts) })
     }
 
-    fn all(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+    fn all(&mut self, names: Names, depth: usize) -> Result<Filter, ScimError> {
         let mut parts = vec![self.one(names, depth)?];
         loop {
             self.spaces();
@@ -184,15 +198,15 @@ impl<'a> Reader<'a> {
         Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::And(parts) })
     }
 
-    fn one(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+    fn one(&mut self, names: Names, depth: usize) -> Result<Filter, ScimError> {
         if depth >= DEPTH_MAX {
-            return Err(self.trouble(&format!("brackets nest deeper than {DEPTH_MAX}")));
+            return Err(self.error(&format!("brackets nest deeper than {DEPTH_MAX}")));
         }
         self.spaces();
         if self.takes_word("not") {
             self.spaces();
             if !self.takes('(') {
-                return Err(self.trouble("`not` wants brackets: not (...)"));
+                return Err(self.error("`not` wants brackets: not (...)"));
             }
             return Ok(Filter::Not(Box::new(self.bracket(names, depth)?)));
         }
@@ -202,19 +216,19 @@ impl<'a> Reader<'a> {
         self.comparison(names, depth)
     }
 
-    fn bracket(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+    fn bracket(&mut self, names: Names, depth: usize) -> Result<Filter, ScimError> {
         let inner = self.any(names, depth + 1)?;
         self.spaces();
-        if self.takes(')') { Ok(inner) } else { Err(self.trouble("`)` is missing")) }
+        if self.takes(')') { Ok(inner) } else { Err(self.error("`)` is missing")) }
     }
 
-    fn within(&mut self, path: Path, depth: usize) -> Result<Filter, Trouble> {
+    fn within(&mut self, path: Path, depth: usize) -> Result<Filter, ScimError> {
         if path.part.is_some() || path.attribute.parts().is_empty() || !path.attribute.many {
-            return Err(self.trouble(&format!("`{}` has no parts to choose by", path.attribute.name)));
+            return Err(self.error(&format!("`{}` has no parts to choose by", path.attribute.name)));
         }
         let inner = self.any(Names::PartsOf(path), depth + 1)?;
         self.spaces();
-        if self.takes(']') { Ok(inner) } else { Err(self.trouble("`]` is missing")) }
+        if self.takes(']') { Ok(inner) } else { Err(self.error("`]` is missing")) }
     }
 
     fn name(&mut self) -> &'a str {
@@ -225,11 +239,12 @@ impl<'a> Reader<'a> {
         &rest[..length]
     }
 
-    fn path(&mut self, names: Names) -> Result<Path, Trouble> {
+    fn path(&mut self, names: Names) -> Result<Path, ScimError> {
         let start = self.at;
         let name = self.name();
         let found = match names {
             Names::Of(kind) => kind.resolve(name),
+            Names::InAll(kind) => kind.resolve_in_all(name),
             Names::PartsOf(path) => path.attribute.part(name).map(|part| Path { part: Some(part), ..path }),
         };
         found.ok_or_else(|| {
@@ -237,16 +252,17 @@ impl<'a> Reader<'a> {
             let what = match names {
                 _ if name.is_empty() => "the name of an attribute is missing".to_owned(),
                 Names::Of(kind) => format!("a {} has no attribute `{name}`", kind.name),
+                Names::InAll(_) => format!("no resource has an attribute `{name}`"),
                 Names::PartsOf(path) => format!("`{}` has no part `{name}`", path.attribute.name),
             };
-            self.trouble(&what)
+            self.error(&what)
         })
     }
 
-    fn comparison(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+    fn comparison(&mut self, names: Names, depth: usize) -> Result<Filter, ScimError> {
         self.comparisons += 1;
         if self.comparisons > COMPARISONS_MAX {
-            return Err(self.trouble(&format!("there are more than {COMPARISONS_MAX} comparisons")));
+            return Err(self.error(&format!("there are more than {COMPARISONS_MAX} comparisons")));
         }
         let path = self.path(names)?;
         if self.takes('[') {
@@ -262,14 +278,14 @@ impl<'a> Reader<'a> {
     }
 
     /// The part of an attribute whose name stands here.
-    fn part_of(&mut self, path: Path) -> Result<Path, Trouble> {
+    fn part_of(&mut self, path: Path) -> Result<Path, ScimError> {
         let name = self.name();
         let found = path.attribute.part(name).map(|part| Path { part: Some(part), ..path });
-        found.ok_or_else(|| self.trouble(&format!("`{}` has no part `{name}`", path.attribute.name)))
+        found.ok_or_else(|| self.error(&format!("`{}` has no part `{name}`", path.attribute.name)))
     }
 
     /// The part behind a path: `pr`, or an operator and a value.
-    fn operation(&mut self, path: Path) -> Result<Filter, Trouble> {
+    fn operation(&mut self, path: Path) -> Result<Filter, ScimError> {
         self.spaces();
         if self.takes_word("pr") {
             return Ok(Filter::Present(path));
@@ -279,17 +295,17 @@ impl<'a> Reader<'a> {
         let Some(operator) = Operator::read(word) else {
             self.at = start;
             return Err(
-                self.trouble(&format!("`{word}` is no operator; they are eq, ne, co, sw, ew, pr, gt, ge, lt, le"))
+                self.error(&format!("`{word}` is no operator; they are eq, ne, co, sw, ew, pr, gt, ge, lt, le"))
             );
         };
         self.spaces();
         let value = truth(path, self.value()?);
-        fits(path, operator, &value).map_err(|why| self.trouble(&why))?;
+        fits(path, operator, &value).map_err(|why| self.error(&why))?;
         Ok(Filter::Compare(path, operator, value))
     }
 
     /// A value as JSON writes it.
-    fn value(&mut self) -> Result<Json, Trouble> {
+    fn value(&mut self) -> Result<Json, ScimError> {
         let rest = self.rest();
         let ends = |c: char| c.is_whitespace() || matches!(c, ')' | ']');
         let word = rest.split(ends).next().unwrap_or_default();
@@ -305,12 +321,12 @@ impl<'a> Reader<'a> {
                 self.at += length;
                 Ok(value)
             }
-            _ => Err(self.trouble("a value is missing: \"text\", true, false, null or a number")),
+            _ => Err(self.error("a value is missing: \"text\", true, false, null or a number")),
         }
     }
 }
 
-/// What a path means when it is compared: of an attribute with parts, its value.
+/// The attribute that a comparison uses: of a complex attribute, its `value`.
 fn compared(path: Path) -> Result<&'static Attribute, String> {
     match path.part {
         Some(part) => Ok(part),
@@ -383,10 +399,10 @@ impl Work {
     }
 
     /// Refuses what took too much: its result is none.
-    pub(super) fn check(&self) -> Result<(), Trouble> {
+    pub(super) fn check(&self) -> Result<(), ScimError> {
         match self.0.get() > 0 {
             true => Ok(()),
-            false => Err(Trouble::bad(
+            false => Err(ScimError::bad(
                 "tooMany",
                 "the filters take too much work on one resource: use fewer comparisons on attributes with long or many values",
             )),
@@ -445,7 +461,7 @@ impl Filter {
         }
     }
 
-    /// What must be so of the values of an attribute, as parts with their values: of `[type eq "work"]` the type.
+    /// Equality conditions on the sub-attributes: for `[type eq "work"]` the type.
     pub(super) fn conditions(&self) -> Vec<(&'static str, &Json)> {
         match self {
             Filter::And(parts) => parts.iter().flat_map(Filter::conditions).collect(),
@@ -456,8 +472,8 @@ impl Filter {
         }
     }
 
-    /// A filter of the directory that everything meets which meets this one; `None`: it leaves nobody out. `known` gives the
-    /// name of an entry by its id.
+    /// A directory filter that matches at least every entry that this filter matches; `None`: no narrowing is possible.
+    /// `known` returns the name of an entry by its id.
     pub(super) fn narrower(&self, known: &dyn Fn(&str) -> Option<String>) -> Option<Lookup> {
         match self {
             Filter::And(parts) => {
@@ -516,7 +532,7 @@ fn lookup(path: Path, operator: Operator, text: &str, known: &dyn Fn(&str) -> Op
         _ => return None,
     };
     let value = match indexed {
-        // A name that nobody has stands for nobody.
+        // An unknown name matches no entry.
         "memberOf" | "member" => known(text).unwrap_or_else(|| "cn=nobody".to_owned()),
         _ => text.to_owned(),
     };
@@ -574,6 +590,9 @@ fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json, work: &W
         let (Ok(found), Ok(wanted)) = (found.parse::<Timestamp>(), wanted.parse::<Timestamp>()) else { return false };
         return ordered(operator, found.cmp(&wanted)).unwrap_or(false);
     }
+    if attribute.unique && matches!(operator, Operator::Equal | Operator::NotEqual) {
+        return ordered(operator, name_key(found).cmp(&name_key(wanted))).unwrap_or(false);
+    }
     let folded = |text: &str| if attribute.exact { text.to_owned() } else { text.to_lowercase() };
     let (found, wanted) = (folded(found), folded(wanted));
     match operator {
@@ -582,6 +601,13 @@ fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json, work: &W
         Operator::EndsWith => found.ends_with(&wanted),
         operator => ordered(operator, found.cmp(&wanted)).unwrap_or(false),
     }
+}
+
+/// A name as the directory compares names. Otherwise a filter would not find the resource whose name is refused to another one, such
+/// as `é` in one character and in two.
+fn name_key(text: &str) -> Vec<u8> {
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::standard);
+    Rule::CaseIgnore.normal(text.as_bytes(), &SCHEMA).unwrap_or_else(|| text.to_lowercase().into_bytes())
 }
 
 fn ordered(operator: Operator, order: std::cmp::Ordering) -> Option<bool> {
@@ -613,7 +639,7 @@ mod tests {
             read(text, &USER).map(|filter| filter.is_met_by(vera.as_object().expect("an object"), &Work::default()));
         match (found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
-            (Err(trouble), Err(why)) => assert!(trouble.detail.contains(why), "{text}: {}", trouble.detail),
+            (Err(error), Err(why)) => assert!(error.detail.contains(why), "{text}: {}", error.detail),
             (found, expected) => panic!("{text}: {found:?}, not {expected:?}"),
         }
     }
@@ -647,6 +673,8 @@ mod tests {
         check("meta.lastModified gt \"2026-05-01T10:00:00Z\"", Ok(false));
         check("urn:ietf:params:scim:schemas:core:2.0:User:userName eq \"vera\"", Ok(true));
         check("urn:ietf:params:scim:schemas:extension:enterprise:2.0:User:department sw \"leg\"", Ok(true));
+        check("userName eq \"  VERA \"", Ok(true));
+        check("userName ne \"\u{ff36}era\"", Ok(false));
         check("title pr or nickName pr and userName eq \"nobody\"", Ok(true));
         check("(title pr or nickName pr) and userName eq \"nobody\"", Ok(false));
     }
@@ -689,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_up_leaves_out_nobody_who_is_meant() {
+    fn the_directory_filter_matches_every_matching_resource() {
         let narrower = |text: &str| read(text, &USER).expect("a filter").narrower(&|_| None);
         let equal = |name: &str, value: &str| Lookup::Equal(name.into(), value.into());
         assert_eq!(narrower("userName eq \"vera\""), Some(equal("uid", "vera")));

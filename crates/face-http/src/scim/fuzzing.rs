@@ -7,9 +7,8 @@ use super::{filter, patch, schema::RESOURCES};
 /// # Errors
 /// Why it is none for one of them.
 pub fn read_filter(text: &str) -> Result<Vec<String>, String> {
-    let read = |kind| {
-        filter::read(text, kind).map(|filter| format!("{filter:?}")).map_err(|trouble| trouble.body().to_string())
-    };
+    let read =
+        |kind| filter::read(text, kind).map(|filter| format!("{filter:?}")).map_err(|error| error.body().to_string());
     RESOURCES.into_iter().map(read).collect()
 }
 
@@ -19,9 +18,7 @@ pub fn read_filter(text: &str) -> Result<Vec<String>, String> {
 /// Why it is none for one of them.
 pub fn read_patch(body: &serde_json::Value) -> Result<Vec<String>, String> {
     let read = |kind| {
-        patch::read(body, kind)
-            .map(|operations| format!("{operations:?}"))
-            .map_err(|trouble| trouble.body().to_string())
+        patch::read(body, kind).map(|operations| format!("{operations:?}")).map_err(|error| error.body().to_string())
     };
     RESOURCES.into_iter().map(read).collect()
 }

@@ -1,13 +1,13 @@
-//! A group holds its members by their names; here they are told by their ids.
+//! Groups. The directory stores members by DN; SCIM shows them by id.
 
 use serde_json::Value as Json;
-use tocsin_directory::{Act, Modification, dn::Dn, entry::Entry, schema::Schema};
+use tocsin_directory::{Modification, ModifyType, dn::Dn, entry::Entry, schema::Schema};
 
 use super::{
     body::Resource,
+    error::ScimError,
     filter::Filter,
     patch::{self, Operation},
-    trouble::Trouble,
 };
 
 /// The classes of a group that is made here: one that may be empty.
@@ -42,14 +42,14 @@ pub(super) fn member_names(entry: &Entry) -> Vec<String> {
     values.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect()
 }
 
-/// What becomes of the members.
+/// Changes of the members.
 #[derive(Debug, PartialEq)]
 pub(super) enum Change {
     /// These ids come.
     Add(Vec<String>),
     /// These go.
     Remove(Vec<String>),
-    /// Those of them go that meet a filter.
+    /// Removes members that match a filter.
     RemoveSome(Filter),
     /// They are these, and no others.
     Become(Vec<String>),
@@ -59,35 +59,38 @@ pub(super) enum Change {
 ///
 /// # Errors
 /// One has none.
-pub(super) fn ids(value: Option<&Json>) -> Result<Vec<String>, Trouble> {
+pub(super) fn ids(value: Option<&Json>) -> Result<Vec<String>, ScimError> {
     let list = value.and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
     let id = |member: &Json| member.get("value").and_then(Json::as_str).map(str::to_owned);
     let all = list.iter().map(id).collect::<Option<Vec<_>>>();
-    all.ok_or_else(|| Trouble::bad("invalidValue", "a member needs a `value`: the id of a user or a group"))
+    all.ok_or_else(|| ScimError::bad("invalidValue", "a member needs a `value`: the id of a user or a group"))
 }
 
 /// Takes what changes members out of the operations of a request.
 ///
 /// # Errors
 /// A member cannot be changed, only come and go.
-pub(super) fn changes(operations: Vec<Operation>) -> Result<(Vec<Operation>, Vec<Change>), Trouble> {
+pub(super) fn changes(operations: Vec<Operation>) -> Result<(Vec<Operation>, Vec<Change>), ScimError> {
     let (members, rest): (Vec<_>, Vec<_>) =
         operations.into_iter().partition(|operation| operation.target.path.attribute.name == "members");
     let changes = members.into_iter().map(|Operation { act, target, value }| {
         if target.part.is_some() {
-            return Err(Trouble::bad("mutability", "members come and go; what is told of them does not change"));
+            return Err(ScimError::bad(
+                "mutability",
+                "members can be added and removed, but their attributes are read-only",
+            ));
         }
         Ok(match (act, target.filter) {
-            (patch::Act::Add, None) => Change::Add(ids(value.as_ref())?),
-            (patch::Act::Replace, None) => Change::Become(ids(value.as_ref())?),
-            (patch::Act::Remove, None) if value.is_some() => Change::Remove(ids(value.as_ref())?),
-            (patch::Act::Remove, None) => Change::Become(Vec::new()),
-            (patch::Act::Remove, Some(filter)) => match filter.exact_values("value") {
+            (patch::PatchOp::Add, None) => Change::Add(ids(value.as_ref())?),
+            (patch::PatchOp::Replace, None) => Change::Become(ids(value.as_ref())?),
+            (patch::PatchOp::Remove, None) if value.is_some() => Change::Remove(ids(value.as_ref())?),
+            (patch::PatchOp::Remove, None) => Change::Become(Vec::new()),
+            (patch::PatchOp::Remove, Some(filter)) => match filter.exact_values("value") {
                 Some(ids) => Change::Remove(ids.into_iter().map(str::to_owned).collect()),
                 None => Change::RemoveSome(filter),
             },
             (_, Some(_)) => {
-                return Err(Trouble::bad("mutability", "members come and go; a filter chooses those that go"));
+                return Err(ScimError::bad("mutability", "members come and go; a filter chooses those that go"));
             }
         })
     });
@@ -100,12 +103,12 @@ pub(super) fn modifications(entry: &Entry, wanted: &[String], schema: &Schema) -
     let present = member_names(entry);
     let keys = |names: &[String]| names.iter().map(|name| key(name)).collect::<std::collections::HashSet<_>>();
     let (is, will_be) = (keys(&present), keys(wanted));
-    let of = |act: Act, names: &[String], known: &std::collections::HashSet<String>| {
+    let of = |act: ModifyType, names: &[String], known: &std::collections::HashSet<String>| {
         let mut seen = known.clone();
         let new = names.iter().filter(|name| seen.insert(key(name)));
         let values: Vec<_> = new.map(|name| name.clone().into_bytes()).collect();
         let attribute = member_attribute(entry).to_owned();
         (!values.is_empty()).then_some(Modification { act, attribute, values })
     };
-    [of(Act::Add, wanted, &is), of(Act::Delete, &present, &will_be)].into_iter().flatten().collect()
+    [of(ModifyType::Add, wanted, &is), of(ModifyType::Delete, &present, &will_be)].into_iter().flatten().collect()
 }

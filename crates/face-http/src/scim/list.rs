@@ -1,20 +1,21 @@
-//! Lists: filtered, sorted, page by page: RFC 7644, 3.4.2.
+//! Queries: filter, sort and paginate resources (RFC 7644, 3.4.2).
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use tocsin_directory::{Scope, Shown, filter::Filter as Lookup};
+use tocsin_directory::{CachedEntry, Scope, filter::Filter as Lookup};
+use tocsin_model::time::Timestamp;
 
 use super::{
-    desk::{Desk, is_of},
+    error::ScimError,
     filter::{self, Filter, Work, values},
-    schema::{Path, RESOURCES, ResourceType},
+    schema::{Kind, Path, RESOURCES, ResourceType},
     selection::Selection,
-    trouble::Trouble,
+    service::{ScimService, is_of},
 };
 
-/// Most resources of a page, and how many there are if nobody says.
+/// Maximum resources of a page, which is also the default.
 pub(super) const PAGE_MAX: usize = 1_000;
 const PAGE: usize = 100;
 /// Work of filters after which a list gives way to others.
@@ -22,7 +23,7 @@ const UNINTERRUPTED_WORK: u64 = 1 << 20;
 /// Most resources that are sorted.
 const SORTED_MAX: usize = 50_000;
 
-/// What a client asks for, in an address or a body.
+/// A query, from the URL or the body.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Asked {
@@ -61,43 +62,68 @@ impl Names {
 }
 
 impl Number {
-    fn value(&self, name: &str) -> Result<i64, Trouble> {
+    fn value(&self, name: &str) -> Result<i64, ScimError> {
         match self {
             Number::Number(value) => Ok(*value),
             Number::Text(text) => text.parse().map_err(|_| {
-                Trouble::bad("invalidValue", format!("`{name}` is `{text}`, but should be a whole number"))
+                ScimError::bad("invalidValue", format!("`{name}` is `{text}`, but should be a whole number"))
             }),
         }
     }
 }
 
 impl Asked {
-    /// What of a resource is wanted.
-    pub(super) fn selection(&self, kind: &'static ResourceType) -> Result<Selection, Trouble> {
+    pub(super) fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// The selection of attributes.
+    pub(super) fn selection(&self, kind: &'static ResourceType) -> Result<Selection, ScimError> {
         let text = |names: &Option<Names>| names.as_ref().map(Names::text);
         Selection::read(text(&self.attributes).as_deref(), text(&self.excluded_attributes).as_deref(), kind)
     }
 
-    fn query(&self, kind: &'static ResourceType) -> Result<Query, Trouble> {
-        let number = |value: &Option<Number>, name| value.as_ref().map(|value| value.value(name)).transpose();
-        let unknown = |name: &str| Trouble::bad("invalidPath", format!("a {} has no attribute `{name}`", kind.name));
+    fn query(&self, kind: &'static ResourceType) -> Result<Query, ScimError> {
+        let unknown = |name: &str| ScimError::bad("invalidPath", format!("a {} has no attribute `{name}`", kind.name));
         let sort_by =
             self.sort_by.as_deref().map(|name| kind.resolve(name).ok_or_else(|| unknown(name))).transpose()?;
+        let filter = self.filter.as_deref().map(|text| filter::read(text, kind)).transpose()?;
+        self.query_of(filter, sort_by, self.selection(kind)?)
+    }
+
+    /// The part of a search through all kinds that is about one of them.
+    fn query_in_all(&self, kind: &'static ResourceType) -> Result<Query, ScimError> {
+        let unknown = |name: &str| ScimError::bad("invalidPath", format!("no resource has an attribute `{name}`"));
+        let sort_by =
+            self.sort_by.as_deref().map(|name| kind.resolve_in_all(name).ok_or_else(|| unknown(name))).transpose()?;
+        let filter = self.filter.as_deref().map(|text| filter::read_in_all(text, kind)).transpose()?;
+        let text = |names: &Option<Names>| names.as_ref().map(Names::text);
+        let (only, without) = (text(&self.attributes), text(&self.excluded_attributes));
+        self.query_of(filter, sort_by, Selection::read_in_all(only.as_deref(), without.as_deref(), kind)?)
+    }
+
+    fn query_of(
+        &self,
+        filter: Option<Filter>,
+        sort_by: Option<Path>,
+        selection: Selection,
+    ) -> Result<Query, ScimError> {
+        let number = |value: &Option<Number>, name| value.as_ref().map(|value| value.value(name)).transpose();
         let descending = match self.sort_order.as_deref() {
             None | Some("ascending") => false,
             Some("descending") => true,
             Some(other) => {
                 let what = format!("`sortOrder` is `{other}`, but should be ascending or descending");
-                return Err(Trouble::bad("invalidValue", what));
+                return Err(ScimError::bad("invalidValue", what));
             }
         };
         let positive = |value: i64| usize::try_from(value).unwrap_or(0);
         Ok(Query {
-            filter: self.filter.as_deref().map(|text| filter::read(text, kind)).transpose()?,
+            filter,
             sort_by: sort_by.map(|path| (path, descending)),
             start: positive(number(&self.start_index, "startIndex")?.unwrap_or(1)).max(1),
             count: number(&self.count, "count")?.map_or(PAGE, positive).min(PAGE_MAX),
-            selection: self.selection(kind)?,
+            selection,
         })
     }
 }
@@ -112,60 +138,51 @@ struct Query {
     selection: Selection,
 }
 
-/// What a list has in the end.
+/// Result of a query.
 #[derive(Default)]
-struct Found {
+struct ListResult {
     total: usize,
-    page: Vec<Arc<Shown>>,
+    page: Vec<Arc<CachedEntry>>,
     /// All, with what they are sorted by.
-    sorted: Vec<(SortKey, Arc<Shown>)>,
+    sorted: Vec<(SortKey, Arc<CachedEntry>)>,
     /// Work of the filter since others could run.
     work: u64,
 }
 
-/// Those without a value come last.
+/// Resources without a value sort last, or first in descending order (RFC 7644, 3.4.2.3).
 type SortKey = (bool, String);
 
-impl Desk {
+impl ScimService {
     /// A page of the resources of a kind.
-    pub(super) async fn list(&self, kind: &'static ResourceType, asked: &Asked) -> Result<Json, Trouble> {
+    pub(super) async fn list(&self, kind: &'static ResourceType, asked: &Asked) -> Result<Json, ScimError> {
         let query = asked.query(kind)?;
         let found = self.found(kind, &query).await?;
         let mut resources = Vec::with_capacity(found.page.len());
         for shown in &found.page {
-            resources.push(Json::Object(self.told(kind, &shown.entry, &query.selection).await?));
+            resources.push(Json::Object(self.selected(kind, &shown.entry, &query.selection).await?));
         }
         Ok(list_response(found.total, query.start, resources))
     }
 
-    /// A page of all resources, of one kind after the other; those of a kind that the filter makes no sense of are left out.
-    pub(super) async fn list_all(&self, asked: &Asked) -> Result<Json, Trouble> {
-        let (mut total, mut resources, mut start, mut refused) = (0, Vec::new(), 1, None);
+    /// A page of all resources, of one kind after the other. A resource has no value of an attribute of another kind.
+    pub(super) async fn list_all(&self, asked: &Asked) -> Result<Json, ScimError> {
+        let (mut total, mut resources, mut start) = (0, Vec::new(), 1);
         for kind in RESOURCES {
-            let mut query = match asked.query(kind) {
-                Ok(query) => query,
-                Err(trouble) => {
-                    refused = Some(trouble);
-                    continue;
-                }
-            };
+            let mut query = asked.query_in_all(kind)?;
             start = query.start;
             query.start = start.saturating_sub(total).max(1);
             query.count = if start > total { query.count } else { query.count.saturating_sub(resources.len()) };
             let found = self.found(kind, &query).await?;
             total += found.total;
             for shown in &found.page {
-                resources.push(Json::Object(self.told(kind, &shown.entry, &query.selection).await?));
+                resources.push(Json::Object(self.selected(kind, &shown.entry, &query.selection).await?));
             }
         }
-        match refused {
-            Some(trouble) if total == 0 => Err(trouble),
-            _ => Ok(list_response(total, start, resources)),
-        }
+        Ok(list_response(total, start, resources))
     }
 
-    async fn found(&self, kind: &'static ResourceType, query: &Query) -> Result<Found, Trouble> {
-        let mut found = Found::default();
+    async fn found(&self, kind: &'static ResourceType, query: &Query) -> Result<ListResult, ScimError> {
+        let mut found = ListResult::default();
         if let Some(id) = query.filter.as_ref().and_then(Filter::only_id) {
             if let Ok(shown) = self.find(kind, id).await {
                 self.take(kind, query, shown, &mut found).await?;
@@ -181,10 +198,7 @@ impl Desk {
             }
         }
         if let Some((_, descending)) = query.sort_by {
-            found.sorted.sort_by(|(one, _), (other, _)| match descending {
-                true => (one.0, &other.1).cmp(&(other.0, &one.1)),
-                false => one.cmp(other),
-            });
+            found.sorted.sort_by(|(one, _), (other, _)| if descending { other.cmp(one) } else { one.cmp(other) });
             let sorted = found.sorted.drain(..).skip(query.start - 1).take(query.count);
             found.page = sorted.map(|(_, shown)| shown).collect();
         }
@@ -196,9 +210,9 @@ impl Desk {
         &self,
         kind: &ResourceType,
         query: &Query,
-        shown: Arc<Shown>,
-        found: &mut Found,
-    ) -> Result<(), Trouble> {
+        shown: Arc<CachedEntry>,
+        found: &mut ListResult,
+    ) -> Result<(), ScimError> {
         let sorted_by = query.sort_by.map(|(path, _)| path);
         if query.filter.is_some() || sorted_by.is_some() {
             let wants = |name: &str| {
@@ -224,7 +238,7 @@ impl Desk {
             }
             if let Some(path) = sorted_by {
                 if found.sorted.len() >= SORTED_MAX {
-                    return Err(Trouble::bad("tooMany", format!("more than {SORTED_MAX} resources are not sorted")));
+                    return Err(ScimError::bad("tooMany", format!("more than {SORTED_MAX} resources are not sorted")));
                 }
                 found.sorted.push((sort_key(&resource, path), shown.clone()));
             }
@@ -236,8 +250,8 @@ impl Desk {
         Ok(())
     }
 
-    /// What the directory can leave out by its indexes.
-    async fn lookup(&self, kind: &ResourceType, query: &Query) -> Result<Lookup, Trouble> {
+    /// Narrows a query by the indexes of the directory.
+    async fn lookup(&self, kind: &ResourceType, query: &Query) -> Result<Lookup, ScimError> {
         let all = match kind.name {
             "User" => Lookup::Present("objectClass".to_owned()),
             _ => {
@@ -279,8 +293,14 @@ fn sort_key(resource: &super::body::Resource, path: Path) -> SortKey {
     let preferred = found.iter().find(|value| value.get("primary") == Some(&Json::Bool(true))).or(found.first());
     let part = path.part.map_or("value", |part| part.name);
     let value = preferred.map(|value| value.get(part).unwrap_or(value));
-    let exact = path.part.unwrap_or(path.attribute).exact;
+    let meant = path.part.unwrap_or(path.attribute);
+    let exact = meant.exact;
     match value {
+        // Texts of times have as many digits as they need, and do not sort as times do.
+        Some(Json::String(text)) if meant.kind == Kind::DateTime => match text.parse::<Timestamp>() {
+            Ok(Timestamp(micros)) => (false, format!("{:020}", i128::from(micros) - i128::from(i64::MIN))),
+            Err(_) => (true, String::new()),
+        },
         Some(Json::String(text)) if exact => (false, text.clone()),
         Some(Json::String(text)) => (false, text.to_lowercase()),
         Some(Json::Null) | None => (true, String::new()),

@@ -1,12 +1,12 @@
-//! Changes of a part: RFC 7644, 3.5.2.
+//! PATCH operations (RFC 7644, 3.5.2).
 
 use serde_json::{Map, Value as Json};
 
 use super::{
     body::{self, Resource, typed},
+    error::ScimError,
     filter::{self, Filter, Target, Work},
     schema::{Attribute, Mutability, Path, ResourceType},
-    trouble::Trouble,
 };
 
 /// Most operations of one request.
@@ -15,14 +15,14 @@ const OPERATIONS_MAX: usize = 1_000;
 /// One operation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Operation {
-    pub(super) act: Act,
+    pub(super) act: PatchOp,
     pub(super) target: Target,
     /// The value of its type; nothing for what is removed.
     pub(super) value: Option<Json>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum PatchOp {
     Add,
     Replace,
     Remove,
@@ -32,12 +32,12 @@ pub(super) enum Act {
 ///
 /// # Errors
 /// It is no `PatchOp`; an operation, a path or a value cannot be read; only the server writes what it names.
-pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Operation>, Trouble> {
+pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Operation>, ScimError> {
     let member = |object: &Json, name: &str| {
         let object = object.as_object()?;
         object.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
     };
-    let syntax = |what: &str| Trouble::bad("invalidSyntax", what);
+    let syntax = |what: &str| ScimError::bad("invalidSyntax", what);
     let Some(Json::Array(list)) = member(given, "Operations") else {
         return Err(syntax("`Operations` is missing: a list of {op, path, value}"));
     };
@@ -47,9 +47,9 @@ pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Oper
     let mut operations = Vec::new();
     for each in &list {
         let act = match member(each, "op").as_ref().and_then(Json::as_str).map(str::to_ascii_lowercase).as_deref() {
-            Some("add") => Act::Add,
-            Some("replace") => Act::Replace,
-            Some("remove") => Act::Remove,
+            Some("add") => PatchOp::Add,
+            Some("replace") => PatchOp::Replace,
+            Some("remove") => PatchOp::Remove,
             _ => return Err(syntax("`op` is one of add, replace and remove")),
         };
         let value = member(each, "value");
@@ -60,7 +60,7 @@ pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Oper
             (Some(Json::String(_) | Json::Null) | None, act, value) => {
                 operations.extend(without_path(act, value, kind)?);
             }
-            (Some(_), ..) => return Err(Trouble::bad("invalidPath", "`path` is no text")),
+            (Some(_), ..) => return Err(ScimError::bad("invalidPath", "`path` is no text")),
         }
     }
     Ok(operations)
@@ -68,10 +68,11 @@ pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Oper
 
 /// An operation without a path has an object of attributes, whose names may be paths. Only the server writes some of them, such as the
 /// `id` that clients send along: these are passed over, as in a whole resource.
-fn without_path(act: Act, value: Option<Json>, kind: &'static ResourceType) -> Result<Vec<Operation>, Trouble> {
+fn without_path(act: PatchOp, value: Option<Json>, kind: &'static ResourceType) -> Result<Vec<Operation>, ScimError> {
     match (act, value) {
-        (Act::Remove, _) => Err(Trouble::bad("noTarget", "`path` is missing: a removal names what it removes")),
+        (PatchOp::Remove, _) => Err(ScimError::bad("noTarget", "`path` is missing: a removal names what it removes")),
         (act, Some(Json::Object(values))) => {
+            body::once(&values)?;
             let mut operations = Vec::new();
             for (name, value) in values {
                 let is_read_only =
@@ -82,11 +83,16 @@ fn without_path(act: Act, value: Option<Json>, kind: &'static ResourceType) -> R
             }
             Ok(operations)
         }
-        _ => Err(Trouble::bad("invalidSyntax", "without a path, `value` is an object of attributes")),
+        _ => Err(ScimError::bad("invalidSyntax", "without a path, `value` is an object of attributes")),
     }
 }
 
-fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceType) -> Result<Vec<Operation>, Trouble> {
+fn of_path(
+    path: &str,
+    act: PatchOp,
+    value: Option<Json>,
+    kind: &'static ResourceType,
+) -> Result<Vec<Operation>, ScimError> {
     // A whole extension stands for each of its attributes.
     if let Some(extension) = kind.extension.filter(|extension| extension.schema.eq_ignore_ascii_case(path.trim())) {
         let inner = |name: &str, value| of_path(&format!("{}:{name}", extension.schema), act, value, kind);
@@ -95,10 +101,10 @@ fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceTyp
                 let named = values.into_iter().filter(|(name, _)| !name.eq_ignore_ascii_case("schemas"));
                 named.map(|(name, value)| inner(&name, Some(value))).collect::<Result<_, _>>()?
             }
-            None if act == Act::Remove => {
+            None if act == PatchOp::Remove => {
                 extension.attributes.iter().map(|attribute| inner(attribute.name, None)).collect::<Result<_, _>>()?
             }
-            _ => return Err(Trouble::bad("invalidValue", "the value of an extension is an object")),
+            _ => return Err(ScimError::bad("invalidValue", "the value of an extension is an object")),
         };
         return Ok(each.into_iter().flatten().collect());
     }
@@ -112,17 +118,17 @@ fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceTyp
     let target = filter::target(path, kind)?;
     let meant = target.part.unwrap_or(target.path.attribute);
     if target.path.attribute.mutability == Mutability::ReadOnly || meant.mutability == Mutability::ReadOnly {
-        return Err(Trouble::bad("mutability", format!("only the server writes `{}`", meant.name)));
+        return Err(ScimError::bad("mutability", format!("only the server writes `{}`", meant.name)));
     }
     let value = match (act, value) {
-        (Act::Remove, None) => None,
-        (Act::Remove, Some(_)) if target.filter.is_some() || target.part.is_some() => None,
-        (Act::Remove, Some(_)) if !target.path.attribute.many => None,
-        (Act::Remove, Some(value)) => match gone(&value, target.path.attribute)? {
+        (PatchOp::Remove, None) => None,
+        (PatchOp::Remove, Some(_)) if target.filter.is_some() || target.part.is_some() => None,
+        (PatchOp::Remove, Some(_)) if !target.path.attribute.many => None,
+        (PatchOp::Remove, Some(value)) => match gone(&value, target.path.attribute)? {
             Some(value) => Some(value),
             None => return Ok(Vec::new()),
         },
-        (_, None) => return Err(Trouble::bad("invalidValue", format!("`value` is missing for `{path}`"))),
+        (_, None) => return Err(ScimError::bad("invalidValue", format!("`value` is missing for `{path}`"))),
         (_, Some(value)) => match (target.part, &target.filter) {
             (Some(part), _) => typed(&value, part)?,
             (None, Some(_)) => one_of(&value, target.path.attribute)?,
@@ -136,31 +142,31 @@ fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceTyp
 ///
 /// # Errors
 /// It has a `value` that names nothing: that must not remove all.
-fn gone(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+fn gone(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, ScimError> {
     let items = match value {
         Json::Array(items) => items.as_slice(),
         one => std::slice::from_ref(one),
     };
     if items.iter().any(|item| item.is_null() || super::body::is_nothing(item, attribute)) {
         let what = format!("`value` names no value of `{}`; leave it out to remove all of them", attribute.name);
-        return Err(Trouble::bad("invalidValue", what));
+        return Err(ScimError::bad("invalidValue", what));
     }
     match (typed(value, attribute)?, items.is_empty()) {
         (Some(value), _) => Ok(Some(value)),
         (None, true) => Ok(None),
         (None, false) => {
             let what = format!("`value` names no value of `{}`; leave it out to remove all of them", attribute.name);
-            Err(Trouble::bad("invalidValue", what))
+            Err(ScimError::bad("invalidValue", what))
         }
     }
 }
 
 /// One value of an attribute that has several.
-fn one_of(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+fn one_of(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, ScimError> {
     Ok(match typed(value, attribute)? {
         Some(Json::Array(mut values)) if values.len() == 1 => values.pop(),
         None => None,
-        Some(_) => return Err(Trouble::bad("invalidValue", format!("give one value of `{}`", attribute.name))),
+        Some(_) => return Err(ScimError::bad("invalidValue", format!("give one value of `{}`", attribute.name))),
     })
 }
 
@@ -168,17 +174,17 @@ fn one_of(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, T
 ///
 /// # Errors
 /// A filter finds nothing to replace; what is required would go.
-pub(super) fn apply(resource: &mut Resource, operations: &[Operation], kind: &ResourceType) -> Result<(), Trouble> {
+pub(super) fn apply(resource: &mut Resource, operations: &[Operation], kind: &ResourceType) -> Result<(), ScimError> {
     let work = Work::default();
     for operation in operations {
         operation.apply(resource, &work)?;
         work.check()?;
     }
-    body::complete(resource, kind).map_err(|trouble| Trouble::bad("mutability", trouble.detail))
+    body::complete(resource, kind).map_err(|error| ScimError::bad("mutability", error.detail))
 }
 
 impl Operation {
-    fn apply(&self, resource: &mut Resource, work: &Work) -> Result<(), Trouble> {
+    fn apply(&self, resource: &mut Resource, work: &Work) -> Result<(), ScimError> {
         let Path { extension, attribute, .. } = self.target.path;
         let holder = match extension {
             Some(schema) => {
@@ -203,18 +209,20 @@ impl Operation {
     fn apply_to_one(&self, holder: &mut Resource) {
         let name = self.target.path.attribute.name;
         match (self.target.part, &self.value) {
-            (None, Some(Json::Object(parts))) if self.act != Act::Remove => {
+            (None, Some(Json::Object(parts))) if self.act != PatchOp::Remove => {
                 let known = holder.entry(name).or_insert_with(|| Json::Object(Map::new()));
                 let known = known.as_object_mut().expect("it has parts");
                 known.extend(parts.clone());
             }
-            (None, Some(value)) if self.act != Act::Remove => drop(holder.insert(name.to_owned(), value.clone())),
+            (None, Some(value)) if self.act != PatchOp::Remove => drop(holder.insert(name.to_owned(), value.clone())),
             (None, _) => drop(holder.remove(name)),
             (Some(part), value) => {
                 let known = holder.entry(name).or_insert_with(|| Json::Object(Map::new()));
                 let known = known.as_object_mut().expect("it has parts");
                 match value {
-                    Some(value) if self.act != Act::Remove => drop(known.insert(part.name.to_owned(), value.clone())),
+                    Some(value) if self.act != PatchOp::Remove => {
+                        drop(known.insert(part.name.to_owned(), value.clone()))
+                    }
                     _ => drop(known.remove(part.name)),
                 }
                 if known.is_empty() {
@@ -224,21 +232,24 @@ impl Operation {
         }
     }
 
-    fn apply_to_many(&self, holder: &mut Resource, work: &Work) -> Result<(), Trouble> {
+    fn apply_to_many(&self, holder: &mut Resource, work: &Work) -> Result<(), ScimError> {
         let name = self.target.path.attribute.name;
         let mut values = match holder.remove(name) {
             Some(Json::Array(values)) => values,
             _ => Vec::new(),
         };
+        let primaries_before = primaries(&values);
         let given = || match &self.value {
             Some(Json::Array(values)) => values.clone(),
             Some(one) => vec![one.clone()],
             None => Vec::new(),
         };
         match (self.act, &self.target.filter, self.target.part) {
-            (Act::Remove, filter, part) => self.remove(&mut values, filter.as_ref(), part, &given(), work),
-            (Act::Replace, None, None) => values = given(),
-            (Act::Add, None, None) => given().into_iter().for_each(|value| add(&mut values, value)),
+            (PatchOp::Remove, filter, part) => self.remove(&mut values, filter.as_ref(), part, &given(), work),
+            (PatchOp::Replace, None, None) => values = given(),
+            (PatchOp::Add, None, None) => {
+                given().into_iter().for_each(|value| add(&mut values, value, self.target.path.attribute))
+            }
             // A part of every value.
             (_, None, Some(part)) if !values.is_empty() => {
                 values.iter_mut().for_each(|value| put(value, part, self.value.as_ref()));
@@ -249,6 +260,10 @@ impl Operation {
                 values.push(made);
             }
             (act, Some(filter), part) => self.change_some(&mut values, act, filter, part, work)?,
+        }
+        if primaries(&values) > primaries_before.max(1) {
+            // At most one value is the primary one (RFC 7643, 2.4).
+            return Err(ScimError::bad("invalidValue", format!("`{name}` would have more than one primary value")));
         }
         if !values.is_empty() {
             holder.insert(name.to_owned(), Json::Array(values));
@@ -273,7 +288,8 @@ impl Operation {
             }
             // Some clients name the values that go.
             None if filter.is_none() && !given.is_empty() => {
-                values.retain(|value| !given.iter().any(|gone| is_same(value, gone)));
+                let attribute = self.target.path.attribute;
+                values.retain(|value| !given.iter().any(|gone| is_same(value, gone, attribute)));
             }
             None => values.retain(|value| !is_meant(value)),
         }
@@ -282,11 +298,11 @@ impl Operation {
     fn change_some(
         &self,
         values: &mut Vec<Json>,
-        act: Act,
+        act: PatchOp,
         filter: &Filter,
         part: Option<&'static Attribute>,
         work: &Work,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ScimError> {
         let met: Vec<bool> = values.iter().map(|value| filter.is_met_by_value(value, work)).collect();
         let is_found = met.contains(&true);
         let becomes_primary = match (part, &self.value) {
@@ -300,7 +316,7 @@ impl Operation {
         for (value, _) in values.iter_mut().zip(&met).filter(|(_, is_met)| **is_met) {
             match (part, &self.value) {
                 (Some(part), new) => put(value, part, new.as_ref()),
-                (None, Some(Json::Object(parts))) if act == Act::Add => {
+                (None, Some(Json::Object(parts))) if act == PatchOp::Add => {
                     value.as_object_mut().expect("a filter was met").extend(parts.clone());
                 }
                 (None, Some(new)) => *value = new.clone(),
@@ -312,8 +328,8 @@ impl Operation {
         }
         let name = self.target.path.attribute.name;
         let conditions = filter.conditions();
-        if act == Act::Replace || conditions.is_empty() {
-            return Err(Trouble::bad("noTarget", format!("no value of `{name}` meets the filter")));
+        if act == PatchOp::Replace || conditions.is_empty() {
+            return Err(ScimError::bad("noTarget", format!("no value of `{name}` meets the filter")));
         }
         // Nothing is such a value yet: it is made of what the filter wants.
         let mut made =
@@ -323,7 +339,7 @@ impl Operation {
             (None, Some(Json::Object(parts))) => made.as_object_mut().expect("made above").extend(parts.clone()),
             (None, _) => {}
         }
-        add(values, made);
+        add(values, made, self.target.path.attribute);
         Ok(())
     }
 }
@@ -337,9 +353,13 @@ fn put(value: &mut Json, part: &Attribute, new: Option<&Json>) {
 }
 
 /// Adds a value that is not there yet. Only one is the primary one: the newest.
-fn add(values: &mut Vec<Json>, new: Json) {
+fn add(values: &mut Vec<Json>, new: Json, attribute: &Attribute) {
     let is_primary = new.get("primary") == Some(&Json::Bool(true));
-    let text = |value: &Json, part: &str| value.get(part).and_then(Json::as_str).map(str::to_lowercase);
+    let text = |value: &Json, part: &str| {
+        let text = value.get(part).and_then(Json::as_str)?;
+        let is_exact = attribute.part(part).is_some_and(|part| part.exact);
+        Some(if is_exact { text.to_owned() } else { text.to_lowercase() })
+    };
     let is_known = |known: &Json| {
         *known == new
             || text(&new, "value").is_some_and(|value| text(known, "value") == Some(value))
@@ -372,12 +392,25 @@ fn demote(values: &mut [Json]) {
     }
 }
 
-/// Whether a value is meant by another, of which perhaps only the value is told.
-fn is_same(value: &Json, meant: &Json) -> bool {
+/// Whether a value matches a given one, of which only `value` may be present. Values compare as in filters; the type
+/// must be equal if both have one.
+fn is_same(value: &Json, meant: &Json, attribute: &Attribute) -> bool {
+    let part = |of: &Json, name: &str| of.get(name).and_then(Json::as_str).map(str::to_lowercase);
+    let is_same_type = match (part(value, "type"), part(meant, "type")) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    };
+    let is_exact = attribute.part("value").is_none_or(|part| part.exact);
     match (value.get("value"), meant.get("value")) {
-        (Some(value), Some(meant)) => value == meant,
+        (Some(one), Some(other)) if is_exact => one == other && is_same_type,
+        (Some(_), Some(_)) => part(value, "value") == part(meant, "value") && is_same_type,
         _ => value == meant,
     }
+}
+
+/// Number of primary values.
+fn primaries(values: &[Json]) -> usize {
+    values.iter().filter(|value| value.get("primary") == Some(&Json::Bool(true))).count()
 }
 
 #[cfg(test)]
@@ -404,9 +437,9 @@ mod tests {
                 expected.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
                 assert_eq!(vera, expected, "{operations}");
             }
-            (Err(trouble), Err(why)) => {
-                let told = trouble.body().to_string();
-                assert!(told.contains(why), "{operations}: {told}");
+            (Err(error), Err(why)) => {
+                let body = error.body().to_string();
+                assert!(body.contains(why), "{operations}: {body}");
             }
             (done, expected) => panic!("{operations}: {done:?}, not {expected:?}: {vera}"),
         }
@@ -564,6 +597,40 @@ mod tests {
         check(json!([{"op": "remove", "path": "emails[type eq \"none\"]", "value": [{}]}]), Ok(json!({})));
         check(json!([{"op": "replace", "path": "emails", "value": [{}]}]), Err("says nothing"));
         check(json!([{"op": "remove", "path": "title", "value": null}]), Ok(json!({})));
+    }
+
+    #[test]
+    fn a_change_makes_one_value_the_primary_one() {
+        let several = "`emails` would have more than one primary value";
+        check(json!([{"op": "replace", "path": "emails.primary", "value": true}]), Err(several));
+        check(
+            json!([{"op": "replace", "path": "emails[type eq \"work\" or type eq \"home\"].primary", "value": true}]),
+            Err(several),
+        );
+        check(json!([{"op": "add", "path": "emails[value pr]", "value": {"primary": "True"}}]), Err(several));
+        check(
+            json!([{"op": "replace", "path": "emails.primary", "value": false}]),
+            Ok(json!({"emails": [
+                {"value": "w@x.example", "type": "work", "primary": false},
+                {"value": "h@x.example", "type": "home", "primary": false},
+            ]})),
+        );
+    }
+
+    #[test]
+    fn a_removal_finds_values_as_filters_do() {
+        let work = json!({"value": "w@x.example", "type": "work", "primary": true});
+        let home = json!({"value": "h@x.example", "type": "home"});
+        let removal = |value: Json| json!([{"op": "remove", "path": "emails", "value": [value]}]);
+        check(removal(json!({"value": "W@X.example"})), Ok(json!({"emails": [home]})));
+        check(removal(json!({"value": "w@x.example", "type": "Work"})), Ok(json!({"emails": [home]})));
+        check(removal(json!({"value": "h@x.example", "type": "work"})), Ok(json!({})));
+        check(removal(json!({"value": "H@x.example"})), Ok(json!({"emails": [work]})));
+        let certificates = json!([
+            {"op": "add", "path": "x509Certificates", "value": [{"value": "AAAA"}, {"value": "aaaa"}]},
+            {"op": "remove", "path": "x509Certificates", "value": [{"value": "aaaa"}]},
+        ]);
+        check(certificates, Ok(json!({"x509Certificates": [{"value": "AAAA"}]})));
     }
 
     #[test]

@@ -3,32 +3,32 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{FromRequestParts, Path, Query, Request},
+    extract::{FromRequestParts, Query, Request},
     http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use serde_json::Value as Json;
-use tocsin_directory::access::Asker;
+use tocsin_directory::access::AuthzId;
 use tocsin_service::{Caller, Scope, ServiceError};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     answer, body,
     bulk::Bulk,
-    desk::{Change, Desk, Tag, tag},
+    error::ScimError,
     list::{Asked, list_response},
     patch, resource_type,
     schema::{RESOURCES, ResourceType, schemas},
+    service::{Change, ScimService, Tag, tag},
     service_provider_config,
-    trouble::Trouble,
 };
 use crate::{
     App, host,
     problems::Failure,
-    request::{self, Authorized, parts},
+    request::{self, Authorized, Segments, parts},
 };
 
-/// Where all of it is.
+/// Base path of SCIM.
 const ROOT: &str = "/scim/v2";
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -51,101 +51,141 @@ pub(crate) fn is_here(path: &str) -> bool {
 }
 
 pub(crate) fn no_route(path: &str) -> Response {
-    Trouble::missing(format!("nothing is at `{path}`")).into_response()
+    ScimError::missing(format!("nothing is at `{path}`")).into_response()
 }
 
-/// Whoever has no key, or one that may not.
+/// The response to a missing or insufficient key.
 pub(crate) fn refused(error: ServiceError) -> Response {
-    Trouble::from(error).into_response()
+    ScimError::from(error).into_response()
 }
 
 /// The answer to a request that failed before its route.
 pub(crate) fn failed(failure: Failure) -> Response {
-    Trouble::from(failure).into_response()
+    ScimError::from(failure).into_response()
 }
 
 pub(crate) fn no_method() -> Response {
-    Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not know the method").into_response()
+    ScimError::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not know the method").into_response()
 }
 
-/// A client with a good key, and the desk where it is served.
+/// An authenticated client, with the service for its request.
 struct Client {
     caller: Caller,
-    desk: Desk,
+    service: ScimService,
 }
 
 impl FromRequestParts<Arc<App>> for Client {
-    type Rejection = Trouble;
+    type Rejection = ScimError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Trouble> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ScimError> {
         let Authorized(caller) = Authorized::from_request_parts(parts, app).await?;
-        let missing = || Trouble::missing("there is no SCIM here; `ldap.scim = true` in the configuration opens it");
+        let missing = || ScimError::missing("there is no SCIM here; `ldap.scim = true` in the configuration opens it");
         let options = app.scim.as_ref().ok_or_else(missing)?;
         let address = options.public_url.clone().unwrap_or_else(|| host::own_address(&parts.headers));
         let base = format!("{}{ROOT}", address.trim_end_matches('/'));
-        let asker = Asker { manages: true, dn: format!("key {}", caller.key()), ..Asker::default() };
-        Ok(Client { caller, desk: Desk { directory: options.directory.clone(), base, asker } })
+        let asker = AuthzId { manages: true, dn: format!("key {}", caller.key()), ..AuthzId::default() };
+        Ok(Client { caller, service: ScimService { directory: options.directory.clone(), base, asker } })
+    }
+}
+
+/// The parts of the path, read with errors of SCIM.
+struct Path<T>(T);
+
+impl<T: serde::de::DeserializeOwned + Send> FromRequestParts<Arc<App>> for Path<T> {
+    type Rejection = ScimError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ScimError> {
+        let Segments(segments) = Segments::from_request_parts(parts, app).await?;
+        Ok(Path(segments))
     }
 }
 
 impl Client {
-    /// The desk, for whoever may look.
-    fn reading(self) -> Result<Desk, Trouble> {
+    /// The service, for a caller with read permission.
+    fn reading(self) -> Result<ScimService, ScimError> {
         self.caller.needs(Scope::SubscribersRead)?;
-        Ok(self.desk)
+        Ok(self.service)
     }
 
-    /// The desk, for whoever may change something.
-    fn writing(self) -> Result<Desk, Trouble> {
+    /// The service, for a caller with write permission.
+    fn writing(self) -> Result<ScimService, ScimError> {
         self.caller.needs(Scope::SubscribersWrite)?;
-        Ok(self.desk)
+        Ok(self.service)
     }
 }
 
 type State = axum::extract::State<Arc<App>>;
-type Answer = Result<Response, Trouble>;
+type Answer = Result<Response, ScimError>;
 type AskedQuery = Result<Query<Asked>, axum::extract::rejection::QueryRejection>;
 
-fn asked(query: AskedQuery) -> Result<Asked, Trouble> {
-    let Query(asked) = query.map_err(|rejection| Trouble::bad("invalidSyntax", rejection.body_text()))?;
+fn asked(query: AskedQuery) -> Result<Asked, ScimError> {
+    let Query(asked) = query.map_err(|rejection| {
+        let text = rejection.body_text();
+        let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+        ScimError::bad("invalidSyntax", format!("the query cannot be read: {text}"))
+    })?;
     Ok(asked)
 }
 
+/// Refuses a filter where RFC 7644, 4, allows none: of what says which schemas and kinds of resources there are.
+fn unfiltered(query: AskedQuery) -> Result<(), ScimError> {
+    match asked(query)?.has_filter() {
+        true => Err(ScimError::new(StatusCode::FORBIDDEN, "`filter` is not for this address: leave it out")),
+        false => Ok(()),
+    }
+}
+
 /// The body of a request.
-async fn json_of(app: &App, request: Request) -> Result<(HeaderMap, Json), Trouble> {
+async fn json_of(app: &App, request: Request) -> Result<(HeaderMap, Json), ScimError> {
     let (headers, body) = parts(request);
     let known = ["application/scim+json", "application/json"];
     let taken = request::json_body_of(app, &headers, body, &known).await?;
     let read = serde_json::from_slice(&taken.bytes);
-    let body = read.map_err(|error| Trouble::bad("invalidSyntax", format!("the body is no JSON: {error}")))?;
+    let body: Json = read.map_err(|error| ScimError::bad("invalidSyntax", format!("the body is no JSON: {error}")))?;
+    if !body.is_object() {
+        return Err(ScimError::bad("invalidSyntax", "the body is no JSON object"));
+    }
     Ok((headers, body))
 }
 
-/// What a body asks for.
-async fn asked_in(app: &App, request: Request) -> Result<Asked, Trouble> {
+/// Reads a query from a body.
+async fn asked_in(app: &App, request: Request) -> Result<Asked, ScimError> {
     let (_, body) = json_of(app, request).await?;
-    serde_json::from_value(body).map_err(|error| Trouble::bad("invalidSyntax", format!("the body: {error}")))
+    serde_json::from_value(body).map_err(|error| ScimError::bad("invalidSyntax", format!("the body: {error}")))
 }
 
-fn expected(headers: &HeaderMap) -> Option<Tag> {
-    headers.get(header::IF_MATCH).map(|value| Tag::read(value.to_str().unwrap_or_default()))
+/// The state that a change expects, by `If-Match` (RFC 9110, 13.1.1).
+fn expected(headers: &HeaderMap) -> Result<Option<Tag>, ScimError> {
+    match tag_of(headers, &header::IF_NONE_MATCH) {
+        None => Ok(tag_of(headers, &header::IF_MATCH)),
+        Some(Tag::Any) => Err(ScimError::new(StatusCode::PRECONDITION_FAILED, "the resource exists")),
+        Some(_) => {
+            Err(ScimError::bad("invalidValue", "`If-None-Match` of a change knows only `*`; `If-Match` takes tags"))
+        }
+    }
+}
+
+/// The tags of a header, which may stand in several lines.
+fn tag_of(headers: &HeaderMap, name: &header::HeaderName) -> Option<Tag> {
+    let lines: Vec<&str> = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect();
+    (!lines.is_empty()).then(|| Tag::read(&lines.join(",")))
 }
 
 /// A resource with its tag, and where it is.
 async fn shown(
-    desk: &Desk,
+    service: &ScimService,
     status: StatusCode,
     kind: &'static ResourceType,
     entry: &tocsin_directory::entry::Entry,
     asked: &Asked,
 ) -> Answer {
-    let resource = desk.told(kind, entry, &asked.selection(kind)?).await?;
+    let resource = service.selected(kind, entry, &asked.selection(kind)?).await?;
     let mut response = answer(status, &Json::Object(resource));
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::try_from(tag(entry)) {
         headers.insert(header::ETAG, tag);
     }
-    if let Ok(location) = HeaderValue::try_from(desk.location(kind, entry)) {
+    if let Ok(location) = HeaderValue::try_from(service.location(kind, entry)) {
         let name = if status == StatusCode::CREATED { header::LOCATION } else { header::CONTENT_LOCATION };
         headers.insert(name, location);
     }
@@ -159,10 +199,10 @@ fn listed(resources: Vec<Json>) -> Response {
 fn measured(what: &'static str, done: Answer) -> Answer {
     let outcome = match &done {
         Ok(_) => "done",
-        Err(trouble) if trouble.status.is_server_error() => "failed",
+        Err(error) if error.status.is_server_error() => "failed",
         Err(_) => "refused",
     };
-    metrics::counter!("scim_changes_total", "change" => what, "outcome" => outcome).increment(1);
+    metrics::counter!("tocsin_scim_changes_total", "change" => what, "outcome" => outcome).increment(1);
     done
 }
 
@@ -251,39 +291,42 @@ enum Outdated {
     Changed(#[to_schema] ErrorBody),
 }
 
-/// What the service can do.
+/// Returns the service provider configuration.
 #[utoipa::path(get, path = "/scim/v2/ServiceProviderConfig", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
-async fn configuration(client: Client) -> Response {
-    answer(StatusCode::OK, &service_provider_config(&client.desk.base))
+async fn configuration(client: Client, query: AskedQuery) -> Answer {
+    unfiltered(query)?;
+    Ok(answer(StatusCode::OK, &service_provider_config(&client.service.base)))
 }
 
 /// The kinds of resources.
 #[utoipa::path(get, path = "/scim/v2/ResourceTypes", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
-async fn resource_types(client: Client) -> Response {
-    listed(RESOURCES.iter().map(|kind| kind.told(&client.desk.base)).collect())
+async fn resource_types(client: Client, query: AskedQuery) -> Answer {
+    unfiltered(query)?;
+    Ok(listed(RESOURCES.iter().map(|kind| kind.to_json(&client.service.base)).collect()))
 }
 
 /// One kind of resources.
 #[utoipa::path(get, path = "/scim/v2/ResourceTypes/{name}", tag = "scim", params(("name" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
 async fn one_resource_type(client: Client, Path(name): Path<String>) -> Answer {
     let found = RESOURCES.iter().find(|kind| kind.name == name);
-    let found = found.ok_or_else(|| Trouble::missing(format!("there is no kind of resources `{name}`")))?;
-    Ok(answer(StatusCode::OK, &found.told(&client.desk.base)))
+    let found = found.ok_or_else(|| ScimError::missing(format!("there is no kind of resources `{name}`")))?;
+    Ok(answer(StatusCode::OK, &found.to_json(&client.service.base)))
 }
 
-/// What resources have.
+/// Lists the schemas of resources.
 #[utoipa::path(get, path = "/scim/v2/Schemas", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
-async fn all_schemas(client: Client) -> Response {
-    listed(schemas(&client.desk.base))
+async fn all_schemas(client: Client, query: AskedQuery) -> Answer {
+    unfiltered(query)?;
+    Ok(listed(schemas(&client.service.base)))
 }
 
 /// One schema.
 #[utoipa::path(get, path = "/scim/v2/Schemas/{id}", tag = "scim", params(("id" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused))]
 async fn one_schema(client: Client, Path(id): Path<String>) -> Answer {
-    let found = schemas(&client.desk.base).into_iter().find(|schema| schema["id"] == id.as_str());
+    let found = schemas(&client.service.base).into_iter().find(|schema| schema["id"] == id.as_str());
     found
         .map(|schema| answer(StatusCode::OK, &schema))
-        .ok_or_else(|| Trouble::missing(format!("there is no schema `{id}`")))
+        .ok_or_else(|| ScimError::missing(format!("there is no schema `{id}`")))
 }
 
 /// Users or groups: filtered, sorted, a page of them. `attributes` or `excludedAttributes` say what of each is wanted.
@@ -293,7 +336,7 @@ async fn list(client: Client, Path(resources): Path<String>, query: AskedQuery) 
     Ok(answer(StatusCode::OK, &client.reading()?.list(kind, &asked(query)?).await?))
 }
 
-/// Users and groups at once: what the filter makes no sense of is left out.
+/// Users and groups at once. A resource has no value of an attribute of another kind.
 #[utoipa::path(post, path = "/scim/v2/.search", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, BodyRefused))]
 async fn search_all(axum::extract::State(app): State, client: Client, request: Request) -> Answer {
     Ok(answer(StatusCode::OK, &client.reading()?.list_all(&asked_in(&app, request).await?).await?))
@@ -321,11 +364,11 @@ async fn create(
     query: AskedQuery,
     request: Request,
 ) -> Answer {
-    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
+    let (kind, asked, service) = (resource_type(&resources)?, asked(query)?, client.writing()?);
     let (_, body) = json_of(&app, request).await?;
     let made = async {
-        let entry = desk.create(kind, &body).await?;
-        shown(&desk, StatusCode::CREATED, kind, &entry, &asked).await
+        let entry = service.create(kind, &body).await?;
+        shown(&service, StatusCode::CREATED, kind, &entry, &asked).await
     };
     measured("create", made.await)
 }
@@ -338,13 +381,13 @@ async fn read(
     query: AskedQuery,
     headers: HeaderMap,
 ) -> Answer {
-    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.reading()?);
-    let found = desk.find(kind, &id).await?;
-    let known = headers.get(header::IF_NONE_MATCH).map(|value| Tag::read(value.to_str().unwrap_or_default()));
+    let (kind, asked, service) = (resource_type(&resources)?, asked(query)?, client.reading()?);
+    let found = service.find(kind, &id).await?;
+    let known = tag_of(&headers, &header::IF_NONE_MATCH);
     if known.is_some_and(|known| known.names(&found.entry)) {
         return Ok(StatusCode::NOT_MODIFIED.into_response());
     }
-    shown(&desk, StatusCode::OK, kind, &found.entry, &asked).await
+    shown(&service, StatusCode::OK, kind, &found.entry, &asked).await
 }
 
 /// Puts a user or a group in place of what is there.
@@ -381,13 +424,13 @@ async fn revise(
     query: AskedQuery,
     request: Request,
     what: &'static str,
-    read: impl FnOnce(&Json, &'static ResourceType) -> Result<Change, Trouble>,
+    read: impl FnOnce(&Json, &'static ResourceType) -> Result<Change, ScimError>,
 ) -> Answer {
-    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
+    let (kind, asked, service) = (resource_type(&resources)?, asked(query)?, client.writing()?);
     let (headers, body) = json_of(app, request).await?;
     let changed = async {
-        let entry = desk.change(kind, &id, &read(&body, kind)?, expected(&headers).as_ref()).await?;
-        shown(&desk, StatusCode::OK, kind, &entry, &asked).await
+        let entry = service.change(kind, &id, &read(&body, kind)?, expected(&headers)?.as_ref()).await?;
+        shown(&service, StatusCode::OK, kind, &entry, &asked).await
     };
     measured(what, changed.await)
 }
@@ -395,18 +438,18 @@ async fn revise(
 /// Removes a user, with its devices and subscriptions, or a group.
 #[utoipa::path(delete, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204), Refused, Unsupported, Conflict, Outdated))]
 async fn remove(client: Client, Path((resources, id)): Path<(String, String)>, headers: HeaderMap) -> Answer {
-    let (kind, desk) = (resource_type(&resources)?, client.writing()?);
-    let removed = desk.remove(kind, &id, expected(&headers).as_ref()).await;
+    let (kind, service) = (resource_type(&resources)?, client.writing()?);
+    let removed = async { service.remove(kind, &id, expected(&headers)?.as_ref()).await }.await;
     measured("delete", removed.map(|()| StatusCode::NO_CONTENT.into_response()))
 }
 
-/// Many changes, each a commit of its own.
+/// Runs bulk operations, each in its own commit.
 #[utoipa::path(post, path = "/scim/v2/Bulk", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, BodyRefused))]
 async fn bulk(axum::extract::State(app): State, client: Client, request: Request) -> Answer {
-    let desk = client.writing()?;
+    let service = client.writing()?;
     let (_, body) = json_of(&app, request).await?;
     let bulk: Bulk =
-        serde_json::from_value(body).map_err(|error| Trouble::bad("invalidSyntax", format!("the body: {error}")))?;
-    let done = desk.bulk(bulk).await.map(|done| answer(StatusCode::OK, &done));
+        serde_json::from_value(body).map_err(|error| ScimError::bad("invalidSyntax", format!("the body: {error}")))?;
+    let done = service.bulk(bulk).await.map(|done| answer(StatusCode::OK, &done));
     measured("bulk", done)
 }

@@ -1,8 +1,8 @@
-//! What users and groups have: RFC 7643. One table, from which bodies are checked, filters read and schemas told.
+//! Schemas of users and groups (RFC 7643): one table for validation of bodies, filters and `/Schemas`.
 
 use serde_json::{Value as Json, json};
 
-/// What values are.
+/// Type of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     Text,
@@ -15,7 +15,7 @@ pub(super) enum Kind {
     Complex(&'static [Attribute]),
 }
 
-/// Who may write it.
+/// Mutability of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mutability {
     ReadWrite,
@@ -35,7 +35,7 @@ pub(super) struct Attribute {
     /// Whether upper and lower case differ.
     pub(super) exact: bool,
     pub(super) mutability: Mutability,
-    /// Whether nobody else may have the value.
+    /// Whether the value must be unique.
     pub(super) unique: bool,
     /// Values that mean something, among others.
     pub(super) usual: &'static [&'static str],
@@ -88,7 +88,7 @@ impl Attribute {
         find(self.parts(), name)
     }
 
-    fn told(&self) -> Json {
+    fn to_json(&self) -> Json {
         let kind = match self.kind {
             Kind::Text => "string",
             Kind::Boolean => "boolean",
@@ -104,21 +104,21 @@ impl Attribute {
             Mutability::Immutable => "immutable",
         };
         let returned = if self.mutability == Mutability::WriteOnly { "never" } else { "default" };
-        let mut told = json!({
+        let mut described = json!({
             "name": self.name, "type": kind, "multiValued": self.many, "description": self.help, "required": self.required,
             "caseExact": self.exact, "mutability": mutability, "returned": returned,
             "uniqueness": if self.unique { "server" } else { "none" },
         });
         if let Kind::Reference(of) = self.kind {
-            told["referenceTypes"] = json!(of);
+            described["referenceTypes"] = json!(of);
         }
         if !self.usual.is_empty() {
-            told["canonicalValues"] = json!(self.usual);
+            described["canonicalValues"] = json!(self.usual);
         }
         if !self.parts().is_empty() {
-            told["subAttributes"] = self.parts().iter().map(Attribute::told).collect();
+            described["subAttributes"] = self.parts().iter().map(Attribute::to_json).collect();
         }
-        told
+        described
     }
 }
 
@@ -138,7 +138,7 @@ pub(super) struct ResourceType {
     pub(super) extension: Option<Extension>,
 }
 
-/// What a resource may have beside.
+/// A schema extension.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Extension {
     pub(super) schema: &'static str,
@@ -146,7 +146,7 @@ pub(super) struct Extension {
     pub(super) attributes: &'static [Attribute],
 }
 
-/// Where a value is within a resource.
+/// Path of a value in a resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Path {
     /// The extension that it is of.
@@ -182,6 +182,24 @@ impl ResourceType {
         Some(Path { extension, attribute, part })
     }
 
+    /// The same, also by the names of other kinds: a search through all kinds may use them, and what has no such attribute has no value
+    /// of it (RFC 7644, 3.4.2.1).
+    pub(super) fn resolve_in_all(&self, text: &str) -> Option<Path> {
+        self.resolve(text).or_else(|| RESOURCES.iter().find_map(|other| other.resolve(text)))
+    }
+
+    /// All attributes of a schema of this kind.
+    pub(super) fn attributes_of(&self, schema: &str) -> Option<Vec<Path>> {
+        let paths = |extension, attributes: &'static [Attribute]| {
+            attributes.iter().map(|attribute| Path { extension, attribute, part: None }).collect()
+        };
+        if schema.eq_ignore_ascii_case(self.schema) {
+            return Some(paths(None, self.attributes));
+        }
+        let extension = self.extension.filter(|extension| schema.eq_ignore_ascii_case(extension.schema))?;
+        Some(paths(Some(extension.schema), extension.attributes))
+    }
+
     /// Takes the schema from the beginning of a name; gives the extension, if it is that of one.
     fn split<'a>(&self, text: &'a str) -> Option<(Option<&'static str>, &'a str)> {
         let behind = |schema: &str| {
@@ -211,8 +229,8 @@ impl ResourceType {
         [self.schema].into_iter().chain(self.extension.map(|extension| extension.schema))
     }
 
-    /// As `/ResourceTypes` tells it.
-    pub(super) fn told(&self, base: &str) -> Json {
+    /// The representation in `/ResourceTypes`.
+    pub(super) fn to_json(&self, base: &str) -> Json {
         let extension = |found: Extension| json!([{"schema": found.schema, "required": false}]);
         json!({
             "schemas": ["urn:ietf:params:scim:schemas:core:2.0:ResourceType"],
@@ -223,22 +241,22 @@ impl ResourceType {
     }
 }
 
-/// All schemas, as `/Schemas` tells them.
+/// All schemas, as in `/Schemas`.
 pub(super) fn schemas(base: &str) -> Vec<Json> {
-    let told = |schema: &str, name: &str, help: &str, attributes: &[Attribute]| {
+    let schema_json = |schema: &str, name: &str, help: &str, attributes: &[Attribute]| {
         json!({
             "schemas": ["urn:ietf:params:scim:schemas:core:2.0:Schema"],
             "id": schema, "name": name, "description": help,
-            "attributes": attributes.iter().map(Attribute::told).collect::<Vec<_>>(),
+            "attributes": attributes.iter().map(Attribute::to_json).collect::<Vec<_>>(),
             "meta": {"resourceType": "Schema", "location": format!("{base}/Schemas/{schema}")},
         })
     };
-    let own = RESOURCES.iter().map(|kind| told(kind.schema, kind.name, kind.help, kind.attributes));
+    let own = RESOURCES.iter().map(|kind| schema_json(kind.schema, kind.name, kind.help, kind.attributes));
     let extensions = RESOURCES.iter().filter_map(|kind| kind.extension);
-    own.chain(extensions.map(|found| told(found.schema, found.name, found.name, found.attributes))).collect()
+    own.chain(extensions.map(|found| schema_json(found.schema, found.name, found.name, found.attributes))).collect()
 }
 
-/// What every resource has.
+/// Common attributes.
 const COMMON: &[Attribute] = &[
     Attribute { many: true, ..text("schemas", "The schemas of the resource").exact().read_only() },
     text("id", "The identifier that the server gave").exact().read_only(),
@@ -325,10 +343,10 @@ pub(super) static USER: ResourceType = ResourceType {
         attribute("profileUrl", Kind::Reference(&["external"]), "A page about it").exact(),
         text("title", "Its position"),
         text("userType", "Its relation to the organisation"),
-        text("preferredLanguage", "The language it is told in"),
+        text("preferredLanguage", "The language of its notifications"),
         text("locale", "How numbers and times are written for it"),
         text("timezone", "The time zone, such as Europe/Vienna"),
-        attribute("active", Kind::Boolean, "Whether it is told anything at all"),
+        attribute("active", Kind::Boolean, "Whether the subscriber receives notifications"),
         Attribute { mutability: Mutability::WriteOnly, ..text("password", "What it proves itself with").exact() },
         several("emails", EMAIL, "Mail addresses"),
         several("phoneNumbers", PHONE, "Telephone numbers"),

@@ -1,14 +1,14 @@
-//! Which attributes of a resource are wanted: RFC 7644, 3.9.
+//! Selection of returned attributes (RFC 7644, 3.9).
 
 use serde_json::Value as Json;
 
 use super::{
     body::Resource,
-    schema::{Path, ResourceType},
-    trouble::Trouble,
+    error::ScimError,
+    schema::{Path, RESOURCES, ResourceType},
 };
 
-/// What is told of a resource.
+/// The selection of attributes.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     only: Option<Vec<Path>>,
@@ -24,15 +24,41 @@ impl Selection {
         only: Option<&str>,
         without: Option<&str>,
         kind: &'static ResourceType,
-    ) -> Result<Selection, Trouble> {
+    ) -> Result<Selection, ScimError> {
+        let unknown = |name: &str| ScimError::bad("invalidPath", format!("a {} has no attribute `{name}`", kind.name));
+        Selection::read_by(only, without, &|name| paths(kind, name).ok_or_else(|| unknown(name)))
+    }
+
+    /// Reads both lists for resources of all kinds: a name of another kind selects nothing of this one.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub(super) fn read_in_all(
+        only: Option<&str>,
+        without: Option<&str>,
+        kind: &'static ResourceType,
+    ) -> Result<Selection, ScimError> {
+        let unknown = |name: &str| ScimError::bad("invalidPath", format!("no resource has an attribute `{name}`"));
+        let is_known = |name: &str| RESOURCES.iter().any(|other| paths(other, name).is_some());
+        Selection::read_by(only, without, &|name| match paths(kind, name) {
+            Some(paths) => Ok(paths),
+            None if is_known(name) => Ok(Vec::new()),
+            None => Err(unknown(name)),
+        })
+    }
+
+    fn read_by(
+        only: Option<&str>,
+        without: Option<&str>,
+        named: &dyn Fn(&str) -> Result<Vec<Path>, ScimError>,
+    ) -> Result<Selection, ScimError> {
         let paths = |text: &str| {
             let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-            let unknown =
-                |name: &str| Trouble::bad("invalidPath", format!("a {} has no attribute `{name}`", kind.name));
-            names.map(|name| kind.resolve(name).ok_or_else(|| unknown(name))).collect::<Result<Vec<_>, _>>()
+            let found = names.map(named).collect::<Result<Vec<_>, _>>()?;
+            Ok::<_, ScimError>(found.into_iter().flatten().collect::<Vec<_>>())
         };
         if only.is_some() && without.is_some() {
-            return Err(Trouble::bad("invalidValue", "give `attributes` or `excludedAttributes`, not both"));
+            return Err(ScimError::bad("invalidValue", "give `attributes` or `excludedAttributes`, not both"));
         }
         Ok(Selection {
             only: only.map(paths).transpose()?,
@@ -75,6 +101,15 @@ impl Selection {
             }
         }
     }
+}
+
+/// The attributes that a name selects: an attribute, a sub-attribute or a whole schema. Unknown extensions select
+/// nothing.
+fn paths(kind: &'static ResourceType, name: &str) -> Option<Vec<Path>> {
+    if let Some(path) = kind.resolve(name) {
+        return Some(vec![path]);
+    }
+    kind.attributes_of(name).or_else(|| kind.is_foreign(name).then(Vec::new))
 }
 
 /// Copies what is at a path.
@@ -151,6 +186,16 @@ mod tests {
             Some(&format!("id,emails,name.givenName,{department}")),
             json!({"schemas": [], "id": "7", "userName": "vera", "name": {"familyName": "M"}, super::super::schema::ENTERPRISE: {"costCenter": "1"}}),
         );
+        check(
+            Some(super::super::schema::ENTERPRISE),
+            None,
+            json!({"schemas": [], "id": "7", super::super::schema::ENTERPRISE: {"department": "Legal", "costCenter": "1"}}),
+        );
+        check(Some("userName,urn:okta:custom:1.0:user"), None, json!({"schemas": [], "id": "7", "userName": "vera"}));
+        let group_members = Selection::read_in_all(Some("members,userName"), None, &USER).expect("a selection");
+        assert!(group_members.wants("userName") && !group_members.wants("emails"));
+        assert!(Selection::read_in_all(Some("shoeSize"), None, &USER).is_err());
+        assert!(Selection::read(Some("members"), None, &USER).is_err());
         assert!(Selection::read(Some("shoeSize"), None, &USER).is_err());
         assert!(Selection::read(Some("id"), Some("id"), &USER).is_err());
     }

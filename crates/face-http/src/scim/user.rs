@@ -1,5 +1,5 @@
-//! A user is the entry of a subscriber. What LDAP has an attribute for is that attribute; what it has none for, such as what
-//! a mail address is for, is kept beside as JSON.
+//! Maps users to subscriber entries. Attributes with an LDAP equivalent are stored there; others, such as the type of a
+//! mail address, are stored as JSON.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{body::Resource, schema::ENTERPRISE};
 /// The classes of a user that is made here.
 pub(super) const CLASSES: &[&str] = &["top", "person", "organizationalPerson", "inetOrgPerson", "tocsinSubscriber"];
 
-/// Where texts are in a resource, and the keys of the attributes that hold them.
+/// Paths of text values in a resource, and the keys of their attributes.
 const TEXTS: &[(&[&str], &str)] = &[
     (&["userName"], "uid"),
     (&["externalId"], "scimexternalid"),
@@ -47,7 +47,7 @@ const DETAILS: &str = "scimdetails";
 /// Attributes by their keys.
 pub(super) type Attributes = BTreeMap<&'static str, Vec<String>>;
 
-/// An entry as a user, without what other entries tell of it.
+/// An entry as a user, without attributes that need other entries.
 pub(super) fn shown(entry: &Entry) -> Resource {
     let details = texts(entry, DETAILS).pop().and_then(|text| serde_json::from_str::<Resource>(&text).ok());
     let details = details.unwrap_or_default();
@@ -231,7 +231,7 @@ fn is_of_profile(key: &str, text: &str) -> bool {
     check_profile(&profile).is_empty()
 }
 
-/// Names that the class of persons wants and that nobody gave.
+/// Derives names that the person class requires and that are missing.
 fn made_up(user: &Resource, attributes: &Attributes) -> BTreeMap<&'static str, String> {
     let of = |key: &str| attributes.get(key).and_then(|values| values.first()).cloned();
     let known = user.get("userName").and_then(Json::as_str).unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Applications: what is stored, what an apply changes, what a check found.
+//! Stored applications, apply results and check results.
 
 use serde::Serialize;
 use tocsin_model::definition::Difference;
@@ -22,7 +22,7 @@ pub(crate) struct ApplicationBody {
     author: String,
     #[schema(value_type = String, format = DateTime)]
     applied_at: Timestamp,
-    /// Whether it runs. One that does not is told of in the log, and by a check of its definition.
+    /// Whether the application runs. If not, the log and a check of its definition have the reason.
     running: bool,
     /// Its definition as it was applied, with `***` for secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,14 +49,14 @@ impl ApplicationBody {
     }
 }
 
-/// What an apply changes.
+/// A change of an apply.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DifferenceBody {
     /// `added`, `changed` or `removed`.
     #[schema(value_type = String)]
     kind: tocsin_model::definition::DifferenceKind,
     path: String,
-    /// What it means.
+    /// Description.
     text: String,
     /// Whether stored data would be lost from sight, so that it must be allowed by name.
     drops: bool,
@@ -72,7 +72,7 @@ impl From<Difference> for DifferenceBody {
     }
 }
 
-/// What an apply did, or would do.
+/// Result of an apply or of a dry run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct AppliedBody {
     name: String,
@@ -96,7 +96,7 @@ impl From<Applied> for AppliedBody {
     }
 }
 
-/// What a definition would be.
+/// Result of a check.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CheckedBody {
     #[schema(value_type = Vec<ProblemItem>)]

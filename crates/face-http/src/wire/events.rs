@@ -29,7 +29,7 @@ pub(crate) fn submitted(submitted: Submitted) -> String {
 pub(crate) struct SubmittedLinesBody {
     pub(crate) batches: Vec<String>,
     pub(crate) events: u64,
-    /// How many of them came before.
+    /// Number of duplicates.
     pub(crate) duplicates: u64,
 }
 
@@ -97,7 +97,7 @@ impl From<(EventBatch, EventBatchState)> for EventBatchBody {
     }
 }
 
-/// How many event batches are matched again.
+/// Number of event batches that are matched again.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RematchedBody {
     pub(crate) batches: u64,

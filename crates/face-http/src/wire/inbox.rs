@@ -1,4 +1,4 @@
-//! Items of feeds, what is asked of them, and broadcasts.
+//! Inbox items, actions on them, and broadcasts.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use tocsin_service::broadcasts::Draft;
 use tocsin_store::inbox::Broadcast;
 use utoipa::ToSchema;
 
-/// What an item says.
+/// Content of an item.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(as = InboxWording)]
@@ -29,10 +29,10 @@ pub(crate) struct WordingBody {
     /// Fields for programs.
     #[schema(value_type = BTreeMap<String, serde_json::Value>)]
     data: serde_json::Map<String, serde_json::Value>,
-    /// Where it leads: an address of the web, or a path of the application.
+    /// Link target: a URL, or a path of the application.
     #[serde(skip_serializing_if = "Option::is_none")]
     link: Option<String>,
-    /// What to do about it; up to 4.
+    /// Actions; up to 4.
     actions: Vec<ActionBody>,
 }
 
@@ -41,9 +41,9 @@ pub(crate) struct WordingBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = InboxAction)]
 pub(crate) struct ActionBody {
-    /// What its button says; up to 100 characters.
+    /// Button text; up to 100 characters.
     label: String,
-    /// Where it leads.
+    /// Link target.
     link: String,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct ItemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     channel: Option<Name>,
-    /// The event that it tells of.
+    /// The event of the item.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     event: Option<EventId>,
@@ -101,7 +101,7 @@ pub(crate) struct ItemBody {
     /// When it was archived; null if it was not.
     #[schema(value_type = Option<String>, format = DateTime)]
     archived_at: Option<Timestamp>,
-    /// When it goes by itself.
+    /// Time of automatic deletion; default 30 days from now where it can be set.
     #[schema(value_type = String, format = DateTime)]
     expires_at: Timestamp,
 }
@@ -125,7 +125,7 @@ impl ItemBody {
     }
 }
 
-/// How many items are unread.
+/// Number of unread items.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxUnread)]
 pub(crate) struct UnreadBody {
@@ -133,28 +133,28 @@ pub(crate) struct UnreadBody {
     pub(crate) unread: u64,
 }
 
-/// What to do with some items.
+/// An action on items.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InboxMark)]
 pub(crate) struct MarkBody {
     /// `read`, `unread`, `archive`, `unarchive` or `delete`.
     pub(crate) mark: String,
-    /// Which; up to 1,000. Those that are not there are passed over.
+    /// Item ids; up to 1,000. Unknown ids are ignored.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
     pub(crate) ids: Option<Vec<ItemId>>,
     /// In place of `ids`: all that the following choose.
     #[serde(default)]
     pub(crate) all: bool,
-    /// Of those that stand so: `current` (not archived; this if nothing is said), `unread`, `read`, `archived` or `all`.
+    /// Items in this state: `current` (not archived; the default), `unread`, `read`, `archived` or `all`.
     #[serde(default)]
     pub(crate) state: Option<String>,
-    /// Of this application.
+    /// Items of this application.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub(crate) application: Option<Name>,
-    /// Of this notification class.
+    /// Items of this notification class.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub(crate) class: Option<Name>,
@@ -168,13 +168,13 @@ pub(crate) struct MarkBody {
     pub(crate) newest: Option<ItemId>,
 }
 
-/// What was done.
+/// Result of the action.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InboxMarked)]
 pub(crate) struct MarkedBody {
-    /// How many were there, for `ids`; how many it changed, for `all`.
+    /// Number of items that exist, for `ids`; number of changed items, for `all`.
     pub(crate) marked: u64,
-    /// How many are unread now.
+    /// Number of unread items afterwards.
     pub(crate) unread: u64,
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn mark_of(word: &str) -> Option<Mark> {
     Mark::ALL.into_iter().find(|mark| mark.word() == word)
 }
 
-/// What an inbox token may do.
+/// Permissions of an inbox token.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(as = NewInboxToken)]
@@ -210,7 +210,7 @@ pub(crate) struct TokenBody {
 #[serde(default, deny_unknown_fields)]
 #[schema(as = NewBroadcast)]
 pub(crate) struct NewBroadcastBody {
-    /// What it is, for filters; `broadcast` if nothing is said.
+    /// Class, for filters; default `broadcast`.
     class: Option<String>,
     /// The segment whose members see it; without one everybody does.
     audience: Option<String>,
@@ -223,13 +223,13 @@ pub(crate) struct NewBroadcastBody {
     /// Fields for programs.
     #[schema(value_type = BTreeMap<String, serde_json::Value>)]
     data: serde_json::Map<String, serde_json::Value>,
-    /// Where it leads: an address of the web, or a path of the application.
+    /// Link target: a URL, or a path of the application.
     link: Option<String>,
-    /// What to do about it; up to 4.
+    /// Actions; up to 4.
     actions: Vec<ActionBody>,
-    /// What it says to those with another locale, by language tag: `de`, `pt-BR`.
+    /// Translations by language tag: `de`, `pt-BR`.
     translations: BTreeMap<String, WordingBody>,
-    /// When it goes by itself; 30 days from now if nothing is said.
+    /// Time of automatic deletion; default 30 days from now where it can be set.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
 }
@@ -252,23 +252,23 @@ pub(crate) struct BroadcastBody {
     id: String,
     /// Its name.
     name: String,
-    /// What it is.
+    /// Class.
     class: String,
     /// The segment whose members see it; absent: everybody does.
     #[serde(skip_serializing_if = "Option::is_none")]
     audience: Option<String>,
     #[serde(flatten)]
     said: WordingBody,
-    /// What it says to those with another locale.
+    /// Translations by language tag.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     translations: BTreeMap<String, WordingBody>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// When it goes by itself.
+    /// Time of automatic deletion; default 30 days from now where it can be set.
     #[schema(value_type = String, format = DateTime)]
     expires_at: Timestamp,
-    /// How many have read it.
+    /// Number of readers.
     readers: u64,
 }
 

@@ -48,12 +48,12 @@ impl From<MadeKey> for KeyBody {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewKeyBody {
-    /// What it is for.
+    /// Purpose.
     #[serde(default)]
     pub(crate) description: String,
-    /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
-    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
-    /// `messages:write`, `sync:read`, `sync:write`.
+    /// Scopes: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
+    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`,
+    /// `inbox:write`, `messages:write`, `sync:read`, `sync:write`.
     #[serde(default)]
     pub(crate) scopes: Vec<String>,
     /// Roles, whose scopes it gets as well; `/v1/roles` lists them.
@@ -73,7 +73,7 @@ pub(crate) struct NewKeyBody {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RoleBody {
     name: &'static str,
-    /// Who has it.
+    /// Users of the scope.
     about: &'static str,
     scopes: Vec<&'static str>,
 }

@@ -1,4 +1,4 @@
-//! Subscribers that become parts of others.
+//! Claims and merges of subscribers.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ pub(crate) struct ClaimDraft {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Claim)]
 pub(crate) struct ClaimBody {
-    /// Send it to the device; whoever gives it back gets what is sent there.
+    /// Send it to the device. The subscriber that presents it takes the device over.
     pub(crate) claim: String,
     /// When it is over.
     #[schema(value_type = String, format = DateTime)]
     pub(crate) expires_at: Timestamp,
 }
 
-/// Who becomes a part of a subscriber.
+/// The subscriber to merge.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewMerge)]
@@ -45,13 +45,13 @@ pub(crate) struct MergeDraft {
     pub(crate) unverified: bool,
 }
 
-/// What became of two subscribers.
+/// Result of a merge.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Merge)]
 pub(crate) struct MergeBody {
-    /// Who is gone.
+    /// The merged subscriber, which was removed.
     from: String,
-    /// Whose it is now.
+    /// The remaining subscriber.
     into: String,
     /// Whether it had been done before; then the rest says what was done then.
     again: bool,

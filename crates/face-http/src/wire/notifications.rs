@@ -26,7 +26,7 @@ impl Serialize for Named {
     }
 }
 
-/// What the notifications of a batch have in common.
+/// Common values of the notifications of a batch.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct HeadBody {
     application: String,
@@ -65,9 +65,9 @@ pub(crate) struct NotificationBatchBody {
     pub(crate) id: String,
     #[serde(flatten)]
     pub(crate) head: HeadBody,
-    /// How many notifications.
+    /// Number of notifications.
     pub(crate) notifications: u32,
-    /// How many came to which outcome by their last attempt; `waiting` for those not tried yet.
+    /// Number of notifications by outcome of their last attempt; `waiting` for those without an attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) outcomes: Option<BTreeMap<&'static str, u32>>,
 }
@@ -104,7 +104,7 @@ pub(crate) struct AttemptBody {
     answered_at: Timestamp,
     /// `delivered`, `deferred`, `refused`, `expired`, `suspended` or `ended`.
     outcome: &'static str,
-    /// The far side's words, or why it was not even asked.
+    /// The server's response, or why nothing was sent.
     reply: String,
 }
 
@@ -121,7 +121,7 @@ impl From<Attempt> for AttemptBody {
     }
 }
 
-/// Whom a notification goes to.
+/// Recipient of a notification.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RecipientBody {
     subscriber: String,
@@ -139,7 +139,7 @@ pub(crate) struct NotificationBody {
     head: HeadBody,
     subscription: String,
     event_id: String,
-    /// The event that it tells of.
+    /// The event of the notification.
     event: Option<Named>,
     /// Its fields, as its content shows them.
     fields: Named,

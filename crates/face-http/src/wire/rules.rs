@@ -1,30 +1,30 @@
-//! How rules are answered.
+//! Evaluation plans of rules.
 
 use serde::Serialize;
 use tocsin_service::applications::RuleExplanation;
 use utoipa::ToSchema;
 
-/// How a rule is answered.
+/// Evaluation plan of a rule.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RuleBody {
     rule: String,
-    /// The segment to which a subscriber must belong to be told, if to any.
+    /// The segment that limits the recipients, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     audience: Option<String>,
     /// Its alternatives; a subscription that several of them find is matched once.
     branches: Vec<BranchBody>,
-    /// What it remembers, and so which matches are not told.
+    /// State of the rule, by which matches are suppressed.
     remembers: Vec<String>,
     /// The own filters of its class's subscriptions, of a rule that runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     filters: Option<FilterFiguresBody>,
-    /// How its query in SQL is run, in the store's words, if it has one.
+    /// The store's query plan, for a SQL rule.
     query: Vec<String>,
-    /// What its author should know.
+    /// Warnings for the author.
     warnings: Vec<String>,
 }
 
-/// How one alternative of a rule is answered.
+/// Evaluation plan of one alternative of a rule.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BranchBody {
     /// Tested once per event.
@@ -40,8 +40,8 @@ pub(crate) struct BranchBody {
     filters: bool,
     /// Checked for each candidate that the index gives.
     residual: Vec<String>,
-    /// How many subscriptions stand where the index leads an event, on average; a slice takes a part of them. Of rules
-    /// that run.
+    /// Average number of subscriptions that the index returns for an event; a slice takes a share of them. Only for
+    /// running rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidates: Option<u64>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct BranchBody {
 pub(crate) struct FilterFiguresBody {
     /// Distinct filters; one that subscriptions of several shards have counts on each.
     distinct: u64,
-    /// Those of them that are looked at for every event.
+    /// Number of subscriptions that are checked for every event.
     unindexed: u64,
     /// Events that they were asked about.
     events: u64,
@@ -86,7 +86,7 @@ impl From<RuleExplanation> for RuleBody {
             rule: rule.rule.to_string(),
             audience: rule.audience.as_ref().map(ToString::to_string),
             branches: branches.collect(),
-            remembers: rule.remembers,
+            remembers: rule.suppression,
             filters,
             query: rule.query,
             warnings: rule.warnings,

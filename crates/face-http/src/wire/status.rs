@@ -1,4 +1,4 @@
-//! How the platform does.
+//! Status of the platform.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::routes::{
 
 use super::millis;
 
-/// How the platform does.
+/// Status of the platform.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct StatusBody {
     version: &'static str,
@@ -32,15 +32,15 @@ pub(crate) struct StatusBody {
     latencies: LatenciesBody,
     /// Everything that is switched off.
     switches: Vec<SwitchBody>,
-    /// What slows messages of exchanges down.
+    /// Active throttles of exchanges.
     throttled: Vec<ThrottledBody>,
     /// The worker groups of exchanges.
     workers: Vec<WorkersBody>,
     /// The partitions of the spool, in their order.
     partitions: Vec<PartitionBody>,
-    /// Where receive ports take messages from.
+    /// Receive locations.
     locations: Vec<LocationBody>,
-    /// How far this node is from its bounds, by the last minute.
+    /// Headroom of this node, by the last minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     saturation: Option<SaturationBody>,
 }
@@ -54,7 +54,7 @@ pub(crate) struct WorkersBody {
     busy: usize,
     /// Messages that wait for a worker.
     waiting: usize,
-    /// How many workers there may be now.
+    /// Present limit of workers.
     most: usize,
 }
 
@@ -82,16 +82,16 @@ impl From<(usize, PartitionLoad)> for PartitionBody {
     }
 }
 
-/// How far a node is from its bounds.
+/// Headroom of a node.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SaturationBody {
-    /// Of how many seconds the rates are.
+    /// Period of the rates, in seconds.
     seconds: f64,
-    /// Whether costs are known (`capacity.vectors`), so that roles can be told apart.
+    /// Whether costs are configured (`capacity.vectors`), which a report per role needs.
     has_vectors: bool,
-    /// What may run out, the fullest first.
+    /// Resources, the most used first.
     resources: Vec<ResourceStateBody>,
-    /// Who uses it, the one with the least headroom first.
+    /// Roles, the one with the least headroom first.
     roles: Vec<RoleStateBody>,
 }
 
@@ -100,12 +100,12 @@ pub(crate) struct SaturationBody {
 pub(crate) struct ResourceStateBody {
     /// `processor`, `disk`, `syncs` or `wire`.
     resource: &'static str,
-    /// Which share of it is used, from 0 to 1: as it is seen, else by the vectors.
+    /// Used share, 0 to 1: measured, or else by the vectors.
     used: f64,
-    /// Which share is used by the vectors; far from what is seen, they are not those of this machine.
+    /// Used share by the vectors; if it differs much from the measured one, the vectors belong to another machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     by_vectors: Option<f64>,
-    /// How many times the whole load may be until it runs out.
+    /// Factor by which the whole load can grow until the resource is exhausted.
     #[serde(skip_serializing_if = "Option::is_none")]
     headroom: Option<f64>,
     /// In how many seconds it runs out, if the load goes on to grow as in the last hour.
@@ -116,17 +116,17 @@ pub(crate) struct ResourceStateBody {
 /// A role of a node.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RoleStateBody {
-    /// Which.
+    /// The role.
     role: String,
-    /// How many times its load may be, if that of the others stays, until `first` gives out.
+    /// Factor by which its load can grow, if the others stay the same, until `first` is exhausted.
     #[serde(skip_serializing_if = "Option::is_none")]
     headroom: Option<f64>,
-    /// What gives out first: a resource, or an operation beyond the rate to which its cost is known.
+    /// Bottleneck: a resource, or an operation beyond the rate to which its cost is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     first: Option<String>,
     /// The share of the processors that it uses, by the vectors.
     processor: f64,
-    /// What it does in a second, by operation.
+    /// Operations per second.
     per_second: BTreeMap<String, f64>,
 }
 
@@ -155,7 +155,7 @@ impl From<status::Saturation> for SaturationBody {
     }
 }
 
-/// How one application does.
+/// Status of one application.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ApplicationStatusBody {
     name: String,
@@ -180,7 +180,7 @@ pub(crate) struct ApplicationStatusBody {
     throttled_classes: BTreeMap<String, Timestamp>,
 }
 
-/// How many there are.
+/// Counts.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CountsBody {
     subscribers: u64,
@@ -190,7 +190,7 @@ pub(crate) struct CountsBody {
     inbox_items: u64,
 }
 
-/// What waits.
+/// Waiting work.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BacklogBody {
     event_batches: u64,

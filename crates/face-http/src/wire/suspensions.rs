@@ -1,4 +1,4 @@
-//! What waits for an operator, and what they do with it.
+//! Suspensions and the actions of operators on them.
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -19,12 +19,12 @@ pub(crate) struct SuspensionBody {
     application: String,
     channel: String,
     notifications: usize,
-    /// How many attempts each has had.
+    /// Number of attempts of each.
     attempts: u32,
     reason: String,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
-    /// Whether somebody has edited what is sent when it is resumed.
+    /// Whether the notifications were edited.
     edited: bool,
 }
 
@@ -40,7 +40,7 @@ impl From<StoredSuspension> for SuspensionBody {
             attempts: suspension.attempts,
             reason: suspension.reason,
             since: suspension.since,
-            edited: suspension.course.edit.is_some(),
+            edited: suspension.work_state.edit.is_some(),
         }
     }
 }
@@ -50,7 +50,7 @@ impl From<StoredSuspension> for SuspensionBody {
 pub(crate) struct SuspendedBody {
     #[serde(flatten)]
     suspension: SuspensionBody,
-    /// What is sent in place of what was to be sent: `fields`, `content`, `address`.
+    /// Replacement for the original: `fields`, `content`, `address`.
     #[schema(value_type = Option<serde_json::Value>)]
     edit: Option<serde_json::Value>,
     /// The first twenty.
@@ -75,7 +75,7 @@ pub(crate) struct SuspendedNotification {
 
 impl From<tocsin_service::suspensions::Suspended> for SuspendedBody {
     fn from(suspended: tocsin_service::suspensions::Suspended) -> Self {
-        let edit = suspended.stored.suspension.course.edit.as_deref();
+        let edit = suspended.stored.suspension.work_state.edit.as_deref();
         let edit = edit.and_then(|edit| serde_json::from_str(edit).ok());
         let shown = |(notification, preview): (operations::Notification, Result<_, String>)| {
             let (preview, problem) = match preview {
@@ -109,7 +109,7 @@ impl From<tocsin_service::suspensions::Suspended> for SuspendedBody {
     }
 }
 
-/// What is changed of suspended notifications.
+/// Edit of suspended notifications.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EditBody {
@@ -124,13 +124,13 @@ pub(crate) struct EditBody {
     pub(crate) edit: Option<tocsin_model::edit::Edit>,
 }
 
-/// Which suspension has the edit.
+/// The suspension with the edit.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct EditedBody {
     pub(crate) id: u64,
 }
 
-/// Which suspensions: all that meet every given condition. Without any condition `all` must be true.
+/// Selects the suspensions that match every given condition. Without any condition `all` must be true.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FilterBody {
@@ -167,7 +167,7 @@ impl FilterBody {
     }
 }
 
-/// How many notifications were touched.
+/// Number of changed notifications.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ResolvedBody {
     pub(crate) notifications: u64,

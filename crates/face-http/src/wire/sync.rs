@@ -9,11 +9,11 @@ use tocsin_model::{
     problem::Problem,
     time::Timestamp,
 };
-use tocsin_store::collections::{PastSession, ReplicaDevice, Tally};
+use tocsin_store::collections::{PastSession, ReplicaDevice, SessionCounts};
 use tocsin_sync::{
     PoolStatus, Replicas,
     catalogue::Ready,
-    rows::{ConflictShown, RefusedRow, RowShown},
+    rows::{ConflictView, RefusedRow, RowView},
     sessions::Session,
 };
 use utoipa::ToSchema;
@@ -24,7 +24,7 @@ pub(crate) struct CollectionBody {
     /// Its name.
     #[schema(value_type = String)]
     name: Name,
-    /// What it is for.
+    /// Purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
     /// As the application defines it.
@@ -49,13 +49,13 @@ pub(crate) struct RowBody {
     /// When it was written last.
     #[schema(value_type = String)]
     written_at: Timestamp,
-    /// What it says.
+    /// Content of the row.
     #[schema(value_type = Object)]
     row: Box<RawValue>,
 }
 
-impl From<RowShown> for RowBody {
-    fn from(shown: RowShown) -> Self {
+impl From<RowView> for RowBody {
+    fn from(shown: RowView) -> Self {
         let row = RawValue::from_string(shown.body.into()).expect("what is stored is JSON");
         let written_at = Replicas::written_at(shown.version);
         RowBody { id: shown.id, version: shown.version.0.to_string(), written_at, row }
@@ -68,17 +68,17 @@ impl From<RowShown> for RowBody {
 pub(crate) struct RowLine {
     /// Its id.
     pub(crate) id: String,
-    /// What it says.
+    /// Content of the row.
     #[schema(value_type = Object)]
     pub(crate) row: Map<String, Json>,
 }
 
-/// What became of rows that were put together.
+/// Result of storing several rows.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct PutBody {
     /// So many were put.
     put: usize,
-    /// Those that were not, where the others are put nevertheless.
+    /// Rows that were refused while the others were stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refused: Vec<RefusedRowBody>,
 }
@@ -93,16 +93,16 @@ impl PutBody {
 /// A row that cannot be.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RefusedRowBody {
-    /// Its place among the rows, from 1.
+    /// Its line, from 1.
     line: usize,
-    /// Its id.
+    /// Its id; empty if the line has none that can be read.
     id: String,
-    /// What is wrong with it.
+    /// Its errors.
     #[schema(value_type = Vec<super::ProblemItem>)]
     problems: Vec<Problem>,
 }
 
-/// Edits that met.
+/// An edit conflict.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ConflictBody {
     /// Its number.
@@ -118,17 +118,17 @@ pub(crate) struct ConflictBody {
     /// The device whose edit came second; absent if it is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
-    /// What decided.
+    /// The conflict resolver that decided.
     resolver: String,
-    /// Whose edit stayed: `client`, `server` or `both`.
+    /// The winning side: `client`, `server` or `both`.
     winner: String,
-    /// What the fields were when the device edited them.
+    /// Fields of the row that the device edited.
     #[schema(value_type = Object)]
     base: Json,
-    /// What the row said; null if it was gone.
+    /// Fields of the row on the server; null if it was deleted.
     #[schema(value_type = Object)]
     server: Json,
-    /// What the device wanted; null if it removed the row.
+    /// Fields of the device's edit; null for a deletion.
     #[schema(value_type = Object)]
     client: Json,
     /// When what had lost was put in place.
@@ -137,9 +137,9 @@ pub(crate) struct ConflictBody {
     reverted_at: Option<Timestamp>,
 }
 
-impl From<ConflictShown> for ConflictBody {
-    fn from(shown: ConflictShown) -> Self {
-        let ConflictShown { collection, device, conflict } = shown;
+impl From<ConflictView> for ConflictBody {
+    fn from(shown: ConflictView) -> Self {
+        let ConflictView { collection, device, conflict } = shown;
         let read = |text: &str| serde_json::from_str(text).unwrap_or(Json::Null);
         ConflictBody {
             number: conflict.number,
@@ -164,10 +164,10 @@ pub(crate) struct NewDeviceBody {
     /// The application whose collections it reads.
     #[schema(value_type = String)]
     pub(crate) application: Name,
-    /// Whose it is.
+    /// The owner.
     #[schema(value_type = String)]
     pub(crate) subscriber: SubscriberId,
-    /// What its owner calls it.
+    /// Name given by its owner.
     pub(crate) name: String,
     /// The collections that it may use; all if not given.
     #[serde(default)]
@@ -176,7 +176,7 @@ pub(crate) struct NewDeviceBody {
     /// Whether it only reads.
     #[serde(default)]
     pub(crate) read_only: bool,
-    /// How long its token lasts, in seconds; until it is revoked if not given.
+    /// Lifetime of its token in seconds; default: until it is revoked.
     #[serde(default)]
     pub(crate) expires_in: Option<u64>,
 }
@@ -189,10 +189,10 @@ pub(crate) struct ReplicaDeviceBody {
     /// The application whose collections it reads.
     #[schema(value_type = String)]
     application: Name,
-    /// Whose it is.
+    /// The owner.
     #[schema(value_type = String)]
     subscriber: SubscriberId,
-    /// What its owner calls it.
+    /// Name given by its owner.
     name: String,
     /// The collections that it may use; all if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -239,18 +239,18 @@ impl ReplicaDeviceBody {
     }
 }
 
-/// What a session carried.
+/// Totals of a session.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TallyBody {
     /// Edits that were taken in.
     edits: u64,
-    /// Those that met others.
+    /// Number of conflicts.
     conflicts: u64,
-    /// Those that were refused.
+    /// Number of refused edits.
     refused: u64,
     /// Rows that were sent.
     rows: u64,
-    /// Those that were told to be gone.
+    /// Number of deletions sent.
     removed: u64,
     /// Bytes that came, packed.
     bytes_up: u64,
@@ -260,9 +260,9 @@ pub(crate) struct TallyBody {
     waited_ms: u64,
 }
 
-impl From<Tally> for TallyBody {
-    fn from(tally: Tally) -> Self {
-        let Tally { edits, conflicts, refused, rows, removed, bytes_up, bytes_down, waited_ms } = tally;
+impl From<SessionCounts> for TallyBody {
+    fn from(tally: SessionCounts) -> Self {
+        let SessionCounts { edits, conflicts, refused, rows, removed, bytes_up, bytes_down, waited_ms } = tally;
         TallyBody { edits, conflicts, refused, rows, removed, bytes_up, bytes_down, waited_ms }
     }
 }
@@ -288,7 +288,7 @@ pub(crate) struct SessionBody {
     ended_at: Option<Timestamp>,
     /// `active`, `done`, or `lost` when the device did not come back.
     outcome: String,
-    /// What it carried.
+    /// Its totals.
     #[serde(flatten)]
     tally: TallyBody,
 }
@@ -317,7 +317,7 @@ impl SessionBody {
     }
 }
 
-/// How sync does.
+/// Status of sync.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SyncStatusBody {
     /// Rows that are there.
@@ -330,7 +330,7 @@ pub(crate) struct SyncStatusBody {
     pub(crate) devices: usize,
     /// Sessions that last.
     pub(crate) sessions: usize,
-    /// Devices that rest until there is something new for them.
+    /// Devices that wait in a long poll.
     pub(crate) resting: usize,
     /// The pools.
     pub(crate) pools: Vec<PoolBody>,
@@ -343,9 +343,9 @@ pub(crate) struct PoolBody {
     name: &'static str,
     /// Its places.
     size: usize,
-    /// Those that it may have; where it finds by itself how many help, it has fewer.
+    /// Maximum size; an adaptive pool can have fewer.
     size_max: usize,
-    /// Those that are taken.
+    /// Workers in use.
     busy: usize,
     /// Requests that wait.
     waiting: usize,

@@ -1,4 +1,4 @@
-//! The whole story of one thing.
+//! Trace of one object: every step of an event, batch, notification, message or subscriber.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,24 @@ use utoipa::ToSchema;
 
 use super::millis;
 
-/// One thing's whole story.
+/// Trace of one object.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TraceBody {
     id: String,
     /// `event`, `event batch`, `notification`, `notification batch` or `subscriber`.
     kind: &'static str,
     timeline: Vec<PointBody>,
-    /// How many notifications it led to, by outcome of their last attempt.
+    /// Number of notifications by outcome of their last attempt.
     notifications: BTreeMap<&'static str, u64>,
     latencies: TraceLatenciesBody,
-    /// Where its event or message stands in a trace through many systems (W3C Trace Context); of a batch, where all of its
-    /// events stand.
+    /// Trace context of its event or message (W3C Trace Context); of a batch, if all its events share it.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<TraceContextBody>,
-    /// Whether there was more than is told.
+    /// Whether the result is truncated.
     truncated: bool,
 }
 
-/// What happened at one time.
+/// One step of the trace.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct PointBody {
     #[schema(value_type = String, format = DateTime)]
@@ -37,7 +36,7 @@ pub(crate) struct PointBody {
     text: String,
 }
 
-/// A place in a trace through many systems.
+/// A W3C trace context.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TraceContextBody {
     trace_id: String,
@@ -45,7 +44,7 @@ pub(crate) struct TraceContextBody {
     parent_span_id: Option<String>,
     /// Whether those before record it.
     sampled: bool,
-    /// What goes with it, as it came.
+    /// Details, as received.
     #[serde(skip_serializing_if = "str::is_empty")]
     tracestate: Box<str>,
 }
@@ -61,7 +60,7 @@ impl From<TraceContext> for TraceContextBody {
     }
 }
 
-/// How long the parts of the way took, in milliseconds.
+/// Durations of the steps, in milliseconds.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TraceLatenciesBody {
     /// From acceptance to the match.

@@ -1,14 +1,14 @@
 //! Endpoints that only fail: listed with why, by page and filter, until they answer.
 
 use serde_json::{Value as Json, json};
-use tocsin_testkit::Manner;
+use tocsin_testkit::ScriptedAnswer;
 
 use crate::platform::{Platform, QUAKES, answer};
 
 const JSON: &str = "application/json";
 
 /// A platform whose subscribers have hooks; each fails in its way.
-async fn with_hooks(hooks: &[(&str, Manner)]) -> Platform {
+async fn with_hooks(hooks: &[(&str, ScriptedAnswer)]) -> Platform {
     let platform = Platform::start().await;
     let definition = format!("{QUAKES}  hook:\n    protocol: http\n    retry: []\n");
     let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &definition).await;
@@ -48,8 +48,12 @@ async fn listed(platform: &Platform, count: usize) -> Vec<Json> {
 
 #[tokio::test]
 async fn what_fails_is_listed_until_it_answers() {
-    let platform =
-        with_hooks(&[("ann", Manner::Refuses), ("bob", Manner::Delivers), ("cem", Manner::Defers(None))]).await;
+    let platform = with_hooks(&[
+        ("ann", ScriptedAnswer::Refuses),
+        ("bob", ScriptedAnswer::Delivers),
+        ("cem", ScriptedAnswer::Defers(None)),
+    ])
+    .await;
     shake(&platform).await;
     let items = listed(&platform, 2).await;
     let mut first = items[0].clone();
@@ -79,7 +83,7 @@ async fn what_fails_is_listed_until_it_answers() {
     let next = next.expect("a next page");
     assert_eq!(whose(&format!("?limit=1&after={next}")).await, (vec!["cem".to_owned()], None));
 
-    platform.far_ends.set("https://ann.example/hook", Manner::Delivers);
+    platform.far_ends.set("https://ann.example/hook", ScriptedAnswer::Delivers);
     shake(&platform).await;
     assert_eq!(listed(&platform, 1).await[0]["subscriber"], "cem");
     platform.stop().await;

@@ -49,6 +49,13 @@ async fn a_key_makes_a_submission_repeatable() {
     assert_eq!(other["batch"], first["batch"]);
     let (status, _) = send("application/json", &"x".repeat(256), KOBE).await;
     assert_eq!(status, 422);
+    // The same key of another caller is another key.
+    let (_, secret) = platform.make_key(&["events:write"]).await;
+    let elsewhere = platform.client.post(format!("{}{QUAKE}", platform.address)).bearer_auth(&secret);
+    let elsewhere = elsewhere.header("content-type", "application/json");
+    let (status, foreign) = answer(elsewhere.header("idempotency-key", "a").body(KOBE)).await;
+    assert_eq!((status.as_u16(), foreign["duplicate"].as_bool()), (202, Some(false)), "{foreign}");
+    assert_ne!(foreign["batch"], first["batch"]);
     // Each batch of a stream has its own place under the key.
     let lines = vec![KOBE; 1_500].join("\n");
     let (_, first) = send("application/x-ndjson", "lines", &lines).await;
@@ -116,10 +123,10 @@ async fn an_event_can_be_followed_to_its_receipt() {
             break (trace, event);
         }
     };
-    let told: Vec<&str> =
+    let words: Vec<&str> =
         trace["timeline"].as_array().expect("points").iter().filter_map(|point| point["what"].as_str()).collect();
     for what in ["received", "accepted", "matched", "formatted", "sent", "delivered"] {
-        assert!(told.contains(&what), "{event}: {trace}");
+        assert!(words.contains(&what), "{event}: {trace}");
     }
     let id = trace["timeline"]
         .as_array()

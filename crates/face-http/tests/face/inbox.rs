@@ -108,6 +108,8 @@ async fn a_feed_is_listed_and_marked() {
     let all = json!({"mark": "read", "all": true, "newest": "n-7-3"});
     assert_eq!(mark(all.clone()).await, (StatusCode::OK, json!({"marked": 3, "unread": 1})));
     assert_eq!(mark(all).await.1, json!({"marked": 0, "unread": 1}));
+    let twice = json!({"mark": "read", "ids": ["n-7-3", "n-7-3"]});
+    assert_eq!(mark(twice).await.1["marked"], 1, "an item that is named twice is one");
     let some = json!({"mark": "delete", "ids": ["n-7-3", "n-7-99"]});
     assert_eq!(mark(some).await.1, json!({"marked": 1, "unread": 1}));
     // What goes with its subscriber does not come back with its name.
@@ -250,6 +252,37 @@ async fn a_broadcast_reaches_its_audience() {
     platform.stop().await;
 }
 
+#[tokio::test]
+async fn a_segment_stays_while_a_broadcast_is_for_it() {
+    let platform = Platform::with_quakes().await;
+    let news = "/v1/applications/quakes/broadcasts/news";
+    assert_eq!(platform.put("/v1/segments/gold", JSON, r#"{"filter": "(id=alice)"}"#).await.0, 201);
+    assert_eq!(platform.put(news, JSON, r#"{"text": "x", "audience": "gold"}"#).await.0, 201);
+    let remove = async |path: &str| answer(platform.request("DELETE", path)).await;
+    let (status, refused) = remove("/v1/segments/gold").await;
+    assert_eq!(status, 409, "{refused}");
+    assert!(refused["detail"].as_str().expect("a detail").contains("the broadcast b-"), "{refused}");
+    assert_eq!(remove(news).await.0, 204);
+    assert_eq!(remove("/v1/segments/gold").await.0, 204);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_with_a_condition_that_its_route_ignores_is_refused() {
+    let platform = Platform::with_quakes().await;
+    let news = "/v1/applications/quakes/broadcasts/news";
+    assert_eq!(platform.put(news, JSON, r#"{"text": "first"}"#).await.0, 201);
+    let with = async |method: &str, name: &str, value: &str| {
+        let request = platform.request(method, news).header(name, value).header("content-type", JSON);
+        answer(request.body(r#"{"text": "second"}"#)).await.0.as_u16()
+    };
+    assert_eq!(with("PUT", "if-match", "\"7\"").await, 400);
+    assert_eq!(with("PUT", "if-none-match", "*").await, 400);
+    assert_eq!(with("DELETE", "if-match", "\"7\"").await, 400);
+    assert_eq!(platform.get(news).await.1["text"], "first");
+    platform.stop().await;
+}
+
 /// A stream, read event by event.
 struct Events {
     answer: Response,
@@ -337,7 +370,7 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
     let (last, event, _) = events.next().await.expect("an event");
     assert_eq!(event, "deleted");
     drop(events);
-    // What happens meanwhile is not missed, also beyond what is told at a time.
+    // Changes in the meantime are not missed, even beyond one page.
     for number in 10..230 {
         platform.deliver(1, number, "meanwhile").await;
     }
@@ -345,19 +378,22 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
     assert_eq!(platform.put("/v1/applications/quakes/broadcasts/news", JSON, &body).await.0, 201);
     let mut events = Events::open(&platform, Some(&last)).await;
     // A feed of a hundred items has lost its oldest meanwhile.
-    let mut told = std::collections::BTreeSet::new();
+    let mut received = std::collections::BTreeSet::new();
     let unread = loop {
         let line = events.lines(1).await.remove(0);
         match line.strip_prefix("new ").or(line.strip_prefix("changed ")) {
-            Some(id) => assert!(told.insert(id.to_owned()), "{id} is told twice"),
+            Some(id) => assert!(received.insert(id.to_owned()), "{id} is sent twice"),
             None if line.starts_with("unread ") => break line,
             None => {}
         }
     };
     assert_eq!(unread, "unread 101");
-    assert!((130..230).all(|number| told.contains(&format!("n-7-{number}"))) && told.len() == 101, "{told:?}");
+    assert!(
+        (130..230).all(|number| received.contains(&format!("n-7-{number}"))) && received.len() == 101,
+        "{received:?}"
+    );
     drop(events);
-    // What is not known any more cannot be told.
+    // Changes that are no longer stored cannot be replayed.
     let mut events = Events::open(&platform, Some("99999999")).await;
     let (place, event, _) = events.next().await.expect("an event");
     assert_eq!((event.as_str(), place), ("reset", platform.inbox.newest().to_string()));
@@ -514,6 +550,12 @@ async fn pages_of_named_origins_are_let_in() {
     assert_eq!(allowed("PUT", &read, shop).await, (404, Some(shop.to_owned())), "a page sees what is wrong");
     assert_eq!(allowed("GET", ALICE, "https://evil.example").await, (200, None));
     assert_eq!(allowed("OPTIONS", &read, "https://evil.example").await, (405, None));
+    assert_eq!(allowed("OPTIONS", "/v1/sync/wait", shop).await, (204, Some(shop.to_owned())), "replicas wait for news");
+    for origin in [shop, "https://evil.example"] {
+        let read = platform.request("GET", ALICE).header("origin", origin).send().await.expect("an answer");
+        let varies = read.headers().get_all("vary").iter().any(|value| value == "origin");
+        assert!(varies, "a cache keeps the answers to pages apart: {origin}");
+    }
     assert_eq!(allowed("GET", "/v1/subscribers/alice", shop).await, (200, None));
     assert_eq!(allowed("OPTIONS", "/v1/keys", shop).await, (405, None));
     platform.stop().await;

@@ -100,10 +100,10 @@ async fn i2_a_limited_key_learns_nothing_of_other_resources_by_any_route() {
                 let (told_there, told_not_there) = (reply.to_string().replace(&there, &not_there), other.to_string());
                 let same = told_there == told_not_there;
                 if there != not_there && (status != other_status || !same) {
-                    wrong.push(format!("{shown} tells what is there: {status} {reply}, {other_status} {other}"));
+                    wrong.push(format!("{shown} reveals what exists: {status} {reply}, {other_status} {other}"));
                 }
                 if reply.to_string().contains("quakes") && !reply.to_string().contains(&there) {
-                    wrong.push(format!("{shown} tells of another application: {reply}"));
+                    wrong.push(format!("{shown} reveals another application: {reply}"));
                 }
                 let may_be_good =
                     ["/v1/applications", "/v1/exchanges", "/v1/switches", "/v1/keys", "/v1/roles", "/v1/reports"];

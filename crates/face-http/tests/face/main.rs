@@ -19,6 +19,6 @@ mod schedules;
 mod scim;
 mod scopes;
 mod suppressions;
-mod telling;
+mod preferences;
 mod transfer;
 mod unsubscribe;

@@ -7,8 +7,8 @@ use std::sync::{
 
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
-use tocsin_delivery::{Context, Signet, SystemClock, networks::Networks};
-use tocsin_directory::{Directory, Options, access::Asker, entry::Shape};
+use tocsin_delivery::{Context, SystemClock, TokenSigner, networks::Networks};
+use tocsin_directory::{Directory, Options, access::AuthzId, entry::Shape};
 use tocsin_face_http::{HttpOptions, ScimOptions};
 use tocsin_model::{problem::Problem, time::Timestamp};
 use tocsin_pipeline::Pipeline;
@@ -19,7 +19,7 @@ use tocsin_store::{
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::Records,
 };
-use tocsin_testkit::{FarEnds, SimulatedClock};
+use tocsin_testkit::{ScriptedChannels, SimulatedClock};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -64,10 +64,10 @@ pub struct Platform {
     pub address: String,
     pub key: String,
     pub client: Client,
-    pub far_ends: FarEnds,
-    /// How often a channel was opened.
+    pub far_ends: ScriptedChannels,
+    /// Number of times that a channel was opened.
     pub opened: Arc<AtomicUsize>,
-    /// What the flow would deliver into feeds.
+    /// The inbox into which the pipeline delivers.
     pub inbox: Arc<dyn Inbox>,
     /// The keys and all else that is stored.
     pub records: Arc<dyn Records>,
@@ -94,7 +94,7 @@ impl Platform {
         let inbox: Arc<dyn Inbox> = Arc::new(MemoryInbox::default());
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
         let key = key.expect("a key").expect("the first");
-        let far_ends = FarEnds::new(SimulatedClock::midnight());
+        let far_ends = ScriptedChannels::new(SimulatedClock::midnight());
         let ends = far_ends.clone();
         let opened = Arc::new(AtomicUsize::new(0));
         let secret = *records.secret();
@@ -112,7 +112,7 @@ impl Platform {
                 programs: Default::default(),
                 files: Default::default(),
                 application: String::new(),
-                signet: Arc::new(Signet::new(records.secret())),
+                token_signer: Arc::new(TokenSigner::new(records.secret())),
                 feeds: None,
                 public_url: Some("https://tocsin.example".to_owned()),
             },
@@ -247,9 +247,9 @@ async fn directory(entries: Arc<MemoryRecords>) -> Directory {
     opened
 }
 
-/// Whoever may do anything.
-pub fn operator() -> Asker {
-    Asker { manages: true, ..Asker::default() }
+/// A caller with all permissions.
+pub fn operator() -> AuthzId {
+    AuthzId { manages: true, ..AuthzId::default() }
 }
 
 pub async fn answer(request: RequestBuilder) -> (StatusCode, Json) {

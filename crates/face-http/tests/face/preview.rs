@@ -1,4 +1,4 @@
-//! Notifications shown before anybody is told, and sent as a test.
+//! Tests of previews and test messages.
 
 use serde_json::json;
 
@@ -56,6 +56,12 @@ async fn what_cannot_be_shown_says_why() {
         (json!({"event": {"place": "a", "magnitude": 1}, "subscription": "s-999"}), 404, "s-999"),
         (json!({"event": {"place": "a", "magnitude": 1}, "subscription": {"magnitud": 1}}), 422, "magnitud"),
         (json!({"event": {"place": "a", "magnitude": 1}, "subscriber": {"language": "de"}}), 422, "language"),
+        (json!({"event": {"place": "a", "magnitude": 1}, "locale": "de_AT"}), 422, "not a language tag"),
+        (
+            json!({"event": {"place": "a", "magnitude": 1}, "subscriber": {"time_zone": "Mars/Olympus"}}),
+            422,
+            "not a time zone",
+        ),
         (json!({"events": []}), 422, "events"),
     ] {
         let (found, body) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
@@ -87,7 +93,7 @@ async fn who_may_not_apply_learns_nothing_of_the_environment() {
     let platform = Platform::with_quakes().await;
     let definition = QUAKES.replace("{path: out.ndjson}", "{path: '${SECRET}'}");
     let asked = json!({"event": {"place": "Kobe", "magnitude": 6.4}, "definition": definition}).to_string();
-    // A variable that is not set is told to those who may know it.
+    // An unset variable is reported to callers that may apply definitions.
     let (status, found) = platform.post(PREVIEW, JSON, &asked).await;
     assert_eq!(status, 422, "{found}");
     assert!(found.to_string().contains("`SECRET`, which is not set"), "{found}");

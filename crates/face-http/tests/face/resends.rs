@@ -1,7 +1,7 @@
-//! What had failed is sent again: counted, asked for once, read until it is done.
+//! Tests of resends: count, request once, poll until done.
 
 use serde_json::{Value as Json, json};
-use tocsin_testkit::Manner;
+use tocsin_testkit::ScriptedAnswer;
 
 use crate::platform::{Platform, answer};
 
@@ -13,7 +13,7 @@ async fn with_refusals(count: usize) -> Platform {
     let interest = r#"{"application": "quakes", "class": "strong", "subscriber": "alice", "values": {"magnitude": 5}}"#;
     let (status, body) = platform.post("/v1/subscriptions", JSON, interest).await;
     assert_eq!(status, 201, "{body}");
-    platform.far_ends.set("alice@example.org", Manner::Refuses);
+    platform.far_ends.set("alice@example.org", ScriptedAnswer::Refuses);
     for _ in 0..count {
         let event = r#"{"place": "Kobe", "magnitude": 6.1}"#;
         let (status, body) = platform.post("/v1/applications/quakes/events/quake", JSON, event).await;
@@ -22,11 +22,11 @@ async fn with_refusals(count: usize) -> Platform {
     for batch in 1..=count {
         until(&platform, &format!("/v1/notifications/n-{batch}-0"), |found| found["state"] == "refused").await;
     }
-    platform.far_ends.set("alice@example.org", Manner::Delivers);
+    platform.far_ends.set("alice@example.org", ScriptedAnswer::Delivers);
     platform
 }
 
-/// What a path answers, once it is as expected.
+/// Polls a path until its response is as expected.
 async fn until(platform: &Platform, path: &str, is_so: impl Fn(&Json) -> bool) -> Json {
     loop {
         let (status, found) = platform.get(path).await;

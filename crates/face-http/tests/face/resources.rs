@@ -78,11 +78,11 @@ async fn segments_tell_who_belongs_to_them() {
     let next = page["next"].as_str().expect("a cursor");
     let (_, page) = platform.get(&format!("/v1/segments/adults/members?limit=3&after={next}")).await;
     assert_eq!((ids(&page["items"]), &page["next"]), (vec!["dan".to_owned()], &json!(null)), "{page}");
-    let (_, told) = platform.get("/v1/segments/adults/preview?sample=1").await;
-    let counts = json!([told["members"], told["looked_at"], told["subscribers"]]);
-    assert_eq!((ids(&told["sample"]), counts), (vec!["ann".to_owned()], json!([2, 4, 4])), "{told}");
-    let (_, told) = platform.post("/v1/segments/preview", JSON, r#"{"filter":"(!(age>=18))"}"#).await;
-    assert_eq!(ids(&told["sample"]), ["bob"], "of cay it cannot be told: {told}");
+    let (_, reply) = platform.get("/v1/segments/adults/preview?sample=1").await;
+    let counts = json!([reply["members"], reply["looked_at"], reply["subscribers"]]);
+    assert_eq!((ids(&reply["sample"]), counts), (vec!["ann".to_owned()], json!([2, 4, 4])), "{reply}");
+    let (_, reply) = platform.post("/v1/segments/preview", JSON, r#"{"filter":"(!(age>=18))"}"#).await;
+    assert_eq!(ids(&reply["sample"]), ["bob"], "cay is undecided: {reply}");
     let (_, why) = platform.get("/v1/segments/adults/members/cay").await;
     assert_eq!((&why["member"], why["truth"].as_str()), (&json!(false), Some("undefined")), "{why}");
     assert_eq!(why["parts"][0], json!({"filter": "(age>=18)", "truth": "undefined"}), "{why}");
@@ -94,9 +94,41 @@ async fn segments_tell_who_belongs_to_them() {
     assert_eq!(put(("if-match", "\"7\""), "(age>=21)").await.0, 412);
     assert_eq!(put(("if-none-match", "*"), "(age>=21)").await.0, 412);
     assert_eq!(put(("if-match", "\"1\""), "(age>=21)").await.1["revision"], 2);
+    assert_eq!(put(("if-match", "\"7\", \"8\""), "(age>=22)").await.0, 412);
+    assert_eq!(put(("if-match", "\"7\", \"2\""), "(age>=21)").await.0, 200, "one of several tags is enough");
     assert_eq!(platform.get("/v1/segments?limit=5").await.1["items"][0]["filter"], "(age>=21)");
     assert_eq!(answer(platform.request("DELETE", "/v1/segments/adults")).await.0, 204);
     assert_eq!(platform.get("/v1/segments/adults/members").await.0, 404);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a_condition_is_about_what_is_there() {
+    let platform = Platform::with_quakes().await;
+    let put = async |path: &str, name: &str, value: &str, body: Json| {
+        let request = platform.request("PUT", path).header("content-type", JSON).header(name, value);
+        answer(request.body(body.to_string())).await.0.as_u16()
+    };
+    let device = json!({"channel": "email", "address": "second@example.org"});
+    let second = "/v1/subscribers/alice/devices/second";
+    assert_eq!(put(second, "if-match", "*", device.clone()).await, 412, "it is not there yet");
+    assert_eq!(put(second, "if-none-match", "*", device.clone()).await, 201);
+    assert_eq!(put(second, "if-none-match", "*", device.clone()).await, 412);
+    assert_eq!(put(second, "if-match", "*", device.clone()).await, 200);
+    // Whoever may write and not read has conditions too.
+    let scopes = json!({"description": "writes", "scopes": ["subscribers:write"]});
+    let (_, key) = platform.post("/v1/keys", JSON, &scopes.to_string()).await;
+    let url = format!("{}/v1/subscribers/alice", platform.address);
+    let request = platform.client.put(url).bearer_auth(key["key"].as_str().expect("a key"));
+    let request = request.header("content-type", JSON).header("if-match", "*").body("{}");
+    assert_eq!(answer(request).await.0, 200);
+    // A field that must stand once is not chosen from.
+    for name in ["authorization", "idempotency-key"] {
+        let request = platform.request("POST", "/v1/applications/quakes/events/quake").header("content-type", JSON);
+        let request = request.header("idempotency-key", "k").header(name, "Bearer other").body("{}");
+        let expected = if name == "authorization" { 401 } else { 400 };
+        assert_eq!(answer(request).await.0, expected, "{name}");
+    }
     platform.stop().await;
 }
 
@@ -129,12 +161,12 @@ async fn an_audience_is_a_segment_and_stays_one() {
     let test =
         json!({"rule": "strong_enough", "subscription": made["id"], "events": [{"place": "Kobe", "magnitude": 6}]});
     let run = async || platform.post("/v1/applications/quakes/rules/test", JSON, &test.to_string()).await.1;
-    let told = run().await;
-    let trial = &told["events"][0]["trial"];
+    let reply = run().await;
+    let trial = &reply["events"][0]["trial"];
     assert_eq!(
         (&trial["matches"], &trial["conditions"][0]["text"]),
         (&json!(false), &json!("audience: vip")),
-        "{told}"
+        "{reply}"
     );
     let gold = platform.request("PATCH", "/v1/subscribers/alice").header("content-type", JSON);
     assert_eq!(answer(gold.body(r#"{"attributes":{"tier":"gold"}}"#)).await.0, 200);

@@ -68,6 +68,14 @@ async fn one_subscription_is_told_why_not() {
     assert_eq!(trial["filter"]["verdict"], "fails", "{found}");
     assert_eq!(trial["filter"]["conditions"][0]["text"], r#"place == "Kobe""#, "{found}");
     assert_eq!(trial["filter"]["conditions"][1]["verdict"], "holds", "{found}");
+    // Of a filter that its tests do not decide, the last condition has the verdict.
+    let subject = json!({"values": {"magnitude": 5}, "filter": "event.magnitude * 2.0 > 30.0"});
+    let undecided = json!({"rule": "strong_enough", "events": [event], "subscription": subject});
+    let (_, found) = platform.post(TEST, JSON, &undecided.to_string()).await;
+    let filter = &found["events"][0]["trial"]["filter"];
+    let last = filter["conditions"].as_array().and_then(|all| all.last()).expect("a condition");
+    assert_eq!((&filter["verdict"], &last["verdict"]), (&json!("fails"), &json!("fails")), "{found}");
+    assert_eq!(last["text"], "the filter as a whole", "{found}");
     let (_, listed) = platform.get("/v1/subscriptions?subscriber=alice").await;
     let id = listed["items"][1]["id"].as_str().expect("an id");
     let asked = json!({"rule": "strong_enough", "events": [event], "subscription": id});
@@ -182,7 +190,10 @@ async fn a_filter_that_no_index_answers_is_refused_beyond_the_limit() {
     assert_eq!(status, 422, "{problem}");
     let first = &problem["problems"][0];
     assert_eq!(first["path"], "filter", "{problem}");
-    assert!(first["message"].as_str().is_some_and(|message| message.contains("only evaluating it tells")), "{problem}");
+    assert!(
+        first["message"].as_str().is_some_and(|message| message.contains("only evaluating it decides")),
+        "{problem}"
+    );
     let (status, body) = platform.post("/v1/subscriptions", JSON, &draft("event.place == 'Lima'")).await;
     assert_eq!(status, 201, "{body}");
     // Nor by a change of one that is there; another change is none of a filter.
@@ -220,11 +231,15 @@ async fn what_is_put_again_needs_no_room_for_its_filter() {
     assert_eq!((put("one", "Lima").await, put("one", "Kobe").await, put("two", "Kobe").await), (200, 422, 422));
     let both = [line("two", "Kobe"), line("one", "Lima")].join("\n");
     let request = platform.request("POST", "/v1/import/subscriptions").header("content-type", "application/x-ndjson");
-    let told = request.body(both).send().await.expect("an answer").text().await.expect("a body");
-    let told: Vec<Json> = told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let (refused, sum) = (&told[0], &told[told.len() - 1]);
-    assert_eq!((&sum["stored"], &sum["failed"]), (&json!(1), &json!(1)), "{told:?}");
-    assert_eq!((&refused["line"], &refused["error"]["problems"][0]["path"]), (&json!(1), &json!("filter")), "{told:?}");
+    let reply = request.body(both).send().await.expect("an answer").text().await.expect("a body");
+    let reply: Vec<Json> = reply.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (refused, sum) = (&reply[0], &reply[reply.len() - 1]);
+    assert_eq!((&sum["stored"], &sum["failed"]), (&json!(1), &json!(1)), "{reply:?}");
+    assert_eq!(
+        (&refused["line"], &refused["error"]["problems"][0]["path"]),
+        (&json!(1), &json!("filter")),
+        "{reply:?}"
+    );
     platform.stop().await;
 }
 

@@ -38,22 +38,22 @@ async fn a_schedule_is_shown_before_it_is_used() {
         "from": "2027-03-27T00:00:00Z",
         "count": 2,
     });
-    let (status, told) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
-    assert_eq!(status, 200, "{told}");
-    assert_eq!((&told["time_zone"], told["policies"].as_array().map(Vec::len)), (&json!("Europe/Vienna"), Some(2)));
-    let runs = told["runs"].as_array().expect("runs");
-    assert_eq!(runs[0]["at"], "2027-03-27T01:30:00Z", "{told}");
-    assert_eq!(runs[0].get("note"), None, "{told}");
-    assert_eq!((&runs[1]["at"], runs.len()), (&json!("2027-03-28T01:30:00Z"), 2), "{told}");
-    assert_eq!(runs[1]["local"], "2027-03-28T03:30:00", "C13: the clocks show 03:30, not 02:30: {told}");
+    let (status, reply) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
+    assert_eq!(status, 200, "{reply}");
+    assert_eq!((&reply["time_zone"], reply["policies"].as_array().map(Vec::len)), (&json!("Europe/Vienna"), Some(2)));
+    let runs = reply["runs"].as_array().expect("runs");
+    assert_eq!(runs[0]["at"], "2027-03-27T01:30:00Z", "{reply}");
+    assert_eq!(runs[0].get("note"), None, "{reply}");
+    assert_eq!((&runs[1]["at"], runs.len()), (&json!("2027-03-28T01:30:00Z"), 2), "{reply}");
+    assert_eq!(runs[1]["local"], "2027-03-28T03:30:00", "C13: the clocks show 03:30, not 02:30: {reply}");
     let note = runs[1]["note"].as_str().expect("a note");
-    assert!(note.starts_with("02:30:00 does not exist"), "{told}");
+    assert!(note.starts_with("02:30:00 does not exist"), "{reply}");
 
     // As text, in the zone of whoever it is for.
     let text = "DTSTART:20270104T080000\nRRULE:FREQ=DAILY;COUNT=1";
     let asked = json!({"schedule": text, "time_zone": "Asia/Tokyo", "from": "2026-01-01T00:00:00Z"});
-    let (_, told) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
-    assert_eq!(told["runs"], json!([{"at": "2027-01-03T23:00:00Z", "local": "2027-01-04T08:00:00"}]), "{told}");
+    let (_, reply) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
+    assert_eq!(reply["runs"], json!([{"at": "2027-01-03T23:00:00Z", "local": "2027-01-04T08:00:00"}]), "{reply}");
     platform.stop().await;
 }
 
@@ -89,12 +89,16 @@ async fn a_subscription_says_when_it_is_due_and_an_application_how_far_it_has_co
     let (status, stored) = platform.post("/v1/subscriptions", JSON, &draft.to_string()).await;
     assert_eq!(status, 201, "{stored}");
     let path = format!("/v1/subscriptions/{}/schedule", stored["id"].as_str().expect("an id"));
-    let (status, told) = platform.get(&format!("{path}?count=1")).await;
-    assert_eq!(status, 200, "{told}");
-    assert_eq!(told["preview"]["time_zone"], "Europe/Vienna", "it is on the clock of its subscriber: {told}");
-    assert_eq!(told["preview"]["runs"].as_array().map(Vec::len), Some(1), "{told}");
-    assert_eq!((told["rules"].as_array().map(Vec::len), &told["rules"][0]["rule"]), (Some(1), &json!("due")), "{told}");
-    assert_eq!(told["rules"][0]["missed"], "all: each is made up for, at most 1000", "{told}");
+    let (status, reply) = platform.get(&format!("{path}?count=1")).await;
+    assert_eq!(status, 200, "{reply}");
+    assert_eq!(reply["preview"]["time_zone"], "Europe/Vienna", "it is on the clock of its subscriber: {reply}");
+    assert_eq!(reply["preview"]["runs"].as_array().map(Vec::len), Some(1), "{reply}");
+    assert_eq!(
+        (reply["rules"].as_array().map(Vec::len), &reply["rules"][0]["rule"]),
+        (Some(1), &json!("due")),
+        "{reply}"
+    );
+    assert_eq!(reply["rules"][0]["missed"], "all: each is made up for, at most 1000", "{reply}");
 
     let (status, problem) = platform.get(&format!("{path}?count=1000")).await;
     assert_eq!((status.as_u16(), &problem["problems"][0]["path"]), (422, &json!("count")), "{problem}");

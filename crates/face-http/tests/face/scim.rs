@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use reqwest::StatusCode;
 use serde_json::{Value as Json, json};
-use tocsin_directory::Terms;
+use tocsin_directory::Preconditions;
 
 use crate::platform::{Platform, answer, operator};
 
@@ -72,7 +72,7 @@ async fn a_user_is_a_subscriber_and_an_entry() {
     {
         assert_eq!(made[name], body[name], "{name}: {made}");
     }
-    // The same is a subscriber, whom rules see and who is told something,
+    // The user is also a subscriber, who is matched by rules and notified.
     let (_, subscriber) = platform.get("/v1/subscribers/vera").await;
     assert_eq!(subscriber["devices"]["mail"]["address"], "vera@example.org", "{subscriber}");
     assert_eq!((&subscriber["locale"], &subscriber["time_zone"]), (&json!("de-AT"), &json!("Europe/Vienna")));
@@ -89,8 +89,8 @@ async fn a_user_is_a_subscriber_and_an_entry() {
     // The policy of the directory holds for what provisioning clients give, too.
     let password = |value: &str| json!([{"op": "replace", "path": "password", "value": value}]);
     for refused in ["short", "open sesame"] {
-        let (status, told) = patch(&platform, &format!("/Users/{id}"), password(refused)).await;
-        assert_eq!((status.as_u16(), told["scimType"].as_str()), (400, Some("invalidValue")), "{told}");
+        let (status, reply) = patch(&platform, &format!("/Users/{id}"), password(refused)).await;
+        assert_eq!((status.as_u16(), reply["scimType"].as_str()), (400, Some("invalidValue")), "{reply}");
     }
     let (status, _) = patch(&platform, &format!("/Users/{id}"), password("close sesame")).await;
     assert_eq!(status.as_u16(), 200);
@@ -218,7 +218,7 @@ async fn groups_hold_members_that_may_be_renamed_and_go() {
     let dn = "cn=all,ou=groups,dc=example,dc=org";
     let made = platform
         .directory
-        .add(&operator(), dn, given, Terms { after: true, ..Terms::default() })
+        .add(&operator(), dn, given, Preconditions { after: true, ..Preconditions::default() })
         .await
         .expect("a group");
     let id = made.after.expect("an entry").entry.uuid();
@@ -254,6 +254,7 @@ async fn lists_are_filtered_sorted_and_cut_into_pages() {
     check("sortBy=userName", 3, &["ann", "bob", "cay"]).await;
     check("sortBy=name.familyName&sortOrder=descending", 3, &["cay", "bob", "ann"]).await;
     check("sortBy=userName&startIndex=2&count=1", 3, &["bob"]).await;
+    check("filter=userName%20eq%20%22%20A%EF%BD%8En%20%22", 1, &["ann"]).await;
     check("startIndex=3&count=5", 3, &["bob"]).await;
     check("startIndex=0&count=-1", 3, &[]).await;
     check("count=0", 3, &[]).await;
@@ -268,8 +269,8 @@ async fn lists_are_filtered_sorted_and_cut_into_pages() {
     check("filter=userName%20sw%20%22C%22%20or%20userName%20sw%20%22a%22&sortBy=userName", 2, &["ann", "cay"]).await;
     check("filter=not%20(userName%20pr)", 0, &[]).await;
     let (_, list) = get(&platform, "/Users?attributes=userName&count=1").await;
-    let told: BTreeSet<&str> = list["Resources"][0].as_object().expect("a user").keys().map(String::as_str).collect();
-    assert_eq!(told, BTreeSet::from(["id", "schemas", "userName"]), "{list}");
+    let reply: BTreeSet<&str> = list["Resources"][0].as_object().expect("a user").keys().map(String::as_str).collect();
+    assert_eq!(reply, BTreeSet::from(["id", "schemas", "userName"]), "{list}");
     let asked = json!({"filter": "userName eq \"ann\"", "attributes": ["emails.value"], "startIndex": 1});
     let (status, list) = post(&platform, "/Users/.search", asked).await;
     assert_eq!((status.as_u16(), &list["Resources"][0]["emails"]), (200, &json!([{"value": "a@x.example"}])), "{list}");
@@ -286,6 +287,108 @@ async fn lists_are_filtered_sorted_and_cut_into_pages() {
     assert_eq!(names(&all(json!({"startIndex": 4})).await), ["Staff"]);
     assert_eq!(names(&all(json!({"filter": "userName eq \"ann\""})).await), ["ann"]);
     assert_eq!(all(json!({"filter": "shoeSize eq \"44\""})).await["scimType"], "invalidFilter");
+    // An attribute of another kind has no value (RFC 7644, 3.4.2.1).
+    let both =
+        json!({"filter": "userName eq \"ann\" or displayName eq \"Staff\"", "attributes": ["userName", "displayName"]});
+    assert_eq!(names(&all(both).await), ["ann", "Staff"]);
+    assert_eq!(names(&all(json!({"filter": "not (userName pr)", "sortBy": "userName"})).await), ["Staff"]);
+    assert_eq!(all(json!({"attributes": ["shoeSize"]})).await["scimType"], "invalidPath");
+    assert_eq!(all(json!([])).await["scimType"], "invalidSyntax");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn lists_put_what_has_no_value_at_the_end_of_the_order() {
+    let platform = Platform::start().await;
+    for (name, more) in [("ann", json!({"title": "B"})), ("bob", json!({})), ("cay", json!({"title": "a"}))] {
+        user(&platform, name, more).await;
+    }
+    let order = async |query: &str| {
+        let (status, list) = get(&platform, &format!("/Users?sortBy=title{query}")).await;
+        assert_eq!(status, 200, "{list}");
+        names(&list).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(order("").await, ["cay", "ann", "bob"]);
+    assert_eq!(order("&sortOrder=descending").await, ["bob", "ann", "cay"], "first if descending (RFC 7644, 3.4.2.3)");
+    assert_eq!(order("&sortOrder=descending&startIndex=2&count=1").await, ["ann"]);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn changes_of_one_resource_at_the_same_time_are_all_done() {
+    let platform = Platform::start().await;
+    let id = user(&platform, "vera", json!({})).await;
+    let (status, group) = post(&platform, "/Groups", json!({"schemas": [GROUP], "displayName": "Staff"})).await;
+    assert_eq!(status, 201, "{group}");
+    let mut members = Vec::new();
+    for number in 0..16 {
+        members.push(user(&platform, &format!("member-{number}"), json!({})).await);
+    }
+    let at = format!("/Groups/{}", group["id"].as_str().expect("an id"));
+    let joins = members
+        .iter()
+        .map(|member| patch(&platform, &at, json!([{"op": "add", "path": "members", "value": [{"value": member}]}])));
+    let roles = (0..16).map(|role| {
+        let operations = json!([{"op": "add", "path": "roles", "value": [{"value": format!("r-{role}")}]}]);
+        let at = format!("/Users/{id}");
+        let platform = &platform;
+        async move { patch(platform, &at, operations).await }
+    });
+    let (joined, given) = tokio::join!(futures_util::future::join_all(joins), futures_util::future::join_all(roles));
+    for (status, answer) in joined.into_iter().chain(given) {
+        assert_eq!(status, 200, "{answer}");
+    }
+    let (_, group) = get(&platform, &at).await;
+    assert_eq!(group["members"].as_array().map(Vec::len), Some(16), "{group}");
+    let (_, vera) = get(&platform, &format!("/Users/{id}")).await;
+    assert_eq!(vera["roles"].as_array().map(Vec::len), Some(16), "{vera}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn tags_of_a_resource_are_lists() {
+    let platform = Platform::start().await;
+    let at = format!("/Users/{}", user(&platform, "vera", json!({})).await);
+    let title = |text: &str| json!({"schemas": [PATCH], "Operations": [{"op": "add", "path": "title", "value": text}]});
+    let (status, changed) = send(&platform, "PATCH", &at, Some("W/\"9\", W/\"1\""), title("Dr")).await;
+    assert_eq!(status, 200, "{changed}");
+    assert_eq!(send(&platform, "PATCH", &at, Some("W/\"9\", W/\"1\""), title("Prof")).await.0, 412);
+    let read = platform.request("GET", &format!("/scim/v2{at}")).header("if-none-match", "\"9\", W/\"2\"");
+    assert_eq!(read.send().await.expect("an answer").status(), 304);
+    let only_new = platform.request("PATCH", &format!("/scim/v2{at}")).header("if-none-match", "*");
+    let (status, reply) = answer(only_new.header("content-type", SCIM).body(title("Prof").to_string())).await;
+    assert_eq!((status.as_u16(), reply["status"].as_str()), (412, Some("412")), "{reply}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn every_error_of_scim_has_its_form() {
+    let platform = Platform::start().await;
+    let check = async |method: &str, path: &str, body: &str, expected: u16, kind: Option<&str>| {
+        let request = platform.request(method, &format!("/scim/v2{path}")).header("content-type", SCIM);
+        let sent = request.body(body.to_owned()).send().await.expect("an answer");
+        assert_eq!(sent.headers()["content-type"], SCIM, "{method} {path}");
+        let reply: Json = serde_json::from_slice(&sent.bytes().await.expect("a body")).expect("JSON");
+        assert_eq!(reply["status"], expected.to_string(), "{method} {path}: {reply}");
+        assert_eq!(reply["scimType"].as_str(), kind, "{method} {path}: {reply}");
+    };
+    check("GET", "/Users/%FF", "", 400, None).await;
+    check("GET", "/Schemas/%C0%80", "", 400, None).await;
+    check("GET", "/Schemas?filter=id%20pr", "", 403, None).await;
+    check("GET", "/ResourceTypes?filter=id%20pr", "", 403, None).await;
+    check("GET", "/ServiceProviderConfig?filter=id%20pr", "", 403, None).await;
+    let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+    check("POST", "/Users", &deep, 400, Some("invalidSyntax")).await;
+    let twice = format!(r#"{{"schemas": ["{USER}"], "userName": "a", "USERNAME": "b"}}"#);
+    check("POST", "/Users", &twice, 400, Some("invalidSyntax")).await;
+    let group = format!(r#"{{"schemas": ["{GROUP}"], "displayName": "g", "members": [{{"display": "vera"}}]}}"#);
+    check("POST", "/Groups", &group, 400, Some("invalidValue")).await;
+    let operation = json!({"method": "DELETE", "path": "/Users/x", "bulkId": "a"});
+    check("POST", "/Bulk", &json!({"Operations": [operation, operation]}).to_string(), 400, Some("invalidValue")).await;
+    check("POST", "/Users/.search", "[]", 400, Some("invalidSyntax")).await;
+    let keyed = platform.request("POST", "/scim/v2/Users").header("idempotency-key", "k");
+    let (status, reply) = answer(keyed.header("content-type", SCIM).body("{}")).await;
+    assert_eq!((status.as_u16(), reply["status"].as_str()), (400, Some("400")), "{reply}");
     platform.stop().await;
 }
 
@@ -301,14 +404,14 @@ async fn many_changes_go_in_one_request() {
         {"method": "DELETE", "path": "/Users/nobody"},
     ]);
     let (status, done) = post(&platform, "/Bulk", bulk(operations)).await;
-    let told: Vec<_> = done["Operations"]
+    let reply: Vec<_> = done["Operations"]
         .as_array()
         .expect("a list")
         .iter()
         .map(|each| (each["bulkId"].as_str(), each["status"].as_str().expect("a status")))
         .collect();
     assert_eq!(
-        (status.as_u16(), told),
+        (status.as_u16(), reply),
         (200, vec![(Some("v"), "201"), (Some("g"), "201"), (None, "200"), (None, "404")]),
         "{done}"
     );
@@ -321,13 +424,13 @@ async fn many_changes_go_in_one_request() {
         {"method": "POST", "path": "/Users", "data": {"schemas": [USER], "userName": "late"}},
     ]);
     let (_, done) = post(&platform, "/Bulk", bulk(circle)).await;
-    let told: Vec<_> = done["Operations"]
+    let reply: Vec<_> = done["Operations"]
         .as_array()
         .expect("a list")
         .iter()
         .map(|each| each["status"].as_str().expect("a status"))
         .collect();
-    assert_eq!(told, ["201", "409", "409"], "{done}");
+    assert_eq!(reply, ["201", "409", "409"], "{done}");
     let many: Vec<Json> = (0..1_001).map(|_| json!({"method": "DELETE", "path": "/Users/x"})).collect();
     assert_eq!(post(&platform, "/Bulk", bulk(json!(many))).await.0, 413);
     platform.stop().await;
@@ -385,13 +488,13 @@ async fn bad_input_has_its_error() {
         ("DELETE", "/Schemas", Json::Null, 405, ""),
     ];
     for (method, path, body, status, kind) in cases {
-        let (found, told) = send(&platform, method, path, None, body).await;
+        let (found, reply) = send(&platform, method, path, None, body).await;
         assert_eq!(
-            (found.as_u16(), told["scimType"].as_str().unwrap_or_default()),
+            (found.as_u16(), reply["scimType"].as_str().unwrap_or_default()),
             (status, kind),
-            "{method} {path}: {told}"
+            "{method} {path}: {reply}"
         );
-        assert_eq!(told["schemas"][0], "urn:ietf:params:scim:api:messages:2.0:Error", "{method} {path}: {told}");
+        assert_eq!(reply["schemas"][0], "urn:ietf:params:scim:api:messages:2.0:Error", "{method} {path}: {reply}");
     }
     let text = platform.request("POST", "/scim/v2/Users").header("content-type", "text/plain").body("x");
     assert_eq!(answer(text).await.0, 415);
@@ -400,14 +503,14 @@ async fn bad_input_has_its_error() {
     let large = platform.request("POST", "/scim/v2/Users").header("content-type", SCIM).body(vec![b' '; (1 << 20) + 1]);
     assert_eq!(answer(large).await.0, 413);
     let stranger = platform.client.get(format!("{}/scim/v2/Users", platform.address));
-    let (status, told) = answer(stranger).await;
-    assert_eq!((status.as_u16(), told["status"].as_str()), (401, Some("401")), "{told}");
+    let (status, reply) = answer(stranger).await;
+    assert_eq!((status.as_u16(), reply["status"].as_str()), (401, Some("401")), "{reply}");
     let key = r#"{"description":"reader","scopes":["subscribers:read"]}"#;
     let (status, key) = platform.post("/v1/keys", "application/json", key).await;
     assert_eq!(status, 201, "{key}");
     let reader = platform.client.delete(format!("{}/scim/v2{at}", platform.address));
-    let (status, told) = answer(reader.bearer_auth(key["key"].as_str().expect("a key"))).await;
-    assert_eq!(status, 403, "{told}");
+    let (status, reply) = answer(reader.bearer_auth(key["key"].as_str().expect("a key"))).await;
+    assert_eq!(status, 403, "{reply}");
     platform.stop().await;
 }
 
@@ -439,8 +542,8 @@ async fn a_checker_of_others_finds_nothing_wrong() {
     let python =
         python.env("PYTHONPATH", libraries.join("python")).args(["-c", script, &platform.address, &platform.key]);
     let output = python.output().await.expect("python3 runs; scripts/setup test installs what it needs");
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
+    let reply = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{reply}\n{}", String::from_utf8_lossy(&output.stderr));
     platform.stop().await;
 }
 

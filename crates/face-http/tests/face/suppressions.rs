@@ -110,8 +110,8 @@ async fn one_is_set_read_listed_and_lifted() {
 async fn bad_input_is_told_completely() {
     let platform = Platform::with_quakes().await;
     let problems = |body: &Json| {
-        let told = body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
-        told.iter().map(|problem| problem["path"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        let answered = body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+        answered.iter().map(|problem| problem["path"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
     };
     let (status, body) = platform.put("/v1/suppressions/addresses/smpt/a%40b", JSON, "{}").await;
     assert_eq!((status.as_u16(), problems(&body)), (422, vec!["protocol".to_owned()]));

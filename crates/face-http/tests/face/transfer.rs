@@ -14,7 +14,7 @@ async fn export(platform: &Platform, path: &str) -> String {
     platform.request("GET", path).send().await.expect("an answer").text().await.expect("a body")
 }
 
-/// What an export says, without what the platform adds.
+/// The content of an export, without values that the platform adds.
 fn content(export: &str) -> Vec<Json> {
     let content = |line: &str| {
         let mut line: Json = serde_json::from_str(line).expect("JSON");
@@ -114,7 +114,7 @@ async fn a_bad_line_is_told_and_stops_no_other() {
     assert_eq!(header[0]["status"], 422, "{header:?}");
     assert!(header[0].to_string().contains("did you mean `magnitude`?"), "{header:?}");
 
-    // More refusals than are told are counted all the same.
+    // Refusals beyond the reported ones are counted.
     let many = "{}\n".repeat(2_500);
     let answer = lines(&platform, IMPORT, NDJSON, &many).await;
     assert_eq!(answer.len(), 1_001);

@@ -1,7 +1,7 @@
 //! The link in a mail ends exactly its subscription, by POST only.
 
 use serde_json::Value;
-use tocsin_delivery::Signet;
+use tocsin_delivery::TokenSigner;
 use tocsin_model::id::SubscriptionId;
 
 use crate::platform::Platform;
@@ -32,8 +32,8 @@ async fn one_click_ends_one_subscription_and_looking_ends_none() {
         let (status, body) = platform.post("/v1/subscriptions", "application/json", &subscription).await;
         assert_eq!(status, 201, "{body}");
     }
-    let signet = Signet::new(&platform.secret);
-    let link = format!("/unsubscribe/{}", signet.token(SubscriptionId(1)));
+    let token_signer = TokenSigner::new(&platform.secret);
+    let link = format!("/unsubscribe/{}", token_signer.token(SubscriptionId(1)));
     // What mail scanners and previews do.
     for method in ["GET", "HEAD", "GET", "HEAD", "OPTIONS"] {
         let (_, page) = send(&platform, method, &link).await;
@@ -42,7 +42,7 @@ async fn one_click_ends_one_subscription_and_looking_ends_none() {
     assert!(is_enabled(&platform, "s-1").await);
     for wrong in [
         "/unsubscribe/1-AAAAAAAAAAAAAAAAAAAAAA".to_owned(),
-        format!("/unsubscribe/{}", Signet::new(&[1; 32]).token(SubscriptionId(1))),
+        format!("/unsubscribe/{}", TokenSigner::new(&[1; 32]).token(SubscriptionId(1))),
         link.replace("/1-", "/2-"),
         link[..link.len() - 1].to_owned(),
     ] {

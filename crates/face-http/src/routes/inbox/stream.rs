@@ -1,5 +1,5 @@
-//! A feed as server-sent events. A reader that was away names the last event that it saw and is told what it missed; one that
-//! is too slow is let go, and comes back the same way.
+//! Inbox feed as server-sent events. A client that reconnects sends the id of its last event and gets what it missed. A
+//! client that is too slow is disconnected, and reconnects the same way.
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tocsin_service::{
     CredentialEnd, ServiceError,
-    inbox::{Follower, Intent, Told, Visitor},
+    inbox::{FeedEvent, Follower, InboxCaller, Intent},
 };
 use tocsin_store::inbox::FeedChange;
 use tokio::{sync::mpsc, time::Instant};
@@ -25,7 +25,7 @@ use crate::{
     App,
     credential::EndsItself,
     problems::Failure,
-    request::{Parameters, Segments, Visiting},
+    request::{InboxAccess, Parameters, Segments},
     routes::Failures,
     wire::inbox::ItemBody,
 };
@@ -34,7 +34,7 @@ use crate::{
 const FRAMES: usize = 1;
 /// A stream ends after this time: its reader comes back, and shows again what it may.
 const LASTS: Duration = Duration::from_secs(3_600);
-/// What an `EventSource` waits before it comes back.
+/// Reconnection delay of an `EventSource`, in milliseconds.
 const COME_BACK_MILLIS: u32 = 2_000;
 
 #[derive(Deserialize, IntoParams)]
@@ -50,15 +50,16 @@ pub(super) struct StreamParameters {
     _token: Option<String>,
 }
 
-/// What changes in a feed, as server-sent events: `new` and `changed` with the item, `deleted` with its id, `unread` with the
-/// count, and `reset` when it is not known any more what was missed: then read the feed anew. Each has an id; with the header
-/// `Last-Event-ID` the stream goes on behind that event. Lines that begin with `:` only show that it lives. The last event is
-/// `end`, without an id, with a `reason`: `revoked`, `expired` or `changed` for the key or token, `removed` for the subscriber,
-/// `time`, `stopping`, `unavailable`. It comes as soon as the key is not good any more.
+/// Streams the changes of a feed as server-sent events: `new` and `changed` with the item, `deleted` with its id,
+/// `unread` with the count, and `reset` when missed changes are not known any more: then read the feed again. Each
+/// event has an id; with the header `Last-Event-ID` the stream continues after that event. Lines that begin with `:`
+/// are heartbeats. The last event is `end`, without an id, with a `reason`: `revoked`, `expired` or `changed` for the
+/// key or token, `removed` for the subscriber, `time`, `stopping`, `unavailable`. It is sent as soon as the key becomes
+/// invalid.
 #[utoipa::path(get, path = "/v1/subscribers/{id}/inbox/stream", tag = "inbox", params(("id" = String, Path), ("Last-Event-ID" = Option<String>, Header), StreamParameters), responses((status = 200, body = String, content_type = "text/event-stream"), Failures))]
 pub(super) async fn stream(
     State(app): State<Arc<App>>,
-    visiting: Visiting,
+    visiting: InboxAccess,
     Segments(subscriber): Segments<String>,
     headers: HeaderMap,
     Parameters(asked): Parameters<StreamParameters>,
@@ -75,12 +76,12 @@ pub(super) async fn stream(
         reason: "too many streams are open".to_owned(),
         retry_after: Duration::from_secs(30),
     })?;
-    let Visiting(visitor) = visiting;
+    let InboxAccess(visitor) = visiting;
     let locale = feed.locale().map(str::to_owned);
     let follower = app.service.follow_feed(feed, after)?;
     let (frames, waiting) = mpsc::channel(FRAMES);
     tokio::spawn(async move {
-        let open = metrics::gauge!("inbox_streams");
+        let open = metrics::gauge!("tocsin_inbox_streams");
         open.increment(1.0);
         let end = send_changes(&app, &visitor, follower, locale.as_deref(), &frames).await;
         if let Some(end) = end {
@@ -143,7 +144,7 @@ impl StreamEnd {
 /// Sends what changes, until there is a reason to end; `None`: the reader is gone or too slow.
 async fn send_changes(
     app: &App,
-    visitor: &Visitor,
+    visitor: &InboxCaller,
     mut follower: Follower,
     locale: Option<&str>,
     frames: &mpsc::Sender<Bytes>,
@@ -160,7 +161,7 @@ async fn send_changes(
         match sent {
             Ok(()) => {}
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
-                metrics::counter!("inbox_streams_dropped_total").increment(1);
+                metrics::counter!("tocsin_inbox_streams_dropped_total").increment(1);
                 return None;
             }
             Err(mpsc::error::SendTimeoutError::Closed(_)) => return None,
@@ -168,8 +169,8 @@ async fn send_changes(
         tokio::select! {
             biased;
             end = ended.as_mut() => return Some(StreamEnd::Credential(end)),
-            told = follower.next() => match told {
-                Ok(told) => told.iter().for_each(|told| write(&mut frame, told, locale)),
+            updates = follower.next() => match updates {
+                Ok(updates) => updates.iter().for_each(|update| write(&mut frame, update, locale)),
                 Err(ServiceError::Missing(_)) => return Some(StreamEnd::Removed),
                 Err(error) => {
                     tracing::warn!(%error, "a stream of a feed ends");
@@ -185,13 +186,13 @@ async fn send_changes(
 }
 
 /// Appends an event. JSON has no line ends between its tokens here, so that each is one line.
-fn write(frame: &mut String, told: &Told, locale: Option<&str>) {
-    let (place, event, data) = match told {
-        Told::Change(place, FeedChange::New(item)) => (place, "new", json!(ItemBody::new(item, locale))),
-        Told::Change(place, FeedChange::Changed(item)) => (place, "changed", json!(ItemBody::new(item, locale))),
-        Told::Change(place, FeedChange::Removed(id)) => (place, "deleted", json!({ "id": id })),
-        Told::Unread(place, unread) => (place, "unread", json!({ "unread": unread })),
-        Told::Reset(place) => (place, "reset", json!({})),
+fn write(frame: &mut String, update: &FeedEvent, locale: Option<&str>) {
+    let (place, event, data) = match update {
+        FeedEvent::Change(place, FeedChange::New(item)) => (place, "new", json!(ItemBody::new(item, locale))),
+        FeedEvent::Change(place, FeedChange::Changed(item)) => (place, "changed", json!(ItemBody::new(item, locale))),
+        FeedEvent::Change(place, FeedChange::Removed(id)) => (place, "deleted", json!({ "id": id })),
+        FeedEvent::Unread(place, unread) => (place, "unread", json!({ "unread": unread })),
+        FeedEvent::Reset(place) => (place, "reset", json!({})),
     };
     frame.push_str(&format!("id: {place}\nevent: {event}\ndata: {data}\n\n"));
 }

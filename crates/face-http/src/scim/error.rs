@@ -1,11 +1,11 @@
-//! Errors as SCIM says them: RFC 7644, 3.12.
+//! SCIM errors (RFC 7644, 3.12).
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value as Json, json};
-use tocsin_directory::refusal::{Code, Refusal};
+use tocsin_directory::ldap_error::{Code, LdapError};
 use tocsin_service::ServiceError;
 
 use super::answer;
@@ -13,25 +13,25 @@ use crate::problems::Failure;
 
 /// A request that was not done.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct ScimError {
     pub(super) status: StatusCode,
     /// The `scimType`, if one fits.
     kind: Option<&'static str>,
     pub(super) detail: String,
 }
 
-impl Trouble {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Trouble {
-        Trouble { status, kind: None, detail: detail.into() }
+impl ScimError {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> ScimError {
+        ScimError { status, kind: None, detail: detail.into() }
     }
 
     /// 400 with its `scimType`.
-    pub(super) fn bad(kind: &'static str, detail: impl Into<String>) -> Trouble {
-        Trouble { status: StatusCode::BAD_REQUEST, kind: Some(kind), detail: detail.into() }
+    pub(super) fn bad(kind: &'static str, detail: impl Into<String>) -> ScimError {
+        ScimError { status: StatusCode::BAD_REQUEST, kind: Some(kind), detail: detail.into() }
     }
 
-    pub(super) fn missing(detail: impl Into<String>) -> Trouble {
-        Trouble::new(StatusCode::NOT_FOUND, detail)
+    pub(super) fn missing(detail: impl Into<String>) -> ScimError {
+        ScimError::new(StatusCode::NOT_FOUND, detail)
     }
 
     pub(super) fn body(&self) -> Json {
@@ -47,9 +47,9 @@ impl Trouble {
     }
 }
 
-impl From<Refusal> for Trouble {
-    fn from(refusal: Refusal) -> Trouble {
-        let Refusal { code, message, .. } = refusal;
+impl From<LdapError> for ScimError {
+    fn from(refusal: LdapError) -> ScimError {
+        let LdapError { code, message, .. } = refusal;
         let status = match code {
             Code::NoSuchObject => StatusCode::NOT_FOUND,
             Code::AssertionFailed => StatusCode::PRECONDITION_FAILED,
@@ -57,30 +57,33 @@ impl From<Refusal> for Trouble {
             Code::InsufficientAccessRights => StatusCode::FORBIDDEN,
             Code::NotAllowedOnNonLeaf => StatusCode::CONFLICT,
             Code::EntryAlreadyExists => {
-                return Trouble { status: StatusCode::CONFLICT, kind: Some("uniqueness"), detail: message };
+                return ScimError { status: StatusCode::CONFLICT, kind: Some("uniqueness"), detail: message };
             }
-            Code::AdminLimitExceeded => return Trouble::bad("tooMany", message),
+            Code::AdminLimitExceeded => return ScimError::bad("tooMany", message),
             Code::Other | Code::OperationsError => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => return Trouble::bad("invalidValue", message),
+            _ => return ScimError::bad("invalidValue", message),
         };
-        Trouble::new(status, message)
+        ScimError::new(status, message)
     }
 }
 
-impl From<Failure> for Trouble {
-    fn from(failure: Failure) -> Trouble {
-        let (status, detail) = failure.summary();
-        Trouble::new(status, detail)
+impl From<Failure> for ScimError {
+    fn from(failure: Failure) -> ScimError {
+        // SCIM knows no 422: what makes no sense is a bad request (RFC 7644, 3.12).
+        match failure.summary() {
+            (StatusCode::UNPROCESSABLE_ENTITY, detail) => ScimError::bad("invalidSyntax", detail),
+            (status, detail) => ScimError::new(status, detail),
+        }
     }
 }
 
-impl From<ServiceError> for Trouble {
-    fn from(error: ServiceError) -> Trouble {
+impl From<ServiceError> for ScimError {
+    fn from(error: ServiceError) -> ScimError {
         Failure::from(error).into()
     }
 }
 
-impl IntoResponse for Trouble {
+impl IntoResponse for ScimError {
     fn into_response(self) -> Response {
         let mut response = answer(self.status, &self.body());
         let headers = response.headers_mut();

@@ -1,74 +1,79 @@
-//! What is done for a client: resources made, read, changed and removed, each change one commit of the directory.
+//! SCIM operations: create, read, change and delete resources. Each change is one commit of the directory.
 
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
 use tocsin_directory::{
-    Act, Directory, Given, Images, Modification, Revision, Shown, Terms,
-    access::Asker,
+    CachedEntry, Directory, Modification, ModifyType, Preconditions, RawAttribute, ReadEntries, Revision,
+    access::AuthzId,
     dn::escape,
     entry::Entry,
-    refusal::{Code, Refusal},
+    ldap_error::{Code, LdapError},
 };
 use tocsin_store::entries::EntryNumber;
+use tokio::sync::Mutex;
 
 use super::{
     body::{self, Resource},
+    error::ScimError,
     filter::Work,
     group, patch,
     schema::{ENTERPRISE, GROUP, ResourceType, USER},
     selection::Selection,
-    trouble::Trouble,
     user,
 };
 
 /// Most members that come and go by themselves in one request. With more, all members are looked at.
 const COME_AND_GO_MAX: usize = 1_000;
-/// How often a change is tried that others come before.
-const TRIES_MAX: usize = 5;
-/// Where groups stand that are made here, below the first entry.
+/// Maximum attempts of a change that conflicts with changes by LDAP or the API.
+const TRIES_MAX: usize = 32;
+/// Changes of one resource by SCIM take turns, so that none of them comes too late as often as there are tries. A resource shares its
+/// place with others.
+static TURNS: [Mutex<()>; 256] = [const { Mutex::const_new(()) }; 256];
+/// Parent of new groups, below the first entry.
 const GROUPS: &str = "ou=groups";
 
-/// Where a request is answered.
-pub(super) struct Desk {
+/// The operations, with the authorization of one request.
+pub(super) struct ScimService {
     pub(super) directory: Directory,
     /// The address of the service, as the client knows it.
     pub(super) base: String,
-    /// Whoever holds a key asks as an operator.
-    pub(super) asker: Asker,
+    /// The authorization identity; API keys act as operators.
+    pub(super) asker: AuthzId,
 }
 
-/// What the client holds a resource to be.
+/// The revision that the client expects.
 pub(super) enum Tag {
     Any,
-    Revision(u64),
-    /// None of ours.
-    Unknown,
+    /// One of these; tags that are none of ours are left out.
+    Revisions(Vec<u64>),
 }
 
 impl Tag {
-    /// Reads `W/"7"`, `"7"` or `*`.
+    /// Reads `W/"7"`, `"7"`, several of them with commas between, or `*`.
     pub(super) fn read(text: &str) -> Tag {
-        let text = text.trim();
-        let inner = text.strip_prefix("W/").unwrap_or(text).strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-        match (text, inner.and_then(|inner| inner.parse().ok())) {
-            ("*", _) => Tag::Any,
-            (_, Some(revision)) => Tag::Revision(revision),
-            (_, None) => Tag::Unknown,
+        if text.trim() == "*" {
+            return Tag::Any;
         }
+        let revision = |tag: &str| {
+            let tag = tag.trim();
+            let digits = tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"')?.strip_suffix('"')?;
+            let is_ours = digits.bytes().all(|byte| byte.is_ascii_digit());
+            digits.parse().ok().filter(|_| is_ours)
+        };
+        Tag::Revisions(text.split(',').filter_map(revision).collect())
     }
 
     pub(super) fn names(&self, entry: &Entry) -> bool {
         match self {
             Tag::Any => true,
-            Tag::Revision(revision) => *revision == entry.revision,
-            Tag::Unknown => false,
+            Tag::Revisions(revisions) => revisions.contains(&entry.revision),
         }
     }
 }
 
-/// What a change makes of a resource.
+/// A change of a resource.
 pub(super) enum Change {
     /// It is this.
     Whole(Resource),
@@ -89,34 +94,34 @@ pub(super) fn is_of(kind: &ResourceType, entry: &Entry) -> bool {
     }
 }
 
-impl Desk {
+impl ScimService {
     /// The entry of a resource.
-    pub(super) async fn find(&self, kind: &ResourceType, id: &str) -> Result<Arc<Shown>, Trouble> {
-        let missing = || Trouble::missing(format!("there is no {} of the id `{id}`", kind.name));
+    pub(super) async fn find(&self, kind: &ResourceType, id: &str) -> Result<Arc<CachedEntry>, ScimError> {
+        let missing = || ScimError::missing(format!("there is no {} of the id `{id}`", kind.name));
         let number = Entry::number_of(id).ok_or_else(missing)?;
         let found = self.directory.numbered(vec![number]).await?.pop();
         found.filter(|shown| is_of(kind, &shown.entry)).ok_or_else(missing)
     }
 
-    /// A resource as it is told.
-    pub(super) async fn told(
+    /// A resource as returned, with the selected attributes.
+    pub(super) async fn selected(
         &self,
         kind: &ResourceType,
         entry: &Entry,
         selection: &Selection,
-    ) -> Result<Resource, Trouble> {
+    ) -> Result<Resource, ScimError> {
         let mut resource = self.resource(kind, entry, &|name| selection.wants(name)).await?;
         selection.apply(&mut resource);
         Ok(resource)
     }
 
-    /// A resource; what other entries tell of it only where `wants` says so.
+    /// A resource; attributes that need other entries are included only if `wants` selects them.
     pub(super) async fn resource(
         &self,
         kind: &ResourceType,
         entry: &Entry,
         wants: &(dyn Fn(&str) -> bool + Sync),
-    ) -> Result<Resource, Trouble> {
+    ) -> Result<Resource, ScimError> {
         let mut resource = match kind.name {
             "User" => user::shown(entry),
             _ => group::shown(entry),
@@ -146,7 +151,7 @@ impl Desk {
         format!("{}/{}/{}", self.base, kind.endpoint, entry.uuid())
     }
 
-    async fn add_groups(&self, resource: &mut Resource, entry: &Entry) -> Result<(), Trouble> {
+    async fn add_groups(&self, resource: &mut Resource, entry: &Entry) -> Result<(), ScimError> {
         let Some(named) = self.directory.member_of(&self.asker, entry).await? else { return Ok(()) };
         let mut groups = Vec::new();
         for name in named.values.iter().filter_map(|name| std::str::from_utf8(name).ok()) {
@@ -162,22 +167,22 @@ impl Desk {
         Ok(())
     }
 
-    async fn add_manager(&self, resource: &mut Resource, entry: &Entry) -> Result<(), Trouble> {
+    async fn add_manager(&self, resource: &mut Resource, entry: &Entry) -> Result<(), ScimError> {
         let name = entry.attribute("manager").and_then(|found| std::str::from_utf8(&found.values[0]).ok());
         let Some(name) = name else { return Ok(()) };
         let Some(found) = self.named(name).await? else { return Ok(()) };
         let manager = user::shown(&found.entry);
         let display = manager.get("displayName").or_else(|| manager.get("userName"));
-        let told =
+        let manager =
             json!({"value": found.entry.uuid(), "$ref": self.location(&USER, &found.entry), "displayName": display});
         let enterprise = resource.entry(ENTERPRISE).or_insert_with(|| json!({}));
-        enterprise["manager"] = told;
+        enterprise["manager"] = manager;
         Ok(())
     }
 
-    async fn add_members(&self, resource: &mut Resource, entry: &Entry) -> Result<(), Trouble> {
+    async fn add_members(&self, resource: &mut Resource, entry: &Entry) -> Result<(), ScimError> {
         let mut members = Vec::new();
-        // Names that nobody has any more are passed over.
+        // Names that no longer exist are ignored.
         for (at, name) in group::member_names(entry).into_iter().enumerate() {
             give_way(at).await;
             if let Some(found) = self.named(&name).await? {
@@ -203,7 +208,7 @@ impl Desk {
     }
 
     /// The entry of a name, if there is one.
-    pub(super) async fn named(&self, dn: &str) -> Result<Option<Arc<Shown>>, Trouble> {
+    pub(super) async fn named(&self, dn: &str) -> Result<Option<Arc<CachedEntry>>, ScimError> {
         match self.directory.find(dn).await {
             Ok(found) => Ok(Some(found)),
             Err(refusal) if matches!(refusal.code, Code::NoSuchObject | Code::InvalidDnSyntax) => Ok(None),
@@ -212,9 +217,9 @@ impl Desk {
     }
 
     /// The names of users and groups by their ids.
-    async fn names(&self, ids: &[String]) -> Result<Vec<String>, Trouble> {
+    async fn names(&self, ids: &[String]) -> Result<Vec<String>, ScimError> {
         let unknown =
-            |id: &str| Trouble::bad("invalidValue", format!("there is no user and no group of the id `{id}`"));
+            |id: &str| ScimError::bad("invalidValue", format!("there is no user and no group of the id `{id}`"));
         let number = |id: &String| Entry::number_of(id).ok_or_else(|| unknown(id));
         let numbers: Vec<EntryNumber> = ids.iter().map(number).collect::<Result<_, _>>()?;
         let found = self.directory.numbered(numbers.clone()).await?;
@@ -227,7 +232,7 @@ impl Desk {
     }
 
     /// Makes a resource.
-    pub(super) async fn create(&self, kind: &ResourceType, body: &Json) -> Result<Entry, Trouble> {
+    pub(super) async fn create(&self, kind: &ResourceType, body: &Json) -> Result<Entry, ScimError> {
         let mut resource = body::resource(body, kind)?;
         let (dn, given, attribute) = match kind.name {
             "User" => (self.user_name(&resource), self.new_user(&mut resource).await?, "uid"),
@@ -235,7 +240,7 @@ impl Desk {
         };
         // Groups of one name may stand in other places of the tree.
         let unique = if attribute == "uid" { vec![attribute.to_owned()] } else { Vec::new() };
-        let terms = Terms { after: true, unique, ..Terms::default() };
+        let terms = Preconditions { after: true, unique, ..Preconditions::default() };
         let made = match self.directory.add(&self.asker, &dn, given.clone(), terms.clone()).await {
             Err(refusal) if refusal.code == Code::NoSuchObject && kind == &GROUP => {
                 self.make_place_for_groups().await?;
@@ -246,11 +251,11 @@ impl Desk {
         entry_of(made?)
     }
 
-    async fn make_place_for_groups(&self) -> Result<(), Trouble> {
+    async fn make_place_for_groups(&self) -> Result<(), ScimError> {
         let classes = ["top", "organizationalUnit"].map(|class| class.as_bytes().to_vec()).to_vec();
         let given = vec![("objectClass".to_owned(), classes), ("ou".to_owned(), vec![b"groups".to_vec()])];
         let dn = format!("{GROUPS},{}", self.directory.suffix());
-        match self.directory.add(&self.asker, &dn, given, Terms::default()).await {
+        match self.directory.add(&self.asker, &dn, given, Preconditions::default()).await {
             Err(refusal) if refusal.code != Code::EntryAlreadyExists => Err(refusal.into()),
             _ => Ok(()),
         }
@@ -264,7 +269,7 @@ impl Desk {
         format!("{},{GROUPS},{}", rdn("cn", resource, "displayName"), self.directory.suffix())
     }
 
-    async fn new_user(&self, resource: &mut Resource) -> Result<Vec<Given>, Trouble> {
+    async fn new_user(&self, resource: &mut Resource) -> Result<Vec<RawAttribute>, ScimError> {
         let mut given = vec![classes(user::CLASSES)];
         if let Some(Json::String(password)) = resource.remove("password") {
             given.push(("userPassword".to_owned(), vec![password.into_bytes()]));
@@ -277,7 +282,7 @@ impl Desk {
         Ok(given)
     }
 
-    async fn new_group(&self, resource: &mut Resource) -> Result<Vec<Given>, Trouble> {
+    async fn new_group(&self, resource: &mut Resource) -> Result<Vec<RawAttribute>, ScimError> {
         let mut given = vec![classes(group::CLASSES)];
         for (name, key) in [("displayName", "cn"), ("externalId", "scimExternalId")] {
             if let Some(text) = resource.get(name).and_then(Json::as_str) {
@@ -293,7 +298,7 @@ impl Desk {
     }
 
     /// The name of the manager that a user is to have.
-    async fn manager(&self, resource: &Resource) -> Result<Option<String>, Trouble> {
+    async fn manager(&self, resource: &Resource) -> Result<Option<String>, ScimError> {
         let manager = resource.get(ENTERPRISE).and_then(|enterprise| enterprise.get("manager"));
         match manager.and_then(|manager| manager.get("value")).and_then(Json::as_str) {
             Some(id) => Ok(self.names(&[id.to_owned()]).await?.pop()),
@@ -308,33 +313,43 @@ impl Desk {
         id: &str,
         change: &Change,
         expected: Option<&Tag>,
-    ) -> Result<Entry, Trouble> {
+    ) -> Result<Entry, ScimError> {
+        let place = Entry::number_of(id).map_or(0, |number| number.0.unsigned_abs() as usize % TURNS.len());
+        let _turn = TURNS[place].lock().await;
         for _ in 0..TRIES_MAX {
             let shown = self.find(kind, id).await?;
             if expected.is_some_and(|expected| !expected.names(&shown.entry)) {
-                return Err(Trouble::new(StatusCode::PRECONDITION_FAILED, "the resource has changed in the meantime"));
+                return Err(ScimError::new(
+                    StatusCode::PRECONDITION_FAILED,
+                    "the resource has changed in the meantime",
+                ));
             }
             let revision = match kind.name {
                 "User" => self.user_revision(&shown.entry, change).await?,
                 _ => self.group_revision(&shown.entry, change).await?,
             };
             let Some((revision, unique)) = revision else { return Ok(shown.entry.clone()) };
-            let terms = Terms { after: true, revision: Some(shown.entry.revision), unique, ..Terms::default() };
+            let terms =
+                Preconditions { after: true, revision: Some(shown.entry.revision), unique, ..Preconditions::default() };
             match self.directory.revise(&self.asker, shown.entry.number, revision, terms).await {
-                // Somebody else came before; what they did is read, and this is done to it.
+                // Conflict with a concurrent change: read the entry again and retry.
                 Err(refusal) if refusal.code == Code::AssertionFailed => {}
                 changed => return entry_of(changed?),
             }
         }
-        Err(Trouble::new(StatusCode::SERVICE_UNAVAILABLE, "others change this resource all the time; try again"))
+        Err(ScimError::new(StatusCode::SERVICE_UNAVAILABLE, "others change this resource all the time; try again"))
     }
 
-    /// What a change makes of a user's entry; `None`: nothing.
-    async fn user_revision(&self, entry: &Entry, change: &Change) -> Result<Option<(Revision, Vec<String>)>, Trouble> {
+    /// The modification of a user's entry; `None`: no change.
+    async fn user_revision(
+        &self,
+        entry: &Entry,
+        change: &Change,
+    ) -> Result<Option<(Revision, Vec<String>)>, ScimError> {
         let mut old = user::shown(entry);
         self.add_manager(&mut old, entry).await?;
         let mut new = match change {
-            // A whole user that does not say whether it is active stays as it was: nobody is enabled by an omission.
+            // A replacement without `active` keeps the state: no user is enabled by omission.
             Change::Whole(whole) => {
                 let mut new = whole.clone();
                 if let (None, Some(active)) = (new.get("active"), old.get("active")) {
@@ -350,7 +365,11 @@ impl Desk {
         };
         let mut modifications = Vec::new();
         let mut replace = |key: &str, values: Vec<String>| {
-            modifications.push(Modification { act: Act::Replace, attribute: key.to_owned(), values: bytes(values) });
+            modifications.push(Modification {
+                act: ModifyType::Replace,
+                attribute: key.to_owned(),
+                values: bytes(values),
+            });
         };
         if let Some(Json::String(password)) = new.remove("password") {
             replace("userPassword", vec![password]);
@@ -371,13 +390,17 @@ impl Desk {
         Ok(revision(entry, modifications, "tocsinSubscriber", ("uid", renamed), rdn("uid", &new, "userName")))
     }
 
-    async fn group_revision(&self, entry: &Entry, change: &Change) -> Result<Option<(Revision, Vec<String>)>, Trouble> {
+    async fn group_revision(
+        &self,
+        entry: &Entry,
+        change: &Change,
+    ) -> Result<Option<(Revision, Vec<String>)>, ScimError> {
         let old = group::shown(entry);
         let (new, changes) = match change {
             // A whole group that says nothing of its members keeps them; an empty list removes all.
             Change::Whole(whole) => {
                 let members = whole.get("members");
-                let becomes = members.map(|_| Ok::<_, Trouble>(group::Change::Become(group::ids(members)?)));
+                let becomes = members.map(|_| Ok::<_, ScimError>(group::Change::Become(group::ids(members)?)));
                 (whole.clone(), becomes.transpose()?.into_iter().collect())
             }
             Change::Parts(operations) => {
@@ -395,7 +418,11 @@ impl Desk {
             if old.get(name) != new.get(name) {
                 let values = new.get(name).and_then(Json::as_str).map(|text| text.as_bytes().to_vec());
                 let attribute = key.to_owned();
-                modifications.push(Modification { act: Act::Replace, attribute, values: values.into_iter().collect() });
+                modifications.push(Modification {
+                    act: ModifyType::Replace,
+                    attribute,
+                    values: values.into_iter().collect(),
+                });
             }
         }
         let name = rdn("cn", &new, "displayName");
@@ -403,15 +430,15 @@ impl Desk {
         Ok(made.map(|(revision, _)| (revision, Vec::new())))
     }
 
-    /// What becomes of a group's members.
-    async fn members_change(&self, entry: &Entry, changes: Vec<group::Change>) -> Result<Vec<Modification>, Trouble> {
+    /// The modification of a group's members.
+    async fn members_change(&self, entry: &Entry, changes: Vec<group::Change>) -> Result<Vec<Modification>, ScimError> {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
         if group::is_of_class(entry, "groupOfURLs") {
             return match changes.as_slice() {
                 [group::Change::Become(ids)] if ids.is_empty() => Ok(Vec::new()),
-                _ => Err(Trouble::bad("mutability", "this group finds its members by a search; it holds none")),
+                _ => Err(ScimError::bad("mutability", "this group finds its members by a search; it holds none")),
             };
         }
         if let Some(modifications) = self.members_come_and_go(entry, &changes).await? {
@@ -428,7 +455,7 @@ impl Desk {
                 }
                 group::Change::RemoveSome(filter) => {
                     let is_meant = |entry: &Entry| {
-                        self.member(entry).is_some_and(|told| filter.is_met_by_value(&told, &Work::default()))
+                        self.member(entry).is_some_and(|member| filter.is_met_by_value(&member, &Work::default()))
                     };
                     names = self.without(names, is_meant).await?;
                 }
@@ -442,7 +469,7 @@ impl Desk {
         &self,
         entry: &Entry,
         changes: &[group::Change],
-    ) -> Result<Option<Vec<Modification>>, Trouble> {
+    ) -> Result<Option<Vec<Modification>>, ScimError> {
         let (mut added, mut removed) = (Vec::new(), Vec::new());
         for change in changes {
             match change {
@@ -465,7 +492,7 @@ impl Desk {
         removed.dedup();
         let attribute = group::member_attribute(entry);
         let mut modifications = Vec::new();
-        for (act, names, wanted) in [(Act::Add, added, false), (Act::Delete, removed, true)] {
+        for (act, names, wanted) in [(ModifyType::Add, added, false), (ModifyType::Delete, removed, true)] {
             let Some(held) = self.directory.holds(entry.number, attribute, &names).await? else { return Ok(None) };
             let meant = names.into_iter().zip(held).filter(|(_, held)| *held == wanted);
             let values: Vec<_> = meant.map(|(name, _)| name.into_bytes()).collect();
@@ -477,7 +504,7 @@ impl Desk {
     }
 
     /// Names without those of entries that go.
-    async fn without(&self, names: Vec<String>, goes: impl Fn(&Entry) -> bool) -> Result<Vec<String>, Trouble> {
+    async fn without(&self, names: Vec<String>, goes: impl Fn(&Entry) -> bool) -> Result<Vec<String>, ScimError> {
         let mut kept = Vec::with_capacity(names.len());
         for (at, name) in names.into_iter().enumerate() {
             give_way(at).await;
@@ -490,13 +517,14 @@ impl Desk {
     }
 
     /// Removes a resource; groups let it go.
-    pub(super) async fn remove(&self, kind: &ResourceType, id: &str, expected: Option<&Tag>) -> Result<(), Trouble> {
+    pub(super) async fn remove(&self, kind: &ResourceType, id: &str, expected: Option<&Tag>) -> Result<(), ScimError> {
         let shown = self.find(kind, id).await?;
         if expected.is_some_and(|expected| !expected.names(&shown.entry)) {
-            return Err(Trouble::new(StatusCode::PRECONDITION_FAILED, "the resource has changed in the meantime"));
+            return Err(ScimError::new(StatusCode::PRECONDITION_FAILED, "the resource has changed in the meantime"));
         }
-        let revision = expected.map(|_| shown.entry.revision);
-        let terms = Terms { revision, ..Terms::default() };
+        // `*` asks for no revision, so no other change is in its way.
+        let revision = expected.filter(|tag| !matches!(tag, Tag::Any)).map(|_| shown.entry.revision);
+        let terms = Preconditions { revision, ..Preconditions::default() };
         self.directory.remove(&self.asker, &shown.entry.dn, terms).await?;
         Ok(())
     }
@@ -522,7 +550,7 @@ fn revision(
     }
     if !group::is_of_class(entry, class) {
         let values = vec![class.as_bytes().to_vec()];
-        modifications.insert(0, Modification { act: Act::Add, attribute: "objectClass".to_owned(), values });
+        modifications.insert(0, Modification { act: ModifyType::Add, attribute: "objectClass".to_owned(), values });
     }
     // An entry that is called by something else keeps its name.
     let is_named_by = entry.dn.split_once('=').is_some_and(|(name, _)| name.trim().eq_ignore_ascii_case(naming));
@@ -536,7 +564,7 @@ fn rdn(attribute: &str, resource: &Resource, name: &str) -> String {
     text
 }
 
-fn classes(names: &[&str]) -> Given {
+fn classes(names: &[&str]) -> RawAttribute {
     ("objectClass".to_owned(), names.iter().map(|name| name.as_bytes().to_vec()).collect())
 }
 
@@ -544,7 +572,7 @@ fn bytes(texts: Vec<String>) -> Vec<Vec<u8>> {
     texts.into_iter().map(String::into_bytes).collect()
 }
 
-fn entry_of(images: Images) -> Result<Entry, Trouble> {
-    let gone = || Trouble::from(Refusal::new(Code::NoSuchObject, "the resource is gone again"));
+fn entry_of(images: ReadEntries) -> Result<Entry, ScimError> {
+    let gone = || ScimError::from(LdapError::new(Code::NoSuchObject, "the resource is gone again"));
     images.after.map(|shown| shown.entry).ok_or_else(gone)
 }

@@ -1,4 +1,4 @@
-//! What subscribers want to be told, and what operators change of what they were not.
+//! Tests of notification preferences, and of edits of suspended notifications.
 
 use serde_json::{Value as Json, json};
 
@@ -83,6 +83,11 @@ async fn what_is_suspended_is_shown_edited_and_resumed() {
     assert_eq!((&shown["text"], &shown["address"]), (&json!("A quake at Lima"), &json!("ops@example.org")));
     assert_eq!((&found["edited"], &found["edit"]["fields"]), (&json!(true), &json!({"place": "Lima"})));
 
+    // An empty condition would mean all.
+    for act in ["resume", "end"] {
+        let (status, body) = platform.post(&format!("/v1/suspensions/{act}"), JSON, r#"{"reason": ""}"#).await;
+        assert_eq!((status.as_u16(), &body["problems"][0]["path"]), (422, &json!("reason")), "{body}");
+    }
     let (status, body) = platform.post("/v1/suspensions/resume", JSON, r#"{"reason": "active device"}"#).await;
     assert_eq!((status.as_u16(), body), (200, json!({"notifications": 1})));
     while !platform.far_ends.seen().iter().any(|line| line.contains("ops@example.org n-1-0")) {
