@@ -1,10 +1,10 @@
-//! Simulated time: tokio's paused clock, told as a time of day.
+//! Simulated time: the paused clock of tokio, as a time of day.
 
 use tocsin_delivery::Clock;
 use tocsin_model::time::Timestamp;
 use tokio::time::Instant;
 
-/// A clock that moves only as tokio's does. Under `start_paused` that is when everybody waits.
+/// A clock that advances only with tokio's clock. Under `start_paused` it advances when all tasks wait.
 #[derive(Debug, Clone, Copy)]
 pub struct SimulatedClock {
     started: Instant,
@@ -12,7 +12,7 @@ pub struct SimulatedClock {
 }
 
 impl SimulatedClock {
-    /// It is midnight of 2026-03-01 (UTC), a day without surprises.
+    /// Starts at midnight of 2026-03-01 (UTC), a day without a change of time zones.
     pub fn midnight() -> Self {
         let midnight = "2026-03-01T00:00:00Z".parse().expect("a timestamp");
         SimulatedClock { started: Instant::now(), midnight }
@@ -26,7 +26,7 @@ impl SimulatedClock {
         if day == 0 { time } else { format!("+{day}d {time}") }
     }
 
-    /// The instant at which it is so many seconds after the first midnight.
+    /// The instant that is this number of seconds after the first midnight.
     pub fn instant(&self, seconds: u64) -> Instant {
         self.started + std::time::Duration::from_secs(seconds)
     }

@@ -1,14 +1,15 @@
-//! A whole platform in memory: simulated time, far ends that answer as told, crashes on command. Tests only.
+//! A complete platform in memory for tests: simulated time, scripted channels, and simulated crashes.
 //!
-//! A [`Scenario`] is a script of lines, each a time of day and what happens then; its result is the transcript of what
-//! the far ends saw. Time is tokio's paused clock, so a day takes no time, and nothing happens by luck.
+//! A [`Scenario`] runs a script of lines, each with a time of day and an action; its result is the transcript of the
+//! received messages. Time is tokio's paused clock, so a simulated day takes no real time, and results are
+//! deterministic.
 
 mod clock; // simulated time
-mod far_end; // channels whose answers are scripted
-mod mortal_journal; // a process that dies at a chosen write
+mod scripted_channels; // channels with scripted answers
+mod crashing_journal; // journal that simulates a crash at a chosen write
 mod scenario; // scripts and their transcripts
 
 pub use clock::SimulatedClock;
-pub use far_end::{FarEnds, Manner};
-pub use mortal_journal::Moment;
+pub use crashing_journal::CrashPoint;
 pub use scenario::{Scenario, check};
+pub use scripted_channels::{ScriptedAnswer, ScriptedChannels};

@@ -8,25 +8,25 @@
 //! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
 //! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
-//! 08:00 snooze alice 90                           (her subscriptions, for so many minutes)
+//! 08:00 snooze alice 90                           (all subscriptions of alice, for 90 minutes)
 //! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | rests 300 | waits | panics
-//! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, of which five suppress; lift takes it away)
+//! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, five of which suppress; `lift` removes it)
 //! 08:00 suppressions | endpoints                  (listed in the transcript)
 //! 08:00 revive bob hook                           (the device is active again)
-//! 08:10 email is down | email is up               (the channel as a whole)
-//! 08:20 damage alice                              (the records of her subscriptions cannot be read any more)
-//! 08:20 damage nb-1                               (nor can this notification batch)
+//! 08:10 email is down | email is up               (the whole channel)
+//! 08:20 damage alice                              (the records of the subscriptions become unreadable)
+//! 08:20 damage nb-1                               (this notification batch becomes unreadable)
 //! 08:30 event quake {"magnitude": 6.1}            (several events on one line are one batch)
 //! 08:31 crash                                     (the process dies and starts again)
-//! 08:31 down 90                                   (it dies and starts again after so many minutes)
+//! 08:31 down 90                                   (the process dies, and starts again after 90 minutes)
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
 //! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
-//! 08:40 resend {"channel": "email"}               (what was refused or suspended)
+//! 08:40 resend {"channel": "email"}               (refused and suspended notifications)
 //! 08:40 suspensions                               (listed in the transcript)
 //! 08:50 switch off channel:quakes/email paused | switch on channel:quakes/email
 //! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
-//! 08:50 firings | refire | dismiss                (what did not fire: listed, fired again, struck off)
+//! 08:50 firings | refire | dismiss                (missed firings: list, repeat, remove)
 //! 09:00 disable alice | enable alice | unsubscribe alice
 //! 09:00 apply                                     (the second definition, if the scenario has one)
 //! 10:00 report                                    (backlog and totals, as a line of the transcript)
@@ -35,13 +35,13 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_delivery::{Clock, Context, Signet, networks::Networks, programs::Programs};
+use tocsin_delivery::{Clock, Context, TokenSigner, networks::Networks, programs::Programs};
 use tocsin_model::{
     event::EventPacker,
     filter::{Dialect, Filter},
     id::{Name, NotificationBatchId, SubscriberId},
     subscriber::{Device, DeviceState, Profile},
-    subscription::Terms,
+    subscription::SubscriptionParams,
     suppression::{Policy, Report, Target},
     value::Value,
 };
@@ -52,15 +52,15 @@ use tocsin_store::{
     },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::{
-        Expect, FEED_KEPT, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter,
-        SuppressionFilter,
+        CHANGES_KEPT, NewSegment, NewSubscriber, NewSubscription, Precondition, Records, SubscriptionChange,
+        SubscriptionFilter, SuppressionFilter,
     },
 };
 
 use crate::{
     SimulatedClock,
-    far_end::{FarEnds, Manner},
-    mortal_journal::{Moment, MortalJournal, Process},
+    crashing_journal::{CrashPoint, CrashingJournal, Process},
+    scripted_channels::{ScriptedAnswer, ScriptedChannels},
 };
 
 /// A platform in memory that runs scripts.
@@ -70,44 +70,44 @@ pub struct Scenario {
     records: Arc<MemoryRecords>,
     inbox: Arc<MemoryInbox>,
     clock: SimulatedClock,
-    ends: Arc<Mutex<FarEnds>>,
+    ends: Arc<Mutex<ScriptedChannels>>,
     pipeline: Option<Arc<Pipeline>>,
     options: PipelineOptions,
     process: Arc<Process>,
-    /// Acts so far: the idempotency key of an event.
+    /// Number of actions so far, used as idempotency keys of events.
     acts: u64,
 }
 
-/// Runs a script on a platform with this definition; the transcript must be as expected.
+/// Runs a script on a platform with this definition, and checks the transcript.
 pub async fn check(definition: &str, script: &str, expected: expect_test::Expect) {
     let mut scenario = Scenario::new(&[definition]).await;
     expected.assert_eq(&scenario.run(script).await);
 }
 
 impl Scenario {
-    /// A platform that runs the first of these definitions of one application; `apply` goes to the next.
+    /// A platform that runs the first of these definitions of one application; `apply` changes to the next.
     ///
     /// Must be called under tokio's paused clock.
     pub async fn new(definitions: &[&str]) -> Scenario {
-        // Scripts go on for weeks, and most of that would be the upkeep of every minute.
+        // Scripts simulate weeks, most of which would be spent on upkeep every minute.
         Self::with(definitions, PipelineOptions { upkeep_seconds: 900, ..PipelineOptions::default() }).await
     }
 
-    /// As `new`, with other bounds and delays.
+    /// Like `new`, with other options.
     pub async fn with(definitions: &[&str], options: PipelineOptions) -> Scenario {
-        Self::with_feed(definitions, options, FEED_KEPT).await
+        Self::with_feed(definitions, options, CHANGES_KEPT).await
     }
 
-    /// As `with`, and the change feed keeps so many places.
-    pub async fn with_feed(definitions: &[&str], options: PipelineOptions, feed_kept: u64) -> Scenario {
+    /// Like `with`, with another number of changes kept in the change log.
+    pub async fn with_feed(definitions: &[&str], options: PipelineOptions, changes_kept: u64) -> Scenario {
         let clock = SimulatedClock::midnight();
         let mut scenario = Scenario {
             definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
             journal: Arc::new(MemoryJournal::new(JournalOptions::default())),
-            records: Arc::new(MemoryRecords::with_feed_kept(feed_kept).expect("records in memory")),
+            records: Arc::new(MemoryRecords::with_changes_kept(changes_kept).expect("records in memory")),
             inbox: Arc::default(),
             clock,
-            ends: Arc::new(Mutex::new(FarEnds::new(clock))),
+            ends: Arc::new(Mutex::new(ScriptedChannels::new(clock))),
             pipeline: None,
             options,
             process: Arc::new(Process::default()),
@@ -131,7 +131,7 @@ impl Scenario {
     async fn start(&mut self) {
         let ends = self.ends.clone();
         let parts = Parts {
-            journal: Arc::new(MortalJournal::new(self.journal.clone(), self.process.clone())),
+            journal: Arc::new(CrashingJournal::new(self.journal.clone(), self.process.clone())),
             records: self.records.clone(),
             inbox: self.inbox.clone(),
             environment: Arc::new(|_| None),
@@ -140,14 +140,14 @@ impl Scenario {
                 installation: "test".to_owned(),
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
-                signet: Arc::new(Signet::new(&[7; 32])),
+                token_signer: Arc::new(TokenSigner::new(&[7; 32])),
                 feeds: None,
                 public_url: None,
                 programs: Programs::default(),
                 files: Default::default(),
                 application: String::new(),
             },
-            // Feeds have no far end: what goes into them goes into the inbox of the platform.
+            // Inbox channels are not scripted: their items go into the inbox of the platform.
             opener: Arc::new(move |name, channel, context| match channel.protocol.as_str() {
                 "inbox" => tocsin_delivery::open(name, channel, context),
                 _ => Ok(ends.lock().channel(name.as_str())),
@@ -159,7 +159,7 @@ impl Scenario {
         self.pipeline = Some(Pipeline::start(parts).await.expect("the pipeline starts"));
     }
 
-    /// The pipeline of the present life.
+    /// The running pipeline.
     pub fn pipeline(&self) -> &Arc<Pipeline> {
         self.pipeline.as_ref().expect("it runs")
     }
@@ -177,15 +177,15 @@ impl Scenario {
         self.records.applications().await.expect("records answer").remove(0).name
     }
 
-    /// Runs a script to its end, and then for a week more, so that every retry has its turn. Gives the transcript.
+    /// Runs a script, and then one more simulated week, so that all retries are made. Returns the transcript.
     pub async fn run(&mut self, script: &str) -> String {
         self.run_and_wait(script, Duration::from_secs(7 * 86_400)).await
     }
 
-    /// As `run`, but with another time after its end.
+    /// Like `run`, with another time after the end of the script.
     pub async fn run_and_wait(&mut self, script: &str, after: Duration) -> String {
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let (time, rest) = line.split_once(' ').unwrap_or_else(|| panic!("`{line}` is a time and what happens"));
+            let (time, rest) = line.split_once(' ').unwrap_or_else(|| panic!("`{line}` must be a time and an action"));
             self.sleep_until(self.clock.instant(seconds(time))).await;
             self.acts += 1;
             loop {
@@ -194,13 +194,13 @@ impl Scenario {
                     () = self.act(rest) => break,
                     () = process.died() => {}
                 }
-                // Whoever asked got no answer, and asks again.
+                // The caller got no answer and repeats the action.
                 self.crash().await;
             }
         }
         self.sleep_until(tokio::time::Instant::now() + after).await;
         let mut seen = self.ends.lock().seen();
-        // Channels do not wait for each other: at one moment, the order among them is luck.
+        // Channels work concurrently: lines of the same time are ordered by channel.
         for lines in seen.chunk_by_mut(|one, next| moment_and_channel(one).0 == moment_and_channel(next).0) {
             if lines.iter().all(|line| line.contains(" -> ")) {
                 lines.sort_by(|one, next| moment_and_channel(one).1.cmp(moment_and_channel(next).1));
@@ -209,7 +209,7 @@ impl Scenario {
         seen.join("\n")
     }
 
-    /// Sleeps; a process that dies meanwhile is started again.
+    /// Sleeps; a process that dies meanwhile is restarted.
     async fn sleep_until(&mut self, time: tokio::time::Instant) {
         loop {
             tokio::select! {
@@ -220,8 +220,8 @@ impl Scenario {
         }
     }
 
-    /// From now on the process dies at its n-th write to the journal, just before or just after it, and only once.
-    pub fn die_at(&self, write: u64, moment: Moment) {
+    /// Simulates one crash at the n-th write to the journal, before or after the write.
+    pub fn die_at(&self, write: u64, moment: CrashPoint) {
         self.process.die_at(write, moment);
     }
 
@@ -230,12 +230,12 @@ impl Scenario {
         self.process.has_died()
     }
 
-    /// How many different messages reached the far ends; one to several recipients is one.
+    /// Number of different messages received; one message to several recipients counts once.
     pub fn messages(&self) -> usize {
         self.ends.lock().messages()
     }
 
-    /// The journal itself, for looking at what is left.
+    /// The journal, to inspect its state.
     pub fn journal(&self) -> &Arc<MemoryJournal> {
         &self.journal
     }
@@ -265,6 +265,15 @@ impl Scenario {
                 self.start().await;
             }
             ["apply"] => self.apply().await,
+            // A crash can come between the removal and the end of the work.
+            ["remove", ref ending @ ..] => {
+                let application = self.application().await;
+                self.pipeline().stop(&application).await;
+                self.records.remove_application(&application, self.clock.now()).await.expect("there is one");
+                if *ending == ["application"] {
+                    self.pipeline().end_removed(&application).await.expect("its work can be ended");
+                }
+            }
             ["stop", rule] => self.stop_rule(rule).await,
             ["let", rule] => {
                 let application = self.application().await;
@@ -299,7 +308,7 @@ impl Scenario {
             ["switch", "off", component, state] => {
                 let (component, since) = (component.parse().expect("something to switch"), self.clock.now());
                 let state = if state == "paused" { SwitchState::Paused } else { SwitchState::Disabled };
-                let switch = Switch { component, state, by: "ops".to_owned(), reason: "why not".to_owned(), since };
+                let switch = Switch { component, state, by: "ops".to_owned(), reason: "maintenance".to_owned(), since };
                 self.pipeline().switch_off(switch).await.expect("it can be switched off");
             }
             ["switch", "on", component] => {
@@ -311,9 +320,9 @@ impl Scenario {
             [id, "prefers", ..] => self.put_preferences(id, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
             [channel, "is", "down"] => self.ends.lock().set_down(channel, true),
             [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
-            [address, "panics"] => self.ends.lock().set(address, Manner::Panics),
-            [address, "waits"] => self.ends.lock().set(address, Manner::Waits),
-            [address, "delivers"] => self.ends.lock().set(address, Manner::Delivers),
+            [address, "panics"] => self.ends.lock().set(address, ScriptedAnswer::Panics),
+            [address, "waits"] => self.ends.lock().set(address, ScriptedAnswer::Waits),
+            [address, "delivers"] => self.ends.lock().set(address, ScriptedAnswer::Delivers),
             ["suppress", protocol, address, cause] => self.suppress(protocol, address, cause).await,
             ["lift", protocol, address] => {
                 let target = Target::address(&name(protocol), address);
@@ -322,13 +331,13 @@ impl Scenario {
             ["endpoints"] => self.list_endpoints().await,
             ["revive", id, device] => self.put_active(id, device).await,
             ["suppressions"] => self.list_suppressions().await,
-            [address, "unknown"] => self.ends.lock().set(address, Manner::Unknown),
-            [address, "gone"] => self.ends.lock().set(address, Manner::Gone),
-            [address, "refuses"] => self.ends.lock().set(address, Manner::Refuses),
-            [address, "rests", wait] => self.ends.lock().set(address, Manner::Rests(duration(wait))),
-            [address, "defers"] => self.ends.lock().set(address, Manner::Defers(None)),
-            [address, "defers", wait] => self.ends.lock().set(address, Manner::Defers(Some(duration(wait)))),
-            [address, "ponders", time] => self.ends.lock().set(address, Manner::Ponders(duration(time))),
+            [address, "unknown"] => self.ends.lock().set(address, ScriptedAnswer::Unknown),
+            [address, "gone"] => self.ends.lock().set(address, ScriptedAnswer::Gone),
+            [address, "refuses"] => self.ends.lock().set(address, ScriptedAnswer::Refuses),
+            [address, "rests", wait] => self.ends.lock().set(address, ScriptedAnswer::Rests(duration(wait))),
+            [address, "defers"] => self.ends.lock().set(address, ScriptedAnswer::Defers(None)),
+            [address, "defers", wait] => self.ends.lock().set(address, ScriptedAnswer::Defers(Some(duration(wait)))),
+            [address, "ponders", time] => self.ends.lock().set(address, ScriptedAnswer::DeliversAfter(duration(time))),
             _ => panic!("`{what}` is not an act of a scenario"),
         }
     }
@@ -356,19 +365,19 @@ impl Scenario {
             }
         }
         let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices), preferences: None };
-        self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+        self.records.put_subscriber(new, Precondition::Any, self.clock.now()).await.expect("it can be stored");
     }
 
     async fn put_preferences(&self, id: &str, preferences: &str) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
         let preferences = Some(serde_json::from_str(preferences).expect("preferences"));
         let new = NewSubscriber { id: found.id, profile: found.profile, devices: None, preferences };
-        self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+        self.records.put_subscriber(new, Precondition::Any, self.clock.now()).await.expect("it can be stored");
     }
 
     async fn put_segment(&self, segment: &str, filter: &str) {
         let new = NewSegment { name: name(segment), description: None, filter: filter.into() };
-        self.records.put_segment(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+        self.records.put_segment(new, Precondition::Any, self.clock.now()).await.expect("it can be stored");
     }
 
     async fn put_enabled(&self, id: &str, enabled: bool) {
@@ -379,7 +388,7 @@ impl Scenario {
             devices: None,
             preferences: None,
         };
-        self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+        self.records.put_subscriber(new, Precondition::Any, self.clock.now()).await.expect("it can be stored");
     }
 
     async fn subscribe(&self, id: &str, class: &str, values: &str, schedule: Option<&str>, filter: Option<&str>) {
@@ -395,32 +404,32 @@ impl Scenario {
             device: None,
             enabled: true,
             values: fields.to_json(&row).into(),
-            terms: Terms {
+            terms: SubscriptionParams {
                 schedule: schedule.map(lines),
                 filter: filter.map(|filter| Filter::new(Dialect::Cel, filter.to_owned())),
-                ..Terms::default()
+                ..SubscriptionParams::default()
             },
         };
         self.records.put_subscription(new, self.clock.now()).await.expect("it can be stored");
     }
 
-    /// Gives all subscriptions of a subscriber another schedule.
+    /// Changes the schedule of all subscriptions of a subscriber.
     async fn reschedule(&self, id: &str, schedule: &str) {
-        self.change_terms(id, |terms| Terms { schedule: Some(lines(schedule)), ..terms }).await;
+        self.change_terms(id, |terms| SubscriptionParams { schedule: Some(lines(schedule)), ..terms }).await;
     }
 
-    /// Has all subscriptions of a subscriber sleep.
+    /// Snoozes all subscriptions of a subscriber.
     async fn snooze(&self, id: &str, time: Duration) {
         let until = self.clock.now() + time;
-        self.change_terms(id, |terms| Terms { snoozed_until: Some(until), ..terms }).await;
+        self.change_terms(id, |terms| SubscriptionParams { snoozed_until: Some(until), ..terms }).await;
     }
 
-    async fn change_terms(&self, id: &str, changed: impl Fn(Terms) -> Terms) {
+    async fn change_terms(&self, id: &str, changed: impl Fn(SubscriptionParams) -> SubscriptionParams) {
         let filter = SubscriptionFilter { subscriber: Some(subscriber(id)), ..SubscriptionFilter::default() };
         for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
             let (enabled, terms) = (found.enabled, changed(found.terms));
             let change = SubscriptionChange { device: found.device, enabled, values: found.values, terms };
-            let changed = self.records.update_subscription(found.id, change, Expect::Any, self.clock.now()).await;
+            let changed = self.records.update_subscription(found.id, change, Precondition::Any, self.clock.now()).await;
             changed.expect("it can be changed");
         }
     }
@@ -438,7 +447,10 @@ impl Scenario {
     async fn unsubscribe(&self, id: &str) {
         let filter = SubscriptionFilter { subscriber: Some(subscriber(id)), ..SubscriptionFilter::default() };
         for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
-            self.records.remove_subscription(found.id, Expect::Any, self.clock.now()).await.expect("it can be removed");
+            self.records
+                .remove_subscription(found.id, Precondition::Any, self.clock.now())
+                .await
+                .expect("it can be removed");
         }
     }
 
@@ -471,15 +483,14 @@ impl Scenario {
         self.pipeline().accept(submission).await.expect("it is accepted");
     }
 
-    /// The process dies: its tasks end where they are, its claims are void, and what was on its way to a far end has
-    /// nobody to come back to.
+    /// Simulates a crash: all tasks stop, all claims become invalid, and answers of channels are lost.
     async fn crash(&mut self) {
         self.down(Duration::ZERO).await;
     }
 
-    /// The same, but nobody starts it again for a while.
+    /// Simulates a crash with a restart after this time.
     async fn down(&mut self, outage: Duration) {
-        // A process may also die while it starts: then nothing runs yet.
+        // A process may also die during its start: then there is no pipeline yet.
         if let Some(pipeline) = self.pipeline.take() {
             pipeline.abandon().await;
         }
@@ -539,7 +550,7 @@ impl Scenario {
         }
     }
 
-    /// Sends again what had failed, and tells how many that was to be.
+    /// Resends failed notifications, and notes their number.
     async fn resend(&self, request: &str) {
         let mut whole = serde_json::json!({"outcomes": ["refused", "suspended"], "as_new": false});
         let given: serde_json::Value = serde_json::from_str(request).expect("a request is JSON");
@@ -558,7 +569,7 @@ impl Scenario {
             application: self.application().await,
             rule: name(rule),
             by: "op".to_owned(),
-            reason: "op says so".to_owned(),
+            reason: "maintenance".to_owned(),
             since: self.clock.now(),
         };
         self.pipeline().stop_rule(stop).await.expect("it can be stopped");
@@ -603,12 +614,12 @@ impl Scenario {
     }
 }
 
-/// What stands before a word, and behind it.
+/// The text before and after a word.
 fn and<'a>(text: &'a str, word: &str) -> (&'a str, Option<&'a str>) {
     text.split_once(word).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
 
-/// The time of day of a line, with its day, and the word after it.
+/// The time of day of a line, with its day, and the next word.
 fn moment_and_channel(line: &str) -> (&str, &str) {
     let day = if line.starts_with('+') { line.find(' ').map_or(0, |at| at + 1) } else { 0 };
     let end = line[day..].find(' ').map_or(line.len(), |at| day + at);
@@ -623,7 +634,7 @@ fn subscriber(text: &str) -> SubscriberId {
     text.parse().expect("a subscriber id")
 }
 
-/// Lines that were written as one, with `|` between them.
+/// Lines that are written as one, separated by `|`.
 fn lines(schedule: &str) -> Box<str> {
     schedule.replace('|', "\n").into()
 }
@@ -632,7 +643,7 @@ fn duration(seconds: &str) -> Duration {
     Duration::from_secs(seconds.parse().expect("seconds"))
 }
 
-/// Seconds after the first midnight of `HH:MM`, `HH:MM:SS` or `+Dd HH:MM` written as `+DdHH:MM`.
+/// Seconds after the first midnight of `HH:MM` or `HH:MM:SS`, optionally with days as `+DdHH:MM`.
 fn seconds(time: &str) -> u64 {
     let (days, time) = match time.strip_prefix('+').and_then(|rest| rest.split_once('d')) {
         Some((days, time)) => (days.parse().expect("days"), time),

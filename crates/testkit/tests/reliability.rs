@@ -1,9 +1,9 @@
-//! The page that says which test shows what names tests that there are.
+//! Checks that docs/reference/reliability.md names only existing tests.
 
 use std::{collections::BTreeMap, path::Path};
 
 #[test]
-fn the_page_of_faults_names_tests_that_there_are() {
+fn reliability_md_names_existing_tests() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of crates");
     let page = std::fs::read_to_string(crates.join("../docs/reference/reliability.md")).expect("the page");
     let mut texts: BTreeMap<&str, String> = BTreeMap::new();
@@ -16,6 +16,6 @@ fn the_page_of_faults_names_tests_that_there_are() {
             missing.push(format!("{file}::{test}"));
         }
     }
-    assert!(missing.is_empty(), "mend docs/reference/reliability.md: {missing:#?}");
+    assert!(missing.is_empty(), "correct docs/reference/reliability.md: {missing:#?}");
     assert!(named > 80, "{named}");
 }

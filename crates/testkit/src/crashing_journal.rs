@@ -1,4 +1,4 @@
-//! A journal whose process dies at a chosen write: a crash after each commit, and before it, one after the other.
+//! A journal that simulates a crash at a chosen write, before or after the commit.
 
 use std::{
     future::pending,
@@ -12,7 +12,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
@@ -21,38 +21,38 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::{
+    bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        Accepted, ActivityRow, Arrivals, Backlog, Claim, ClaimedEvents, Component, Cutoffs, EventBatchState, EventPage,
-        Except, Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution,
-        RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension,
-        SuspensionFilter, Switch, Totals, Window, WorkAhead, WorkItem,
+        ActivityRow, Arrivals, Backlog, Claim, ClaimedEvents, Component, Cutoffs, EndedWork, EventAcceptance,
+        EventBatchState, EventPage, Except, Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress,
+        Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch,
+        StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkCounts, WorkItem,
     },
-    look::Looked,
     memory::journal::MemoryJournal,
 };
 use tokio::sync::watch;
 
-/// On which side of a write a process dies.
+/// The side of a write on which the process crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// Nothing of it was stored.
-    Before,
-    /// It is durable, but nobody was told.
-    After,
+pub enum CrashPoint {
+    /// Nothing was stored.
+    BeforeWrite,
+    /// The write is durable, but the caller got no answer.
+    AfterWrite,
 }
 
-/// The lives of a process. One that died does nothing more.
+/// The runs of a simulated process. A run that has crashed does nothing more.
 #[derive(Default)]
 pub(crate) struct Process {
     life: AtomicU64,
-    death: Mutex<Option<(u64, Moment)>>,
-    /// The life that has ended, from 1.
+    death: Mutex<Option<(u64, CrashPoint)>>,
+    /// Number of the last run that crashed, starting with 1.
     ended: watch::Sender<u64>,
 }
 
 impl Process {
-    pub fn die_at(&self, write: u64, moment: Moment) {
+    pub fn die_at(&self, write: u64, moment: CrashPoint) {
         *self.death.lock() = Some((write, moment));
     }
 
@@ -60,7 +60,7 @@ impl Process {
         *self.ended.borrow() > 0
     }
 
-    /// Waits for the end of the present life.
+    /// Waits for the crash of the current run.
     pub async fn died(&self) {
         let life = self.life.load(Ordering::SeqCst);
         if self.ended.subscribe().wait_for(|ended| *ended > life).await.is_err() {
@@ -68,13 +68,13 @@ impl Process {
         }
     }
 
-    /// The next life begins.
+    /// Starts the next run.
     pub fn revive(&self) {
         self.life.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether this write is the last one.
-    fn last_write(&self) -> Option<Moment> {
+    /// Whether the process crashes at this write, and on which side.
+    fn last_write(&self) -> Option<CrashPoint> {
         let mut death = self.death.lock();
         let (left, moment) = death.as_mut()?;
         *left -= 1;
@@ -91,20 +91,20 @@ impl Process {
     }
 }
 
-/// The journal as one life of a process sees it.
-pub(crate) struct MortalJournal {
+/// The journal of one run of a process.
+pub(crate) struct CrashingJournal {
     journal: Arc<MemoryJournal>,
     process: Arc<Process>,
     life: u64,
 }
 
-impl MortalJournal {
+impl CrashingJournal {
     pub fn new(journal: Arc<MemoryJournal>, process: Arc<Process>) -> Self {
         let life = process.life.load(Ordering::SeqCst);
-        MortalJournal { journal, process, life }
+        CrashingJournal { journal, process, life }
     }
 
-    /// What is asked after the end is never answered.
+    /// Never returns after the crash.
     async fn live(&self) -> &MemoryJournal {
         if *self.process.ended.borrow() > self.life {
             pending().await
@@ -116,8 +116,8 @@ impl MortalJournal {
         self.live().await;
         match self.process.last_write() {
             None => write.await,
-            Some(Moment::Before) => self.process.die().await,
-            Some(Moment::After) => {
+            Some(CrashPoint::BeforeWrite) => self.process.die().await,
+            Some(CrashPoint::AfterWrite) => {
                 write.await;
                 self.process.die().await
             }
@@ -126,8 +126,8 @@ impl MortalJournal {
 }
 
 #[async_trait]
-impl Journal for MortalJournal {
-    async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError> {
+impl Journal for CrashingJournal {
+    async fn accept(&self, batch: NewEventBatch) -> Result<EventAcceptance, StoreError> {
         self.write(self.journal.accept(batch)).await
     }
 
@@ -166,7 +166,7 @@ impl Journal for MortalJournal {
         self.live().await.claim_window(application, channel, window, notifications, lease, now).await
     }
 
-    async fn gathering(
+    async fn digest_window_work(
         &self,
         application: &Name,
         channel: &Name,
@@ -174,7 +174,7 @@ impl Journal for MortalJournal {
         after: WorkItemId,
         limit: usize,
     ) -> Result<Vec<WorkItem>, StoreError> {
-        self.live().await.gathering(application, channel, now, after, limit).await
+        self.live().await.digest_window_work(application, channel, now, after, limit).await
     }
 
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
@@ -193,8 +193,8 @@ impl Journal for MortalJournal {
         self.write(self.journal.commit(step)).await
     }
 
-    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError> {
-        self.live().await.work_ahead(now).await
+    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
+        self.live().await.work_counts(now).await
     }
 
     async fn next_due(
@@ -208,6 +208,14 @@ impl Journal for MortalJournal {
 
     async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
         self.live().await.open_channels(application).await
+    }
+
+    async fn open_applications(&self) -> Result<Vec<Name>, StoreError> {
+        self.live().await.open_applications().await
+    }
+
+    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
+        self.write(self.journal.end_application(application, now)).await
     }
 
     fn arrivals(&self) -> Arrivals {
@@ -234,8 +242,8 @@ impl Journal for MortalJournal {
         self.live().await.event_batches(before, limit).await
     }
 
-    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError> {
-        self.live().await.oldest_place().await
+    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        self.live().await.oldest_waiting_sequence().await
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
@@ -282,8 +290,8 @@ impl Journal for MortalJournal {
         self.live().await.events_between(application, class, after, before, bytes).await
     }
 
-    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
-        self.live().await.place_at(time).await
+    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        self.live().await.position_at(time).await
     }
 
     async fn record_runs(
@@ -381,13 +389,13 @@ impl Journal for MortalJournal {
         self.live().await.open_work(batch).await
     }
 
-    async fn look_for_suspensions(
+    async fn scan_suspensions(
         &self,
         filter: &SuspensionFilter,
         after: u64,
         limit: usize,
-    ) -> Result<Looked<StoredSuspension, u64>, StoreError> {
-        self.live().await.look_for_suspensions(filter, after, limit).await
+    ) -> Result<ScanPage<StoredSuspension, u64>, StoreError> {
+        self.live().await.scan_suspensions(filter, after, limit).await
     }
 
     async fn resolve(

@@ -1,4 +1,4 @@
-//! Channels whose answers are scripted, and what they saw.
+//! Channels with scripted answers, and the transcript of the messages that they received.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,68 +10,74 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_delivery::{Answer, Clock, OpenChannel, Outgoing};
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     receipt::{Disposition, Reason, ReasonKind},
 };
 use tokio::sync::mpsc;
 
 use crate::SimulatedClock;
 
-/// How an address answers.
+/// Scripted answer of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Manner {
-    /// Takes everything.
+pub enum ScriptedAnswer {
+    /// Accepts every message.
     Delivers,
-    /// Not now, perhaps with a time to wait.
+    /// Defers, optionally with a time to wait.
     Defers(Option<Duration>),
-    /// Never.
+    /// Refuses permanently.
     Refuses,
-    /// Never, and nothing else for this address.
+    /// Refuses permanently and disables the endpoint.
     Gone,
-    /// Never: nobody has the address.
+    /// Refuses permanently: the address does not exist.
     Unknown,
-    /// Takes it, but the answer comes so much later.
-    Ponders(Duration),
-    /// Makes our own work panic.
+    /// Accepts, but answers after this delay.
+    DeliversAfter(Duration),
+    /// Panics in the channel.
     Panics,
-    /// Is better let be for so long: nothing is sent.
+    /// Is paused for this time: nothing is sent.
     Rests(Duration),
     /// Has no free session: the message waits in the channel's queue until the channel is closed.
     Waits,
 }
 
-/// All far ends of a scenario: how each address answers, and a line for each message that reached one.
+/// All scripted channels of a scenario: the answers of each address, and a transcript line for each received message.
 #[derive(Clone)]
-pub struct FarEnds {
+pub struct ScriptedChannels {
     clock: SimulatedClock,
-    manners: Arc<Mutex<BTreeMap<String, Manner>>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    manners: Arc<Mutex<BTreeMap<String, ScriptedAnswer>>>,
+    seen: Arc<Mutex<Vec<TranscriptLine>>>,
     down: Arc<Mutex<BTreeSet<String>>>,
-    /// The ids of the messages that came, whoever they were for.
+    /// The ids of the received messages, over all channels.
     messages: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// A line of the transcript, and the time and channel by which its place is found.
-struct Seen {
+/// A line of the transcript, with the time and channel by which it is ordered.
+struct TranscriptLine {
     time: String,
-    /// `None`: a note of the script's own, which keeps its place.
+    /// `None`: a note of the script, which keeps its position.
     channel: Option<String>,
     line: String,
 }
 
-impl FarEnds {
-    /// Far ends that take everything.
+impl ScriptedChannels {
+    /// Channels that accept everything.
     pub fn new(clock: SimulatedClock) -> Self {
-        FarEnds { clock, manners: Arc::default(), seen: Arc::default(), down: Arc::default(), messages: Arc::default() }
+        ScriptedChannels {
+            clock,
+            manners: Arc::default(),
+            seen: Arc::default(),
+            down: Arc::default(),
+            messages: Arc::default(),
+        }
     }
 
-    /// From now on, this address answers so.
-    pub fn set(&self, address: &str, manner: Manner) {
+    /// Sets the answer of an address.
+    pub fn set(&self, address: &str, manner: ScriptedAnswer) {
         self.manners.lock().insert(address.to_owned(), manner);
     }
 
-    /// From now on, this channel as a whole is down, or works again. While it is down each message is deferred after a
-    /// patience of 15 seconds.
+    /// Marks a channel as unreachable or reachable. While it is unreachable, each message is deferred after 15
+    /// seconds.
     pub fn set_down(&self, channel: &str, down: bool) {
         match down {
             true => self.down.lock().insert(channel.to_owned()),
@@ -79,48 +85,49 @@ impl FarEnds {
         };
     }
 
-    /// What reached the far ends, a line each. Channels work beside each other, so what they did at the same time is told
-    /// channel by channel.
+    /// The transcript of received messages. Channels work concurrently, so lines of the same time are ordered by
+    /// channel.
     pub fn seen(&self) -> Vec<String> {
         let mut seen = self.seen.lock();
-        let together = |a: &Seen, b: &Seen| a.time == b.time && a.channel.is_some() && b.channel.is_some();
+        let together =
+            |a: &TranscriptLine, b: &TranscriptLine| a.time == b.time && a.channel.is_some() && b.channel.is_some();
         for group in seen.chunk_by_mut(together) {
             group.sort_by(|a, b| a.channel.cmp(&b.channel));
         }
         seen.iter().map(|seen| seen.line.clone()).collect()
     }
 
-    /// How many different messages came; one to several recipients is one.
+    /// Number of different messages; one message to several recipients counts once.
     pub fn messages(&self) -> usize {
         self.messages.lock().len()
     }
 
-    /// Adds a line of the script's own to what was seen.
+    /// Adds a note of the script to the transcript.
     pub fn note(&self, line: String) {
-        self.seen.lock().push(Seen { time: String::new(), channel: None, line });
+        self.seen.lock().push(TranscriptLine { time: String::new(), channel: None, line });
     }
 
-    /// A channel of this name that leads here.
+    /// Opens a scripted channel with this name.
     pub fn channel(&self, name: &str) -> Box<dyn OpenChannel> {
-        Box::new(FarEnd { name: name.to_owned(), ends: self.clone(), waiting: Mutex::default() })
+        Box::new(ScriptedChannel { name: name.to_owned(), ends: self.clone(), waiting: Mutex::default() })
     }
 }
 
-struct FarEnd {
+struct ScriptedChannel {
     name: String,
-    ends: FarEnds,
+    ends: ScriptedChannels,
     waiting: Mutex<Vec<(Outgoing, mpsc::Sender<Answer>)>>,
 }
 
-/// How long a message waits for a channel that is down.
+/// Time until a message to an unreachable channel is deferred.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[async_trait]
-impl OpenChannel for FarEnd {
+impl OpenChannel for ScriptedChannel {
     async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>) {
         let sent_at = self.ends.clock.now();
-        let manner = self.ends.manners.lock().get(&outgoing.address).cloned().unwrap_or(Manner::Delivers);
-        if manner == Manner::Waits {
+        let manner = self.ends.manners.lock().get(&outgoing.address).cloned().unwrap_or(ScriptedAnswer::Delivers);
+        if manner == ScriptedAnswer::Waits {
             return self.waiting.lock().push((outgoing, answers.clone()));
         }
         self.ends.messages.lock().insert(outgoing.message.message_id.clone());
@@ -130,23 +137,23 @@ impl OpenChannel for FarEnd {
                 let reason = Reason::new(ReasonKind::Connection, "nobody is there");
                 (Disposition::Deferred { reason, retry_after: None }, "no connection", PATIENCE)
             }
-            Manner::Waits => unreachable!("it returned above"),
-            Manner::Rests(_) => unreachable!("what is held is not sent"),
-            Manner::Panics => panic!("what was to happen"),
-            Manner::Delivers => (Disposition::Delivered { reply: "ok".into() }, "delivered", Duration::ZERO),
-            Manner::Ponders(delay) => (Disposition::Delivered { reply: "ok".into() }, "delivered", delay),
-            Manner::Defers(retry_after) => {
+            ScriptedAnswer::Waits => unreachable!("it returned above"),
+            ScriptedAnswer::Rests(_) => unreachable!("held messages are not sent"),
+            ScriptedAnswer::Panics => panic!("scripted panic"),
+            ScriptedAnswer::Delivers => (Disposition::Delivered { reply: "ok".into() }, "delivered", Duration::ZERO),
+            ScriptedAnswer::DeliversAfter(delay) => (Disposition::Delivered { reply: "ok".into() }, "delivered", delay),
+            ScriptedAnswer::Defers(retry_after) => {
                 (Disposition::Deferred { reason: answer("not now"), retry_after }, "deferred", Duration::ZERO)
             }
-            Manner::Gone => {
+            ScriptedAnswer::Gone => {
                 let reason = Reason::new(ReasonKind::Gone, "gone for good");
                 (Disposition::Refused { reason }, "gone", Duration::ZERO)
             }
-            Manner::Unknown => {
+            ScriptedAnswer::Unknown => {
                 let reason = Reason::new(ReasonKind::Bounced, "550 5.1.1 no such user");
                 (Disposition::Refused { reason }, "unknown", Duration::ZERO)
             }
-            Manner::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
+            ScriptedAnswer::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
         };
         let subject = outgoing.message.content.subject.as_deref().unwrap_or_default();
         let time = self.ends.clock.time_of_day(sent_at);
@@ -154,7 +161,7 @@ impl OpenChannel for FarEnd {
             (&self.name, std::iter::once(outgoing.id).chain(outgoing.others.iter().map(|other| other.id)));
         for (id, address) in ids.zip(outgoing.addresses()) {
             let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
-            self.ends.seen.lock().push(Seen { time: time.clone(), channel: Some(name.clone()), line });
+            self.ends.seen.lock().push(TranscriptLine { time: time.clone(), channel: Some(name.clone()), line });
         }
         let (answers, clock) = (answers.clone(), self.ends.clock);
         let address = outgoing.address.clone();
@@ -173,12 +180,12 @@ impl OpenChannel for FarEnd {
                 place: outgoing.message.place.clone(),
                 others: outgoing.others,
             };
-            // A crash in between leaves nobody to tell.
+            // After a simulated crash there is no receiver.
             let _ = answers.send(answer).await;
         });
     }
 
-    /// Recipients of one message who have the same manner are answered together.
+    /// Recipients of one message with the same scripted answer are answered together.
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
         for outgoing in outgoing {
             let is_one = {
@@ -199,7 +206,7 @@ impl OpenChannel for FarEnd {
 
     fn hold(&self, address: &str, _priority: Priority) -> Option<Duration> {
         match self.ends.manners.lock().get(address)? {
-            Manner::Rests(wait) => Some(*wait),
+            ScriptedAnswer::Rests(wait) => Some(*wait),
             _ => None,
         }
     }
@@ -215,7 +222,7 @@ impl OpenChannel for FarEnd {
         down.then(|| Reason::new(ReasonKind::Connection, "nobody is there"))
     }
 
-    fn wind_down(&self) {
+    fn drain(&self) {
         let now = self.ends.clock.now();
         for (outgoing, answers) in self.waiting.lock().drain(..) {
             let reason = Reason::new(ReasonKind::Untried, "the channel was closed before it was sent");
