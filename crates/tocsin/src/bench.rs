@@ -1,44 +1,44 @@
-//! Measures Tocsin, beside others that do the same work, and writes one line for each figure.
+//! Benchmarks of Tocsin, with peer programs that do the same work; each figure is one JSON line.
 //!
-//! The server under test is a process of its own, on loopback, with a folder that is removed afterwards; what is
-//! measured inside one room (matching, formatting, commits) runs in this process. Whatever was started is killed at the
-//! end, also when the run is interrupted. A figure is a median over repeats, and runs of ours and of a peer take turns.
+//! The server under test is a separate process on loopback with a temporary folder. Measurements of a single crate
+//! (matching, formatting, commits) run in this process. Every started process is killed at the end, also on
+//! interruption. A figure is the median over repeats; runs of Tocsin and of the peer alternate.
 
-pub mod figure; // samples become one line
-pub mod figures; // what can be measured, a file for each
+pub mod figure; // statistics: samples to one result line
+pub mod figures; // all figures, one file each
 
-mod context; // what a measurement is given: sizes, turns, folders
-pub mod progress; // how far it is, for whoever waits
-pub mod given; // far ends of somebody else, in place of our own
-mod report; // the lines as file and as table
-mod history; // every run, and the median of all runs of a commit
-pub mod vectors; // what operations cost, for the planner
-pub mod results; // the lines of earlier runs, read back
-pub mod compare; // whether one run was faster than another, or only luckier
-pub mod workloads; // what papers measured, what they reported and claimed
-pub mod summary; // what was measured, beside what was published
+mod context; // measurement context: sizes, turns, folders, progress
+pub mod progress; // progress display of a measurement
+pub mod external_targets; // external mail servers and HTTP endpoints given by flags
+mod report; // results as a file and as a table
+mod history; // all runs of each figure, combined per commit
+pub mod vectors; // cost vectors of operations, for capacity planning
+pub mod results; // reader for result files of earlier runs
+pub mod compare; // significance test between two runs
+pub mod workloads; // published workloads with their reported numbers
+pub mod summary; // comparison of results with published numbers
 
-mod child; // processes that never outlive us
-mod disk; // what the disk can do at best
-mod peers; // nginx, wrk, smtp-sink, smtp-source, dd, the bare prototypes
-mod server; // `tocsin serve` on a folder of its own
-mod load; // requests in a closed loop, or at a rate of their own
-mod on_time; // waits that end when they should
-pub(crate) mod probe; // what a process and its disk have used
-mod wire; // a bare HTTP client that leaves the processor to the server
+mod child_process; // child processes that are killed with their owner
+mod disk; // raw disk speed: syncs/s and MB/s
+mod peers; // peer programs: nginx, wrk, smtp-sink, smtp-source, dd, bare prototypes
+mod server; // `tocsin serve` as a child process with its own folder
+mod load; // HTTP load: closed loop, or open loop at a fixed rate
+mod precise_timer; // timer with sub-millisecond precision
+pub(crate) mod resource_usage; // CPU and disk use of a process
+mod http_client; // minimal HTTP/1.1 client, so that the CPU is left to the server
 
-mod crew; // one server that does everything, and users who ask it for all kinds of things
-pub mod visits; // users who come, think, ask and leave, as a profile says
-mod far_end; // a far end of our own, as slow as it is told
-mod fanout; // one event that concerns many, for the deliveries
-mod market; // the stock market, in this process and in a server
-mod people; // entries for a directory
-mod ldap; // a bare LDAP client that does the same again and again
-mod slapd; // who serves the same entries
-mod brokers; // who puts the same requests and replies through
-mod bed; // an index in this process that is asked again and again
+mod mixed_load; // mixed load of all operations on one server
+pub mod population_load; // simulated user population: sessions, think times, operations of a profile
+mod test_receiver; // HTTP receiver with configurable concurrency and latency
+mod fanout_server; // server with one event class and many subscribers, for delivery figures
+mod stock_workload; // stock-market workload, in this process and in a server
+mod ldap_fixture; // generated LDIF entries for a directory
+mod ldap_client; // minimal LDAP client and its closed-loop load
+mod slapd; // OpenLDAP `slapd` with the same entries, as a peer
+mod brokers; // message brokers as peers: RabbitMQ, NATS JetStream
+mod match_harness; // in-process matching index with batches of quotes
 
 pub use context::{Context, Settings};
+pub use external_targets::ExternalTargets;
 pub use figures::{Bench, choose};
-pub use given::Given;
 pub use report::Report;

@@ -1,8 +1,8 @@
-//! What can be typed.
+//! Command line: the commands, their groups, and the dispatch to `commands/`.
 
 use std::{process::ExitCode, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
     client::ConnectionArgs,
@@ -12,20 +12,20 @@ use crate::{
     terminal::Terminal,
 };
 
-/// Tocsin tells whoever cares what happened.
+/// Self-hosted notification platform: accepts events, matches them, delivers notifications.
 ///
-/// A self-hosted notification platform: applications define events, subscriptions and rules; events are accepted
-/// durably, matched with the subscriptions, formatted and delivered by mail, HTTP or file.
+/// Applications define event classes, rules and subscriptions. The server stores events durably, matches them against
+/// the subscriptions, formats notifications and delivers them by mail, HTTP, push, file or inbox.
 #[derive(Debug, Parser)]
 #[command(name = "tocsin", version, max_term_width = 110, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
-    /// Where the configuration comes from.
+    /// Sources of the configuration.
     #[command(flatten)]
     pub configuration: ConfigurationArgs,
-    /// How to reach a server.
+    /// Address and key of the server.
     #[command(flatten)]
     pub connection: ConnectionArgs,
 }
@@ -33,106 +33,178 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs the server
+    /// Run the server
     Serve(serve::Args),
-    /// Makes the data folder, a commented configuration file and the first key
+    /// Create the data folder, configuration file and first key
     Init(init::Args),
-    /// Checks a definition without a server
+    /// Check a definition without a server
     Check(check::Args),
-    /// Shows what a definition would change in the server, and applies it
+    /// Show the changes of a definition and apply it
     Apply(apply::Args),
-    /// Shows how rules are answered, and tries one on events
+    /// List, show and remove applications
+    Applications(applications::Args),
+    /// Show how rules use the index; try one on events
     Rule(rule::Args),
-    /// Shows how a notification would read, and which template serves each part
+    /// Render a notification without sending it
     Preview(Box<preview::Args>),
-    /// Sends one notification as a test, and says what the far side made of it
+    /// Send one test notification and show the response
     SendTest(Box<send_test::Args>),
-    /// Submits events
+    /// Send one message to an address
+    Send(send::Args),
+    /// Submit events
     Publish(publish::Args),
-    /// Stores subscribers, subscriptions or suppressions from NDJSON or CSV
+    /// Show accepted events
+    Events(events::Args),
+    /// Import subscribers, subscriptions or suppressions
     Import(import::Args),
-    /// Writes subscribers, subscriptions or suppressions as NDJSON or CSV
+    /// Export subscribers, subscriptions or suppressions
     Export(export::Args),
-    /// Checks, applies, lists and removes exchanges; sets the state of their send ports
+    /// Manage exchanges and the state of their send ports
     Exchange(exchange::Args),
-    /// Sends messages through exchanges; lists, shows, resumes and ends them
+    /// Send, list, show, resume and end exchange messages
     Messages(messages::Args),
-    /// Reads and writes the directory as LDIF, without a server
+    /// Import and export the directory as LDIF
     Directory(directory::Args),
-    /// Lists, stores and removes segments of the subscribers; counts who belongs to them
+    /// Manage segments and count their members
     Segments(segments::Args),
-    /// Reads, marks and follows what subscribers find in their inbox
+    /// Read, mark and follow the inbox of a subscriber
     Inbox(inbox::Args),
-    /// Lets devices keep replicas of rows, and shows their sessions and conflicts
-    Devices(devices::Args),
-    /// Keeps a replica of rows on this machine, edits it, and synchronises it
+    /// Manage sync devices; show sessions and conflicts
+    Sync(sync::Args),
+    /// Keep, edit and synchronize a replica on this machine
     Replica(replica::Args),
-    /// Shows how the server is doing: live in a terminal, plain when piped
+    /// Show the state of the server
     Status(status::Args),
-    /// Says what needs attention now, why, and what to do
-    Digest(digest::Args),
-    /// Makes a report: what happened by quantum, batch, class, channel and time, or what the state is now
+    /// List problems that need an operator now
+    Attention(attention::Args),
+    /// Print a report of activity or current state
     Report(Box<report::Args>),
-    /// Tells the story of an event, batch, notification or subscriber
+    /// Trace an event, batch, notification or subscriber
     Trace(trace::Args),
-    /// Makes claims for devices, and subscribers who are known by their addresses only parts of others
+    /// Manage subscribers and their devices; merge two
     Subscribers(subscribers::Args),
-    /// Lists, sets and lifts suppressions: where nothing is sent after bounces and complaints
+    /// Manage subscriptions
+    Subscriptions(subscriptions::Args),
+    /// Manage suppressed addresses
     Suppressions(suppressions::Args),
-    /// Lists, resumes or ends notifications that wait for an operator
+    /// List, resume or end suspended notifications
     Suspended(suspended::Args),
-    /// Sends again what had failed, after counting it
+    /// Resend failed notifications
     Resend(resend::Args),
-    /// Sends again what had failed for one device
+    /// Resend failed notifications of one device
     Recover(resend::Recover),
-    /// Lists rules that did not fire, and fires them again
+    /// List missed rule firings and run them again
     Firings(firings::Args),
-    /// Switches roles, applications, event classes, sources and channels off and on
+    /// Switch roles, applications, classes, channels off or on
     Switch(switch::Args),
-    /// Closes the intake, and waits until what is due has left
+    /// Close the intake and wait until due work is delivered
     Drain(drain::Args),
-    /// Removes what is past its retention now
+    /// Delete expired data now
     Retention(switch::Retention),
-    /// Shows where messages go, and how each destination does
+    /// Show destinations and their circuit breakers
     Destinations(destinations::Args),
-    /// Shows endpoints of devices that have only failed of late, and those switched off for it
+    /// Show failing and disabled device endpoints
     Endpoints(endpoints::Args),
-    /// Shows where events come from by themselves, and how each source does
+    /// Show sources and their state
     Sources(sources::Args),
-    /// Shows when schedules are due, and how far they have come
+    /// Show schedules, due times and progress
     Schedules(schedules::Args),
-    /// Shows what is kept of events, key by key
+    /// Show chronicles (aggregates of events by key)
     Chronicles(chronicles::Args),
-    /// Lists, makes and revokes API keys
+    /// List, create and revoke API keys
     Keys(keys::Args),
-    /// Makes the key pair with which messages to browsers are signed
+    /// Create a VAPID key pair for web push
     VapidKey(vapid_key::Args),
-    /// Examines the machine, the data folder and the server
+    /// Check the machine, the data folder and the server
     Doctor(doctor::Args),
-    /// Copies the data folder as of one moment, while the server goes on
+    /// Back up the data folder while the server runs
     Backup(backup::Args),
-    /// Puts a backup into the data folder
+    /// Restore a backup into the data folder
     Restore(backup::Restore),
-    /// Prints the effective configuration with the source of each value
+    /// Print the effective configuration and its sources
     Config(config::Args),
-    /// Plays a week of earthquakes to ten thousand people, by mail
+    /// Run the demo: a week of earthquakes, by mail
     Demo(demo::Args),
-    /// Writes the generated files of an example
+    /// Write the generated files of an example
     Example(example::Args),
-    /// Measures this binary, beside others that do the same work
+    /// Measure this binary beside comparable systems
     Bench(bench::Args),
-    /// Says how large an installation must be, from a profile and measured costs
+    /// Plan capacity from a load profile and measured costs
     Capacity(Box<capacity::Args>),
-    /// Receives mail and shows it on a page
-    #[command(hide = true)]
+    /// Receive mail and show it on a web page
     Mailbox(mailbox::Args),
-    /// Prints the reference of these commands, or of the configuration, as Markdown
+    /// Print a completion script for a shell
+    Completions(help::Completions),
+    /// Print the manual page of a command
+    Man(help::Man),
+    /// Show the help of a command
+    Help(help::Args),
+    /// Print the version
+    Version(help::Version),
+    /// Print a generated reference page as Markdown
     #[command(hide = true)]
     Reference(reference::Args),
 }
 
+/// Headings of `tocsin --help`, each with its commands.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Run", &["serve", "init", "demo", "mailbox", "doctor", "drain"]),
+    ("Build", &["check", "apply", "applications", "rule", "preview", "send-test", "example"]),
+    (
+        "Data",
+        &[
+            "send",
+            "publish",
+            "events",
+            "subscribers",
+            "subscriptions",
+            "segments",
+            "suppressions",
+            "import",
+            "export",
+            "directory",
+            "inbox",
+            "sync",
+            "replica",
+            "exchange",
+            "messages",
+        ],
+    ),
+    (
+        "Inspect",
+        &["status", "attention", "report", "trace", "destinations", "endpoints", "sources", "schedules", "chronicles"],
+    ),
+    ("Operate", &["suspended", "resend", "recover", "firings", "switch", "retention", "backup", "restore"]),
+    ("Administer", &["keys", "vapid-key", "config", "capacity", "bench", "completions", "man", "help", "version"]),
+];
+
+/// The command line with its commands listed by group.
+pub fn command() -> clap::Command {
+    use std::fmt::Write;
+    let command = Cli::command();
+    let mut list = String::new();
+    for (heading, names) in GROUPS {
+        let _ = writeln!(list, "{heading}:");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let _ = writeln!(list, "  {name:<14} {}", about.map(ToString::to_string).unwrap_or_default());
+        }
+        list.push('\n');
+    }
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}Options:\n{{options}}\n\n\
+         `tocsin help COMMAND` shows the options of a command."
+    ))
+}
+
 impl Cli {
-    /// Runs the command and says how the process ends.
+    /// Reads the arguments of the process; on `--help` or an error it prints and exits.
+    pub fn from_process() -> Self {
+        let matches = command().get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Runs the command and returns the exit code of the process.
     pub fn main(self) -> ExitCode {
         // The first TLS connection would panic without a provider; a second installation is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -140,9 +212,9 @@ impl Cli {
         match self.run(&terminal) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                if failure.exit != Exit::NobodyReads && !failure.message.is_empty() {
+                if failure.exit != Exit::OutputClosed && !failure.message.is_empty() {
                     use std::io::Write;
-                    // Standard error may be closed as well; then there is nobody to tell.
+                    // Standard error may be closed as well; then the failure cannot be reported.
                     let _ = writeln!(std::io::stderr(), "tocsin: {failure}");
                 }
                 ExitCode::from(failure.exit as u8)
@@ -166,8 +238,8 @@ impl Cli {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .max_blocking_threads(16)
-            // A blocking thread never ends. With none of them, and no new one from the system, blocking work would wait
-            // without end: tokio leaves it to the threads of the runtime, which do not take it.
+            // Keep blocking threads: if the system allows no new thread and none is left, blocking work would wait
+            // forever, because tokio's runtime threads do not take it.
             .thread_keep_alive(Duration::from_secs(10 * 365 * 86_400))
             .thread_stack_size(1 << 20)
             .thread_name("tocsin")
@@ -176,7 +248,7 @@ impl Cli {
             .map_err(|error| Failure::failed("cannot start the threads of the process").because(&error))?;
         drop(runtime.spawn_blocking(|| ()));
         let result = runtime.block_on(self.execute(terminal));
-        // A thread that waits for a line of standard input would never end.
+        // A thread that reads a line of standard input would block the shutdown.
         runtime.shutdown_background();
         result
     }
@@ -189,10 +261,13 @@ impl Cli {
             Command::Init(args) => args.run(terminal, &configuration).await,
             Command::Check(args) => args.run(terminal, &configuration),
             Command::Apply(args) => args.run(terminal, &client()?).await,
+            Command::Applications(args) => args.run(terminal, &client()?).await,
             Command::Rule(args) => args.run(terminal, &client()?).await,
             Command::Preview(args) => args.run(terminal, &client()?).await,
             Command::SendTest(args) => args.run(terminal, &client()?).await,
+            Command::Send(args) => args.run(terminal, &client()?).await,
             Command::Publish(args) => args.run(terminal, &client()?).await,
+            Command::Events(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,
             Command::Exchange(args) => args.run(terminal, &client()?).await,
@@ -200,13 +275,14 @@ impl Cli {
             Command::Directory(args) => args.run(terminal, &configuration).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
-            Command::Devices(args) => args.run(terminal, &client()?).await,
+            Command::Sync(args) => args.run(terminal, &client()?).await,
             Command::Replica(args) => args.run(terminal, client).await,
             Command::Status(args) => args.run(terminal, &client()?).await,
-            Command::Digest(args) => args.run(terminal, &client()?).await,
+            Command::Attention(args) => args.run(terminal, &client()?).await,
             Command::Report(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Subscribers(args) => args.run(terminal, &client()?).await,
+            Command::Subscriptions(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Resend(args) => args.run(terminal, &client()?).await,
@@ -231,6 +307,10 @@ impl Cli {
             Command::Bench(args) => args.run(terminal).await,
             Command::Capacity(args) => args.run(terminal),
             Command::Mailbox(args) => args.run(terminal).await,
+            Command::Completions(args) => args.run(terminal),
+            Command::Man(args) => args.run(terminal),
+            Command::Help(args) => args.run(terminal),
+            Command::Version(args) => args.run(terminal),
             Command::Reference(args) => args.run(terminal),
         }
     }
@@ -242,20 +322,15 @@ pub(crate) fn compare_reference(name: &str, generated: &str) {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
     let path = folder.join(name);
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        std::fs::create_dir_all(&folder).expect("the folder can be created");
         std::fs::write(&path, generated).expect("the page can be written");
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        committed == generated,
-        "docs/reference/{name} is not what the code says; run `UPDATE=1 cargo test -p tocsin`"
-    );
+    assert!(committed == generated, "docs/reference/{name} is out of date; run `UPDATE=1 cargo test -p tocsin`");
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -263,13 +338,13 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// An argument of a command with the name of one that all commands take would be read as that.
+    /// A flag of a command with the name of a global flag would be read as the global one.
     #[test]
-    fn no_command_hides_what_all_commands_take() {
+    fn no_command_redefines_a_global_flag() {
         fn check(command: &clap::Command, of_all: &[&str], path: &str) {
             for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
                 let name = argument.get_id().as_str();
-                assert!(!of_all.contains(&name), "`{path}` has a `{name}` of its own");
+                assert!(!of_all.contains(&name), "`{path}` redefines the global flag `{name}`");
             }
             for below in command.get_subcommands() {
                 check(below, of_all, &format!("{path} {}", below.get_name()));
@@ -284,8 +359,32 @@ mod tests {
         }
     }
 
+    /// Every visible command is in one group, and its summary is an imperative of at most 60 characters.
     #[test]
-    fn the_committed_page_is_the_generated_one() {
+    fn each_command_has_a_group_and_a_short_summary() {
+        let root = Cli::command();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let mut visible: Vec<&str> =
+            root.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
+        grouped.sort_unstable();
+        visible.sort_unstable();
+        assert_eq!(grouped, visible);
+        fn check(command: &clap::Command, path: &str) {
+            for below in command.get_subcommands() {
+                let path = format!("{path} {}", below.get_name());
+                let about = below.get_about().map(ToString::to_string).unwrap_or_default();
+                assert!(!about.is_empty() && about.chars().count() <= 60, "`{path}`: {about}");
+                let first = about.split(' ').next().unwrap_or_default();
+                let is_third_person = first.ends_with('s') && !first.ends_with("ss");
+                assert!(!is_third_person, "`{path}` begins with `{first}`: write an imperative");
+                check(below, &path);
+            }
+        }
+        check(&root, "tocsin");
+    }
+
+    #[test]
+    fn the_committed_page_is_up_to_date() {
         compare_reference("commands.md", &reference::commands_page());
     }
 }

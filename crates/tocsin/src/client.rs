@@ -1,4 +1,4 @@
-//! The HTTP face, from the other side: requests with a key, and every error turned into what to do.
+//! Client of the HTTP API: authenticated requests; every error becomes advice for the user.
 
 use std::{
     fs,
@@ -14,24 +14,24 @@ use tocsin_model::http_date;
 
 use crate::{
     configuration::{self, ConfigurationArgs},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, read_text_file},
     first_key,
     terminal::printable,
 };
 
-/// The server if nobody names one.
+/// Default server URL.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8480";
 
-/// Most bytes of an answer that is read whole.
+/// Maximum size in bytes of a response that is read into memory.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// How to reach a server, as flags.
+/// Connection flags: server, API key.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ConnectionArgs {
-    /// The server
+    /// URL of the server
     #[arg(long, global = true, env = "TOCSIN_SERVER", value_name = "URL", default_value = DEFAULT_SERVER, help_heading = "Server")]
     pub server: String,
-    /// The API key
+    /// API key
     #[arg(
         long,
         global = true,
@@ -41,34 +41,29 @@ pub struct ConnectionArgs {
         help_heading = "Server"
     )]
     pub key: Option<String>,
-    /// A file with the API key [default for a server on this machine: admin.key in the data folder]
+    /// File with the API key [default for a server on this machine: admin.key in the data folder]
     #[arg(long, global = true, env = "TOCSIN_KEY_FILE", value_name = "FILE", help_heading = "Server")]
     pub key_file: Option<PathBuf>,
 }
 
 impl ConnectionArgs {
-    /// A client with the key that was given, or the one that lies in the data folder.
+    /// Creates a client with the key given by flags, or with the key in the data folder.
     ///
     /// # Errors
-    /// The address is no URL, or the key file cannot be read.
+    /// If the URL is invalid, or the key file cannot be read.
     pub fn client(&self, configuration: &ConfigurationArgs) -> Outcome<Client> {
         let server = self.server.trim_end_matches('/').to_owned();
         let url =
             reqwest::Url::parse(&server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         let Some(url) = url else {
             return Err(Failure::usage(format!(
-                "give the server as a URL such as {DEFAULT_SERVER}, not `{}`",
+                "the server must be a URL such as {DEFAULT_SERVER}; found `{}`",
                 printable(&server)
             )));
         };
         let key = match (&self.key, &self.key_file) {
             (Some(key), _) => Some(key.trim().to_owned()),
-            (None, Some(path)) => Some(
-                fs::read_to_string(path)
-                    .map_err(|error| Failure::file("read the key from", path, &error))?
-                    .trim()
-                    .to_owned(),
-            ),
+            (None, Some(path)) => Some(read_text_file("read the key from", path)?.trim().to_owned()),
             // The machine's own admin key is never sent to another machine.
             (None, None) if is_loopback(&url) => configuration::load(configuration, &[])
                 .ok()
@@ -77,7 +72,7 @@ impl ConnectionArgs {
             (None, None) => None,
         };
         if key.as_ref().is_some_and(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err(Failure::usage("the API key has spaces or other characters that no key has; copy it again"));
+            return Err(Failure::usage("the API key contains invalid characters such as spaces; copy it again"));
         }
         Client::new(server, key)
     }
@@ -88,7 +83,7 @@ fn is_loopback(url: &reqwest::Url) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// A server, and the key to it.
+/// Server with an API key.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -97,10 +92,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at this URL.
+    /// Creates a client of the server at this URL.
     ///
     /// # Errors
-    /// The system's TLS roots cannot be read.
+    /// If the TLS roots of the system cannot be read.
     pub fn new(server: impl Into<String>, key: Option<String>) -> Outcome<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
@@ -110,21 +105,21 @@ impl Client {
             .tcp_nodelay(true)
             .no_proxy()
             .build()
-            .map_err(|error| Failure::failed("cannot make connections").because(&error))?;
+            .map_err(|error| Failure::failed("cannot create the HTTP client").because(&error))?;
         Ok(Client { http, server: server.into(), key })
     }
 
-    /// How it speaks to servers: certificates, timeouts.
+    /// Underlying HTTP client with its certificates and timeouts.
     pub fn http(&self) -> &reqwest::Client {
         &self.http
     }
 
-    /// The server's URL, without a slash at the end.
+    /// URL of the server, without a trailing slash.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// A request with the key. `path` begins with a slash; its parts are already escaped (see [`segment`]).
+    /// Creates a request with the key. `path` begins with a slash; its segments are already escaped (see [`segment`]).
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.server));
         match &self.key {
@@ -133,52 +128,52 @@ impl Client {
         }
     }
 
-    /// Sends a request; an answer that is not 2xx is a failure that says what to do.
+    /// Sends a request; a response other than 2xx becomes a failure with advice.
     ///
     /// # Errors
-    /// The server does not answer, or answers with a problem.
+    /// If the server does not respond, or responds with a problem.
     pub async fn send(&self, request: RequestBuilder) -> Outcome<Response> {
         let answer = self.exchange(request).await?;
         if answer.status().is_success() { Ok(answer) } else { Err(problem(answer).await.failure()) }
     }
 
-    /// Sends a request; every answer is a value.
+    /// Sends a request and returns the response, whatever its status.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// If the server does not respond.
     pub async fn exchange(&self, request: RequestBuilder) -> Outcome<Response> {
         request.send().await.map_err(|error| self.unreachable(&error))
     }
 
-    /// Gets JSON.
+    /// GET of JSON.
     ///
     /// # Errors
-    /// As [`Client::send`], or the answer is not JSON.
+    /// As [`Client::send`], or the response is not JSON.
     pub async fn get(&self, path: &str, query: &[(&str, &str)]) -> Outcome<Value> {
         let answer =
             self.send(self.request(Method::GET, &with_query(path, query)).timeout(Duration::from_secs(60))).await?;
         self.json(answer).await
     }
 
-    /// Sends JSON and gets JSON; `Null` for an empty answer.
+    /// POST of JSON; returns `Null` for an empty response.
     ///
     /// # Errors
-    /// As [`Client::send`], or the answer is not JSON.
+    /// As [`Client::send`], or the response is not JSON.
     pub async fn post(&self, path: &str, body: &(impl Serialize + ?Sized)) -> Outcome<Value> {
         let answer = self.send(self.request(Method::POST, path).json(body)).await?;
         self.json(answer).await
     }
 
-    /// Puts JSON and gets JSON.
+    /// PUT of JSON.
     ///
     /// # Errors
-    /// As [`Client::send`], or the answer is not JSON.
+    /// As [`Client::send`], or the response is not JSON.
     pub async fn put(&self, path: &str, body: &Value) -> Outcome<Value> {
         let answer = self.send(self.request(Method::PUT, path).json(body)).await?;
         self.json(answer).await
     }
 
-    /// All items of a list, page after page.
+    /// Fetches all pages of a list, up to `limit` items.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -193,7 +188,7 @@ impl Client {
             }
             let mut page = self.get(path, &query).await?;
             let Some(found) = page.get_mut("items").and_then(Value::as_array_mut) else {
-                return Err(Failure::failed(format!("the answer to GET {path} is not a list")));
+                return Err(Failure::failed(format!("the response to GET {path} is not a list")));
             };
             items.append(found);
             match page["next"].as_str() {
@@ -203,54 +198,58 @@ impl Client {
         }
     }
 
-    /// Reads an answer as JSON.
+    /// Reads a response as JSON.
     ///
     /// # Errors
-    /// It breaks off, is too long, or is not JSON.
+    /// If it is interrupted, too long, or not JSON.
     pub async fn json(&self, answer: Response) -> Outcome<Value> {
         let body = body(answer).await?;
         if body.is_empty() {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&body).map_err(|error| {
-            Failure::failed(format!("is {} a Tocsin server? Its answer is not JSON", self.server)).because(&error)
+            Failure::failed(format!("the response of {} is not JSON; is this a Tocsin server?", self.server))
+                .because(&error)
         })
     }
 
-    /// What to do when there is no answer.
+    /// Advice if the server does not respond.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let advice = if error.is_connect() {
             format!(
-                "no server answers at {}; start one with `tocsin serve`, or name another with --server or TOCSIN_SERVER",
+                "no server responds at {}; start one with `tocsin serve`, or specify another with --server or TOCSIN_SERVER",
                 self.server
             )
         } else if error.is_timeout() {
-            format!("{} takes too long to answer; see `tocsin doctor`", self.server)
+            format!("{} did not respond in time; run `tocsin doctor`", self.server)
         } else {
-            format!("the connection to {} broke; look whether the request was done before repeating it", self.server)
+            format!(
+                "the connection to {} was interrupted; check whether the request was executed before repeating it",
+                self.server
+            )
         };
         Failure::failed(advice).because(std::error::Error::source(error).unwrap_or(error))
     }
 }
 
-/// An answer that is not 2xx, as RFC 9457 tells it.
+/// Response other than 2xx, with its problem document (RFC 9457).
 #[derive(Debug, Clone)]
-pub struct Trouble {
-    /// The status.
+pub struct ErrorResponse {
+    /// Status code.
     pub status: StatusCode,
-    /// When to try again.
+    /// Time after which to retry.
     pub retry_after: Option<Duration>,
-    /// The body, `Null` if it was no JSON.
+    /// Body; `Null` if it is not JSON.
     pub body: Value,
 }
 
-impl Trouble {
-    /// The last part of the problem's type: `would-drop-data`.
+impl ErrorResponse {
+    /// Last segment of the problem's type URI, such as `would-drop-data`.
     pub fn slug(&self) -> &str {
         self.body["type"].as_str().and_then(|kind| kind.rsplit('/').next()).unwrap_or_default()
     }
 
-    /// What to do, then what happened.
+    /// Converts to a failure: advice first, then the problem.
     pub fn failure(&self) -> Failure {
         let text = |name: &str| self.body[name].as_str().map(|text| printable(text).into_owned());
         let title = text("title").or_else(|| self.status.canonical_reason().map(str::to_lowercase)).unwrap_or_default();
@@ -261,30 +260,30 @@ impl Trouble {
         let problems = self.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let advice = match self.status.as_u16() {
             401 => {
-                "give a valid API key with --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one"
+                "a valid API key is required: --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one"
                     .to_owned()
             }
-            403 => "use a key that has the scope; `tocsin keys create --scope` makes one".to_owned(),
-            404 => "check the name or id: the server does not have it".to_owned(),
-            409 if self.slug() == "would-drop-data" => "name what may be dropped with --allow-drop".to_owned(),
-            409 => "this contradicts what the server has".to_owned(),
-            412 => "it has changed in the meantime; look at it again, then repeat".to_owned(),
-            413 => "send less at a time".to_owned(),
+            403 => "use a key with the required scope; `tocsin keys create --scope` creates one".to_owned(),
+            404 => "not found; check the name or id".to_owned(),
+            409 if self.slug() == "would-drop-data" => "permit the data loss with --allow-drop".to_owned(),
+            409 => "conflict with the present state of the server".to_owned(),
+            412 => "the object was changed in the meantime; read it again, then repeat".to_owned(),
+            413 => "the request is too large; split it".to_owned(),
             429 | 503 => match self.retry_after {
-                Some(wait) => format!("the server cannot take it now; try again in {} s", wait.as_secs().max(1)),
-                None => "the server cannot take it now; try again later".to_owned(),
+                Some(wait) => format!("the server is busy; retry in {} s", wait.as_secs().max(1)),
+                None => "the server is busy; retry later".to_owned(),
             },
-            400 | 415 | 422 if problems.is_empty() => "mend the request".to_owned(),
-            400 | 415 | 422 => "mend what follows".to_owned(),
-            405 => "is this server as new as this command?".to_owned(),
+            400 | 415 | 422 if problems.is_empty() => "correct the request".to_owned(),
+            400 | 415 | 422 => "fix these problems".to_owned(),
+            405 => "the server does not support this request; it may be older than this command".to_owned(),
             502 if self.slug() == "not-answered" => {
-                "nobody answers; the message is kept, see `tocsin messages list`".to_owned()
+                "no reply possible; the message is stored, see `tocsin messages list`".to_owned()
             }
             504 if self.slug() == "not-answered-in-time" => {
-                "nobody answered in time; see `tocsin messages list`".to_owned()
+                "no reply in time; see `tocsin messages list`".to_owned()
             }
-            500.. => "the server failed; its log tells why".to_owned(),
-            _ => "the server did not do it".to_owned(),
+            500.. => "internal server error; see the server's log".to_owned(),
+            _ => "the server refused the request".to_owned(),
         };
         let mut failure = Failure::failed(advice).detail(format!("{what} (HTTP {})", self.status.as_u16()));
         failure.details.extend(problems.iter().map(problem_line));
@@ -292,7 +291,7 @@ impl Trouble {
     }
 }
 
-/// One problem of an answer, in a line.
+/// Formats one problem of a response as a line.
 pub fn problem_line(problem: &Value) -> String {
     match serde_json::from_value::<tocsin_model::problem::Problem>(problem.clone()) {
         Ok(problem) => printable(&problem.to_string()).into_owned(),
@@ -300,15 +299,15 @@ pub fn problem_line(problem: &Value) -> String {
     }
 }
 
-/// Reads an answer that is not 2xx.
-pub async fn problem(answer: Response) -> Trouble {
+/// Reads a response other than 2xx.
+pub async fn problem(answer: Response) -> ErrorResponse {
     let status = answer.status();
     let retry_after = retry_after(&answer);
     let body = body(answer).await.unwrap_or_default();
-    Trouble { status, retry_after, body: serde_json::from_slice(&body).unwrap_or(Value::Null) }
+    ErrorResponse { status, retry_after, body: serde_json::from_slice(&body).unwrap_or(Value::Null) }
 }
 
-/// `Retry-After`, at most an hour. A proxy may send it as a date.
+/// `Retry-After` in seconds or as a date, at most an hour.
 fn retry_after(answer: &Response) -> Option<Duration> {
     let wishes = answer.headers().get_all(header::RETRY_AFTER).iter().filter_map(|value| value.to_str().ok());
     http_date::retry_after(wishes, SystemTime::now().into(), Duration::from_secs(3_600))
@@ -319,20 +318,20 @@ async fn body(mut answer: Response) -> Outcome<Vec<u8>> {
     loop {
         match answer.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() <= ANSWER_BYTES_MAX => body.extend_from_slice(&chunk),
-            Ok(Some(_)) => return Err(Failure::failed("the answer is too long to be read at once")),
+            Ok(Some(_)) => return Err(Failure::failed("the response is too long")),
             Ok(None) => return Ok(body),
-            Err(error) => return Err(Failure::failed("the answer broke off").because(&error)),
+            Err(error) => return Err(Failure::failed("the response was interrupted").because(&error)),
         }
     }
 }
 
-/// A part of a path, escaped.
+/// Escapes a path segment.
 pub fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(byte as char),
-            // A part that is `.` or `..` would be taken for a step in the path.
+            // A segment `.` or `..` would be a relative step.
             b'.' if text != "." && text != ".." => out.push('.'),
             _ => out.push_str(&format!("%{byte:02X}")),
         }
@@ -340,7 +339,7 @@ pub fn segment(text: &str) -> String {
     out
 }
 
-/// A path with a query, escaped.
+/// Appends an escaped query to a path.
 pub fn with_query(path: &str, query: &[(&str, &str)]) -> String {
     let mut out = path.to_owned();
     for (at, (name, value)) in query.iter().enumerate() {
@@ -359,18 +358,18 @@ mod tests {
 
     fn check(status: u16, retry_after: Option<u64>, body: Value, expected: Expect) {
         let status = StatusCode::from_u16(status).expect("a status");
-        let trouble = Trouble { status, retry_after: retry_after.map(Duration::from_secs), body };
+        let trouble = ErrorResponse { status, retry_after: retry_after.map(Duration::from_secs), body };
         expected.assert_eq(&trouble.failure().to_string());
     }
 
     #[test]
-    fn a_problem_first_says_what_to_do() {
+    fn a_failure_begins_with_advice() {
         check(
             401,
             None,
             Value::Null,
             expect![[r#"
-            give a valid API key with --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one
+            a valid API key is required: --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one
               unauthorized (HTTP 401)"#]],
         );
         check(
@@ -380,7 +379,7 @@ mod tests {
                 {"path": "rules.near.when", "line": 4, "column": 9, "message": "`event.mag` does not exist", "hint": "did you mean `event.magnitude`?"},
                 {"path": "", "message": "evil \u{1b}[2J"}]}),
             expect![[r#"
-                mend what follows
+                fix these problems
                   the definition has mistakes (HTTP 422)
                   4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?
                   evil \u{1b}[2J"#]],
@@ -390,7 +389,7 @@ mod tests {
             Some(5),
             json!({"title": "full", "detail": "the disk has 12 MiB left"}),
             expect![[r#"
-            the server cannot take it now; try again in 5 s
+            the server is busy; retry in 5 s
               full: the disk has 12 MiB left (HTTP 503)"#]],
         );
         check(
@@ -398,7 +397,7 @@ mod tests {
             None,
             Value::Null,
             expect![[r#"
-            the server failed; its log tells why
+            internal server error; see the server's log
               bad gateway (HTTP 502)"#]],
         );
     }
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_this_machine_stays_on_this_machine() {
+    fn the_local_key_is_only_sent_to_loopback_addresses() {
         let loopback = |url: &str| is_loopback(&reqwest::Url::parse(url).expect("a URL"));
         assert!(loopback("http://127.0.0.1:8480") && loopback("http://localhost:1") && loopback("http://[::1]:8480"));
         assert!(!loopback("http://127.0.0.1.example.org") && !loopback("https://localhost.example.org"));

@@ -1,6 +1,8 @@
-//! One file for each command.
+//! Implementation of the commands, one file each.
 
+pub mod applications;
 pub mod apply;
+pub mod attention;
 pub mod backup;
 pub mod bench;
 pub mod capacity;
@@ -9,23 +11,23 @@ pub mod chronicles;
 pub mod config;
 pub mod demo;
 pub mod destinations;
-pub mod digest;
 pub mod directory;
 pub mod doctor;
 pub mod drain;
 pub mod endpoints;
 pub mod exchange;
 pub mod messages;
+pub mod events;
 pub mod example;
 pub mod export;
 pub mod firings;
+pub mod help;
 pub mod import;
 pub mod inbox;
-pub mod devices;
 pub mod replica;
 pub mod init;
 pub mod keys;
-mod lists; // what commands that work through a list have in common
+mod lists; // tables, filters and arguments shared by commands that list
 pub mod mailbox;
 pub mod preview;
 pub mod publish;
@@ -36,15 +38,18 @@ pub mod rule;
 pub mod schedules;
 pub mod sources;
 pub mod segments;
+pub mod send;
 pub mod send_test;
 pub mod serve;
 pub mod status;
 pub mod subscribers;
+pub mod subscriptions;
 pub mod suppressions;
+pub mod sync;
 pub mod suspended;
 pub mod switch;
 pub mod trace;
 pub mod vapid_key;
 
 #[cfg(test)]
-mod fake_server; // answers as a test tells it
+mod fake_server; // a server with scripted responses

@@ -1,59 +1,59 @@
-//! What the server runs with. Defaults, then one TOML file, then variables (`OTEL_*`, `TOCSIN_*`), then flags; the later
-//! wins.
+//! Server configuration: defaults, overridden by one TOML file, then environment variables (`OTEL_*`, `TOCSIN_*`), then
+//! flags.
 //!
-//! The structs here are the one source: their docstrings, types and defaults make the reference page, the commented
-//! file that `init` writes, and what `tocsin config` prints.
+//! The structs are the single source: their doc comments, types and defaults generate the reference page, the commented
+//! file of `init`, and the output of `tocsin config`.
 
-mod layers; // four layers become one configuration, each value with its source
-mod otel; // what the variables of OpenTelemetry say
+mod layers; // merge of the four layers, with the source of each value
+mod otel; // OpenTelemetry environment variables as configuration keys
 mod ranges; // permitted ranges of the numeric keys
-mod reference; // the reference page and the commented file
-mod table; // every key with its type, default and meaning, read from the structs
-mod units; // `30s`, `64MiB`, and values that are not shown
+mod reference; // generator of the reference page and the commented file
+mod table; // table of all keys with type, default and description, derived from the structs
+mod units; // values with units such as `30s` and `64MiB`, and secrets
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use layers::{ConfigurationArgs, Layered, Layers, Setting, Source, file_of, load};
+pub use layers::{ConfigurationArgs, Layers, MergedConfiguration, Setting, Source, file_of, load};
 pub use reference::{commented_file, reference_page};
 pub use table::{Key, keys};
 pub use units::{Period, Secret, Size};
 
-/// Everything that can be configured of a server.
+/// Complete configuration of a server.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Configuration {
-    /// Where the server keeps what must survive.
+    /// Location of the stores.
     pub data: Data,
-    /// The HTTP face.
+    /// HTTP face.
     pub http: Http,
-    /// The LDAP face, and the directory behind it.
+    /// LDAP face and directory.
     pub ldap: Ldap,
-    /// The store of applications, subscribers, subscriptions and keys.
+    /// Store of applications, subscribers, subscriptions and keys.
     pub records: Records,
-    /// The store of events, notifications and receipts.
+    /// Store of events, notifications and receipts.
     pub journal: Journal,
-    /// The store of the feeds that subscribers read.
+    /// Store of the inboxes.
     pub inbox: Inbox,
-    /// Rows that devices keep replicas of.
+    /// Rows that devices replicate.
     pub sync: Sync,
-    /// The store of the messages of exchanges.
+    /// Store of exchange messages.
     pub spool: Spool,
-    /// The steps from an event to its receipts.
+    /// Steps from an event to its receipts.
     pub pipeline: Pipeline,
-    /// What channels may do.
+    /// Permissions of channels.
     pub delivery: Delivery,
-    /// What sources may do.
+    /// Permissions of sources.
     pub sources: Sources,
-    /// What bounces and complaints make of an address.
+    /// Rules for suppressing addresses after bounces and complaints.
     pub suppression: Suppression,
-    /// The log, on standard error.
+    /// Log, on standard error.
     pub log: Log,
-    /// Figures for Prometheus.
+    /// Prometheus metrics.
     pub metrics: Metrics,
-    /// Spans for a collector of traces.
+    /// Trace export to an OpenTelemetry collector.
     pub telemetry: Telemetry,
     /// See [`Capacity`].
     pub capacity: Capacity,
@@ -61,11 +61,11 @@ pub struct Configuration {
     pub runtime: Runtime,
 }
 
-/// Where the server keeps what must survive.
+/// Location of the stores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Data {
-    /// The data folder. One server at a time; made if missing, readable by its owner only.
+    /// Data folder, for one server at a time. Created if missing, accessible by its owner only.
     pub folder: PathBuf,
 }
 
@@ -75,45 +75,46 @@ impl Default for Data {
     }
 }
 
-/// The HTTP face.
+/// HTTP face.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Address and port to listen at. Port 0 takes a free one. Only this machine reaches the default; put a proxy that
-    /// speaks TLS in front before listening at other addresses.
+    /// Listening address and port. Port 0 selects a free port. The default is reachable from this machine only; put a
+    /// TLS proxy in front before listening at other addresses.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// Where people reach this server from outside, through the proxy, such as `https://tocsin.example.org`: links in
-    /// mails begin with it. Without it mails carry no link to unsubscribe.
+    /// Public URL of this server, through the proxy, such as `https://tocsin.example.org`: prefix of links in mails.
+    /// Without it mails have no unsubscribe link.
     pub public_url: String,
-    /// Most connections. One more is answered 503, unless it asks for `/livez` or `/readyz`.
+    /// Maximum number of connections. Further ones get 503, except for `/livez` and `/readyz`.
     pub connections_max: u32,
-    /// Most connections from one address; one more is answered 503. Behind a proxy all connections come from its address.
+    /// Maximum number of connections from one address; further ones get 503. Behind a proxy all connections have its
+    /// address.
     pub connections_per_address_max: u32,
-    /// Connections beyond `connections_max` that are read at the same time, so that `/livez` and `/readyz` are answered.
+    /// Connections beyond `connections_max` that are served concurrently, so that `/livez` and `/readyz` respond.
     pub health_connections: u32,
-    /// Longest time for the head of a request, and longest idle time of a connection.
+    /// Maximum time to receive the head of a request, and maximum idle time of a connection.
     pub header_timeout: Period,
-    /// Longest pause of a body. A body that is read whole must also arrive with at least 1 KiB a second after that time.
+    /// Maximum pause within a request body. A body that is read into memory must also arrive with at least 1 KiB per
+    /// second after that time.
     pub body_idle_timeout: Period,
-    /// Longest time in which a client reads nothing of an answer; then its connection is closed.
+    /// Maximum time in which a client reads nothing of a response; then its connection is closed.
     pub write_timeout: Period,
-    /// Memory for request bodies that are read whole, all together; streams do not count. A request for which there is no
-    /// room waits.
+    /// Total memory for request bodies that are read into memory; streams do not count. A request that does not fit
+    /// waits.
     pub body_memory_max: Size,
-    /// Most requests a second of one key or token, in the long run; one more is answered 429. 0: no limit. Each has its own, so
-    /// that one which sends too much takes nothing from the others.
+    /// Maximum sustained requests per second of one key or token; further ones get 429. 0: no limit. Each key has its
+    /// own limit, so that one client cannot starve the others.
     pub requests_per_key_max: u32,
-    /// Most requests a second from one address (IPv6: one /64 network) without a good key, `/livez` and `/readyz` not counted;
-    /// one more is answered 429. 0: no limit. Behind a proxy all requests come from its address.
+    /// Maximum requests per second from one address (IPv6: one /64 network) without a valid key, except `/livez` and
+    /// `/readyz`; further ones get 429. 0: no limit. Behind a proxy all requests have its address.
     pub requests_per_address_max: u32,
-    /// Requests of so many seconds may come at once after a pause.
+    /// Burst after a pause: the requests of this many seconds may arrive at once.
     pub requests_burst_seconds: u32,
-    /// Origins whose pages may read feeds with an inbox token, such as `https://shop.example.org`. None unless they are named
-    /// here; pages behind the same name as the server need none.
+    /// Origins of web pages that may read inboxes with an inbox token, such as `https://shop.example.org`. Default:
+    /// none. Pages with the same origin as the server need no entry.
     pub allow_origins: Vec<String>,
-    /// Most streams of feeds (`…/inbox/stream`) that are open at the same time; one more is told 429. Each takes up a
-    /// connection.
+    /// Maximum number of open inbox streams (`…/inbox/stream`); further ones get 429. Each stream uses one connection.
     pub streams_max: u32,
 }
 
@@ -138,73 +139,74 @@ impl Default for Http {
     }
 }
 
-/// The LDAP face, and the directory behind it.
+/// LDAP face and directory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ldap {
-    /// Address and port to listen at, such as `127.0.0.1:389`. If this and `listen_tls` are empty, there is no LDAP face, and
-    /// without `scim` no directory.
+    /// Listening address and port, such as `127.0.0.1:389`. If this and `listen_tls` are empty, there is no LDAP face,
+    /// and without `scim` no directory.
     pub listen: String,
-    /// Address and port for TLS from the first byte (`ldaps`), such as `0.0.0.0:636`; empty: none. It stands alone or beside
+    /// Listening address and port for implicit TLS (`ldaps`), such as `0.0.0.0:636`; empty: none. Independent of
     /// `listen`.
     pub listen_tls: String,
-    /// Whether provisioning clients see the directory by SCIM 2.0, at `/scim/v2` of the HTTP face.
+    /// Whether provisioning clients can use the directory by SCIM 2.0, at `/scim/v2` of the HTTP face.
     pub scim: bool,
-    /// The certificate with its chain, a PEM file. With it clients may begin TLS.
+    /// PEM file with the certificate and its chain. Enables StartTLS.
     pub tls_certificate: PathBuf,
-    /// Its key, a PEM file.
+    /// PEM file with the private key of the certificate.
     pub tls_key: PathBuf,
-    /// The authorities whose certificates clients may prove themselves with (SASL EXTERNAL), a PEM file; empty: none.
+    /// PEM file with the authorities of client certificates (SASL EXTERNAL); empty: none.
     pub tls_client_ca: PathBuf,
-    /// What these authorities revoked, a PEM file with the list of each (RFC 5280); it is read again when it changes. Empty:
+    /// PEM file with the certificate revocation lists of these authorities (RFC 5280), reloaded when it changes. Empty:
     /// nothing is revoked.
     pub tls_client_crls: PathBuf,
-    /// Which entry a client is by its certificate: `subject`, `entry uid={cn},ou=people,dc=example,dc=org` or
-    /// `search mail={email}`; the first that finds an entry decides.
+    /// Rules that map a client certificate to an entry: `subject`, `entry uid={cn},ou=people,dc=example,dc=org` or
+    /// `search mail={email}`; the first rule that finds an entry applies.
     pub certificate_rules: Vec<String>,
     /// Whether passwords are refused without TLS.
     pub require_tls: bool,
-    /// The name of the directory's first entry. Fixed once there are entries below it.
+    /// DN of the directory's suffix entry. Cannot be changed once there are entries below it.
     pub suffix: String,
-    /// Who may do what, such as `to attrs=mail by self write by users read`; the first rule that is met decides. None: a
-    /// bound user reads all entries but no passwords, and changes their own entry; only operators add entries.
+    /// Access rules, such as `to attrs=mail by self write by users read`; the first matching rule applies. Without
+    /// rules a bound user can read all entries except passwords and change their own entry; only operators can add
+    /// entries.
     pub access: Vec<String>,
-    /// Attributes that are the addresses of devices, with the channel: `mail=email`.
+    /// Attributes that hold the addresses of devices, with the channel: `mail=email`.
     pub device_attributes: Vec<String>,
-    /// Whether clients may ask without saying who they are, as far as the access rules allow.
+    /// Whether anonymous clients may search, as far as the access rules allow.
     pub anonymous: bool,
-    /// So many wrong passwords in a row lock an entry; 0: never.
+    /// Number of consecutive wrong passwords that locks an entry; 0: never.
     pub lockout_failures: u32,
-    /// How long it is locked; 0: until somebody unlocks it.
+    /// Duration of a lock; 0: until an operator unlocks the entry.
     pub lockout_duration: Period,
-    /// What is asked of passwords, such as `to dn="ou=staff,dc=example,dc=org" pwdMinLength=12 pwdInHistory=5 pwdMaxAge=90d`;
-    /// the first rule of an entry's place decides.
+    /// Password policies, such as `to dn="ou=staff,dc=example,dc=org" pwdMinLength=12 pwdInHistory=5 pwdMaxAge=90d`;
+    /// the first rule whose subtree contains the entry applies.
     pub password_policy: Vec<String>,
-    /// How long an entry of the class `dynamicObject` lives that is not refreshed.
+    /// Default time to live of an entry of class `dynamicObject` (RFC 2589).
     pub dynamic_ttl: Period,
-    /// A refresh that asks for less gets this.
+    /// Minimum time to live that a refresh can request; shorter requests get this.
     pub dynamic_ttl_min: Period,
-    /// A refresh that asks for more is refused.
+    /// Maximum time to live that a refresh can request; longer requests are refused.
     pub dynamic_ttl_max: Period,
-    /// About how much memory entries may take that are kept at hand.
+    /// Approximate size of the entry cache.
     pub cache: Size,
-    /// Most connections; one more is closed at once.
+    /// Maximum number of connections; further ones are closed at once.
     pub connections_max: u32,
-    /// Most connections from one address.
+    /// Maximum number of connections from one address.
     pub connections_per_address_max: u32,
-    /// Most requests of one connection that are under way; one more is told `busy`.
+    /// Maximum number of pending requests of one connection; further ones get `busy`.
     pub pending_max: u32,
-    /// Longest message. Whoever has not said who they are may send 256 KiB.
+    /// Maximum message size. Clients without a bind are limited to 256 KiB.
     pub message_max: Size,
-    /// How long half a message may take, and how long a client may not read.
+    /// Maximum time to receive a message, and maximum time in which a client reads nothing.
     pub patience: Period,
-    /// How long a connection may be idle.
+    /// Maximum idle time of a connection.
     pub idle_timeout: Period,
-    /// Most entries of one search; operators have no bound.
+    /// Maximum number of entries of one search; operators have no limit.
     pub size_limit: u32,
-    /// Longest time of one search; operators have no bound.
+    /// Maximum duration of one search; operators have no limit.
     pub time_limit: Period,
-    /// Most searches that follow what changes (RFC 4533); one more is told `busy`.
+    /// Maximum number of persistent searches (RFC 4533); further ones get `busy`.
     pub followers_max: u32,
 }
 
@@ -244,20 +246,19 @@ impl Default for Ldap {
     }
 }
 
-/// The store of applications, subscribers, subscriptions and keys.
+/// Store of applications, subscribers, subscriptions and keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Records {
-    /// Space that must stay free on the disk; below it new subscribers, devices and subscriptions are answered with 503
-    /// until there is room again. 0 switches the guard off.
+    /// Reserved free disk space; below it new subscribers, devices and subscriptions get 503. 0 disables the check.
     pub disk_reserve: Size,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: u32,
-    /// Keys that seal definitions and the secret of the installation before they are stored: a line for each, a name and 64
-    /// hexadecimal digits. The first seals, all of them open; after a start nothing is sealed with another than the first.
-    /// Nothing is sealed if there are none.
+    /// Keys that encrypt definitions and the installation secret at rest: one line per key, a name and 64 hexadecimal
+    /// digits. The first key encrypts, all keys decrypt; a start re-encrypts with the first key. Without keys nothing
+    /// is encrypted.
     pub keys: Secret,
-    /// A file that holds them, where `keys` is empty.
+    /// File with these keys, used if `keys` is empty.
     pub keys_file: String,
 }
 
@@ -267,18 +268,17 @@ impl Default for Records {
     }
 }
 
-/// The store of events, notifications and receipts.
+/// Store of events, notifications and receipts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Journal {
-    /// Space that must stay free on the disk; below it events are answered with 503 until there is room again, while what
-    /// is stored goes on to be delivered. 0 switches the guard off.
+    /// Reserved free disk space; below it events get 503, while stored work is still delivered. 0 disables the check.
     pub disk_reserve: Size,
-    /// Event batches that may wait to be matched; more are answered with 503.
+    /// Maximum number of event batches that wait to be matched; further ones get 503.
     pub waiting_batches_max: u64,
-    /// Packed events that may wait to be matched; more are answered with 503.
+    /// Maximum size of packed events that wait to be matched; further ones get 503.
     pub waiting_bytes_max: Size,
-    /// Notifications that may wait to be sent; with more, events are answered with 503.
+    /// Maximum number of notifications that wait to be sent; above it events get 503.
     pub waiting_notifications_max: u64,
 }
 
@@ -293,14 +293,13 @@ impl Default for Journal {
     }
 }
 
-/// The store of the feeds that subscribers read.
+/// Store of the inboxes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Inbox {
-    /// Space that must stay free on the disk; below it new items wait and broadcasts are answered with 503 until there is
-    /// room again. 0 switches the guard off.
+    /// Reserved free disk space; below it new items wait and broadcasts get 503. 0 disables the check.
     pub disk_reserve: Size,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: u32,
 }
 
@@ -310,27 +309,27 @@ impl Default for Inbox {
     }
 }
 
-/// Rows that devices keep replicas of, and how many devices are served at a time.
+/// Rows that devices replicate, and limits of the device load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sync {
-    /// Space that must stay free on the disk; below it edits and rows are answered with 503 until there is room again. 0 switches
-    /// the guard off.
+    /// Reserved free disk space; below it edits and rows get 503. 0 disables the check.
     pub disk_reserve: Size,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: u32,
-    /// Blocks of edits that are unpacked and checked at a time.
+    /// Maximum number of edit blocks unpacked and checked concurrently.
     pub uploads: u32,
-    /// Blocks of edits that meet the rows at a time, at most. They share commits, so a few more than there are cores do most.
+    /// Maximum number of edit blocks applied concurrently. They share commits, so the optimum is slightly above the
+    /// number of cores.
     pub reconciles: u32,
-    /// `auto`: it is found out how many of `reconciles` help, by how many are done and how long each takes; `fixed`: always as
-    /// many.
+    /// `auto`: adaptive concurrency up to `reconciles`, controlled by throughput and latency; `fixed`: always
+    /// `reconciles`.
     pub reconciles_sizing: PoolSizing,
-    /// Blocks of rows that are read and packed at a time.
+    /// Maximum number of row blocks read and packed concurrently.
     pub downloads: u32,
-    /// Requests that wait for each of these; one more is told 503, with a time to come again.
+    /// Maximum number of requests that wait for each of these pools; further ones get 503 with a retry time.
     pub waiting_max: u32,
-    /// Devices that wait for news; one more is told 503, and comes now and then instead.
+    /// Maximum number of devices with an open long poll; further ones get 503 and poll instead.
     pub watchers_max: u32,
 }
 
@@ -349,38 +348,38 @@ impl Default for Sync {
     }
 }
 
-/// How many places a pool has.
+/// Sizing of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolSizing {
-    /// As many as help, and never more than its bound.
+    /// Adaptive concurrency up to the limit.
     Auto,
-    /// As many as its bound.
+    /// Always the limit.
     Fixed,
 }
 
-/// The store of the messages of exchanges.
+/// Store of exchange messages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Spool {
-    /// Space that must stay free on the disk; below it new messages are answered with 503 until there is room again, while
-    /// those that are stored go on. 0 switches the guard off.
+    /// Reserved free disk space; below it new messages get 503, while stored ones are processed. 0 disables the check.
     pub disk_reserve: Size,
-    /// With more memory in the process the receive ports of exchanges answer 503, and send ports read less ahead. 0: nine
-    /// tenths of what the machine, or the control group of the process, has.
+    /// Process memory above which receive ports respond 503 and send ports reduce their read-ahead. 0: nine tenths of
+    /// the memory of the machine or of the control group.
     pub memory_max: Size,
-    /// Threads that read, of each partition.
+    /// Number of reader threads per partition.
     pub readers: u32,
-    /// How many files the messages are spread over, from 1 to 16, each with a writer and fsyncs of its own. More keep what is
-    /// there where it is. Fewer are refused at the start while there are messages in those that go.
+    /// Number of database files that the messages are distributed over, 1 to 16, each with its own writer and syncs. An
+    /// increase keeps existing messages in place. A decrease is refused at the start while the removed partitions
+    /// contain messages.
     pub partitions: u8,
-    /// Most bytes of what is tracked of messages, compressed; beyond it what would go first goes before its time.
+    /// Maximum compressed size of tracked data; above it the data that expires first is deleted early.
     pub tracking_max: Size,
-    /// Messages at the steps of receive ports at the same time, of all exchanges. 0: the server finds by itself how many help.
+    /// Maximum number of messages in receive pipelines, over all exchanges. 0: adaptive concurrency.
     pub receive_workers: u32,
-    /// Messages whose routes are looked for at the same time; 0 as above.
+    /// Maximum number of messages in routing; 0: adaptive concurrency.
     pub route_workers: u32,
-    /// Messages at the steps of send ports at the same time; 0 as above. Those that wait for a far side do not count.
+    /// Maximum number of messages in send pipelines, without those that wait for a receiver; 0: adaptive concurrency.
     pub send_workers: u32,
 }
 
@@ -399,46 +398,46 @@ impl Default for Spool {
     }
 }
 
-/// The steps from an event to its receipts.
+/// Steps from an event to its receipts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pipeline {
-    /// Most event batches that are matched and committed together, as one quantum.
+    /// Maximum number of event batches that are matched and committed together, as one quantum.
     pub quantum_batches: u32,
-    /// About how many packed bytes of events a quantum may hold. One batch is always taken, however large.
+    /// Approximate maximum size of the packed events of a quantum. A single batch is always accepted, whatever its
+    /// size.
     pub quantum_bytes: Size,
-    /// Shards of each application's match index, each with a thread of its own; at most 64. 0 means one for each core, up
-    /// to 8.
+    /// Number of shards of each application's match index, each with its own thread; at most 64. 0: one per core, up to
+    /// 8.
     pub match_shards: u32,
-    /// Most applications that are matched at the same time. Those whose last quantum took `pipeline.slow_rule` or longer are
-    /// half of them at most, so that slow applications leave room for the others.
+    /// Maximum number of applications matched concurrently. Applications whose last quantum took `pipeline.slow_rule`
+    /// or longer use at most half of them, so that slow applications leave capacity for the others.
     pub match_concurrency: u32,
-    /// Most notifications of a channel that are formatted or on their way at the same time; and a quarter as many that are
-    /// urgent or high.
+    /// Maximum number of notifications of a channel that are formatted or in flight, plus a quarter as many of urgent
+    /// and high priority.
     pub in_flight_per_channel: u32,
-    /// Most dispositions that wait to be recorded; reaching it records them at once.
+    /// Maximum number of unrecorded dispositions; reaching it records them at once.
     pub receipts_chunk: u32,
-    /// How long a disposition may wait to be recorded. A crash sends again what was not recorded.
+    /// Maximum time until a disposition is recorded. After a crash, unrecorded deliveries are repeated.
     pub receipts_delay: Period,
-    /// From which time on a firing of a rule is listed as slow (`tocsin firings slow`); 1 ms or more.
+    /// Duration from which a rule firing is listed as slow (`tocsin firings slow`); at least 1 ms.
     pub slow_rule: Period,
-    /// Most subscriptions of a due rule that are in its index at the same time. A run of more is done in parts.
+    /// Maximum number of subscriptions of a due rule that are indexed at a time. Larger runs are split.
     pub run_subscriptions: u32,
-    /// After so many notifications the rest of a run of a due rule waits for the next quantum, so that events are matched
-    /// between.
+    /// Maximum number of notifications of a run of a due rule per quantum, so that events are matched in between.
     pub run_notifications: u32,
-    /// How often finished batches past their retention are looked for.
+    /// Interval of the search for expired batches.
     pub upkeep_interval: Period,
-    /// Batches that one step of retention removes, so that it never holds up the flow.
+    /// Maximum number of batches that one step of retention deletes, so that the pipeline is not delayed.
     pub prune_batches: u32,
-    /// The hours of a day at which retention removes batches, such as `["01:00-05:00"]` or `["22:00-06:00 mo-fr"]`; at any
-    /// hour if the list is empty.
+    /// Hours of the day in which retention deletes batches, such as `["01:00-05:00"]` or `["22:00-06:00 mo-fr"]`; an
+    /// empty list permits every hour.
     pub retention_hours: Vec<String>,
-    /// Whose clock that is: the IANA name of a time zone.
+    /// IANA time zone of these hours.
     pub retention_time_zone: String,
-    /// How many days the sums are kept of which reports are made.
+    /// Days for which the activity sums of reports are kept.
     pub activity_days: u32,
-    /// How long a stopping server finishes what is in flight before it leaves the rest to the next start.
+    /// Maximum time in which a stopping server finishes work in flight; the rest is repeated after the next start.
     pub drain_patience: Period,
 }
 
@@ -465,54 +464,55 @@ impl Default for Pipeline {
     }
 }
 
-/// What channels may do.
+/// Permissions of channels.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Delivery {
-    /// Networks that every channel may reach although they are private or this machine itself, such as `10.1.0.0/16` or
-    /// `127.0.0.1`. A channel's own options may allow more.
+    /// Networks that every channel may reach although they are private or loopback, such as `10.1.0.0/16` or
+    /// `127.0.0.1`. A channel's options can allow more.
     pub allow_networks: Vec<String>,
-    /// Host names that every channel may reach wherever they lead.
+    /// Host names that every channel may reach whatever their addresses.
     pub allow_hosts: Vec<String>,
-    /// Programs that channels with the protocol `process` may start, and folders whose programs they may start. None
-    /// unless they are named here: a definition may come from whoever holds a key.
+    /// Programs that channels with the protocol `process` may start, and folders whose programs they may start.
+    /// Default: none, because any holder of a key can apply a definition.
     pub allow_programs: Vec<PathBuf>,
-    /// Files that definitions may name, and folders whose files they may name: certificates, keys, tokens and credentials of
-    /// channels, sources and exchanges. None unless they are named here, and never those of the data folder: a definition may
-    /// come from whoever holds a key.
+    /// Files that definitions may reference, and folders whose files they may reference: certificates, keys, tokens and
+    /// credentials of channels, sources and exchanges. Files of the data folder are always excluded. Default: none,
+    /// because any holder of a key can apply a definition.
     pub allow_files: Vec<PathBuf>,
-    /// Folders outside the data folder that channels with the protocol `file` may write to, with all below them. None
-    /// unless they are named here: a definition may come from whoever holds a key.
+    /// Folders outside the data folder that channels with the protocol `file` may write to, including subfolders.
+    /// Default: none, because any holder of a key can apply a definition.
     pub allow_folders: Vec<PathBuf>,
 }
 
-/// What sources may do.
+/// Permissions of sources.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sources {
-    /// Folders that sources of the kind `directory` may take files from, and in which databases of SQLite may be that sources
-    /// ask, with all below them. Without any they have only the folder `drop` in the data folder: a definition may come from whoever holds a key.
+    /// Folders from which sources of kind `directory` may take files, and whose SQLite databases sources may query,
+    /// including subfolders. Default: only the folder `drop` in the data folder, because any holder of a key can apply
+    /// a definition.
     pub allow_folders: Vec<PathBuf>,
-    /// Addresses at which sources of the kind `mail` may listen, such as `0.0.0.0:25`, which stands for port 25 of every
-    /// address. Without any they may listen at loopback addresses only, with ports from 1024 on.
+    /// Addresses at which sources of kind `mail` may listen, such as `0.0.0.0:25`, which means port 25 of every
+    /// address. Default: loopback addresses only, with ports from 1024.
     pub allow_listen: Vec<SocketAddr>,
 }
 
-/// What bounces and complaints make of an address.
+/// Rules for suppressing addresses after bounces and complaints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Suppression {
-    /// So many soft bounces within the window suppress an address; from 1 to 100.
+    /// Number of soft bounces within the window that suppresses an address; 1 to 100.
     #[schemars(range(min = 1, max = 100))]
     pub soft_bounces: u32,
-    /// The window in which soft bounces are counted.
+    /// Window in which soft bounces are counted.
     pub soft_bounce_window: Period,
-    /// How long soft bounces suppress an address; 0s: until it is lifted.
+    /// Duration of a suppression after soft bounces; 0s: until removed.
     pub soft_bounce_lasts: Period,
-    /// How long a hard bounce suppresses an address; 0s: until it is lifted.
+    /// Duration of a suppression after a hard bounce; 0s: until removed.
     pub hard_bounce_lasts: Period,
-    /// What notifications of critical classes pass: `soft_bounce`, `manual`, both or nothing. Nothing passes a hard bounce,
-    /// an unsubscription or a complaint.
+    /// Suppression causes that notifications of critical classes ignore: `soft_bounce`, `manual`, both or none. Hard
+    /// bounces, unsubscriptions and complaints are never ignored.
     pub critical_passes: Vec<Passable>,
 }
 
@@ -528,24 +528,23 @@ impl Default for Suppression {
     }
 }
 
-/// A cause that notifications of critical classes may pass.
+/// Suppression cause that notifications of critical classes may ignore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Passable {
-    /// Messages came back for the time being.
+    /// Temporary delivery failures.
     SoftBounce,
-    /// An operator said so.
+    /// Suppressed by an operator.
     Manual,
 }
 
-/// The log, on standard error.
+/// Log, on standard error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or different for each part, such as
-    /// `info,tocsin_delivery=debug`.
+    /// Log level: `error`, `warn`, `info`, `debug`, `trace`, or levels by module, such as `info,tocsin_delivery=debug`.
     pub level: String,
-    /// `text` for people, `json` for machines: one object a line.
+    /// Log format: `text`, or `json` with one object per line.
     pub format: LogFormat,
 }
 
@@ -555,21 +554,21 @@ impl Default for Log {
     }
 }
 
-/// How the log looks.
+/// Log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Figures for Prometheus.
+/// Prometheus metrics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// Whether there is `/metrics`. It needs no key.
+    /// Whether `/metrics` is served. It requires no key.
     pub enabled: bool,
 }
 
@@ -579,44 +578,44 @@ impl Default for Metrics {
     }
 }
 
-/// What this server knows of its own costs.
+/// Cost vectors of this server, for saturation monitoring.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capacity {
-    /// What one of each operation costs on this machine, as `tocsin bench vectors` measured it: a JSON file. With it the status
-    /// says how far each role is from its bounds.
+    /// JSON file with the cost of each operation on this machine, as measured by `tocsin bench vectors`. With it the
+    /// status shows the headroom of each role.
     pub vectors: PathBuf,
 }
 
-/// Spans for a collector of traces.
+/// Trace export to an OpenTelemetry collector.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Telemetry {
-    /// Where spans go by OTLP over HTTP, such as `http://localhost:4318`; `/v1/traces` is put behind it. Without it no spans
-    /// are told.
+    /// OTLP/HTTP endpoint, such as `http://localhost:4318`; `/v1/traces` is appended. Without it no spans are exported.
     pub endpoint: String,
-    /// The whole address for spans, where it is not `/v1/traces` below an endpoint.
+    /// Complete URL for spans, if it is not `/v1/traces` below an endpoint.
     pub traces_endpoint: String,
-    /// How spans are written.
+    /// Encoding of spans.
     pub protocol: OtlpProtocol,
-    /// How requests are packed.
+    /// Compression of requests.
     pub compression: OtlpCompression,
-    /// A file of further certificates to trust at the collector, in PEM form.
+    /// PEM file of additional trusted certificates for the collector.
     pub ca_file: String,
-    /// Header fields for the collector, `name=value` with commas between; `%2C` stands for a comma in a value.
+    /// Header fields for the collector, `name=value`, comma-separated; `%2C` encodes a comma in a value.
     pub headers: Secret,
-    /// By which name traces know this server.
+    /// Service name of this server in traces.
     pub service_name: String,
-    /// What else is to be told of this server, `name=value` with commas between: `deployment.environment.name=test`.
+    /// Additional resource attributes of this server, `name=value`, comma-separated:
+    /// `deployment.environment.name=test`.
     pub resource_attributes: String,
-    /// How many of the events that come without a trace begin one, from 0 to 1. Those that come with one are told if their
-    /// caller records it.
+    /// Fraction of events without a trace context that start a trace, 0 to 1. Events with a context are traced if their
+    /// caller sampled it.
     pub sample_ratio: f64,
-    /// Most spans that wait to be sent; more are counted and dropped.
+    /// Maximum number of queued spans; further ones are counted and dropped.
     pub queue_spans: u32,
-    /// How long spans wait for others to be sent with.
+    /// Maximum time that spans wait to be sent in a batch.
     pub delay: Period,
-    /// How long the collector has for an answer.
+    /// Timeout of a request to the collector.
     pub timeout: Period,
 }
 
@@ -639,24 +638,24 @@ impl Default for Telemetry {
     }
 }
 
-/// How spans are written.
+/// Encoding of spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OtlpProtocol {
-    /// In JSON.
+    /// JSON.
     #[serde(rename = "http/json")]
     Json,
-    /// In Protocol Buffers.
+    /// Protocol Buffers.
     #[serde(rename = "http/protobuf")]
     Protobuf,
 }
 
-/// How requests to the collector are packed.
+/// Compression of requests to the collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OtlpCompression {
-    /// Not at all.
+    /// No compression.
     None,
-    /// With gzip.
+    /// gzip.
     Gzip,
 }
 
@@ -664,6 +663,6 @@ pub enum OtlpCompression {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Runtime {
-    /// Threads that carry requests and deliveries; 0 means one for each core, at least 2.
+    /// Number of threads for requests and deliveries; 0 means one per core, at least 2.
     pub threads: u32,
 }

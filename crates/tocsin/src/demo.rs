@@ -1,24 +1,24 @@
-//! Plays an example from beginning to end, and checks what came out by an independent computation.
+//! Demos: replay an example end to end, and verify the results by an independent computation.
 //!
-//! Everything goes the way of any client: the definition, the people and the events through the HTTP face, the mails
-//! through SMTP. Only the server runs in this process.
+//! The demos are ordinary clients: definition, subscribers and events go through the HTTP API, mails through SMTP. Only
+//! the server runs in this process.
 
-mod oracle; // who should have been told, computed without Tocsin's rules
-mod play; // a server on a fresh folder, and what each demo does with it
+mod oracle; // expected notifications, computed independently
+mod play; // server on a temporary folder, and steps common to all demos
 mod quakes; // a week of earthquakes, by mail
-mod stock; // a market, by HTTP
-mod world; // people around the world, seeded
+mod stock; // stock market, by HTTP
+mod world; // generated subscribers around the world
 
 pub use quakes::quakes;
 pub use stock::stock;
 
-/// What is played.
+/// Options of a demo.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// Whether it ends by itself.
+pub struct DemoOptions {
+    /// Whether it exits when finished.
     pub once: bool,
-    /// How many people subscribe.
+    /// Number of subscribers.
     pub subscribers: u32,
-    /// Chance's seed.
+    /// Random seed.
     pub seed: u64,
 }

@@ -1,3 +1,3 @@
-//! The generated parts of the examples: people, their interests and events, the same for every reader of a seed.
+//! Generators of example data: subscribers, subscriptions and events, deterministic by seed.
 
-pub mod stock; // a stock market: quotes, and orders that wait for a price
+pub mod stock; // stock market: quotes, and orders with a price trigger

@@ -1,55 +1,60 @@
-//! Why a command failed, told to the person who typed it: first what to do, then what happened.
+//! Error type of commands: advice first, then the causes.
 
-use std::{fmt, io};
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
-/// How the process ends.
+/// Exit code of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// The thing failed.
+    /// The operation failed.
     Failed = 1,
-    /// It was asked for in a way that makes no sense.
+    /// Invalid usage.
     Usage = 2,
-    /// Nobody reads our output any more, which is fine.
-    NobodyReads = 0,
+    /// The reader closed the output, which is not an error.
+    OutputClosed = 0,
 }
 
-/// Why a command failed.
+/// Failure of a command.
 #[derive(Debug)]
 pub struct Failure {
-    /// How the process ends.
+    /// Exit code.
     pub exit: Exit,
-    /// What the reader should do or know first.
+    /// First line: what failed and how to fix it.
     pub message: String,
-    /// What happened, a line each.
+    /// Further lines: causes.
     pub details: Vec<String>,
 }
 
-/// What a command gives.
+/// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// The thing failed.
+    /// Creates a failure of an operation.
     pub fn failed(message: impl Into<String>) -> Self {
         Failure { exit: Exit::Failed, message: message.into(), details: Vec::new() }
     }
 
-    /// It was asked for wrongly.
+    /// Creates a failure of usage.
     pub fn usage(message: impl Into<String>) -> Self {
         Failure { exit: Exit::Usage, message: message.into(), details: Vec::new() }
     }
 
-    /// Adds a line on what happened.
+    /// Adds a detail line.
     pub fn detail(mut self, line: impl Into<String>) -> Self {
         self.details.push(line.into());
         self
     }
 
-    /// Adds the chain of causes, a line each.
+    /// Adds the chain of causes, one per line.
     pub fn because(mut self, error: &(dyn std::error::Error + 'static)) -> Self {
         let mut cause = Some(error);
         while let Some(error) = cause {
             let text = error.to_string();
-            // Many errors repeat their source in their own words.
+            // Many errors repeat their source.
             if self.details.last().is_none_or(|last| !last.ends_with(&text)) {
                 self.details.push(text);
             }
@@ -58,16 +63,43 @@ impl Failure {
         self
     }
 
-    /// A file could not be read or written.
-    pub fn file(doing: &str, path: &std::path::Path, error: &io::Error) -> Self {
+    /// Creates a failure of a file operation.
+    pub fn file(doing: &str, path: &Path, error: &io::Error) -> Self {
         Failure::failed(format!("cannot {doing} {}: {error}", path.display()))
     }
 }
 
-/// Trouble with our own output. A reader that has gone (`tocsin export | head`) is no failure.
+/// The most bytes of a file that a command or the configuration names; as many as a message can have.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Reads a file that a command or the configuration names. A device, which may have no end, is read up to the limit.
+///
+/// # Errors
+/// If the file cannot be read, or has more than 64 MiB.
+pub fn read_file(doing: &str, path: &Path) -> Outcome<Vec<u8>> {
+    let mut content = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content));
+    read.map_err(|error| Failure::file(doing, path, &error))?;
+    if content.len() as u64 > FILE_BYTES_MAX {
+        let most = FILE_BYTES_MAX >> 20;
+        return Err(Failure::failed(format!("cannot {doing} {}: it has more than {most} MiB", path.display())));
+    }
+    Ok(content)
+}
+
+/// The same as text.
+///
+/// # Errors
+/// As [`read_file`], and if the file is not UTF-8.
+pub fn read_text_file(doing: &str, path: &Path) -> Outcome<String> {
+    String::from_utf8(read_file(doing, path)?)
+        .map_err(|_| Failure::failed(format!("cannot {doing} {}: it is not UTF-8", path.display())))
+}
+
+/// Output errors. A closed reader (`tocsin export | head`) is not a failure.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        let exit = if error.kind() == io::ErrorKind::BrokenPipe { Exit::NobodyReads } else { Exit::Failed };
+        let exit = if error.kind() == io::ErrorKind::BrokenPipe { Exit::OutputClosed } else { Exit::Failed };
         Failure { exit, message: format!("cannot write the output: {error}"), details: Vec::new() }
     }
 }
@@ -83,3 +115,15 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_end_is_read_up_to_a_limit() {
+        let failure = read_file("read", Path::new("/dev/zero")).expect_err("too long");
+        assert!(failure.to_string().contains("more than 64 MiB"), "{failure}");
+        assert_eq!(read_text_file("read", Path::new("/dev/null")).expect("empty"), "");
+    }
+}

@@ -1,5 +1,5 @@
-//! The first admin key of an installation: made once, printed once, and left for the machine's own commands in a file
-//! that only its owner can read.
+//! First admin key of an installation: created once, printed once, and stored for local commands in a file that only
+//! its owner can read.
 
 use std::{
     fs,
@@ -14,20 +14,20 @@ use tocsin_store::records::Records;
 
 use crate::failure::{Failure, Outcome};
 
-/// The name of the file in the data folder.
+/// File name in the data folder.
 pub const FILE: &str = "admin.key";
 
-/// Where the key lies for the commands of this machine.
+/// Path of the key file for local commands.
 pub fn path(data_folder: &Path) -> PathBuf {
     data_folder.join(FILE)
 }
 
-/// Makes the first key if there is no key yet: stores its hash, writes it into the data folder with mode 0600 and gives
-/// it to be shown. `None` if the installation has keys.
+/// Creates the first key if the installation has no keys: stores its hash, writes the key into the data folder with
+/// mode 0600, and returns it for display. `None` if there are keys.
 ///
 /// # Errors
-/// The records or the file system fail. The file is written before the hash is stored, so that a crash in between
-/// leaves a file that the next start replaces, never a key that nobody knows.
+/// If the records or the file system fail. The file is written before the hash is stored: a crash in between leaves a
+/// file that the next start replaces, never an unknown key.
 pub async fn ensure(records: &dyn Records, data_folder: &Path, now: Timestamp) -> Outcome<Option<String>> {
     let file = path(data_folder);
     keys::first_key(records, now, |key| {
@@ -38,11 +38,11 @@ pub async fn ensure(records: &dyn Records, data_folder: &Path, now: Timestamp) -
 
 impl From<ServiceError> for Failure {
     fn from(error: ServiceError) -> Self {
-        Failure::failed("cannot make the first key").because(&error)
+        Failure::failed("cannot create the first key").because(&error)
     }
 }
 
-/// Replaces the file in one step, readable by its owner only from its first byte on.
+/// Replaces the file atomically, with mode 0600 from the beginning.
 fn write_private(path: &Path, key: &str) -> io::Result<()> {
     let new = path.with_extension("key.new");
     match fs::remove_file(&new) {

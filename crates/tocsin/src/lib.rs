@@ -1,24 +1,25 @@
-//! The binary's parts: commands, configuration, wiring, shutdown, the demo and its mailbox.
+//! The `tocsin` binary as a library: command line, configuration, wiring of the server, benchmarks, demo and test
+//! mailbox.
 //!
-//! Nothing here decides what happens to an event; it reads what a person asked for, puts the rooms together and shows
-//! what the server answered. Commands other than `serve`, `init`, `check`, `doctor`, `backup`, `restore`, `demo`,
-//! `bench` and `capacity` are clients of the HTTP face and know nothing else of the server.
+//! No event processing happens here: this crate reads the user's input, assembles the other crates and prints the
+//! server's answers. All commands except `serve`, `init`, `check`, `doctor`, `backup`, `restore`, `demo`, `bench` and
+//! `capacity` are pure clients of the HTTP API.
 
-pub mod cli; // what can be typed
-pub mod commands; // one file for each command
-pub mod configuration; // defaults < file < variables < flags, with the source of each value
-pub mod demo; // a week of earthquakes, played to ten thousand people
-pub mod examples; // the generated parts of the examples: people, interests, events
-pub mod bench; // what it is able to do, measured
-pub mod mailbox; // a small SMTP receiver with a page to read what came
-pub mod platform; // the wiring: stores, pipeline, faces
+pub mod cli; // command-line grammar (clap)
+pub mod commands; // implementation of each command, one file per command
+pub mod configuration; // layered configuration: defaults < file < variables < flags, with the source of each value
+pub mod demo; // demo: a week of earthquakes, replayed for ten thousand subscribers
+pub mod examples; // generators of example data: subscribers, subscriptions, events
+pub mod bench; // benchmarks and their reports
+pub mod mailbox; // test SMTP server with a web page that shows received mail
+pub mod platform; // server wiring: stores, pipeline, faces
 
-pub mod client; // the HTTP face, from the other side
-pub mod failure; // why a command failed, for people
-pub mod first_key; // the first admin key of an installation
-pub mod logging; // the log's level and form
-pub mod metrics; // every metric, and what it tells
-pub mod monitoring; // a dashboard and alert rules, made from them
-pub mod telemetry; // spans go to a collector
-pub mod saturation; // how far this process is from its bounds
-pub mod terminal; // what is printed, and in which colour
+pub mod client; // client of the HTTP API
+pub mod failure; // error type of commands, with hints for the user
+pub mod first_key; // creation of the first admin API key of an installation
+pub mod logging; // log level and log format
+pub mod metrics; // table of all Prometheus metrics, with help texts
+pub mod monitoring; // Grafana dashboard and alert rules, generated from the metrics
+pub mod telemetry; // OpenTelemetry trace export (OTLP)
+pub mod saturation; // saturation gauges: use of each bounded resource as a part of its limit
+pub mod terminal; // terminal output: tables, colours, progress bars

@@ -1,4 +1,4 @@
-//! The log's level and form.
+//! Log level and format.
 
 use tracing_subscriber::EnvFilter;
 
@@ -9,10 +9,10 @@ use crate::{
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Checks a filter of the log. `EnvFilter` alone takes an unknown level for the name of a module, and logs nothing.
+/// Checks a log filter. `EnvFilter` alone treats an unknown level as a module name, and logs nothing.
 ///
 /// # Errors
-/// A part of the filter is neither a level nor `MODULE=LEVEL`; the text names the part.
+/// If a part of the filter is neither a level nor `MODULE=LEVEL`; the text names the part.
 pub fn check_level(filter: &str) -> Result<(), String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word.trim()));
     for part in filter.split(',').map(str::trim) {
@@ -22,28 +22,28 @@ pub fn check_level(filter: &str) -> Result<(), String> {
         };
         if !fits {
             return Err(format!(
-                "`{part}` is not a level: give {}, or a level for each part, such as `info,tocsin_delivery=debug`",
+                "`{part}` is not a level: expected {}, or levels by module, such as `info,tocsin_delivery=debug`",
                 LEVELS.join(", ")
             ));
         }
     }
-    EnvFilter::try_new(filter).map(|_| ()).map_err(|error| format!("`{filter}` is not a filter: {error}"))
+    EnvFilter::try_new(filter).map(|_| ()).map_err(|error| format!("`{filter}` is not a valid filter: {error}"))
 }
 
-/// Starts the log of this process, on standard error. The second call of a process changes nothing.
+/// Starts the log of this process on standard error. A second call has no effect.
 ///
 /// # Errors
-/// The level is not a filter.
+/// If the level is not a filter.
 pub fn start(options: &Log) -> Outcome {
     let filter = EnvFilter::try_new(&options.level).map_err(|error| {
         Failure::usage(format!(
-            "log.level `{}` is not a filter such as `info` or `info,tocsin_delivery=debug`",
+            "log.level `{}` is not a valid filter such as `info` or `info,tocsin_delivery=debug`",
             options.level
         ))
         .because(&error)
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // An error means that a log runs already, as in a second test of one process.
+    // An error means that a log is already running, as in a second test of one process.
     let _ = match options.format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

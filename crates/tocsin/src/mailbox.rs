@@ -1,13 +1,12 @@
-//! A small SMTP receiver for demos and tests: counts every mail, keeps the newest, and shows them on a page.
+//! Test SMTP server: counts every mail, keeps the newest, and shows them on a web page.
 //!
-//! Takes in whatever is said to be for anybody (RFC 5321 with PIPELINING, 8BITMIME, SMTPUTF8 and SIZE); sends nothing
-//! on. Memory is bounded: the newest mails up to a number and a size, one counter for each recipient up to a number,
-//! one hash for each `Message-ID` up to a number.
+//! Accepts mail for any recipient (RFC 5321 with PIPELINING, 8BITMIME, SMTPUTF8 and SIZE); relays nothing. Memory is
+//! bounded by the number and size of kept mails, of recipient counters, and of `Message-ID` hashes.
 
-mod mail; // what a mail says, read for people
-mod page; // the page
-mod ring; // counts of all, the newest of them
-mod session; // one conversation
+mod mail; // parser of mails for display
+mod page; // web page
+mod ring; // counters, and a ring of the newest mails
+mod session; // SMTP session
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,31 +17,31 @@ use tokio::{
     task::JoinHandle,
 };
 
-pub use mail::{Part, Readable};
+pub use mail::{ParsedMail, Part};
 pub use ring::{Counts, Mail};
 
 use crate::failure::{Failure, Outcome};
 use ring::Ring;
 
-/// Ports tried after the one that was asked for.
+/// Number of ports to try, starting at the requested one.
 const PORTS_TRIED: u16 = 100;
 
-/// How a mailbox is set up.
+/// Options of a mailbox.
 #[derive(Debug, Clone)]
 pub struct MailboxOptions {
-    /// Where mail is taken in; the next free port if it is busy.
+    /// SMTP address; if it is in use, the next free port.
     pub smtp: SocketAddr,
-    /// Where the page is; the next free port if it is busy.
+    /// Address of the web page; if it is in use, the next free port.
     pub page: SocketAddr,
-    /// Most mails kept.
+    /// Maximum number of kept mails.
     pub keep: usize,
-    /// Most bytes of mails kept.
+    /// Maximum total size of kept mails in bytes.
     pub keep_bytes: usize,
-    /// Largest mail; a larger one is refused with 552.
+    /// Maximum size of a mail in bytes; a larger one gets 552.
     pub mail_bytes_max: usize,
-    /// Most conversations at the same time; one more is told 421.
+    /// Maximum number of concurrent sessions; further ones get 421.
     pub sessions_max: usize,
-    /// A conversation in which nothing is said for so long ends with 421.
+    /// Idle time after which a session ends with 421.
     pub idle: Duration,
 }
 
@@ -61,78 +60,80 @@ impl Default for MailboxOptions {
     }
 }
 
-/// What conversations and the page share.
-struct Shared {
+/// State shared by sessions and the web page.
+struct MailboxState {
     ring: Mutex<Ring>,
     came: watch::Sender<u64>,
     options: MailboxOptions,
 }
 
-impl Shared {
+impl MailboxState {
     fn put(&self, from: String, to: Vec<String>, body: Vec<u8>) {
         let mails = self.ring.lock().put(from, to, body, crate::platform::now());
         self.came.send_replace(mails);
     }
 }
 
-/// A mailbox that runs until it is dropped.
+/// Mailbox that runs until it is dropped.
 pub struct Mailbox {
-    shared: Arc<Shared>,
+    shared: Arc<MailboxState>,
     smtp: SocketAddr,
     page: SocketAddr,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Mailbox {
-    /// Starts to take in mail and to show it.
+    /// Starts the SMTP server and the web page.
     ///
     /// # Errors
-    /// No port is free.
+    /// If no port is free.
     pub async fn start(options: MailboxOptions) -> Outcome<Self> {
         let (smtp, page) = (bind(options.smtp).await?, bind(options.page).await?);
         let address = |listener: &TcpListener| {
-            listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))
+            listener
+                .local_addr()
+                .map_err(|error| Failure::failed("cannot read the address of a socket").because(&error))
         };
         let (smtp_address, page_address) = (address(&smtp)?, address(&page)?);
         let ring = Mutex::new(Ring::new(options.keep, options.keep_bytes));
-        let shared = Arc::new(Shared { ring, came: watch::channel(0).0, options });
+        let shared = Arc::new(MailboxState { ring, came: watch::channel(0).0, options });
         let pages = page::router(shared.clone());
         let tasks = vec![
             tokio::spawn(receive(smtp, shared.clone())),
             tokio::spawn(async move {
-                // It ends only with the task.
+                // It ends with the task.
                 let _ = axum::serve(page, pages).await;
             }),
         ];
         Ok(Mailbox { shared, smtp: smtp_address, page: page_address, tasks })
     }
 
-    /// Where mail is taken in.
+    /// SMTP address.
     pub fn smtp_address(&self) -> SocketAddr {
         self.smtp
     }
 
-    /// Where the page is.
+    /// Address of the web page.
     pub fn page_address(&self) -> SocketAddr {
         self.page
     }
 
-    /// What came so far. Cheap.
+    /// Counters so far. Cheap.
     pub fn counts(&self) -> Counts {
         self.shared.ring.lock().counts()
     }
 
-    /// How many mails came for this address.
+    /// Number of mails for this address.
     pub fn mails_for(&self, address: &str) -> u64 {
         self.shared.ring.lock().mails_for(address)
     }
 
-    /// The mails that are kept, newest first.
+    /// Kept mails, newest first.
     pub fn newest(&self) -> Vec<Arc<Mail>> {
         self.shared.ring.lock().newest().cloned().collect()
     }
 
-    /// The number of mails so far; the receiver wakes up when more come.
+    /// Watch channel of the number of received mails.
     pub fn arrivals(&self) -> watch::Receiver<u64> {
         self.shared.came.subscribe()
     }
@@ -144,10 +145,10 @@ impl Drop for Mailbox {
     }
 }
 
-/// Listens at this address, or at the next free port after it.
+/// Listens at this address, or at the next free port.
 ///
 /// # Errors
-/// None of a hundred ports is free, or the address is not of this machine.
+/// If none of a hundred ports is free, or the address is not local.
 pub async fn bind(address: SocketAddr) -> Outcome<TcpListener> {
     let mut last = None;
     for port in address.port()..=address.port().saturating_add(PORTS_TRIED) {
@@ -170,11 +171,11 @@ pub async fn bind(address: SocketAddr) -> Outcome<TcpListener> {
     })
 }
 
-async fn receive(listener: TcpListener, shared: Arc<Shared>) {
+async fn receive(listener: TcpListener, shared: Arc<MailboxState>) {
     let sessions = Arc::new(Semaphore::new(shared.options.sessions_max));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of file descriptors: conversations that end free some.
+            // Out of file descriptors: ending sessions free some.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -184,16 +185,16 @@ async fn receive(listener: TcpListener, shared: Arc<Shared>) {
         };
         let shared = shared.clone();
         tokio::spawn(async move {
-            // A conversation that breaks off is the sender's to repeat.
-            let _ = session::converse(stream, &shared).await;
+            // The client repeats after an interrupted session.
+            let _ = session::run_session(stream, &shared).await;
             drop(permit);
         });
     }
 }
 
-/// Says that there is no room, if the socket takes it at once.
+/// Sends 421 if the socket accepts it immediately.
 fn refuse(stream: &TcpStream) {
-    let _ = stream.try_write(b"421 4.3.2 too many conversations, come back later\r\n");
+    let _ = stream.try_write(b"421 4.3.2 too many sessions, try again later\r\n");
 }
 
 #[cfg(test)]

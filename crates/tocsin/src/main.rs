@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -12,5 +10,5 @@ fn main() -> ExitCode {
     if let Some(code) = tocsin_formatting::worker::serve_if_asked() {
         return code;
     }
-    tocsin::cli::Cli::parse().main()
+    tocsin::cli::Cli::from_process().main()
 }

@@ -1,408 +1,466 @@
-//! Every metric of the process: what the steps count, beside what the HTTP face does. The reference page is generated
-//! from these lists, and a test compares them with the code.
+//! Table of all metrics of the process. The reference page is generated from it, and a test compares it with the code.
 
 use tocsin_face_http::metrics::{self as face, Kind, Metric};
 
-/// Upper bounds of the buckets of every histogram: all of them measure seconds, from a look-up in memory to a far side
-/// that hardly answers.
+/// Upper bounds of the histogram buckets in seconds, from a memory look-up to a slow receiver.
 pub const SECONDS: &[f64] = &[
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0,
 ];
 
-/// What the steps count, in their order.
+/// Metrics of the pipeline, in the order of its steps.
 pub const STEPS: &[Metric] = &[
-    counter("accept_batches_total", "application, class", "Event batches accepted."),
-    counter("accept_events_total", "application, class", "Events accepted."),
+    counter("tocsin_accept_batches_total", "application, class", "Event batches accepted."),
+    counter("tocsin_accept_events_total", "application, class", "Events accepted."),
     counter(
-        "accept_duplicates_total",
+        "tocsin_accept_duplicates_total",
         "application, class",
-        "Submissions that were there already, by their idempotency key.",
+        "Submissions that repeat the idempotency key of an accepted one.",
     ),
     counter(
-        "accept_refused_total",
+        "tocsin_accept_refused_total",
         "application, class",
-        "Submissions refused because a bound was reached or the disk was full.",
+        "Submissions refused at a limit or because the disk is full.",
     ),
+    counter("tocsin_source_batches_total", "application, source", "Event batches accepted from sources."),
+    counter("tocsin_source_events_total", "application, source", "Events accepted from sources."),
     counter(
-        "source_batches_total",
-        "application, source",
-        "Event batches that came from sources that run by themselves.",
-    ),
-    counter("source_events_total", "application, source", "Events in them."),
-    counter(
-        "source_files_total",
+        "tocsin_source_files_total",
         "result",
-        "Files that sources dealt with: `taken` or `refused`, which become `.err`.",
+        "Files processed by sources: `taken` or `refused`. A refused file is renamed to `.err`.",
     ),
     counter(
-        "source_mails_total",
+        "tocsin_source_mails_total",
         "result",
-        "Mails that came to sources of the kind `mail`: `taken` to become events, `repeated`, `refused` for good, `deferred` \
-         until they are sent again, or `dropped` as the definition says.",
+        "Messages received by `mail` sources: `taken` as events, `repeated`, `refused` permanently, `deferred` until the client retries, or `dropped` by the definition.",
     ),
     counter(
-        "source_refused_total",
+        "tocsin_source_refused_total",
         "application, source",
-        "Items that were no events of the class, and were kept aside.",
+        "Items that are not valid events of the class. They are kept in `refused` of the data folder.",
     ),
     counter(
-        "source_left_out_total",
+        "tocsin_source_filtered_total",
         "reason",
-        "What sources left out by a stated rule: messages of MQTT of no topic of the definition (`topic`) or that another \
-         topic gave already (`overlap`), and dates of feeds without a certain time zone (`date`).",
+        "Items skipped by a documented rule: MQTT messages on a topic outside the definition (`topic`) or received on another topic already (`overlap`), and feed dates without a known time zone (`date`).",
     ),
-    counter("source_failures_total", "application, source", "Times that a source had trouble and was opened again."),
+    counter(
+        "tocsin_source_failures_total",
+        "application, source",
+        "Errors of a source after which the server reopened it.",
+    ),
     histogram(
-        "source_lag_seconds",
+        "tocsin_source_lag_seconds",
         "application, source",
-        "How long the oldest event of a batch had waited to be taken by its source.",
+        "Age of the oldest event of a batch when its source reads it.",
     ),
-    histogram("match_duration_seconds", "", "Matching of one quantum of event batches, with its commit."),
+    histogram("tocsin_match_duration_seconds", "", "Matching of one quantum of event batches, including its commit."),
     counter(
-        "telemetry_spans_total",
+        "tocsin_telemetry_spans_total",
         "result",
-        "Spans for the collector: `sent`, `dropped` for want of room, `refused` by it, `unsent` after some tries.",
+        "Spans for the collector: `sent`, `dropped` because the queue is full, `refused` by the collector, `unsent` after the retries.",
     ),
-    counter("match_quanta_total", "", "Quanta matched."),
-    counter("match_event_batches_total", "application, class", "Event batches matched."),
-    counter("match_failed_batches_total", "application, class", "Event batches set aside because matching failed."),
-    counter("match_notification_batches_total", "application, class", "Notification batches made."),
-    counter("match_notifications_total", "application, class", "Notifications made."),
-    counter("match_rule_failures_total", "", "Pairs of event and subscription that no rule could decide, so no match."),
+    counter("tocsin_match_quanta_total", "", "Quanta matched."),
+    counter("tocsin_match_event_batches_total", "application, class", "Event batches matched."),
     counter(
-        "match_suppressed_total",
+        "tocsin_match_failed_batches_total",
+        "application, class",
+        "Event batches suspended because matching failed.",
+    ),
+    counter("tocsin_match_notification_batches_total", "application, class", "Notification batches created."),
+    counter("tocsin_match_notifications_total", "application, class", "Notifications created."),
+    counter(
+        "tocsin_match_rule_failures_total",
+        "",
+        "Pairs of event and subscription whose rule failed to evaluate. They do not match.",
+    ),
+    counter(
+        "tocsin_match_suppressed_total",
         "reason",
-        "Matches that were not told: cooldown, unarmed or unchanged, by what their rule remembers.",
+        "Matches suppressed by the state of their rule: cooldown, unarmed or unchanged.",
     ),
-    gauge("match_chronicle_keys", "", "Keys of all chronicles."),
-    counter("match_chronicle_evictions_total", "", "Keys that chronicles forgot for others, at their bound."),
+    gauge("tocsin_match_chronicle_keys", "", "Keys of all chronicles."),
+    counter("tocsin_match_chronicle_evictions_total", "", "Keys evicted from chronicles at their limit."),
     counter(
-        "match_chronicle_not_taken_total",
+        "tocsin_match_chronicle_skipped_total",
         "reason",
-        "Events that a chronicle did not take although it should: `failed`, `late` or `long`.",
+        "Events that a chronicle did not include: `failed`, `late` or `long`.",
     ),
-    histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
+    histogram("tocsin_match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
     counter(
-        "match_firings_missed_total",
+        "tocsin_match_missed_firings_total",
         "status",
-        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings list`.",
+        "Rules that did not run for an event batch: `failed` or `skipped`. `tocsin firings list` shows them.",
     ),
     counter(
-        "match_slow_firings_total",
+        "tocsin_match_slow_firings_total",
         "",
-        "Firings of rules that took `pipeline.slow_rule` or longer; see `tocsin firings slow`.",
+        "Runs of rules that took `pipeline.slow_rule` or longer. `tocsin firings slow` shows them.",
     ),
-    gauge("match_stopped_rules", "", "Rules that are stopped."),
-    gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
-    gauge("pipeline_suspects", "", "Event batches and work items that were under way when the process crashed."),
+    gauge("tocsin_match_stopped_rules", "", "Rules that are stopped."),
+    gauge(
+        "tocsin_match_throttled_applications",
+        "",
+        "Applications delayed because they exceed their notification rate.",
+    ),
+    gauge("tocsin_pipeline_suspects", "", "Event batches and work items in progress at the last crash of the process."),
     counter(
-        "pipeline_poison_total",
+        "tocsin_pipeline_poison_total",
         "work",
-        "Work that was set aside since the process crashed a hundred times in a row while it was under way: `events`, `delivery`.",
+        "Work set aside because it was in progress at a hundred crashes in a row: `events` or `delivery`.",
     ),
-    gauge("match_throttled_classes", "", "Event classes that make more notifications than they may and wait."),
-    counter("match_panics_total", "", "Matchers of an application that panicked and were started again."),
+    gauge("tocsin_match_throttled_classes", "", "Event classes delayed because they exceed their notification rate."),
+    counter("tocsin_match_panics_total", "", "Matchers restarted after a panic."),
     counter(
-        "match_filter_candidates_total",
+        "tocsin_match_filter_candidates_total",
         "",
-        "Alternatives of filters that were looked at, since their values were found.",
-    ),
-    counter("match_filter_evaluations_total", "", "Filters that were evaluated, since no index says all of them."),
-    counter("match_filter_matches_total", "", "Distinct filters that matched an event."),
-    counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
-    counter("schedule_runs_total", "application, class", "Due times of scheduled rules that were accepted to be run."),
-    counter(
-        "schedule_skipped_runs_total",
-        "application, class",
-        "Runs that were missed and that another run, or none, makes up for.",
+        "Filter alternatives examined because the index found their values in an event.",
     ),
     counter(
-        "schedule_unreadable_batches_total",
-        "application, class",
-        "Event batches that could not be read and were left out of a run.",
-    ),
-    histogram("schedule_lag_seconds", "application, class", "How late a run was accepted, from its due time."),
-    histogram("schedule_run_duration_seconds", "application, class", "One step of runs, until it is ready to commit."),
-    counter(
-        "ldap_operations_total",
-        "operation, result",
-        "LDAP operations, by what came of them: `success`, `refused`, `busy` or `failed`.",
-    ),
-    histogram("ldap_operation_duration_seconds", "operation", "One LDAP operation, until its answer is ready."),
-    gauge("ldap_connections", "", "LDAP connections that are open."),
-    counter("directory_locked_total", "", "Entries locked after too many wrong passwords."),
-    counter("directory_expired_total", "", "Dynamic entries removed because nobody refreshed them."),
-    counter("ldap_connections_refused_total", "", "LDAP connections closed at once, because there were too many."),
-    gauge("ldap_followers", "", "LDAP searches that follow what changes."),
-    counter("ldap_followed_total", "", "Times that one of them was told what there was."),
-    counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
-    counter(
-        "match_displaced_batches_total",
+        "tocsin_match_filter_evaluations_total",
         "",
-        "Times that batches were matched by a later state than they should see.",
+        "Filters evaluated because the index covers them only in part.",
+    ),
+    counter("tocsin_match_filter_matches_total", "", "Distinct filters that matched an event."),
+    counter(
+        "tocsin_match_unusable_subscriptions_total",
+        "",
+        "Stored subscriptions that are invalid under the current version of their class.",
+    ),
+    counter("tocsin_schedule_runs_total", "application, class", "Due times of scheduled rules accepted for execution."),
+    counter(
+        "tocsin_schedule_skipped_runs_total",
+        "application, class",
+        "Missed runs that the server does not make up for, or that a later run replaces.",
     ),
     counter(
-        "format_requests_total",
-        "application, class, result",
-        "Notifications formatted, by whether it could be done: `ok`, `failed`; those that failed are suspended.",
+        "tocsin_schedule_unreadable_batches_total",
+        "application, class",
+        "Event batches left out of a run because they cannot be read.",
     ),
-    counter("format_compiled_total", "", "Notification classes whose templates were compiled, once for each version."),
-    counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
-    counter("xml_worker_started_total", "", "XML worker processes started; they run stylesheets and XML Schemas."),
-    counter(
-        "xml_worker_killed_total",
-        "cause",
-        "XML worker processes that were stopped or ended at a request, by cause: `time`, `memory`, `crash`. The request \
-         failed, and the worker is replaced.",
-    ),
-    counter("xml_worker_refused_total", "", "Requests refused because all XML workers were busy and too many waited."),
-    counter("deliver_attempts_total", "application, channel, outcome", "Attempts, by what the far side made of them."),
-    counter(
-        "deliver_returned_total",
-        "application, channel",
-        "Notifications that came back untried, because their destination was paused or had enough to do.",
-    ),
-    counter("deliver_troubles_total", "application, channel", "How often the log told that a channel only fails."),
     histogram(
-        "deliver_duration_seconds",
-        "application, channel",
-        "One attempt, from handing over to the far side's answer.",
+        "tocsin_schedule_lag_seconds",
+        "application, class",
+        "Delay between the due time of a run and its acceptance.",
+    ),
+    histogram(
+        "tocsin_schedule_run_duration_seconds",
+        "application, class",
+        "One step of a run, until it is ready to commit.",
     ),
     counter(
-        "deliver_smtp_sessions_total",
+        "tocsin_ldap_operations_total",
+        "operation, result",
+        "LDAP operations by result: `success`, `refused`, `busy` or `failed`.",
+    ),
+    histogram(
+        "tocsin_ldap_operation_duration_seconds",
+        "operation",
+        "One LDAP operation, until its response is ready.",
+    ),
+    gauge("tocsin_ldap_connections", "", "Open LDAP connections."),
+    counter("tocsin_directory_locked_total", "", "Entries locked after too many wrong passwords."),
+    counter("tocsin_directory_expired_total", "", "Dynamic entries deleted at the end of their time to live."),
+    counter("tocsin_ldap_connections_refused_total", "", "LDAP connections refused at the connection limit."),
+    gauge("tocsin_ldap_sync_searches", "", "Open refreshAndPersist searches (RFC 4533)."),
+    counter("tocsin_ldap_sync_updates_total", "", "Updates sent to refreshAndPersist searches (RFC 4533)."),
+    counter("tocsin_match_index_rebuilds_total", "", "Match indexes rebuilt after a loss."),
+    counter("tocsin_match_later_snapshot_total", "", "Event batches matched against a later snapshot than their own."),
+    counter(
+        "tocsin_format_requests_total",
+        "application, class, result",
+        "Notifications formatted: `ok` or `failed`. Failed ones are suspended.",
+    ),
+    counter(
+        "tocsin_format_compiled_total",
+        "",
+        "Notification classes whose templates were compiled, once for each version.",
+    ),
+    counter("tocsin_format_panics_total", "", "Notifications suspended because their formatting panicked."),
+    counter(
+        "tocsin_xml_worker_started_total",
+        "",
+        "XML worker processes started. They run stylesheets and XML Schemas.",
+    ),
+    counter(
+        "tocsin_xml_worker_killed_total",
+        "cause",
+        "XML worker processes that ended during a request, by cause: `time`, `memory` or `crash`. The request fails and the worker is replaced.",
+    ),
+    counter(
+        "tocsin_xml_worker_refused_total",
+        "",
+        "Requests refused because all XML workers are busy and the queue is full.",
+    ),
+    counter("tocsin_deliver_attempts_total", "application, channel, outcome", "Delivery attempts by outcome."),
+    counter(
+        "tocsin_deliver_released_total",
+        "application, channel",
+        "Notifications released without an attempt because their destination is paused or at its limit.",
+    ),
+    counter(
+        "tocsin_deliver_channel_alerts_total",
+        "application, channel",
+        "Log entries that report a channel without successful attempts.",
+    ),
+    histogram(
+        "tocsin_deliver_duration_seconds",
+        "application, channel",
+        "One delivery attempt, from hand-over to the response of the receiver.",
+    ),
+    counter(
+        "tocsin_deliver_smtp_sessions_total",
         "application, channel, server, outcome",
-        "Sessions with a mail server: `opened`, or `failed` because it did not let us in.",
+        "SMTP sessions: `opened` or `failed`.",
     ),
     gauge(
-        "deliver_smtp_server_closed",
+        "tocsin_deliver_smtp_server_closed",
         "application, channel, server",
-        "1 while a mail server that failed is left alone.",
+        "1 while the circuit breaker of a mail server is open, else 0.",
     ),
     counter(
-        "deliver_outcomes_total",
+        "tocsin_deliver_outcomes_total",
         "application, class, outcome",
         "Attempts recorded: delivered, deferred, refused, suspended and so on.",
     ),
     counter(
-        "deliver_unsent_total",
+        "tocsin_deliver_unsent_total",
         "outcome",
-        "Notifications that were not sent: expired, or suspended before an attempt.",
+        "Notifications that ended without an attempt: expired or suspended.",
     ),
-    counter("deliver_snoozed_total", "", "Notifications that wait for the end of quiet hours or for their send hours."),
-    counter("deliver_gathered_total", "", "Notifications that wait for the window of a digest to close."),
-    counter("deliver_fallbacks_total", "", "Notifications that go on by the next channel of their chain."),
-    counter("deliver_multicasts_total", "", "Messages that were made once for all who are told the same."),
-    counter("deliver_digests_total", "", "Messages that were made of all notifications of a digest."),
-    counter("deliver_devices_bounced_total", "", "Devices switched off because the far side said that they are gone."),
-    gauge("deliver_failing_endpoints", "", "Endpoints of devices that have only failed of late."),
     counter(
-        "deliver_endpoints_warned_total",
+        "tocsin_deliver_snoozed_total",
         "",
-        "Endpoints that have failed for half the time after which they are switched off.",
+        "Notifications deferred to the end of quiet hours or to their send hours.",
     ),
+    counter("tocsin_deliver_digest_deferred_total", "", "Notifications deferred until their digest window closes."),
+    counter("tocsin_deliver_fallbacks_total", "", "Notifications that continue with the next channel of their chain."),
+    counter("tocsin_deliver_multicast_messages_total", "", "Messages formatted once for several recipients."),
+    counter("tocsin_deliver_digest_messages_total", "", "Messages that contain all notifications of a digest."),
     counter(
-        "deliver_endpoints_disabled_total",
+        "tocsin_deliver_devices_bounced_total",
         "",
-        "Devices switched off because their endpoint has failed for too long.",
+        "Devices disabled because the receiver reports that their address does not exist.",
     ),
-    gauge("deliver_suppressions", "", "Addresses and devices that nothing is sent to."),
+    gauge(
+        "tocsin_deliver_failing_endpoints",
+        "",
+        "Endpoints of devices without a successful attempt since their first failure.",
+    ),
     counter(
-        "deliver_suppressed_total",
+        "tocsin_deliver_endpoints_warned_total",
+        "",
+        "Endpoints that failed for half of the time after which they are disabled.",
+    ),
+    counter(
+        "tocsin_deliver_endpoints_disabled_total",
+        "",
+        "Devices disabled because their endpoint failed for too long.",
+    ),
+    gauge("tocsin_deliver_suppressions", "", "Suppressed addresses and devices."),
+    counter(
+        "tocsin_deliver_suppressed_total",
         "cause",
-        "Notifications that were not sent because their address is suppressed; those with a chain go on by its next channel.",
+        "Notifications not sent because their address is suppressed. Those with a chain continue with its next channel.",
     ),
-    counter("suppression_reports_total", "cause", "Bounces, complaints and unsubscriptions that were reported."),
-    counter("resend_notifications_total", "", "Notifications that had failed and were sent again."),
-    counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
+    counter("tocsin_suppression_reports_total", "cause", "Bounces, complaints and unsubscriptions reported."),
+    counter("tocsin_resend_notifications_total", "", "Failed notifications sent again."),
+    counter("tocsin_deliver_leases_lost_total", "", "Work items whose lease expired before their worker finished."),
     counter(
-        "deliver_put_off_total",
+        "tocsin_deliver_order_deferred_total",
         "",
-        "Notifications of ordered events that were put off until the one before them is tried again.",
+        "Notifications of ordered events deferred until the preceding one is retried.",
     ),
-    counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
+    counter("tocsin_deliver_panics_total", "", "Work items whose worker panicked. Another worker claims them."),
     counter(
-        "inbox_items_total",
+        "tocsin_inbox_items_total",
         "result",
-        "Items delivered into feeds: new, known from before, or evicted from a full feed.",
+        "Items delivered to inbox feeds: new, duplicate, or evicted from a full feed.",
     ),
-    counter("inbox_marks_total", "mark", "What readers did: read, unread, archive, unarchive, delete."),
-    counter("inbox_expired_total", "", "Items and broadcasts removed because their time was over."),
+    counter("tocsin_inbox_marks_total", "mark", "Marks set by readers: read, unread, archive, unarchive or delete."),
+    counter("tocsin_inbox_expired_total", "", "Items and broadcasts deleted at their expiry."),
     counter(
-        "sync_sessions_total",
+        "tocsin_sync_sessions_total",
         "outcome",
-        "Sessions of devices that ended: done, or lost when the device did not come back.",
+        "Device sessions ended: done, or lost because the device did not return.",
     ),
-    histogram("sync_session_seconds", "", "From the begin of a device's session to its end."),
-    counter("sync_edits_total", "outcome", "Edits of devices: applied, conflict, refused."),
+    histogram("tocsin_sync_session_duration_seconds", "", "Duration of a device session."),
+    counter("tocsin_sync_edits_total", "outcome", "Edits of devices: applied, conflict or refused."),
     counter(
-        "sync_events_total",
+        "tocsin_sync_events_total",
         "outcome",
-        "Events that changes of rows raised: accepted, or unfit because their class had changed meanwhile.",
+        "Events raised by row changes: accepted, or unfit because their class changed.",
     ),
-    counter("sync_rows_total", "fate", "Rows told to devices: sent, or gone."),
+    counter("tocsin_sync_rows_total", "fate", "Row states sent to devices: sent, or gone for deleted rows."),
     histogram(
-        "sync_wait_seconds",
+        "tocsin_sync_wait_seconds",
         "pool",
-        "How long requests of devices waited for a place: upload, reconcile, download.",
+        "Time that device requests wait for a slot of a pool: upload, reconcile or download.",
     ),
     gauge(
-        "sync_pool_places",
+        "tocsin_sync_pool_slots",
         "pool",
-        "Places that a pool has: those of `reconcile` become more while more are done by it in all, and fewer when each only takes longer; `sync.reconciles` is the most.",
+        "Slots of a pool. Adaptive concurrency sets those of `reconcile` between 1 and `sync.reconciles`.",
     ),
+    counter("tocsin_sync_program_failures_total", "", "Failures of conflict resolver programs. The server row stays."),
     counter(
-        "sync_program_failures_total",
+        "tocsin_sync_merges_refused_total",
         "",
-        "Times that a program which decides between edits did not; what the server has stayed.",
+        "Text merges skipped because the changes are too long to compare. The conflict resolver decides.",
     ),
+    gauge("tocsin_sync_waiting_devices", "", "Devices with an open long poll for changes."),
     counter(
-        "sync_merges_refused_total",
-        "",
-        "Texts of two edits that were not merged, because their changes are too long to be compared; the resolver decided.",
-    ),
-    gauge("sync_watchers", "", "Devices that wait for news."),
-    counter(
-        "sync_refused_total",
+        "tocsin_sync_refused_total",
         "pool",
-        "Requests of devices that found a queue full (upload, reconcile, download) or too many that wait for news (watch), and were told when to come again.",
+        "Device requests refused with a retry time because a queue is full: upload, reconcile, download or watch.",
     ),
     gauge(
-        "records_class_subscriptions",
+        "tocsin_records_class_subscriptions",
         "application, class, state",
-        "Subscriptions of a class that are `enabled` or `disabled`, counted every `pipeline.upkeep_interval`.",
+        "Subscriptions of a class: `enabled` or `disabled`, counted every `pipeline.upkeep_interval`.",
     ),
     counter(
-        "records_class_subscriptions_added_total",
+        "tocsin_records_class_subscriptions_added_total",
         "application, class",
-        "Subscriptions that a class was ever given, those that are gone included, counted every `pipeline.upkeep_interval`.",
+        "Subscriptions added to a class, including deleted ones, counted every `pipeline.upkeep_interval`.",
     ),
-    counter("subscriber_merges_total", "", "Subscribers that became parts of others."),
-    counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
-    histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
-    gauge(
-        "upkeep_remaining_batches",
+    counter("tocsin_subscriber_merges_total", "", "Subscribers merged into others."),
+    counter("tocsin_unsubscribe_total", "", "Subscriptions ended by the unsubscribe link of a mail."),
+    histogram("tocsin_upkeep_duration_seconds", "", "One round of deleting expired data."),
+    gauge("tocsin_upkeep_remaining_batches", "", "Expired batches left at the end of a round, counted up to 100,000."),
+    counter(
+        "tocsin_upkeep_timeouts_total",
         "",
-        "Batches that are past their retention and still there when a round ended, counted up to 100,000.",
+        "Rounds that ended with `pipeline.retention_hours` before all expired data was deleted.",
+    ),
+    counter("tocsin_upkeep_deleted_batches_total", "", "Batches deleted at the end of their retention."),
+    gauge(
+        "tocsin_upkeep_retention_ended_timestamp_seconds",
+        "",
+        "Time at which retention last deleted all expired data, in seconds since 1970.",
     ),
     counter(
-        "upkeep_timeouts_total",
-        "",
-        "Times that the hours of `pipeline.retention_hours` ended before all was removed.",
-    ),
-    counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
-    gauge(
-        "upkeep_retention_ended_timestamp_seconds",
-        "",
-        "When retention was last done with what it had to remove, in seconds since 1970.",
-    ),
-    counter(
-        "exchange_received_total",
+        "tocsin_exchange_received_total",
         "exchange, port, result",
-        "Messages that came through receive ports: `new`, or a `duplicate` by its idempotency key.",
+        "Messages received by receive ports: `new`, or `duplicate` by their idempotency key.",
     ),
     counter(
-        "exchange_left_first_total",
+        "tocsin_exchange_sent_before_commit_total",
         "exchange, port",
-        "Requests that left before they were stored, at receive ports with `store_first: false`.",
+        "Requests dispatched before their commit, at receive ports with `store_first: false`.",
     ),
     counter(
-        "exchange_refused_total",
+        "tocsin_exchange_refused_total",
         "reason",
-        "Messages that receive ports refused: `operator`, `memory`, `disk`, `store_growth`, `in_flight`, `rate_imbalance` or \
-         `service_window`.",
+        "Messages refused by receive ports: `operator`, `memory`, `disk`, `store_growth`, `in_flight`, `rate_imbalance` or `service_window`.",
     ),
     gauge(
-        "exchange_throttled",
+        "tocsin_exchange_throttled",
         "exchange, side, port, reason",
-        "1 while messages are slowed down where they come in (`publishing`) or leave (`delivery`), else 0.",
+        "1 while messages are throttled at intake (`publishing`) or at sending (`delivery`), else 0.",
     ),
     gauge(
-        "exchange_queue_messages",
+        "tocsin_exchange_queue_messages",
         "exchange, port",
-        "Messages that are due at a send port and not under way, about.",
+        "Approximate number of due messages of a send port that are not in progress.",
     ),
     gauge(
-        "exchange_queue_wait_seconds",
+        "tocsin_exchange_queue_wait_seconds",
         "exchange, port",
-        "How long a new message would wait for its turn at a send port that sends.",
+        "Expected waiting time of a new message at an active send port.",
     ),
-    histogram("exchange_wait_seconds", "exchange, port", "How long the callers of requests were held open."),
+    histogram(
+        "tocsin_exchange_request_duration_seconds",
+        "exchange, port",
+        "Time until a caller receives the response to its request.",
+    ),
     counter(
-        "exchange_stuck_total",
+        "tocsin_exchange_step_failures_total",
         "exchange, port",
-        "Messages of which a step of their receive port's pipeline failed; they are suspended.",
+        "Messages suspended because a step of the receive pipeline failed.",
     ),
     gauge(
-        "exchange_workers",
+        "tocsin_exchange_workers",
         "group, state",
-        "Messages that a worker group (`receive`, `route`, `send`, `track`) works on (`busy`), that wait for it (`waiting`), and \
-         how many workers it may have now (`most`).",
+        "Worker groups (`receive`, `route`, `send`, `track`): messages in progress (`busy`), queued (`waiting`), and the present limit of workers (`most`).",
     ),
-    counter("exchange_location_messages_total", "exchange, port, location", "Messages that locations took."),
+    counter("tocsin_exchange_location_messages_total", "exchange, port, location", "Messages received by locations."),
     counter(
-        "exchange_location_failures_total",
+        "tocsin_exchange_location_failures_total",
         "exchange, port, location",
-        "Troubles of locations, after which they are opened again.",
+        "Errors of locations after which the server reopened them.",
     ),
     counter(
-        "exchange_location_refused_total",
+        "tocsin_exchange_location_refused_total",
         "exchange, port, location",
-        "What came to locations and cannot be taken; it is kept in `refused` of the data folder.",
+        "Items that a location cannot read as messages. They are kept in `refused` of the data folder.",
     ),
     histogram(
-        "exchange_location_lag_seconds",
+        "tocsin_exchange_location_lag_seconds",
         "exchange, port, location",
-        "How long the oldest message of what a location took had waited there.",
+        "Age of the oldest message of a batch when its location reads it.",
     ),
     gauge(
-        "exchange_location_state",
+        "tocsin_exchange_location_state",
         "exchange, port, location, state",
-        "1 for the state that a location is in: `starting`, `running`, `waiting`, `held`, `backing_off` or `failed`; else 0.",
+        "1 for the state of a location: `starting`, `running`, `waiting`, `held`, `backing_off` or `failed`; else 0.",
     ),
-    counter("exchange_assembled_total", "exchange, port", "Messages that became one with others."),
-    counter("exchange_unroutable_total", "exchange", "Messages that no route led anywhere; they are suspended."),
+    counter("tocsin_exchange_aggregated_total", "exchange, port", "Messages combined into others by an aggregator."),
+    counter("tocsin_exchange_unroutable_total", "exchange", "Messages suspended because no route matches."),
     counter(
-        "exchange_sent_total",
+        "tocsin_exchange_sent_total",
         "exchange, port, result",
-        "Attempts of send ports: `done`, `retry`, `suspended`, `wrong` for a reply that did not belong, `late` for one that \
-         nobody waited for any more, `ended` for what was ended meanwhile, `unstored` for a request \
-         that left first and could not be stored.",
+        "Attempts of send ports: `done`, `retry`, `suspended`, `wrong` for an unrelated reply, `late` for a reply after the timeout, `ended` for a terminated message, `unstored` for a request dispatched before its commit and not stored.",
     ),
-    counter("exchange_expired_total", "", "Requests that nobody answered in time."),
-    counter("exchange_unanswered_total", "", "Ways of messages suspended because no later reply came in time."),
-    gauge("exchange_open_messages", "exchange", "Messages of an exchange that are not ended."),
-    gauge("exchange_partition_open_messages", "partition", "Messages in a partition of the spool that are not ended."),
-    gauge("exchange_partition_bytes", "partition", "Bytes of the file of a partition of the spool, and of its log."),
-    histogram(
-        "exchange_store_seconds",
+    counter("tocsin_exchange_expired_total", "", "Requests that reached their reply timeout."),
+    counter("tocsin_exchange_reply_timeouts_total", "", "Legs suspended because no correlated reply arrived in time."),
+    gauge("tocsin_exchange_open_messages", "exchange", "Messages of an exchange that are not completed."),
+    gauge(
+        "tocsin_exchange_partition_open_messages",
         "partition",
-        "How long a write of a partition of the spool took, from when it was asked for until it was durable.",
+        "Messages of a spool partition that are not completed.",
+    ),
+    gauge(
+        "tocsin_exchange_partition_bytes",
+        "partition",
+        "Size of the database file of a spool partition, including its WAL.",
+    ),
+    histogram(
+        "tocsin_exchange_store_duration_seconds",
+        "partition",
+        "One write of a spool partition, from request to durable commit.",
     ),
     counter(
-        "exchange_tracking_dropped_total",
+        "tocsin_exchange_tracking_dropped_total",
         "reason",
-        "Bodies and properties that were to be tracked and are not: the `queue` was full, the `disk` or the `store` did not \
-         take them.",
+        "Bodies and properties not tracked: `queue` full, or not written by `disk` or `store`.",
     ),
-    counter("exchange_tracking_removed_total", "", "Blocks of tracked bodies that made room before their time."),
-    gauge("exchange_tracking_bytes", "", "Bytes of what is tracked, compressed."),
+    counter(
+        "tocsin_exchange_tracking_removed_total",
+        "",
+        "Blocks of tracked bodies deleted before the end of their retention to free space.",
+    ),
+    gauge("tocsin_exchange_tracking_bytes", "", "Compressed size of tracked bodies."),
     gauge(
-        "saturation_used_ratio",
+        "tocsin_saturation_used_ratio",
         "resource",
-        "The share of a resource of this node that is used, 0 to 1: `processor`, `disk`, `syncs`; by the last minute.",
+        "Used share of a resource of this node during the last minute, 0 to 1: `processor`, `disk` or `syncs`.",
     ),
     gauge(
-        "saturation_full_in_seconds",
+        "tocsin_saturation_full_in_seconds",
         "resource",
-        "When a resource is full, if the load goes on to grow as in the last hour; `+Inf` if it does not.",
+        "Time until a resource is full if the load grows as in the last hour; `+Inf` if it does not grow.",
     ),
     gauge(
-        "saturation_headroom",
+        "tocsin_saturation_headroom",
         "role",
-        "How many times the load of a role may be, if that of the others stays; needs `capacity.vectors`.",
+        "Factor by which the load of a role can grow while the others stay the same. Needs `capacity.vectors`.",
     ),
-    gauge("pipeline_switched_off", "", "Roles, applications, classes, sources and channels that are switched off."),
+    gauge(
+        "tocsin_pipeline_switched_off",
+        "",
+        "Roles, applications, classes, sources and channels that are switched off.",
+    ),
 ];
 
 const fn counter(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
@@ -417,20 +475,20 @@ const fn histogram(name: &'static str, labels: &'static str, help: &'static str)
     Metric { name, kind: Kind::Histogram, labels, help }
 }
 
-/// Tells the installed recorder what each metric means.
+/// Registers the help text of each metric with the installed recorder.
 pub fn describe() {
     for list in [STEPS, face::GAUGES, face::METRICS] {
         face::describe(list);
     }
 }
 
-/// `docs/reference/metrics.md`.
+/// Page `docs/reference/metrics.md`.
 pub fn reference_page() -> String {
     format!(
-        "# Metrics\n\n<!-- Generated from the code; `UPDATE=1 cargo test -p tocsin` writes it anew. -->\n\n\
-         Served at `/metrics` in the text format of Prometheus, without a key; `metrics.enabled` closes it. Counters begin \
+        "# Metrics\n\n<!-- Generated from the code; `UPDATE=1 cargo test -p tocsin` regenerates it. -->\n\n\
+         Served at `/metrics` in the Prometheus text format, without a key; `metrics.enabled = false` disables it. Counters begin \
          at the start of the process. Histograms measure seconds.\n\n\
-         ## The steps of the flow\n\n{}\n## What waits and what is stored\n\n{}\n## The HTTP face\n\n{}",
+         ## Pipeline\n\n{}\n## Backlog and stores\n\n{}\n## HTTP\n\n{}",
         face::reference(STEPS),
         face::reference(face::GAUGES),
         face::reference(face::METRICS)
@@ -474,14 +532,14 @@ mod tests {
             [STEPS, face::GAUGES, face::METRICS].concat().iter().map(|metric| metric.name.to_owned()).collect();
         let unknown: Vec<&String> = used.difference(&described).collect();
         assert!(unknown.is_empty(), "not described: {unknown:?}");
-        // Gauges are set by their name in a variable, so that the source does not show them in that form.
+        // Gauges are set by a name in a variable, which the search cannot find.
         let unused: Vec<&Metric> =
             STEPS.iter().chain(face::METRICS).filter(|metric| !used.contains(metric.name)).collect();
         assert!(unused.is_empty(), "described, but not measured: {unused:?}");
     }
 
     #[test]
-    fn the_committed_page_is_the_generated_one() {
+    fn the_committed_page_is_up_to_date() {
         crate::cli::compare_reference("metrics.md", &reference_page());
     }
 

@@ -1,5 +1,5 @@
-//! A dashboard for Grafana and alert rules for Prometheus, made from the descriptions of the metrics: what is described is
-//! on the dashboard, and no rule asks for what is not.
+//! Grafana dashboard and Prometheus alert rules, generated from the metrics table: every metric is on the dashboard,
+//! and rules only use known metrics.
 
 use std::fmt::Write as _;
 
@@ -8,19 +8,15 @@ use tocsin_face_http::metrics::{self as face, Kind, Metric};
 
 use crate::metrics::STEPS;
 
-/// Panels beside each other, of the 24 columns of a dashboard.
+/// Panels per row of the dashboard's 24 columns.
 const PANELS_BESIDE: usize = 3;
 
-/// The rows of the dashboard: a title, and what is on it.
+/// Rows of the dashboard: title and metrics.
 fn rows() -> [(&'static str, &'static [Metric]); 3] {
-    [
-        ("The steps of the flow", STEPS),
-        ("What waits and what is stored", face::GAUGES),
-        ("The HTTP face", face::METRICS),
-    ]
+    [("Pipeline", STEPS), ("Backlog and stores", face::GAUGES), ("HTTP", face::METRICS)]
 }
 
-/// The dashboard, as Grafana imports it.
+/// Dashboard in Grafana's import format.
 pub fn dashboard() -> String {
     let (mut panels, mut id, mut y) = (Vec::new(), 0, 0);
     for (title, metrics) in rows() {
@@ -44,11 +40,11 @@ pub fn dashboard() -> String {
         "templating": {"list": [
             {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
             {"name": "instance", "type": "query", "label": "Server", "datasource": {"type": "prometheus", "uid": "$datasource"},
-             "query": "label_values(platform_ready, instance)", "includeAll": true, "multi": true, "refresh": 2},
+             "query": "label_values(tocsin_platform_ready, instance)", "includeAll": true, "multi": true, "refresh": 2},
         ]},
         "panels": panels,
     });
-    let mut text = serde_json::to_string_pretty(&dashboard).expect("a dashboard is JSON");
+    let mut text = serde_json::to_string_pretty(&dashboard).expect("a dashboard is serializable");
     text.push('\n');
     text
 }
@@ -78,7 +74,7 @@ fn panel(metric: &Metric, id: usize, x: usize, y: usize) -> Value {
     })
 }
 
-/// What a panel asks, and how its lines are called.
+/// Queries of a panel, with their legends.
 fn queries(metric: &Metric) -> Vec<(String, String)> {
     let (name, labels) = (metric.name, metric.labels);
     let by = if labels.is_empty() { String::new() } else { format!(" by ({labels})") };
@@ -99,7 +95,7 @@ fn queries(metric: &Metric) -> Vec<(String, String)> {
     }
 }
 
-/// An alert: its name, for how long it must hold, how urgent it is, what it asks, and what to do.
+/// Alert: name, duration, severity, expression, advice.
 struct Alert {
     name: &'static str,
     holds: &'static str,
@@ -113,101 +109,101 @@ const ALERTS: &[Alert] = &[
         name: "TocsinNotReady",
         holds: "5m",
         severity: "critical",
-        expr: "platform_ready == 0",
-        advice: "A match index is not built. `tocsin status` and `/readyz` say which.",
+        expr: "tocsin_platform_ready == 0",
+        advice: "A match index is not built. `tocsin status` and `/readyz` show which.",
     },
     Alert {
         name: "TocsinEventsWait",
         holds: "5m",
         severity: "critical",
-        expr: "backlog_oldest_event_seconds > 60",
-        advice: "Events are not picked up fast enough. `tocsin digest` tells the cause.",
+        expr: "tocsin_backlog_oldest_event_seconds > 60",
+        advice: "Events are not matched fast enough. `tocsin attention` shows the cause.",
     },
     Alert {
         name: "TocsinEventsRefused",
         holds: "1m",
         severity: "critical",
-        expr: "rate(accept_refused_total[5m]) > 0",
-        advice: "Submissions are refused: the disk is full, a bound is reached, or acceptance is switched off.",
+        expr: "rate(tocsin_accept_refused_total[5m]) > 0",
+        advice: "Submissions are refused: the disk is full, a limit is reached, or acceptance is switched off.",
     },
     Alert {
         name: "TocsinBatchesFailed",
         holds: "0m",
         severity: "critical",
-        expr: "backlog_failed_batches > 0",
-        advice: "Event batches are set aside. `tocsin report event-batch-list --status failed` says why.",
+        expr: "tocsin_backlog_failed_batches > 0",
+        advice: "Matching of event batches failed. `tocsin report event-batch-list --status failed` shows the reasons.",
     },
     Alert {
         name: "TocsinNotificationsSuspended",
         holds: "0m",
         severity: "warning",
-        expr: "backlog_suspended_notifications > 0",
-        advice: "Notifications wait for an operator. `tocsin suspended list` says why.",
+        expr: "tocsin_backlog_suspended_notifications > 0",
+        advice: "Notifications are suspended. `tocsin suspended list` shows the reasons.",
     },
     Alert {
         name: "TocsinRulesStopped",
         holds: "0m",
         severity: "critical",
-        expr: "match_stopped_rules > 0",
-        advice: "Rules do not fire. Mend them, `tocsin rule resume`, then `tocsin firings refire`.",
+        expr: "tocsin_match_stopped_rules > 0",
+        advice: "Rules are stopped. Correct them, run `tocsin rule resume`, then `tocsin firings refire`.",
     },
     Alert {
         name: "TocsinFiringsMissed",
         holds: "0m",
         severity: "warning",
-        expr: "increase(match_firings_missed_total[15m]) > 0",
-        advice: "Rules did not fire for event batches. `tocsin firings list` shows them.",
+        expr: "increase(tocsin_match_missed_firings_total[15m]) > 0",
+        advice: "Rules did not run for event batches. `tocsin firings list` shows them.",
     },
     Alert {
         name: "TocsinDestinationsPaused",
         holds: "15m",
         severity: "warning",
-        expr: "sum by (application, channel) (deliver_destinations{state=\"paused\"}) > 0",
-        advice: "Destinations are let be after failures. `tocsin destinations` says what they answer.",
+        expr: "sum by (application, channel) (tocsin_deliver_destinations{state=\"paused\"}) > 0",
+        advice: "Destinations are paused after failures. `tocsin destinations` shows their responses.",
     },
     Alert {
         name: "TocsinDestinationsStalled",
         holds: "1m",
         severity: "critical",
-        expr: "sum by (application, channel) (deliver_destinations{state=\"stalled\"}) > 0",
-        advice: "Messages wait for destinations that are open and get none. `tocsin destinations` lists them.",
+        expr: "sum by (application, channel) (tocsin_deliver_destinations{state=\"stalled\"}) > 0",
+        advice: "Messages wait for destinations that are open but receive none. `tocsin destinations` lists them.",
     },
     Alert {
         name: "TocsinManyRefused",
         holds: "10m",
         severity: "warning",
-        expr: "sum(rate(deliver_outcomes_total{outcome=\"refused\"}[10m])) > 0.1 * sum(rate(deliver_outcomes_total[10m]))",
-        advice: "More than a tenth is refused. `tocsin report failed-notifications` has the words of the far side.",
+        expr: "sum(rate(tocsin_deliver_outcomes_total{outcome=\"refused\"}[10m])) > 0.1 * sum(rate(tocsin_deliver_outcomes_total[10m]))",
+        advice: "More than a tenth of the notifications are refused. `tocsin report failed-notifications` shows the receivers' responses.",
     },
     Alert {
         name: "TocsinIndexBehind",
         holds: "5m",
         severity: "warning",
-        expr: "match_index_changes_behind > 10000",
-        advice: "The match index does not follow the changes of the records fast enough. `tocsin digest` tells more.",
+        expr: "tocsin_match_index_changes_behind > 10000",
+        advice: "The match index falls behind the changes of the records. `tocsin attention` shows the cause.",
     },
     Alert {
         name: "TocsinSwitchedOff",
         holds: "1h",
         severity: "warning",
-        expr: "pipeline_switched_off > 0",
-        advice: "Something has been switched off for an hour. `tocsin switch list` says by whom and why.",
+        expr: "tocsin_pipeline_switched_off > 0",
+        advice: "A component has been switched off for an hour. `tocsin switch list` shows by whom and why.",
     },
     Alert {
         name: "TocsinRetentionStands",
         holds: "0m",
         severity: "warning",
-        expr: "time() - upkeep_retention_ended_timestamp_seconds > 172800",
-        advice: "Nothing was removed for two days. Look at `pipeline.retention_hours` and at the log.",
+        expr: "time() - tocsin_upkeep_retention_ended_timestamp_seconds > 172800",
+        advice: "No expired data was deleted for two days. Check `pipeline.retention_hours` and the log.",
     },
 ];
 
-/// The alert rules, as Prometheus reads them.
+/// Alert rules in Prometheus format.
 pub fn alerts() -> String {
     let mut text =
         "# Generated from the code by `make docs`; do not edit.\ngroups:\n  - name: tocsin\n    rules:\n".to_owned();
     for Alert { name, holds, severity, expr, advice } in ALERTS {
-        let quote = |text: &str| serde_json::to_string(text).expect("text is JSON");
+        let quote = |text: &str| serde_json::to_string(text).expect("a string is serializable");
         let _ = write!(
             text,
             "      - alert: {name}\n        expr: {}\n        for: {holds}\n        labels: {{ severity: {severity} }}\n        annotations:\n          description: {}\n",
@@ -226,13 +222,13 @@ mod tests {
     use crate::cli::compare_reference;
 
     #[test]
-    fn the_committed_dashboard_and_rules_are_the_generated_ones() {
+    fn the_committed_dashboard_and_rules_are_up_to_date() {
         compare_reference("grafana.json", &dashboard());
         compare_reference("alerts.yml", &alerts());
     }
 
     #[test]
-    fn rules_ask_only_for_what_is_described() {
+    fn rules_use_only_known_metrics() {
         let known: BTreeSet<&str> = rows().iter().flat_map(|(_, metrics)| *metrics).map(|metric| metric.name).collect();
         for alert in ALERTS {
             let words = alert.expr.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');

@@ -1,8 +1,9 @@
-//! The wiring: opens the stores, starts the flow and the faces, and stops them in the opposite order.
+//! Server wiring: opens the stores, starts the pipeline and the faces, and stops them in reverse order.
 
 use std::{
     borrow::Cow,
     fs,
+    io::Read,
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -10,20 +11,20 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-mod ldap; // the directory and its face
-mod memory; // how much the process has, and may have
-mod sync; // rows that devices keep replicas of
+mod ldap; // directory and its LDAP face
+mod memory; // memory use and limit of the process
+mod sync; // replicated rows of devices
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tocsin_delivery::{
-    Context, Signet, SystemClock,
+    Context, SystemClock, TokenSigner,
     files::{Files, read_regular},
     networks::{NetworkError, Networks},
     programs::Programs,
 };
 use tocsin_directory::Directory;
-use tocsin_exchange::{Exchanges, groups::WorkersMost};
+use tocsin_exchange::{Exchanges, groups::WorkerLimits, intake::Intake};
 use tocsin_face_http::{HttpOptions, RateLimit};
 use tocsin_model::{
     charset::{self, Syntax},
@@ -34,7 +35,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_pipeline::{Folders, Listeners, Pipeline, PipelineOptions, SourceContext, Spans};
-use tocsin_service::{FreeSpace, Service};
+use tocsin_service::{FreeSpace, Service, switches::intake};
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
@@ -55,22 +56,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     configuration::{self, Configuration, Passable, Period},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, read_text_file},
     first_key, metrics, saturation,
     telemetry::{self, Exporter},
 };
 
-/// Keeps a second server away from a data folder. Ends with the value.
+/// Lock that keeps a second server out of a data folder. Released on drop.
 #[derive(Debug)]
 pub struct FolderLock(#[expect(dead_code, reason = "the open file is the lock")] fs::File);
 
-/// A server that runs in this process.
-pub struct Running {
-    /// Where the HTTP face answers.
+/// Server that runs in this process.
+pub struct RunningServer {
+    /// Address of the HTTP face.
     pub address: SocketAddr,
-    /// The data folder.
+    /// Data folder.
     pub data_folder: PathBuf,
-    /// The first admin key, if this start made it.
+    /// First admin key, if this start created it.
     pub first_key: Option<String>,
     pipeline: Arc<Pipeline>,
     exchanges: Arc<Exchanges>,
@@ -79,22 +80,22 @@ pub struct Running {
     raising: Mutex<JoinHandle<()>>,
     stopping: CancellationToken,
     exporter: Mutex<Option<Exporter>>,
-    // Last, so that the stores are closed before another server may open them.
+    // Last field: the stores are closed before another server can open them.
     _lock: FolderLock,
 }
 
-/// The clock of the process.
+/// Current time.
 pub fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// Makes the data folder if it is missing, and keeps other servers away from it.
+/// Creates the data folder if needed, and locks it.
 ///
 /// # Errors
-/// It cannot be made, or another process holds it.
+/// If it cannot be created, or another process holds the lock.
 pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
-    folder::make(folder, 0o700).map_err(|error| Failure::file("make the data folder", folder, &error))?;
-    keep_private(folder)?;
+    folder::make(folder, 0o700).map_err(|error| Failure::file("create the data folder", folder, &error))?;
+    keep_private(folder, true)?;
     let path = folder.join("lock");
     let failed = |error: std::io::Error| Failure::file("lock the data folder with", &path, &error);
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
@@ -102,25 +103,28 @@ pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
     match file.try_lock() {
         Ok(()) => Ok(FolderLock(file)),
         Err(fs::TryLockError::WouldBlock) => Err(Failure::failed(format!(
-            "another Tocsin uses {}; stop it first, or name another folder with --data",
+            "another Tocsin uses {}; stop it first, or specify another folder with --data",
             folder.display()
         ))),
         Err(fs::TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 
-/// Takes the rights of group and others from the data folder and from the files in it, which hold keys, addresses and
-/// contents. An administrator may have copied them with other modes.
+/// Removes the permissions of group and others from the data folder and its files, which hold keys, addresses and
+/// contents. With `report` each path is logged: an administrator may have copied it with other modes. Files that the
+/// process has just created need no report.
 ///
 /// # Errors
 /// The modes cannot be changed: another user owns the folder or a file.
-pub fn keep_private(folder: &Path) -> Outcome {
+fn keep_private(folder: &Path, report: bool) -> Outcome {
     let close = |path: &Path, what: &str| -> Outcome {
-        let failed = |error: std::io::Error| Failure::file(&format!("keep others from {what}"), path, &error);
+        let failed = |error: std::io::Error| Failure::file(&format!("restrict the access to {what}"), path, &error);
         let mode = fs::symlink_metadata(path).map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 {
             fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o700)).map_err(failed)?;
-            tracing::warn!(path = %path.display(), "group and others had rights to {what}; they have none now");
+            if report {
+                tracing::warn!(path = %path.display(), "permissions of group and others removed from {what}");
+            }
         }
         Ok(())
     };
@@ -135,34 +139,54 @@ pub fn keep_private(folder: &Path) -> Outcome {
     Ok(())
 }
 
-/// A definition, examined without a server.
+/// Result of checking a definition without a server.
 #[derive(Debug, Default, Serialize)]
-pub struct Examined {
-    /// The application's name, if it could be read.
+pub struct CheckedDefinition {
+    /// Name of the application, if it could be read.
     pub name: Option<String>,
-    /// What is wrong.
+    /// Problems.
     pub problems: Vec<Problem>,
-    /// What will work but cost more than its author may think.
+    /// Warnings: valid, but possibly more expensive than intended.
     pub warnings: Vec<Problem>,
-    /// How each rule is answered.
+    /// Explanation of each rule's index use.
     pub rules: Vec<String>,
 }
 
-/// Most bytes of a template, stylesheet or schema that a definition names.
+/// Maximum size in bytes of a template, stylesheet or schema referenced by a definition.
 const NAMED_BYTES_MAX: u64 = 16 << 20;
 
-/// Reads a definition with the files that it names.
+/// Reads a definition with the files that it references.
 ///
 /// # Errors
-/// The file itself cannot be read. Inside are the problems of what it names.
+/// If the definition file cannot be read. The inner result has problems of the referenced files.
 pub fn read_definition(file: &Path) -> Outcome<Result<String, Vec<Problem>>> {
-    let text = fs::read_to_string(file).map_err(|error| Failure::file("read the definition", file, &error))?;
+    let text = read_definition_text(file)?;
     let folder = file.parent().unwrap_or(Path::new("")).to_owned();
     let load = |path: &str| read_text(&folder.join(path)).map_err(|error| format!("cannot read {path}: {error}"));
     Ok(inline_definition(&text, &load))
 }
 
-/// The text of a file beside a definition: stylesheets may declare their encoding, and any text may begin with a byte-order
+/// Reads a definition as it was written, within the bound of its length, in UTF-8 or, with a byte-order mark, in
+/// UTF-16.
+///
+/// # Errors
+/// The file cannot be read, is too long, or is in another encoding.
+pub fn read_definition_text(file: &Path) -> Outcome<String> {
+    const BYTES_MAX: usize = 2 * definition::TEXT_BYTES_MAX + 2;
+    let mut bytes = Vec::new();
+    let read = fs::File::open(file).and_then(|opened| opened.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|error| Failure::file("read the definition", file, &error))?;
+    let shown = file.display();
+    if bytes.len() > BYTES_MAX {
+        let most = definition::TEXT_BYTES_MAX;
+        return Err(Failure::failed(format!("the definition {shown} is too long; at most {most} bytes are read")));
+    }
+    let text = charset::decode(&bytes, Syntax::Text, None);
+    let text = text.map_err(|error| Failure::failed(format!("cannot read the definition {shown}: {error}")))?;
+    Ok(text.into_owned())
+}
+
+/// Reads a referenced text file: stylesheets can declare their encoding, and any text can begin with a byte-order mark.
 /// mark.
 fn read_text(path: &Path) -> Result<String, String> {
     let bytes = read_regular(path, NAMED_BYTES_MAX)?;
@@ -171,23 +195,24 @@ fn read_text(path: &Path) -> Result<String, String> {
     charset::decode(&bytes, syntax, None).map(Cow::into_owned).map_err(|error| error.to_string())
 }
 
-/// Replaces the files that a definition names by their text.
+/// Replaces file references of a definition by the texts of the files.
 ///
 /// # Errors
-/// Files that `load` does not find, in its words.
+/// Files that `load` cannot read, with its message.
 pub fn inline_definition(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -> Result<String, Vec<Problem>> {
     definition::inline_files(text, load)
 }
 
-/// Examines a definition: its text, its files, its rules and templates, and whether its sources would find open what they use.
+/// Checks a definition: text, files, rules, templates, and whether the configuration permits the resources of its
+/// sources.
 ///
 /// # Errors
-/// The file cannot be read.
+/// If the file cannot be read.
 pub fn examine(
     file: &Path,
     environment: &dyn Fn(&str) -> Option<String>,
     configuration: &Configuration,
-) -> Outcome<Examined> {
+) -> Outcome<CheckedDefinition> {
     let opened = SourceContext {
         clock: Arc::new(SystemClock),
         data_folder: configuration.data.folder.clone(),
@@ -206,20 +231,20 @@ pub fn examine(
         Ok((compiled, definition::locate(&text, warnings)))
     });
     Ok(match checked {
-        Ok((compiled, warnings)) => Examined {
+        Ok((compiled, warnings)) => CheckedDefinition {
             name: Some(compiled.application.name.to_string()),
             problems: Vec::new(),
             warnings,
             rules: compiled.explain().iter().map(ToString::to_string).collect(),
         },
-        Err(problems) => Examined { problems, ..Examined::default() },
+        Err(problems) => CheckedDefinition { problems, ..CheckedDefinition::default() },
     })
 }
 
 /// Opens the records of an installation.
 ///
 /// # Errors
-/// The store does not open.
+/// If the store does not open.
 pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRecords>> {
     let folder = configuration.data.folder.clone();
     let options = RecordsOptions {
@@ -229,40 +254,38 @@ pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRe
         ..RecordsOptions::default()
     };
     let opening = tokio::task::spawn_blocking(move || SqliteRecords::open(&folder, &options)).await;
-    let opened = opening.map_err(|error| Failure::failed("opening the records broke").because(&error))?;
+    let opened =
+        opening.map_err(|error| Failure::failed("the task that opens the records panicked").because(&error))?;
     Ok(Arc::new(opened.map_err(|error| store_failure("records", &error))?))
 }
 
-/// Opens the directory of an installation, its indexes built.
+/// Opens the directory of an installation, with complete indexes.
 ///
 /// # Errors
-/// What of the configuration is wrong, or that the store does not open.
+/// If the configuration is invalid, or the store does not open.
 pub async fn open_directory(configuration: &Configuration) -> Outcome<Directory> {
     let records = open_records(configuration).await?;
-    let channels = ldap::MailChannelsNow::stored(&*records).await?;
+    let channels = ldap::CurrentMailChannels::stored(&*records).await?;
     let directory = ldap::open(configuration, records, channels).await?;
     let built = directory.build_indexes().await;
     built.map_err(|refusal| Failure::failed("the indexes of the directory cannot be built").because(&refusal))?;
     Ok(directory)
 }
 
-/// The files that definitions may name.
+/// Files that definitions may reference.
 fn files(configuration: &Configuration) -> Files {
     Files::new(configuration.delivery.allow_files.clone(), configuration.data.folder.clone())
 }
 
-/// The keys that seal what is secret.
+/// Keys that encrypt secrets at rest.
 fn keyring(configuration: &Configuration) -> Outcome<Keyring> {
     let records = &configuration.records;
     let text = match (records.keys.0.is_empty(), records.keys_file.as_str()) {
         (false, _) => records.keys.0.clone(),
         (true, "") => return Ok(Keyring::default()),
-        (true, file) => {
-            let path = Path::new(file);
-            fs::read_to_string(path).map_err(|error| Failure::file("read `records.keys_file`", path, &error))?
-        }
+        (true, file) => read_text_file("read `records.keys_file`", Path::new(file))?,
     };
-    Keyring::read(&text).map_err(|error| Failure::usage(format!("the keys of the records: {error}")))
+    Keyring::read(&text).map_err(|error| Failure::usage(format!("records.keys is invalid: {error}")))
 }
 
 async fn open_journal(configuration: &Configuration) -> Outcome<Arc<dyn Journal>> {
@@ -284,11 +307,11 @@ async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
         readers: configuration.inbox.readers.max(1) as usize,
     };
     let opening = tokio::task::spawn_blocking(move || SqliteInbox::open(&folder, &options)).await;
-    let opened = opening.map_err(|error| Failure::failed("opening the inbox broke").because(&error))?;
+    let opened = opening.map_err(|error| Failure::failed("the task that opens the inbox panicked").because(&error))?;
     Ok(Arc::new(opened.map_err(|error| store_failure("inbox", &error))?))
 }
 
-async fn open_exchanges(configuration: &Configuration, spans: Spans) -> Outcome<Arc<Exchanges>> {
+async fn open_exchanges(configuration: &Configuration, spans: Spans, intake: Intake) -> Outcome<Arc<Exchanges>> {
     let folder = configuration.data.folder.clone();
     let options = SpoolOptions {
         reserve_bytes: configuration.spool.disk_reserve.0,
@@ -303,8 +326,9 @@ async fn open_exchanges(configuration: &Configuration, spans: Spans) -> Outcome<
     let opening = tokio::task::spawn_blocking(move || {
         (SqliteSpool::open(&folder, &options), SqliteTracking::open(&folder, &tracking))
     });
-    let opened = opening.await.map_err(|error| Failure::failed("opening the spool broke").because(&error))?;
-    let parts = tocsin_exchange::Parts {
+    let opened =
+        opening.await.map_err(|error| Failure::failed("the task that opens the spool panicked").because(&error))?;
+    let parts = tocsin_exchange::ExchangeDependencies {
         spool: Arc::new(opened.0.map_err(|error| store_failure("spool", &error))?),
         tracking: Arc::new(opened.1.map_err(|error| store_failure("tracking", &error))?),
         clock: Arc::new(SystemClock),
@@ -316,56 +340,61 @@ async fn open_exchanges(configuration: &Configuration, spans: Spans) -> Outcome<
         data_folder: configuration.data.folder.clone(),
         folders: Folders { allow: configuration.sources.allow_folders.clone() },
         listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
-        workers: WorkersMost {
+        workers: WorkerLimits {
             receive: configuration.spool.receive_workers as usize,
             route: configuration.spool.route_workers as usize,
             send: configuration.spool.send_workers as usize,
         },
         spans,
+        intake,
     };
-    Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
+    Exchanges::start(parts).await.map_err(|error| Failure::failed("cannot start the exchanges").because(&error))
 }
 
 fn store_failure(what: &str, error: &StoreError) -> Failure {
     let advice = match error {
-        StoreError::Full(_) => "make room on the disk of the data folder",
+        StoreError::Full(_) => "free space on the disk of the data folder",
         StoreError::Damaged(_) => {
-            "the file is damaged; copy the data folder, then restore a backup. `tocsin doctor` tells more"
+            "the file is damaged; copy the data folder, then restore a backup. `tocsin doctor` shows details"
         }
-        _ => "look at what follows, and at `tocsin doctor`",
+        _ => "see the cause below, and run `tocsin doctor`",
     };
     Failure::failed(format!("cannot open the {what}: {advice}")).because(error)
 }
 
-/// Starts a server: takes the data folder, opens the stores, runs the applications, answers at the configured address.
+/// Starts a server: locks the data folder, opens the stores, runs the applications, serves at the configured address.
 ///
 /// # Errors
-/// What is in the way, and what to do about it.
-pub async fn start(configuration: Configuration) -> Outcome<Running> {
+/// What failed, with advice.
+pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let folder = configuration.data.folder.clone();
     let lock = lock_folder(&folder)?;
     if folder.join(UNFINISHED).exists() {
-        let what = format!("{} holds the half of a restored backup; restore it again", folder.display());
+        let what = format!("{} contains a partially restored backup; restore it again", folder.display());
         return Err(Failure::failed(what));
     }
-    // Before the stores: a port that is taken should be told at once.
+    // Before the stores: a port in use is reported immediately.
     let listen = configuration.http.listen;
     let listener = TcpListener::bind(listen).await.map_err(|error| {
-        Failure::failed(format!("cannot listen at {listen}; free it, or choose another with --set http.listen=ADDRESS"))
-            .because(&error)
+        Failure::failed(format!(
+            "cannot listen at {listen}; free the port, or choose another with --set http.listen=ADDRESS"
+        ))
+        .because(&error)
     })?;
-    let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::failed("cannot read the address of a socket").because(&error))?;
     let ldap_doors = ldap::listen(&configuration.ldap).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
-    let mail_channels = ldap::MailChannelsNow::stored(&*records).await?;
+    let mail_channels = ldap::CurrentMailChannels::stored(&*records).await?;
     let ldap = match ldap_doors {
         Some(doors) => Some(ldap::prepare(doors, &configuration, stored, mail_channels.clone()).await?),
         None => None,
     };
     let inbox = open_inbox(&configuration).await?;
     let replicas = sync::open(&configuration, records.clone(), inbox.clone()).await?;
-    keep_private(&folder)?;
+    keep_private(&folder, false)?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let counted = page.clone();
@@ -381,7 +410,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             installation: records.installation().to_owned(),
             data_folder: folder.clone(),
             networks: networks(&configuration)?,
-            signet: Arc::new(Signet::new(records.secret())),
+            token_signer: Arc::new(TokenSigner::new(records.secret())),
             feeds: None,
             public_url: public_url(&configuration.http.public_url)?,
             programs: Programs { allow: configuration.delivery.allow_programs.clone() },
@@ -394,9 +423,9 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         spans: spans.clone(),
     };
     let pipeline =
-        Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
+        Pipeline::start(parts).await.map_err(|error| Failure::failed("cannot start the pipeline").because(&error))?;
     mail_channels.follow(&pipeline);
-    let exchanges = open_exchanges(&configuration, spans).await?;
+    let exchanges = open_exchanges(&configuration, spans, intake(&pipeline)).await?;
     let free_space = FreeSpace {
         folder: folder.clone(),
         bytes: Arc::new({
@@ -418,12 +447,12 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         version,
     };
     let service =
-        Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
+        Service::open(parts).await.map_err(|error| Failure::failed("cannot read the API keys").because(&error))?;
     let finished = service.finish_merges().await;
-    finished.map_err(|error| Failure::failed("merges of subscribers cannot be finished").because(&error))?;
+    finished.map_err(|error| Failure::failed("cannot finish merges of subscribers").because(&error))?;
     let programs = Programs { allow: configuration.delivery.allow_programs.clone() };
-    replicas.set_arbiter(Arc::new(sync::AllowedPrograms::new(programs)));
-    replicas.set_desk(Arc::new(sync::ServiceDesk(service.clone())));
+    replicas.set_conflict_resolver(Arc::new(sync::AllowedPrograms::new(programs)));
+    replicas.set_subscriber_editor(Arc::new(sync::ServiceEditor(service.clone())));
     let rate = |per_second| RateLimit::new(per_second, configuration.http.requests_burst_seconds);
     let options = HttpOptions {
         connections_max: configuration.http.connections_max as usize,
@@ -445,13 +474,13 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let stopping = CancellationToken::new();
     saturation::start(watch, counted, pipeline.clone(), folder.clone(), stopping.clone());
-    sync::tidy_now_and_then(&replicas, stopping.clone());
+    sync::run_maintenance(&replicas, stopping.clone());
     let raising = sync::raise_events(&replicas, pipeline.clone(), journal, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face, exporter) = (Mutex::new(face), Mutex::new(ldap_face), Mutex::new(exporter));
     let data_folder = folder;
-    Ok(Running {
+    Ok(RunningServer {
         address,
         data_folder,
         first_key,
@@ -472,7 +501,9 @@ fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
     let hours = hours.collect::<Result<Vec<_>, _>>();
     let zone = &options.retention_time_zone;
     if jiff::tz::TimeZone::get(zone).is_err() {
-        let what = format!("`pipeline.retention_time_zone`: `{zone}` is not a time zone: give an IANA name");
+        let what = format!(
+            "`pipeline.retention_time_zone`: `{zone}` is not a time zone; expected an IANA name such as Europe/Vienna"
+        );
         return Err(Failure::usage(what));
     }
     Ok(PipelineOptions {
@@ -512,7 +543,7 @@ fn suppression_policy(options: &configuration::Suppression) -> Policy {
     }
 }
 
-/// The address that links begin with; `None` if there is none.
+/// Parses the prefix of links; `None` if it is empty.
 fn public_url(text: &str) -> Outcome<Option<String>> {
     let base = text.trim_end_matches('/');
     let fits = |url: url::Url| {
@@ -526,44 +557,42 @@ fn public_url(text: &str) -> Outcome<Option<String>> {
     match base {
         "" => Ok(None),
         _ if base.is_ascii() && url::Url::parse(base).is_ok_and(fits) => Ok(Some(base.to_owned())),
-        _ => Err(Failure::usage(format!(
-            "mend http.public_url: `{text}` is not an address such as https://tocsin.example.org"
-        ))),
+        _ => Err(Failure::usage(format!("http.public_url: `{text}` is not a URL such as https://tocsin.example.org"))),
     }
 }
 
-/// The origins whose pages may read feeds.
-fn origins(given: &[String]) -> Outcome<Vec<String>> {
+/// Parses the origins whose pages may read inboxes.
+fn origins(texts: &[String]) -> Outcome<Vec<String>> {
     let check = |text: &String| {
-        // What browsers send: scheme and host, a port where it is not the usual one, and nothing behind.
+        // As browsers send it: scheme, host, and the port unless it is the default one.
         let is_origin = url::Url::parse(text)
             .is_ok_and(|url| url.origin().is_tuple() && url.origin().ascii_serialization() == *text);
-        let hint = "give scheme and host as browsers do, without a slash at the end: https://shop.example.org";
+        let hint = "expected scheme and host without a trailing slash, such as https://shop.example.org";
         if is_origin {
             Ok(text.clone())
         } else {
-            Err(Failure::usage(format!("mend http.allow_origins: `{text}` is no origin; {hint}")))
+            Err(Failure::usage(format!("http.allow_origins: `{text}` is not an origin; {hint}")))
         }
     };
-    given.iter().map(check).collect()
+    texts.iter().map(check).collect()
 }
 
-/// What every channel may reach.
+/// Networks and hosts that every channel may reach.
 fn networks(configuration: &Configuration) -> Outcome<Networks> {
     let parse = |text: &String| {
-        text.parse().map_err(|error: NetworkError| Failure::usage("mend delivery.allow_networks").because(&error))
+        text.parse().map_err(|error: NetworkError| Failure::usage("delivery.allow_networks is invalid").because(&error))
     };
     let allow_networks = configuration.delivery.allow_networks.iter().map(parse).collect::<Outcome<_>>()?;
     Ok(Networks { allow_networks, allow_hosts: configuration.delivery.allow_hosts.clone() })
 }
 
-/// The process's recorder of metrics; `None` if the process has another one, as a second server in one test.
+/// Installs the metrics recorder; `None` if the process has one, as in a second server of one test.
 fn recorder() -> Option<PrometheusHandle> {
-    let builder = PrometheusBuilder::new().set_buckets(metrics::SECONDS).expect("there are buckets");
+    let builder = PrometheusBuilder::new().set_buckets(metrics::SECONDS).expect("SECONDS is not empty");
     let handle = builder.install_recorder().ok()?;
     metrics::describe();
     let upkeep = handle.clone();
-    // Without it the histograms of an unread page would grow without bound.
+    // Without upkeep, histograms that are never scraped would grow without bound.
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(5));
         loop {
@@ -574,8 +603,8 @@ fn recorder() -> Option<PrometheusHandle> {
     Some(handle)
 }
 
-impl Running {
-    /// Ends when the server cannot go on.
+impl RunningServer {
+    /// Waits until a component fails.
     pub async fn failed(&self) -> Failure {
         let (mut face, mut ldap_face) = (self.face.lock().await, self.ldap_face.lock().await);
         let ldap_ends = async {
@@ -586,25 +615,25 @@ impl Running {
         };
         tokio::select! {
             ended = &mut *face => match ended {
-                Ok(Ok(())) => Failure::failed("the HTTP face has ended"),
-                Ok(Err(error)) => Failure::failed("the HTTP face cannot go on").because(&error),
-                Err(error) => Failure::failed("the HTTP face broke").because(&error),
+                Ok(Ok(())) => Failure::failed("the HTTP face ended unexpectedly"),
+                Ok(Err(error)) => Failure::failed("the HTTP face failed").because(&error),
+                Err(error) => Failure::failed("the HTTP face panicked").because(&error),
             },
             ended = ldap_ends => match ended {
-                Ok(()) => Failure::failed("the LDAP face has ended"),
-                Err(error) => Failure::failed("the LDAP face broke").because(&error),
+                Ok(()) => Failure::failed("the LDAP face ended unexpectedly"),
+                Err(error) => Failure::failed("the LDAP face panicked").because(&error),
             },
         }
     }
 
-    /// Takes nothing new, finishes what is in flight for at most `patience`, and leaves the rest to the next start. Gives
-    /// whether all was finished.
+    /// Closes the intake, finishes work in flight for at most `patience`, and leaves the rest to the next start.
+    /// Returns whether all work was finished.
     pub async fn stop(&self, patience: Duration) -> bool {
         self.stopping.cancel();
         let mut face = self.face.lock().await;
         let (_, finished, exchanged) = tokio::join!(
             async {
-                // It has its own bound; the result was told by `failed` if anybody asked.
+                // The face has its own time limit; `failed` reports its result.
                 if !face.is_finished() {
                     let _ = (&mut *face).await;
                 }
@@ -619,7 +648,7 @@ impl Running {
         if !raising.is_finished() {
             let _ = (&mut *raising).await;
         }
-        // Last: what was finished just now is told too.
+        // Last, so that spans of the finished work are exported too.
         if let Some(exporter) = self.exporter.lock().await.as_mut() {
             exporter.stop().await;
         }
@@ -636,7 +665,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("a/b");
         let lock = lock_folder(&data).expect("free");
-        assert!(lock_folder(&data).expect_err("taken").message.starts_with("another Tocsin uses"));
+        assert!(lock_folder(&data).expect_err("the folder is locked").message.starts_with("another Tocsin uses"));
         drop(lock);
         lock_folder(&data).expect("free again");
         assert_eq!(fs::metadata(&data).expect("made").permissions().mode() & 0o777, 0o700);

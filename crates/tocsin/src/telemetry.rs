@@ -1,10 +1,10 @@
-//! Spans go to a collector: OTLP over HTTP, in JSON or Protocol Buffers.
+//! Trace export: spans are sent to an OpenTelemetry collector by OTLP over HTTP, in JSON or Protocol Buffers.
 //!
-//! The flow never waits for it. Spans gather in a queue with a bound; what does not fit, and what the collector does not
-//! take after some tries, is counted and gone.
+//! The pipeline never waits for it. Spans are queued up to a limit; spans that do not fit, or that the collector
+//! refuses after retries, are counted and dropped.
 
-mod otlp; // spans as OTLP says them
-mod protobuf; // the same in Protocol Buffers
+mod otlp; // OTLP data model and JSON encoding
+mod protobuf; // Protocol Buffers encoding
 
 use std::{
     io::Write,
@@ -30,25 +30,25 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// Spans of one request.
+/// Maximum number of spans per request.
 const BATCH_MAX: usize = 512;
-/// How often a request is tried.
+/// Maximum number of tries per request.
 const TRIES: u32 = 5;
-/// The pause after the first failure; it doubles.
+/// Pause after the first failure; doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
-/// The longest pause that a collector may ask for.
+/// Maximum pause that a collector can request.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// How long what has gathered is waited for at the end.
+/// Maximum time to send queued spans at shutdown.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sends spans until it is stopped.
+/// Exporter of spans, until stopped.
 pub struct Exporter {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Exporter {
-    /// Sends what has gathered, for a few seconds at most, and ends.
+    /// Sends the queued spans, for a few seconds at most, and stops.
     pub async fn stop(&mut self) {
         self.stop.cancel();
         if !self.task.is_finished() && timeout(LAST_PATIENCE, &mut self.task).await.is_err() {
@@ -57,19 +57,19 @@ impl Exporter {
     }
 }
 
-/// Starts to send spans, if there is an endpoint.
+/// Starts the export, if an endpoint is configured.
 ///
 /// # Errors
-/// The endpoint, a header, an attribute or the ratio is none, or the certificates cannot be read.
+/// If the endpoint, a header, an attribute or the ratio is invalid, or the certificates cannot be read.
 pub fn start(options: &Telemetry, installation: &str) -> Outcome<(Spans, Option<Exporter>)> {
     let Some(collector) = Collector::new(options, installation)? else { return Ok((Spans::default(), None)) };
     let (spans, listener) = Spans::new(options.queue_spans.max(1) as usize, options.sample_ratio);
     let stop = CancellationToken::new();
-    let gatherer = Gatherer { collector, listener, delay: options.delay.0, stop: stop.clone() };
+    let gatherer = SpanBatcher { collector, listener, delay: options.delay.0, stop: stop.clone() };
     Ok((spans, Some(Exporter { stop, task: tokio::spawn(gatherer.run()) })))
 }
 
-/// Where spans go.
+/// Collector endpoint.
 struct Collector {
     client: Client,
     url: String,
@@ -83,7 +83,7 @@ impl Collector {
     fn new(options: &Telemetry, installation: &str) -> Outcome<Option<Collector>> {
         let Some(url) = url_of(options)? else { return Ok(None) };
         if !(0.0..=1.0).contains(&options.sample_ratio) {
-            return Err(Failure::usage("mend telemetry.sample_ratio: give a number from 0 to 1"));
+            return Err(Failure::usage("telemetry.sample_ratio: expected a number from 0 to 1"));
         }
         let more = pairs(&options.resource_attributes);
         let more = more.ok_or_else(|| wrong_pairs("telemetry.resource_attributes"))?;
@@ -95,16 +95,19 @@ impl Collector {
             "" => client,
             file => {
                 let trust = tls::trust(&Files::of_configuration(), Some(Path::new(file)), "telemetry.ca_file");
-                let trust = trust.map_err(|problem| Failure::usage(format!("mend the configuration: {problem}")))?;
+                let trust =
+                    trust.map_err(|problem| Failure::usage(format!("the configuration is invalid: {problem}")))?;
                 client.tls_backend_preconfigured((*trust).clone())
             }
         };
-        let client = client.build().map_err(|error| Failure::failed("no HTTP client for telemetry").because(&error))?;
+        let client = client
+            .build()
+            .map_err(|error| Failure::failed("cannot create the HTTP client for telemetry").because(&error))?;
         let Telemetry { protocol, compression, .. } = *options;
         Ok(Some(Collector { client, url, headers, resource, protocol, compression }))
     }
 
-    /// The body of a request.
+    /// Encodes the body of a request.
     fn body(&self, spans: &[Span]) -> Bytes {
         let body = match self.protocol {
             OtlpProtocol::Json => self.resource.body(spans).into_bytes(),
@@ -115,25 +118,25 @@ impl Collector {
             OtlpCompression::Gzip => {
                 let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
                 let packed = packer.write_all(&body).and_then(|()| packer.finish());
-                packed.expect("a vector takes all").into()
+                packed.expect("writing to a vector succeeds").into()
             }
         }
     }
 
-    /// Hands spans over; tries again what the collector may take later.
+    /// Sends spans; retries deferrable failures.
     async fn send(&self, spans: &[Span], stop: &CancellationToken) {
         let body = self.body(spans);
         let mut pause = PAUSE_MIN;
-        let mut trouble = String::new();
+        let mut failure = String::new();
         for attempt in 1..=TRIES {
             match self.post(body.clone()).await {
                 Ok(()) => return count("sent", spans.len()),
-                Err(Unsent::Refused(why)) => {
+                Err(SendFailure::Refused(why)) => {
                     tracing::warn!(url = self.url, why, "the collector refuses spans");
                     return count("refused", spans.len());
                 }
-                Err(Unsent::Deferred { why, after }) => {
-                    trouble = why;
+                Err(SendFailure::Deferred { why, after }) => {
+                    failure = why;
                     pause = after.unwrap_or(pause).min(PAUSE_MAX);
                 }
             }
@@ -142,11 +145,11 @@ impl Collector {
             }
             pause *= 2;
         }
-        tracing::warn!(url = self.url, why = trouble, spans = spans.len(), "spans do not reach the collector");
+        tracing::warn!(url = self.url, why = failure, spans = spans.len(), "cannot send spans to the collector");
         count("unsent", spans.len());
     }
 
-    async fn post(&self, body: Bytes) -> Result<(), Unsent> {
+    async fn post(&self, body: Bytes) -> Result<(), SendFailure> {
         let content_type = match self.protocol {
             OtlpProtocol::Json => "application/json",
             OtlpProtocol::Protobuf => "application/x-protobuf",
@@ -156,12 +159,13 @@ impl Collector {
             request = request.header(CONTENT_ENCODING, "gzip");
         }
         let answer = request.body(body).send().await;
-        let answer = answer.map_err(|error| Unsent::Deferred { why: error.without_url().to_string(), after: None })?;
+        let answer =
+            answer.map_err(|error| SendFailure::Deferred { why: error.without_url().to_string(), after: None })?;
         let status = answer.status();
         if status.is_success() {
             return Ok(());
         }
-        let why = format!("it answers {status}");
+        let why = format!("the collector responded {status}");
         let later = [
             StatusCode::TOO_MANY_REQUESTS,
             StatusCode::BAD_GATEWAY,
@@ -169,37 +173,37 @@ impl Collector {
             StatusCode::GATEWAY_TIMEOUT,
         ];
         if !later.contains(&status) {
-            return Err(Unsent::Refused(why));
+            return Err(SendFailure::Refused(why));
         }
         let wishes = answer.headers().get_all(RETRY_AFTER).iter().filter_map(|value| value.to_str().ok());
-        Err(Unsent::Deferred { why, after: http_date::retry_after(wishes, SystemTime::now().into(), PAUSE_MAX) })
+        Err(SendFailure::Deferred { why, after: http_date::retry_after(wishes, SystemTime::now().into(), PAUSE_MAX) })
     }
 }
 
-enum Unsent {
-    /// It will never take them.
+enum SendFailure {
+    /// Permanent failure.
     Refused(String),
-    /// It may take them later.
+    /// Temporary failure.
     Deferred { why: String, after: Option<Duration> },
 }
 
 fn count(result: &'static str, spans: usize) {
-    metrics::counter!("telemetry_spans_total", "result" => result).increment(spans as u64);
+    metrics::counter!("tocsin_telemetry_spans_total", "result" => result).increment(spans as u64);
 }
 
-/// Takes spans from the flow, and sends them many at a time.
-struct Gatherer {
+/// Collects spans from the pipeline and sends them in batches.
+struct SpanBatcher {
     collector: Collector,
     listener: mpsc::Receiver<Span>,
     delay: Duration,
     stop: CancellationToken,
 }
 
-impl Gatherer {
+impl SpanBatcher {
     async fn run(mut self) {
         let mut spans = Vec::with_capacity(BATCH_MAX);
         loop {
-            let is_over = self.gather(&mut spans).await;
+            let is_over = self.collect_batch(&mut spans).await;
             if !spans.is_empty() {
                 self.collector.send(&spans, &self.stop).await;
                 spans.clear();
@@ -209,8 +213,8 @@ impl Gatherer {
         }
     }
 
-    /// Waits for spans, and a little for others that come with them. Whether no more come.
-    async fn gather(&mut self, spans: &mut Vec<Span>) -> bool {
+    /// Waits for spans, and briefly for further ones. Returns whether the queue is closed.
+    async fn collect_batch(&mut self, spans: &mut Vec<Span>) -> bool {
         let first = self.stop.run_until_cancelled(self.listener.recv_many(spans, BATCH_MAX)).await;
         let until = tokio::time::Instant::now() + self.delay;
         while first.is_some_and(|count| count > 0) && spans.len() < BATCH_MAX {
@@ -221,7 +225,7 @@ impl Gatherer {
                 _ => break,
             }
         }
-        // Who is stopped still takes what is there.
+        // Also drains the queue after a stop.
         while spans.len() < BATCH_MAX
             && let Ok(span) = self.listener.try_recv()
         {
@@ -231,30 +235,29 @@ impl Gatherer {
     }
 }
 
-/// Where spans go: to an address of their own, or to `/v1/traces` below an endpoint (OTLP 1.9, HTTP); `None` if there is
-/// neither.
+/// URL for spans: configured, or `/v1/traces` below an endpoint (OTLP 1.9, HTTP); `None` if neither is configured.
 fn url_of(options: &Telemetry) -> Outcome<Option<String>> {
     let endpoint = options.endpoint.trim_end_matches('/');
-    let (key, given, url) = match options.traces_endpoint.as_str() {
+    let (key, value, url) = match options.traces_endpoint.as_str() {
         "" if endpoint.is_empty() => return Ok(None),
         "" if endpoint.ends_with("/v1/traces") => ("endpoint", endpoint, endpoint.to_owned()),
         "" => ("endpoint", endpoint, format!("{endpoint}/v1/traces")),
         whole => ("traces_endpoint", whole, whole.to_owned()),
     };
-    let is_good = url::Url::parse(given).is_ok_and(|url| {
+    let is_good = url::Url::parse(value).is_ok_and(|url| {
         let may_ask = key == "traces_endpoint" || url.query().is_none();
         matches!(url.scheme(), "http" | "https") && url.has_host() && may_ask && url.fragment().is_none()
     });
     match is_good {
         true => Ok(Some(url)),
         false => {
-            let what = format!("mend telemetry.{key}: `{given}` is not an address such as http://localhost:4318");
+            let what = format!("telemetry.{key}: `{value}` is not a URL such as http://localhost:4318");
             Err(Failure::usage(what))
         }
     }
 }
 
-/// Reads `name=value,name=value`, as variables of OpenTelemetry have it: what stands for something else is `%XX`.
+/// Parses `name=value,name=value` with percent-encoding, as in OpenTelemetry variables.
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     let read = |pair: &str| {
@@ -267,7 +270,7 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
 }
 
 fn wrong_pairs(key: &str) -> Failure {
-    Failure::usage(format!("mend {key}: give `name=value`, several with commas between"))
+    Failure::usage(format!("{key}: expected `name=value`, comma-separated"))
 }
 
 fn headers(text: &str) -> Outcome<HeaderMap> {
@@ -285,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_and_headers_are_read_or_refused() {
+    fn endpoints_and_headers_are_parsed_or_refused() {
         let url = |endpoint: &str| {
             let options = Telemetry { endpoint: endpoint.to_owned(), ..Telemetry::default() };
             url_of(&options).map_err(|failure| failure.exit)

@@ -1,4 +1,4 @@
-//! What is printed, and in which colour. A reader that went away is an error of kind `BrokenPipe`, never a panic.
+//! Terminal output in text, tables and colours. A closed reader is an error of kind `BrokenPipe`, never a panic.
 
 use std::{
     borrow::Cow,
@@ -11,12 +11,12 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
-/// The colours that have a meaning.
+/// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colour {
     /// Good, added.
     Green,
-    /// Look here, changed.
+    /// Attention, changed.
     Yellow,
     /// Bad, removed.
     Red,
@@ -26,7 +26,7 @@ pub enum Colour {
     Bold,
 }
 
-/// Where a command prints.
+/// Output of a command.
 pub struct Terminal {
     out: Mutex<Box<dyn Write + Send>>,
     interactive: bool,
@@ -41,31 +41,36 @@ impl Terminal {
         Terminal { out: Mutex::new(Box::new(io::stdout())), interactive, coloured }
     }
 
-    /// Prints into memory, plainly, as into a pipe.
-    pub fn captured() -> (Self, Captured) {
-        let captured = Captured::default();
+    /// Captures output in memory, without colours.
+    pub fn captured() -> (Self, CapturedOutput) {
+        let captured = CapturedOutput::default();
         (Terminal { out: Mutex::new(Box::new(captured.clone())), interactive: false, coloured: false }, captured)
     }
 
-    /// Whether a person looks at it now.
+    /// Whether a user is present.
     pub fn is_interactive(&self) -> bool {
         self.interactive
+    }
+
+    /// Whether output is coloured.
+    pub fn is_coloured(&self) -> bool {
+        self.coloured
     }
 
     /// Prints a line.
     ///
     /// # Errors
-    /// The output does not take it.
+    /// If the output cannot be written.
     pub fn line(&self, text: impl Display) -> io::Result<()> {
         let mut out = self.out.lock();
         writeln!(out, "{text}")?;
         out.flush()
     }
 
-    /// Prints bytes as they are.
+    /// Prints bytes unchanged.
     ///
     /// # Errors
-    /// The output does not take them.
+    /// If the output cannot be written.
     pub fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
         let mut out = self.out.lock();
         out.write_all(bytes)?;
@@ -75,12 +80,12 @@ impl Terminal {
     /// Prints a value as indented JSON.
     ///
     /// # Errors
-    /// The output does not take it.
+    /// If the output cannot be written.
     pub fn json(&self, value: &impl serde::Serialize) -> io::Result<()> {
         self.line(serde_json::to_string_pretty(value).map_err(io::Error::other)?)
     }
 
-    /// The text in a colour, if there are colours.
+    /// Colours the text, if colours are enabled.
     pub fn paint(&self, colour: Colour, text: impl Display) -> String {
         if !self.coloured {
             return text.to_string();
@@ -95,11 +100,10 @@ impl Terminal {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// Prints rows below their heads, each column as wide as its widest cell. A cell is one line: what would steer the
-    /// terminal is shown escaped.
+    /// Prints rows with a header, columns aligned. A cell is one line; control characters are escaped.
     ///
     /// # Errors
-    /// The output does not take it.
+    /// If the output cannot be written.
     pub fn table(&self, heads: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let rows: Vec<Vec<Cow<'_, str>>> =
             rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
@@ -120,22 +124,22 @@ impl Terminal {
         Ok(())
     }
 
-    /// Prints rows whose cells may be cut by [`cut`], and a last line that says how to see all if one is.
+    /// Prints rows whose cells may be truncated by [`cut`], and if so a last line that says how to see everything.
     ///
     /// # Errors
-    /// The output does not take it.
+    /// If the output cannot be written.
     pub fn cut_table(&self, heads: &[&str], rows: &[Vec<String>], all: &str) -> io::Result<()> {
         self.table(heads, rows)?;
         if rows.iter().flatten().any(|cell| cell.ends_with('…')) {
-            self.line(self.paint(Colour::Dim, format_args!("… marks what is cut; {all} shows all of it")))?;
+            self.line(self.paint(Colour::Dim, format_args!("… marks truncated cells; {all} shows everything")))?;
         }
         Ok(())
     }
 
-    /// Asks a question that is answered by `yes`. Without a person at the terminal the answer is no.
+    /// Asks for confirmation by `yes`. Without a terminal the answer is no.
     ///
     /// # Errors
-    /// The output does not take the question.
+    /// If the output cannot be written.
     pub fn confirm(&self, question: &str) -> io::Result<bool> {
         if !self.interactive || !io::stdin().is_terminal() {
             return Ok(false);
@@ -146,7 +150,7 @@ impl Terminal {
         Ok(matches!(answer.trim(), "yes" | "y"))
     }
 
-    /// A progress bar on standard error, hidden unless a person looks.
+    /// Progress bar on standard error, hidden unless it is a terminal.
     pub fn progress(&self, length: Option<u64>, template: &str) -> ProgressBar {
         let bar = match length {
             Some(length) => ProgressBar::new(length),
@@ -163,18 +167,18 @@ impl Terminal {
     }
 }
 
-/// What was printed into memory.
+/// Captured output.
 #[derive(Clone, Default)]
-pub struct Captured(Arc<Mutex<Vec<u8>>>);
+pub struct CapturedOutput(Arc<Mutex<Vec<u8>>>);
 
-impl Captured {
-    /// The text so far.
+impl CapturedOutput {
+    /// Text so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock()).into_owned()
     }
 }
 
-impl Write for Captured {
+impl Write for CapturedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -184,24 +188,24 @@ impl Write for Captured {
     }
 }
 
-/// Text from elsewhere with escapes, such as `\\n` and `\\u{1b}`, for the characters that would steer a terminal: control
-/// characters, and those that turn the direction of what follows.
+/// Escapes characters of foreign text that would control the terminal, such as `\\n` and `\\u{1b}`: control characters
+/// and those that change the text direction.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(steers) {
+    if !text.contains(controls_terminal) {
         return text.into();
     }
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        if steers(c) { out.extend(c.escape_default()) } else { out.push(c) }
+        if controls_terminal(c) { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out.into()
 }
 
-fn steers(c: char) -> bool {
+fn controls_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The begin of a text of more than `most` characters, with `…` at its end.
+/// Truncates a text to `most` characters, the last of them `…`.
 pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => text.into(),
@@ -209,7 +213,7 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// A number with separators: `1,234,567`.
+/// Formats a number with separators: `1,234,567`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -222,7 +226,7 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
-/// A time a person can compare: `850 us`, `12.5 ms`, `3.21 s`, `2 min 5 s`.
+/// Formats a duration: `850 us`, `12.5 ms`, `3.21 s`, `2 min 5 s`.
 pub fn duration(time: Duration) -> String {
     let micros = time.as_micros();
     match micros {
@@ -233,7 +237,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// A size a person can compare: `512 B`, `1.5 KiB`, `3.0 GiB`.
+/// Formats a size: `512 B`, `1.5 KiB`, `3.0 GiB`.
 pub fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
@@ -250,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_for_people() {
+    fn numbers_are_human_readable() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [12, 1_500, 3_210_000, 125_000_000].map(|us| duration(Duration::from_micros(us))),
@@ -260,34 +264,34 @@ mod tests {
     }
 
     #[test]
-    fn text_from_elsewhere_cannot_steer_the_terminal() {
+    fn foreign_text_cannot_control_the_terminal() {
         assert_eq!(printable("250 ok\x1b[2J"), r"250 ok\u{1b}[2J");
         assert_eq!(printable("a\nb\tc\0\u{9b}1m"), r"a\nb\tc\u{0}\u{9b}1m");
         assert_eq!(printable("file\u{202e}gpj.exe"), r"file\u{202e}gpj.exe");
         assert_eq!(printable("Grüße 👋 \\n"), "Grüße 👋 \\n");
-        // What is printable stays as it is.
+        // Printable text is unchanged.
         assert_eq!(printable(&printable("\x1b\n")), printable("\x1b\n"));
     }
 
     #[test]
-    fn no_cell_of_a_table_steers_the_terminal() {
+    fn no_table_cell_controls_the_terminal() {
         let (terminal, captured) = Terminal::captured();
         let row = vec!["DTSTART:20270104T080000\nRRULE:FREQ=DAILY".to_owned(), "\x1b[31m".to_owned()];
-        terminal.table(&["schedule", "x"], &[row]).expect("memory takes it");
+        terminal.table(&["schedule", "x"], &[row]).expect("writing to memory succeeds");
         assert_eq!(captured.text().lines().count(), 2, "{}", captured.text());
         assert!(!captured.text().contains('\x1b'), "{}", captured.text());
     }
 
     #[test]
-    fn what_is_cut_says_so() {
+    fn truncation_is_indicated() {
         assert_eq!([cut("abcd", 4), cut("abcde", 4), cut("ä", 1), cut("", 0)], ["abcd", "abc…", "ä", ""]);
         let (terminal, captured) = Terminal::captured();
         let row = |text: &str| vec![cut(text, 5).into_owned()];
-        terminal.cut_table(&["reason"], &[row("short")], "--json").expect("memory takes it");
+        terminal.cut_table(&["reason"], &[row("short")], "--json").expect("writing to memory succeeds");
         assert_eq!(captured.text(), "reason\nshort\n");
-        terminal.cut_table(&["reason"], &[row("too long")], "`--json`").expect("memory takes it");
+        terminal.cut_table(&["reason"], &[row("too long")], "`--json`").expect("writing to memory succeeds");
         assert!(
-            captured.text().ends_with("too …\n… marks what is cut; `--json` shows all of it\n"),
+            captured.text().ends_with("too …\n… marks truncated cells; `--json` shows everything\n"),
             "{}",
             captured.text()
         );
@@ -298,7 +302,7 @@ mod tests {
         let (terminal, captured) = Terminal::captured();
         terminal
             .table(&["id", "state"], &[vec!["eb-100".into(), "x".into()], vec!["eb-1".into(), "y".into()]])
-            .expect("memory takes it");
+            .expect("writing to memory succeeds");
         assert_eq!(captured.text(), "id      state\neb-100  x\neb-1    y\n");
     }
 }

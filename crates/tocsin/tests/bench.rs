@@ -1,5 +1,5 @@
-//! Quick forms of figures whose full forms are measured when named, or against far ends of somebody else: they run, and
-//! their lines say what they are.
+//! Quick runs of figures that are otherwise measured on request only or with external targets: they run, and their
+//! result lines describe them.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use support::{hooks::Hooks, mails::Mails};
 
-/// Measures these figures quickly and gives their lines, sorted by name.
+/// Measures these figures quickly and returns their lines, sorted by name.
 async fn measured(figures: &[&str], words: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("lines.ndjson");
@@ -22,13 +22,13 @@ async fn measured(figures: &[&str], words: &[&str]) -> Vec<Value> {
         .output()
         .await
         .expect("it runs");
-    let told = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{told}");
-    // Nobody looks at a terminal here: each figure and each turn has a plain line of its own.
+    let log = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{log}");
+    // Standard error is not a terminal: each figure and each turn has a plain line.
     for (at, figure) in figures.iter().enumerate() {
-        assert!(told.contains(&format!("== {figure} (")), "{}: {told}", at + 1);
+        assert!(log.contains(&format!("== {figure} (")), "{}: {log}", at + 1);
     }
-    assert!(told.contains("\n   turn 1 of 1\n") && !told.contains('\x1b'), "{told}");
+    assert!(log.contains("\n   turn 1 of 1\n") && !log.contains('\x1b'), "{log}");
     let lines = std::fs::read_to_string(out).expect("the lines");
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let mut expected = figures.to_vec();
@@ -46,7 +46,7 @@ fn conditions(line: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn slow_events_come_in_by_every_way_of_the_papers() {
+async fn slow_events_are_accepted_by_every_path_of_the_papers() {
     let figures = [
         "intake.file.2000",
         "intake.file.by1",
@@ -63,13 +63,12 @@ async fn slow_events_come_in_by_every_way_of_the_papers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_mails_go_to_a_given_server() {
+async fn slow_mails_go_to_an_external_server() {
     let mails = Mails::start().await;
     let server = format!("127.0.0.1:{}", mails.port);
     let lines = measured(&["deliver.smtp", "case.broadcast.10"], &["--smtp", &server]).await;
     for line in &lines {
-        let expected =
-            format!("mails to {server}, a given far end that cannot be asked: what arrived is counted by our receipts");
+        let expected = format!("mails to {server}, an external target: arrivals are counted by receipts");
         assert!(conditions(line).contains(&expected) && !conditions(line).contains("smtp-sink"), "{line}");
         assert_eq!(
             line["run"]["settings"].as_str().expect("settings").split(", ").last(),
@@ -78,39 +77,43 @@ async fn slow_mails_go_to_a_given_server() {
     }
     let all = mails.all();
     let to = |name: &str| all.iter().flat_map(|mail| &mail.to).filter(|to| to.starts_with(name)).count();
-    let told: BTreeSet<&String> = all.iter().flat_map(|mail| &mail.to).filter(|to| to.starts_with("reader")).collect();
-    assert!((0..2_000).all(|number| told.contains(&format!("reader{number}@example.org"))), "{}", told.len());
-    assert_eq!(to("person"), 10 * 20, "ten people are told of twenty broadcasts");
+    let recipients: BTreeSet<&String> =
+        all.iter().flat_map(|mail| &mail.to).filter(|to| to.starts_with("reader")).collect();
+    assert!(
+        (0..2_000).all(|number| recipients.contains(&format!("reader{number}@example.org"))),
+        "{}",
+        recipients.len()
+    );
+    assert_eq!(to("person"), 10 * 20, "ten people receive twenty broadcasts");
     if lines[1]["peer"] == "smtp-source" {
         assert_eq!(to("reader@"), 2_000 + 1_000, "the peer sends to the same server");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_posts_go_to_a_given_url() {
+async fn slow_posts_go_to_an_external_url() {
     let hooks = Hooks::start("").await;
     let url = format!("http://127.0.0.1:{}/hook?key=secret", hooks.port);
     let lines = measured(&["deliver.http"], &["--http", &url]).await;
-    let expected = format!("posts to http://127.0.0.1:{}/hook, a given far end", hooks.port);
+    let expected = format!("posts to http://127.0.0.1:{}/hook, an external target", hooks.port);
     assert!(conditions(&lines[0]).contains(&expected), "{}", lines[0]);
     assert!(!lines[0].to_string().contains("secret"), "{}", lines[0]);
     let all = hooks.all();
     assert!(all.iter().all(|(address, ..)| address == "/hook?key=secret"));
     let ids: BTreeSet<_> = all.iter().filter_map(|(_, headers, _)| headers.get("webhook-id")?.to_str().ok()).collect();
-    // The peer repeats one, if it is installed.
+    // The peer repeats one body, if it is installed.
     assert_eq!(ids.iter().filter(|id| **id != "n-12-3456").count(), 2_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_requests_are_answered_by_a_given_application() {
+async fn slow_requests_are_answered_by_an_external_application() {
     let hooks = Hooks::start("{\"type\":\"answer\"}").await;
     let url = format!("http://127.0.0.1:{}/ask", hooks.port);
     let lines = measured(&["exchange.roundtrip", "exchange.tracking1"], &["--application", &url]).await;
     for line in &lines {
-        let expected =
-            format!("B is {url}, a given far end that cannot be asked: what it answered is counted by the callers");
+        let expected = format!("B is {url}, an external target: responses are counted by the callers");
         assert!(conditions(line).contains(&expected), "{line}");
     }
-    assert_eq!(lines[0].get("peer"), None, "brokers ask applications of their own");
+    assert_eq!(lines[0].get("peer"), None, "brokers use their own applications");
     assert!(hooks.all().iter().all(|(address, ..)| address == "/ask"));
 }

@@ -1,5 +1,5 @@
-//! I4: a value that stands nowhere else is put wherever there is a secret. A whole run with failures of every kind writes the
-//! log at its most verbose, answers every question, exports traces and makes a backup: the values are in none of it.
+//! I4, secrets do not leak: unique values are used wherever there is a secret. A run with failures of every kind writes
+//! the most verbose log, queries everything, exports traces and makes a backup; none of these contains a value.
 
 mod support;
 
@@ -43,15 +43,15 @@ sources:
 const EXCHANGE: &str = r#"exchange: relay
 receive: { orders: { mode: one_way } }
 send:
-  far:
+  echo:
     mode: one_way
     protocol: http
     options: { url: "${FAR}/x", allow_networks: [127.0.0.1], headers: { Authorization: "Bearer <exchange>" } }
     retry: []
-routes: { every: { when: "true", to: far } }
+routes: { every: { when: "true", to: echo } }
 "#;
 
-/// Values by what they are the secret of.
+/// Canary values by the kind of secret.
 #[derive(Default)]
 struct Canaries(BTreeMap<String, String>);
 
@@ -78,12 +78,12 @@ impl Canaries {
         self.0.insert(name.to_owned(), value.to_owned());
     }
 
-    /// The text with `<name>` replaced by the value.
+    /// Replaces `<name>` in a text by the value.
     fn fill(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("<{name}>"), value))
     }
 
-    /// The names of those that some bytes hold: as they are, or in base64 whatever stands before them.
+    /// Names of the secrets that some bytes contain: verbatim, or in base64 at any offset.
     fn found_in(&self, bytes: &[u8]) -> Vec<&str> {
         let holds = |needle: &[u8]| bytes.windows(needle.len()).any(|part| part == needle);
         let is_held = |value: &str| {
@@ -91,7 +91,7 @@ impl Canaries {
             holds(value.as_bytes())
                 || (0..3).any(|before| {
                     let text = BASE64_STANDARD.encode([&vec![b' '; before][..], value.as_bytes()].concat());
-                    // The first and the last letters depend on what stands beside.
+                    // The first and last letters depend on the neighbouring bytes.
                     holds(&text.as_bytes()[4..text.len() - 4])
                 })
         };
@@ -99,7 +99,7 @@ impl Canaries {
     }
 }
 
-/// A mail server that refuses every login and repeats it.
+/// Mail server that refuses every login and repeats it in the reply.
 async fn refusing_mail_server() -> u16 {
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = socket.local_addr().expect("an address").port();
@@ -126,7 +126,7 @@ async fn refusing_mail_server() -> u16 {
     port
 }
 
-/// A server that fails and repeats the head of the request.
+/// Server that fails and repeats the request headers in the response.
 async fn echoing_server() -> String {
     async fn echo(headers: HeaderMap, _: Bytes) -> (StatusCode, String) {
         (StatusCode::INTERNAL_SERVER_ERROR, format!("wrong: {headers:?}"))
@@ -137,7 +137,7 @@ async fn echoing_server() -> String {
     url
 }
 
-/// A private key in PEM form.
+/// Private key in PEM form.
 fn dkim_key() -> String {
     let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key");
     pair.serialize_pem()
@@ -148,7 +148,7 @@ fn every_file(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { every_file(&path) } else { vec![path] }).collect()
 }
 
-/// Runs a program of OpenLDAP; whether it went well is not asked.
+/// Runs an OpenLDAP client; returns whether it succeeded.
 fn ldap(program: &str, port: u16, dn: &str, password: &str, input: &str) -> bool {
     use std::io::Write;
     let mut command = Command::new(program);
@@ -164,7 +164,7 @@ fn ldap(program: &str, port: u16, dn: &str, password: &str, input: &str) -> bool
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
+async fn i4_no_output_of_the_server_contains_a_secret() {
     let mut canaries = Canaries::new(&[
         "smtp",
         "header",
@@ -181,13 +181,13 @@ async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
         "wrong key",
         "unsubscribe token",
     ]);
-    let (sink, far, collector) = (refusing_mail_server().await, echoing_server().await, Hooks::start("{}").await);
+    let (sink, echo, collector) = (refusing_mail_server().await, echoing_server().await, Hooks::start("{}").await);
     let (dkim, ldap_port) = (dkim_key(), support::free_port());
-    // A line of the key's own.
+    // One line of the key's base64.
     canaries.add("dkim", dkim.lines().nth(1).expect("a line"));
     let environment = [
         ("SINK", sink.to_string()),
-        ("FAR", far.clone()),
+        ("FAR", echo.clone()),
         ("DKIM", dkim.clone()),
         ("API_KEY", canaries.get("environment").to_owned()),
         ("TOCSIN_LOG_LEVEL", "trace".to_owned()),
@@ -207,7 +207,7 @@ async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
     platform.restart().await;
     canaries.add("admin key", &platform.key());
 
-    // Definitions, right and wrong, with their secrets in them.
+    // Valid and invalid definitions with secrets.
     let definition = canaries.fill(APPLICATION);
     platform.apply("vault", &definition).await;
     let put = async |path: &str, text: String| {
@@ -250,7 +250,7 @@ async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
             answers.push_str(&answer.expect("an answer").text().await.expect("a body"));
         }
     }
-    let address = format!("{far}/hook");
+    let address = format!("{echo}/hook");
     for (subscriber, channel, address) in [
         ("mary", "mail", "mary@example.org"),
         ("hugo", "hook", &*address),
@@ -292,7 +292,7 @@ async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
     assert!(!ldap("ldapwhoami", ldap_port, "uid=ann,ou=people,o=site", canaries.get("guessed password"), ""));
     assert!(!ldap("ldapwhoami", ldap_port, "cn=admin,o=site", canaries.get("guessed password"), ""));
 
-    // Everything fails to leave.
+    // All deliveries fail.
     for number in 0..3 {
         let path = "/v1/applications/vault/events/ping";
         let (status, answer) = platform.post(path, &json!({"token": format!("t{number}")})).await;
@@ -321,13 +321,13 @@ async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
     let (_, probes) = platform.post("/v1/applications/vault/channels/probe", &json!({})).await;
     answers.push_str(&probes.to_string());
 
-    // What it says of itself.
+    // Status and other queries.
     for path in [
         "/",
         "/readyz",
         "/metrics",
         "/v1/status",
-        "/v1/digest",
+        "/v1/attention",
         "/v1/applications",
         "/v1/applications/vault",
         "/v1/applications/vault/history",
@@ -369,8 +369,8 @@ async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
     assert_eq!(platform.terminate(), Some(0));
 
     let mut found = Vec::new();
-    let mut look = |place: &str, bytes: &[u8]| {
-        found.extend(canaries.found_in(bytes).into_iter().map(|name| format!("{name} in {place}")));
+    let mut look = |source: &str, bytes: &[u8]| {
+        found.extend(canaries.found_in(bytes).into_iter().map(|name| format!("{name} in {source}")));
     };
     look("answers and commands", answers.as_bytes());
     let logged = fs::read(&log).expect("a log");
@@ -382,20 +382,20 @@ async fn i4_no_secret_is_in_what_the_server_writes_or_says() {
         look("a trace", body);
     }
     for file in every_file(&folder).into_iter().chain(every_file(&backup)) {
-        // The file that exists to hold the first key.
+        // The file whose purpose is to hold the first key.
         if !file.ends_with("admin.key") {
             look(&file.display().to_string(), &fs::read(&file).expect("a file"));
         }
     }
     assert!(found.is_empty(), "{found:#?}\n{}", excerpt(&answers, &canaries));
 
-    // The search finds a secret in an answer, and one that is encoded as SMTP sends it.
+    // The search finds a secret in a response, also in SMTP's encoding.
     let sent = BASE64_STANDARD.encode(format!("\0u\0{}", canaries.get("smtp")));
     assert_eq!(canaries.found_in(format!("535 wrong: AUTH PLAIN {sent}").as_bytes()), ["smtp"]);
     assert_eq!(canaries.found_in(canaries.fill("x <header>").as_bytes()), ["header"]);
 }
 
-/// The surroundings of the first secret of a text.
+/// Text around the first secret.
 fn excerpt(text: &str, canaries: &Canaries) -> String {
     let at = canaries.0.values().filter_map(|value| text.find(value.as_str())).min();
     at.map(|at| text[at.saturating_sub(300)..].chars().take(500).collect()).unwrap_or_default()

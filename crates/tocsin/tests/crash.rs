@@ -1,5 +1,5 @@
-//! Kill -9 at random while clients post and mails flow: nothing acknowledged is lost, and a mail that comes twice
-//! carries the same Message-ID. The same run against a server that acknowledges too early must find the loss.
+//! SIGKILL at random times while clients post and mails are delivered: nothing acknowledged is lost, and a repeated
+//! mail has the same Message-ID. A server that acknowledges too early must fail the same run.
 
 mod support;
 
@@ -37,16 +37,16 @@ channels:
     retry: [1s, 1s, 5s]
 "#;
 
-/// Tokens whose event was acknowledged.
+/// Acknowledged tokens.
 #[derive(Default)]
 struct Acknowledged {
     tokens: Mutex<BTreeSet<String>>,
     count: watch::Sender<usize>,
 }
 
-/// Posts events until `stop`. After a failure it waits for the next start and posts the same event again, as a client
-/// with an idempotency key should.
-async fn post_for_ever(
+/// Posts events until `stop`. After a failure it waits for the next start and repeats the event with the same
+/// idempotency key.
+async fn post_until_stopped(
     client: usize,
     platform: (String, String),
     acknowledged: Arc<Acknowledged>,
@@ -74,7 +74,7 @@ async fn post_for_ever(
             }
             Ok(answer) if answer.status().as_u16() == 503 || answer.status().as_u16() == 429 => {}
             Ok(answer) => panic!("{}: {}", answer.status(), answer.text().await.unwrap_or_default()),
-            // Killed in the middle: nobody knows whether it was stored.
+            // Killed during the request: stored or not is unknown.
             Err(_) => {
                 if starts.changed().await.is_err() {
                     return;
@@ -84,7 +84,7 @@ async fn post_for_ever(
     }
 }
 
-/// Runs the scenario. Gives the acknowledged tokens and the platform and sink at the end of all kills.
+/// Runs the scenario. Returns the acknowledged tokens, the mail sink and the platform after the last kill.
 async fn run(kills: usize, environment: &[(&str, &str)]) -> (Arc<Acknowledged>, Mails, Platform) {
     let mut random = fastrand::Rng::with_seed(support::seed());
     let mails = Mails::start().await;
@@ -101,7 +101,7 @@ async fn run(kills: usize, environment: &[(&str, &str)]) -> (Arc<Acknowledged>, 
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let platform = (platform.url.clone(), platform.key());
-            tokio::spawn(post_for_ever(client, platform, acknowledged.clone(), starts.subscribe(), stop.clone()))
+            tokio::spawn(post_until_stopped(client, platform, acknowledged.clone(), starts.subscribe(), stop.clone()))
         })
         .collect();
     let mut count = acknowledged.count.subscribe();
@@ -115,7 +115,7 @@ async fn run(kills: usize, environment: &[(&str, &str)]) -> (Arc<Acknowledged>, 
     }
     stop.store(1, Ordering::SeqCst);
     for client in clients {
-        client.await.expect("a client ends well");
+        client.await.expect("the client task succeeds");
     }
     (acknowledged, mails, platform)
 }
@@ -138,7 +138,7 @@ async fn nothing_acknowledged_is_lost_by_fifty_kills() {
     let mut twice = 0;
     for (token, ids) in mails.ids_by_token() {
         let distinct: BTreeSet<&String> = ids.iter().collect();
-        assert_eq!(distinct.len(), 1, "{token} was told under several ids: {ids:?}");
+        assert_eq!(distinct.len(), 1, "{token} was sent under several ids: {ids:?}");
         twice += usize::from(ids.len() > 1);
     }
     let status = platform.get("/v1/status").await;
@@ -150,12 +150,12 @@ fn mails_seen(mails: &Mails) -> BTreeSet<String> {
     mails.ids_by_token().into_keys().collect()
 }
 
-/// The same kills against a server whose acknowledgement comes before the commit: the loss must show, or the test
-/// above proves nothing.
+/// Runs the same kills against a server that acknowledges before the commit: the loss must be detected, otherwise the
+/// test above proves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kills_find_a_server_that_acknowledges_too_early() {
     let (acknowledged, mails, platform) = run(5, &[("TOCSIN_FAULT_EARLY_ANSWERS", "64")]).await;
-    // What was stored is delivered before this last event.
+    // Stored events are delivered before this last one.
     let path = "/v1/applications/pings/events/ping";
     for last in 0..64 {
         let (status, answer) = platform.post(path, &serde_json::json!({ "token": format!("last-{last}") })).await;
@@ -165,5 +165,5 @@ async fn the_kills_find_a_server_that_acknowledges_too_early() {
     let seen = mails_seen(&mails);
     let missing = acknowledged.tokens.lock().iter().filter(|token| !seen.contains(*token)).count();
     assert!(missing > 0, "the early acknowledgement lost nothing, so the kills prove nothing");
-    println!("{missing} acknowledged events were lost, as they should be");
+    println!("{missing} acknowledged events were lost, as expected");
 }

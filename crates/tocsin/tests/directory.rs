@@ -1,4 +1,4 @@
-//! Subscribers changed by LDAP, told by the flow: the real binary, and Debian's ldap-utils.
+//! Subscribers changed by LDAP and notified by the pipeline: the real binary with Debian's ldap-utils.
 
 mod support;
 
@@ -76,7 +76,7 @@ async fn publish(platform: &Platform, level: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ldapmodify_changes_decides_the_next_notification() {
+async fn a_change_by_ldapmodify_affects_the_next_notification() {
     let (mails, port) = (Mails::start().await, free_port());
     let listen = format!("127.0.0.1:{port}");
     let environment = [("SMTP_PORT", mails.port.to_string()), ("TOCSIN_LDAP_LISTEN", listen)];
@@ -113,13 +113,13 @@ async fn what_ldapmodify_changes_decides_the_next_notification() {
     publish(&platform, 14).await;
     publish(&platform, 15).await;
     assert!(mails.wait_until(|| mails.count() >= 2).await);
-    let told: Vec<String> = mails
+    let received: Vec<String> = mails
         .all()
         .iter()
         .map(|mail| format!("{} {}", mail.to[0], mail.header("Subject").unwrap_or_default()))
         .collect();
-    assert_eq!(told, ["old@example.org dam is at 10", "new@example.org dam is at 15"]);
-    // And what the API changes is seen at once.
+    assert_eq!(received, ["old@example.org dam is at 10", "new@example.org dam is at 15"]);
+    // A change by the API is visible at once.
     let vera = platform.get("/v1/subscribers/vera").await;
     assert_eq!(vera["attributes"]["limit"], 15);
     let patch = platform.request(reqwest::Method::PATCH, "/v1/subscribers/vera");
@@ -127,7 +127,7 @@ async fn what_ldapmodify_changes_decides_the_next_notification() {
     assert!(patch.send().await.expect("an answer").status().is_success());
     let shown = ldap(&platform, port, "ldapsearch", &["-LLL", "-b", "o=tocsin", "(uid=vera)", "limit"], "");
     assert!(shown.contains("limit: 99\n"), "{shown}");
-    // Nor is an address taken here that the API would refuse.
+    // LDAP refuses addresses that the API refuses.
     let device = "dn: uid=vera,ou=people,o=tocsin\nchangetype: modify\nadd: tocsinDevice\ntocsinDevice: browser push active {}\n";
     let refused = run(&platform, port, "ldapmodify", &[], device);
     assert_eq!(refused.status.code(), Some(19));
@@ -136,7 +136,7 @@ async fn what_ldapmodify_changes_decides_the_next_notification() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_are_provisioned_without_a_port_for_ldap() {
+async fn people_are_provisioned_by_scim_without_an_ldap_port() {
     let mut platform = Platform::start(&[("TOCSIN_LDAP_SCIM", "true")]).await;
     let ann = json!({
         "schemas": ["urn:ietf:params:scim:schemas:core:2.0:User"],
@@ -147,10 +147,10 @@ async fn people_are_provisioned_without_a_port_for_ldap() {
     let found = platform.get("/scim/v2/Users?filter=userName%20eq%20%22ann%22").await;
     assert_eq!((&found["totalResults"], &found["Resources"][0]["id"]), (&json!(1), &made["id"]), "{found}");
     assert_eq!(platform.get("/v1/subscribers/ann").await["id"], "ann");
-    assert_eq!(platform.terminate(), Some(0), "it ran until it was told to end");
+    assert_eq!(platform.terminate(), Some(0), "it ran until the signal");
 }
 
-/// People as LDIF, and some records that are wrong.
+/// People as LDIF, including invalid records.
 fn people(count: usize) -> String {
     let mut text = "version: 1\n\n".to_owned();
     for number in 0..count {
@@ -163,12 +163,12 @@ fn people(count: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_import_that_was_killed_is_run_again_and_tells_what_it_refuses() {
+async fn a_killed_import_can_be_repeated_and_reports_refused_records() {
     const COUNT: usize = 2_000;
     let mut platform = Platform::start(&[]).await;
     assert_eq!(platform.terminate(), Some(0));
     let text = people(COUNT);
-    // Half of it comes, and then the process dies: what it says it did of that it did.
+    // The process dies half-way: everything it reported is stored.
     let mut killed = platform.command();
     killed.args(["directory", "import", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut killed = killed.spawn().expect("the binary starts");
@@ -183,23 +183,23 @@ async fn an_import_that_was_killed_is_run_again_and_tells_what_it_refuses() {
     std::fs::write(&file, text.clone() + wrong).expect("written");
     let import = || {
         let done = platform.command().args(["directory", "import"]).arg(&file).output().expect("the binary starts");
-        let told = String::from_utf8(done.stdout).expect("text") + &String::from_utf8_lossy(&done.stderr);
-        (done.status.success(), told)
+        let output = String::from_utf8(done.stdout).expect("text") + &String::from_utf8_lossy(&done.stderr);
+        (done.status.success(), output)
     };
-    let (is_fine, told) = import();
+    let (is_fine, output) = import();
     let first_wrong = text.lines().count() + 1;
-    assert!(!is_fine && told.contains("2 records were refused"), "{told}");
-    assert!(told.contains(&format!("line {first_wrong}: uid=nobody,ou=nowhere,o=tocsin: ")), "{told}");
-    assert!(told.contains(&format!("line {}: uid=bad,ou=people,o=tocsin: ", first_wrong + 5)), "{told}");
+    assert!(!is_fine && output.contains("2 records were refused"), "{output}");
+    assert!(output.contains(&format!("line {first_wrong}: uid=nobody,ou=nowhere,o=tocsin: ")), "{output}");
+    assert!(output.contains(&format!("line {}: uid=bad,ou=people,o=tocsin: ", first_wrong + 5)), "{output}");
     let number = |before: &str| -> usize {
-        let at = told.find(before).unwrap_or_else(|| panic!("{told}"));
-        let digits: String = told[..at].chars().rev().take_while(|one| one.is_ascii_digit() || *one == ',').collect();
+        let at = output.find(before).unwrap_or_else(|| panic!("{output}"));
+        let digits: String = output[..at].chars().rev().take_while(|one| one.is_ascii_digit() || *one == ',').collect();
         digits.chars().rev().filter(char::is_ascii_digit).collect::<String>().parse().expect("a number")
     };
-    assert_eq!(number(" records done") + number(" entries were there already"), COUNT, "{told}");
-    // All is there now, and a third run changes nothing.
+    assert_eq!(number(" records imported") + number(" entries existed already"), COUNT, "{output}");
+    // All entries exist, and a third run changes nothing.
     let (_, again) = import();
-    assert!(again.contains("0 records done") && again.contains("2,000 entries were there already"), "{again}");
+    assert!(again.contains("0 records imported") && again.contains("2,000 entries existed already"), "{again}");
     let exported = platform.run(&["directory", "export"]);
     assert_eq!(exported.matches("\nmail: p").count(), COUNT);
     platform.restart().await;

@@ -1,5 +1,5 @@
-//! A disk filled to the brim: intake is refused with 503 and `Retry-After` before anything is lost, what is stored is
-//! still delivered, and intake recovers by itself once there is room.
+//! Full disk: intake is refused with 503 and `Retry-After` before anything is lost, stored work is still delivered, and
+//! intake recovers by itself when space is freed.
 
 mod support;
 
@@ -33,7 +33,7 @@ channels:
     retry: [1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s]
 "#;
 
-/// A file system of 64 MiB of its own, unmounted at the end.
+/// File system of 64 MiB, unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -49,7 +49,7 @@ impl SmallDisk {
         SmallDisk(at.to_owned())
     }
 
-    /// Fills what is free, but for about `left` bytes.
+    /// Fills the free space except about `left` bytes.
     fn fill(&self, left: usize) -> PathBuf {
         let ballast = self.0.join("ballast");
         let mut file = fs::OpenOptions::new().create(true).append(true).open(&ballast).expect("a file");
@@ -70,13 +70,13 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Posts notes until one is refused. Gives the accepted tokens and the wait that the refusal asks for.
+/// Posts notes until one is refused. Returns the accepted tokens and the requested wait.
 async fn post_until_refused(platform: &Platform, prefix: &str) -> (Vec<String>, u64) {
     let mut accepted = Vec::new();
     let mut random = fastrand::Rng::with_seed(support::seed());
     for number in 0..20_000 {
         let token = format!("{prefix}-{number}");
-        // Random letters, which cannot be compressed away.
+        // Random letters, which are incompressible.
         let padding: String = std::iter::repeat_with(|| random.alphanumeric()).take(8_000).collect();
         let body = serde_json::json!({ "token": token, "padding": padding });
         let request = platform.request(reqwest::Method::POST, "/v1/applications/notes/events/note").json(&body);
@@ -96,13 +96,13 @@ async fn post_until_refused(platform: &Platform, prefix: &str) -> (Vec<String>, 
     panic!("the disk never filled up");
 }
 
-/// What the server says of itself, for a test that fails.
+/// Status of the server, for a failing test.
 fn diagnosis(platform: &Platform) -> String {
     [&["status"][..], &["suspended", "list"], &["digest"]].map(|arguments| platform.run(arguments)).join("\n")
 }
 
-/// Fills a small disk but for `left` bytes, and posts until it is full. With a reserve the receipts of what is stored
-/// have room, so it leaves at once; without one it leaves when there is room again.
+/// Fills a small disk except `left` bytes, and posts until it is full. With a reserve, stored work is delivered at once
+/// because receipts fit; without one, after space is freed.
 async fn check(reserve: &str, left: usize) {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = SmallDisk::mount(&folder.path().join("disk"));
@@ -121,14 +121,14 @@ async fn check(reserve: &str, left: usize) {
     println!("{} notes were accepted before the disk was full", accepted.len());
     assert!(accepted.len() > 10, "{}", accepted.len());
 
-    // What is stored leaves although the disk is full.
+    // Stored work is delivered although the disk is full.
     if reserve != "0" {
         mails.set_closed(false);
         let delivered = mails.wait_for_tokens(&accepted.iter().cloned().collect()).await;
         assert!(delivered, "{} of {} notes came", mails.ids_by_token().len(), accepted.len());
     }
 
-    // Room again: intake recovers without a restart; a client that waits as told gets through.
+    // With free space intake recovers without a restart; a client that waits as requested succeeds.
     fs::remove_file(ballast).expect("the ballast can be removed");
     mails.set_closed(false);
     let mut tries = 0;
@@ -154,7 +154,7 @@ async fn check(reserve: &str, left: usize) {
         diagnosis(&platform)
     );
 
-    // Nothing is corrupt: it stops cleanly, the databases are sound, and it starts again.
+    // No corruption: a clean stop, intact databases, and a restart.
     assert_eq!(platform.terminate(), Some(0));
     for entry in fs::read_dir(disk.0.join("data")).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -173,6 +173,6 @@ async fn the_reserve_keeps_delivery_going() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_reserve_the_brim_is_survived() {
+async fn without_a_reserve_a_full_disk_is_survived() {
     check("0", 8 << 20).await;
 }

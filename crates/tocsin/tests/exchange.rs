@@ -1,4 +1,4 @@
-//! The exchange in the real binary: the example's README, and kill -9 under callers.
+//! Exchanges in the real binary: the commands of the example's README, and SIGKILL while callers wait.
 
 mod support;
 
@@ -16,33 +16,33 @@ use reqwest::Method;
 use support::Platform;
 use tokio::sync::watch;
 
-/// A far side that confirms every order, and counts how often it saw each id.
+/// Receiver that confirms every order, and counts requests by id.
 #[derive(Clone, Default)]
-struct FarSide {
+struct OrderReceiver {
     seen: Arc<Mutex<HashMap<String, Vec<String>>>>,
-    /// The orders, as they came.
+    /// Orders in order of arrival.
     order: Arc<Mutex<Vec<i64>>>,
     count: watch::Sender<usize>,
     url: String,
 }
 
-impl FarSide {
-    async fn start() -> FarSide {
+impl OrderReceiver {
+    async fn start() -> OrderReceiver {
         let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", socket.local_addr().expect("an address"));
-        let far = FarSide { url, ..FarSide::default() };
-        let router = Router::new().fallback(confirm).with_state(far.clone());
+        let receiver = OrderReceiver { url, ..OrderReceiver::default() };
+        let router = Router::new().fallback(confirm).with_state(receiver.clone());
         tokio::spawn(async move { axum::serve(socket, router).await });
-        far
+        receiver
     }
 }
 
-async fn confirm(State(far): State<FarSide>, headers: HeaderMap, body: Bytes) -> impl IntoResponse {
+async fn confirm(State(receiver): State<OrderReceiver>, headers: HeaderMap, body: Bytes) -> impl IntoResponse {
     let asked: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let id = headers.get("webhook-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
-    far.seen.lock().entry(id).or_default().push(asked["order"].to_string());
-    far.order.lock().extend(asked["order"].as_i64());
-    far.count.send_modify(|count| *count += 1);
+    receiver.seen.lock().entry(id).or_default().push(asked["order"].to_string());
+    receiver.order.lock().extend(asked["order"].as_i64());
+    receiver.count.send_modify(|count| *count += 1);
     let reply = serde_json::json!({"confirmed": true, "order": asked["order"], "nonce": fastrand::u64(..)});
     ([("content-type", "application/json")], reply.to_string())
 }
@@ -56,10 +56,10 @@ async fn apply(platform: &Platform, yaml: String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_of_the_readme_do_what_it_says() {
-    let (shop, warehouse) = (FarSide::start().await, FarSide::start().await);
-    let places = [("SHOP", &*shop.url), ("WAREHOUSE", &warehouse.url), ("BANK", &warehouse.url)];
-    let platform = Platform::start(&places).await;
+async fn the_commands_of_the_readme_have_the_documented_effects() {
+    let (shop, warehouse) = (OrderReceiver::start().await, OrderReceiver::start().await);
+    let variables = [("SHOP", &*shop.url), ("WAREHOUSE", &warehouse.url), ("BANK", &warehouse.url)];
+    let platform = Platform::start(&variables).await;
     let readme = std::fs::read_to_string(support::repository("examples/confirmation/README.md")).expect("the README");
     let commands = readme.lines().filter_map(|line| line.strip_prefix("tocsin "));
     let mut printed = Vec::new();
@@ -71,7 +71,7 @@ async fn the_commands_of_the_readme_do_what_it_says() {
             let mut count = shop.count.subscribe();
             tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count > 0))
                 .await
-                .expect("A is told")
+                .expect("A receives the confirmation")
                 .expect("lives");
         }
     }
@@ -99,9 +99,9 @@ async fn the_commands_of_the_readme_do_what_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_slows_an_exchange_down_and_senders_are_told_why() {
-    let far = FarSide::start().await;
-    let platform = Platform::start(&[("SHOP", &far.url), ("WAREHOUSE", &far.url)]).await;
+async fn an_operator_throttles_an_exchange_and_senders_get_the_reason() {
+    let receiver = OrderReceiver::start().await;
+    let platform = Platform::start(&[("SHOP", &receiver.url), ("WAREHOUSE", &receiver.url)]).await;
     let definition = support::repository("examples/confirmation/exchange.yaml");
     platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
     let shown = platform.run(&["exchange", "throttle", "confirmation", "publishing", "0"]);
@@ -115,18 +115,21 @@ async fn an_operator_slows_an_exchange_down_and_senders_are_told_why() {
     let problem: serde_json::Value = refused.json().await.expect("a problem");
     assert_eq!(problem["reason"], "operator", "{problem}");
     let status = platform.run(&["status"]);
-    assert!(status.contains("throttled confirmation, publishing, operator: an operator lets 0 in"), "{status}");
+    assert!(
+        status.contains("throttled confirmation, publishing, operator: an operator limits receiving to 0"),
+        "{status}"
+    );
     platform.run(&["exchange", "throttle", "confirmation", "publishing", "off"]);
     assert!(post().await.expect("an answer").status().is_success());
     let flow = platform.run(&["exchange", "flow", "confirmation"]);
-    assert!(flow.contains("warehouse") && flow.contains("senders wait"), "{flow}");
+    assert!(flow.contains("warehouse") && flow.contains("callers wait"), "{flow}");
     platform.run(&["exchange", "flow", "confirmation", "--changes"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
-    let far = FarSide::start().await;
-    let mut platform = Platform::start(&[("SHOP", &far.url), ("WAREHOUSE", &far.url)]).await;
+    let receiver = OrderReceiver::start().await;
+    let mut platform = Platform::start(&[("SHOP", &receiver.url), ("WAREHOUSE", &receiver.url)]).await;
     let definition = support::repository("examples/confirmation/exchange.yaml");
     platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
     let make = |platform: &Platform, arguments: &[&str]| {
@@ -161,7 +164,7 @@ async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
         assert_eq!(get(&platform, &reader, &reply).await.0, 200, "an operator may read");
         let (status, refused) = get(&platform, &other, &reply).await;
         let (_, none) = get(&platform, &other, "/v1/messages/m-999999/reply").await;
-        assert_eq!((status, refused.replace(&id, "m-999999")), (404, none), "ids that count up tell nothing");
+        assert_eq!((status, refused.replace(&id, "m-999999")), (404, none), "sequential ids reveal nothing");
         for path in ["", "/body", "/tracked", "/original", "/reply"] {
             assert_eq!(get(&platform, &elsewhere, &format!("/v1/messages/{id}{path}")).await.0, 404, "{path}");
         }
@@ -176,7 +179,7 @@ async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
     assert_eq!(get(&platform, &elsewhere, "/v1/messages").await.0, 403);
     let (_, shown) = get(&platform, &platform.key(), &format!("/v1/messages/{id}")).await;
     assert!(shown.contains(r#""sender""#) && shown.contains(r#""history":[]"#), "{shown}");
-    // B39: a misspelt name is an error, and no empty list.
+    // B39: a misspelt name is an error, not an empty list.
     for (query, status) in [
         ("exchange=confirmation&port=questions", 200),
         ("exchange=confirmaton", 404),
@@ -191,7 +194,7 @@ async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_a_wait_for_a_reply_ends_with_its_key() {
-    // A server that takes requests and never answers.
+    // A server that accepts requests and never responds.
     let (asked, mut count) = watch::channel(0);
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", socket.local_addr().expect("an address"));
@@ -222,12 +225,12 @@ async fn a9_a_wait_for_a_reply_ends_with_its_key() {
         problem["detail"].as_str().is_some_and(|detail| detail.contains("was revoked while it was in use")),
         "{problem}"
     );
-    // What was sent is stored, and its reply is still awaited.
+    // The sent request is stored, and its reply is still awaited.
     let stored = platform.get("/v1/messages?exchange=confirmation").await;
     assert_eq!(stored["items"].as_array().map(Vec::len), Some(1), "{stored}");
 }
 
-/// The words of a command line of the README; what is in quotes is one.
+/// Splits a command line of the README into words; quoted text is one word.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -245,24 +248,24 @@ fn words(line: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).map(path).collect()
 }
 
-/// What callers were told: the message and its reply, by order.
-type Told = Arc<Mutex<BTreeMap<String, (String, String)>>>;
+/// Results of callers: message id and reply, by order.
+type Results = Arc<Mutex<BTreeMap<String, (String, String)>>>;
 
-/// How callers ask.
+/// Retry behaviour of callers.
 #[derive(Clone, Copy, PartialEq)]
-enum Asking {
-    /// With keys: after a failure the same is asked again, as a client should.
+enum CallerMode {
+    /// With idempotency keys: failed requests are repeated.
     Keyed,
-    /// Without: then what failed is left alone, and requests leave before they are stored.
-    LeavingFirst,
+    /// Without keys: failed requests are abandoned, and requests are sent before they are stored.
+    SendFirst,
 }
 
-/// Asks until `stop`. After a failure it waits for the next start.
-async fn ask_for_ever(
+/// Sends requests until `stop`. After a failure it waits for the next start.
+async fn ask_until_stopped(
     caller: usize,
-    asking: Asking,
+    asking: CallerMode,
     platform: (String, String),
-    told: Told,
+    results: Results,
     mut starts: watch::Receiver<usize>,
     stop: Arc<AtomicBool>,
 ) {
@@ -277,8 +280,8 @@ async fn ask_for_ever(
             .bearer_auth(&key)
             .json(&serde_json::json!({"type": "order", "order": order, "amount": 1.5}));
         let request = match asking {
-            Asking::Keyed => request.header("idempotency-key", order.to_string()),
-            Asking::LeavingFirst => request,
+            CallerMode::Keyed => request.header("idempotency-key", order.to_string()),
+            CallerMode::SendFirst => request,
         };
         let reply = match request.send().await {
             Ok(answer) if answer.status().as_u16() == 200 => {
@@ -291,13 +294,13 @@ async fn ask_for_ever(
         };
         match reply {
             Ok(reply) => {
-                let before = told.lock().insert(order.to_string(), reply.clone());
+                let before = results.lock().insert(order.to_string(), reply.clone());
                 assert_eq!(before.unwrap_or(reply.clone()), reply);
                 number += 1;
             }
-            // Killed in the middle: nobody knows whether it was stored.
+            // Killed during the request: stored or not is unknown.
             Err(_) => {
-                number += usize::from(asking == Asking::LeavingFirst);
+                number += usize::from(asking == CallerMode::SendFirst);
                 if starts.changed().await.is_err() {
                     return;
                 }
@@ -306,32 +309,32 @@ async fn ask_for_ever(
     }
 }
 
-async fn kill_under_callers(asking: Asking, kills: usize, callers: usize, partitions: u8) {
-    let warehouse = FarSide::start().await;
+async fn kill_under_callers(asking: CallerMode, kills: usize, callers: usize, partitions: u8) {
+    let warehouse = OrderReceiver::start().await;
     let spread = partitions.to_string();
     let variables = [("WAREHOUSE", &*warehouse.url), ("TOCSIN_SPOOL_PARTITIONS", &*spread)];
     let mut platform = Platform::start(&variables).await;
     let definition = std::fs::read_to_string(support::repository("examples/confirmation/exchange.yaml")).expect("read");
     let definition = match asking {
-        Asking::Keyed => definition,
-        Asking::LeavingFirst => {
-            let leaving_first = definition.replace("wait: 20s, expires_after: 2m }", "wait: 20s, store_first: false }");
-            assert_ne!(leaving_first, definition);
-            leaving_first
+        CallerMode::Keyed => definition,
+        CallerMode::SendFirst => {
+            let send_first = definition.replace("wait: 20s, expires_after: 2m }", "wait: 20s, store_first: false }");
+            assert_ne!(send_first, definition);
+            send_first
         }
     };
     apply(&platform, definition).await;
     let (started, starts) = watch::channel(0);
-    let (told, stop) = (Told::default(), Arc::new(AtomicBool::new(false)));
+    let (results, stop) = (Results::default(), Arc::new(AtomicBool::new(false)));
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
             let reach = (platform.url.clone(), platform.key());
-            tokio::spawn(ask_for_ever(caller, asking, reach, told.clone(), starts.clone(), stop.clone()))
+            tokio::spawn(ask_until_stopped(caller, asking, reach, results.clone(), starts.clone(), stop.clone()))
         })
         .collect();
     let mut count = warehouse.count.subscribe();
     for kill in 0..kills {
-        // Somewhere within the traffic, not at its beginning.
+        // At a random time during the traffic.
         let enough = *count.borrow_and_update() + fastrand::usize(5..200);
         tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= enough))
             .await
@@ -346,15 +349,15 @@ async fn kill_under_callers(asking: Asking, kills: usize, callers: usize, partit
         tokio::time::timeout(support::PATIENCE, caller)
             .await
             .expect("in time")
-            .expect("no caller is told something else");
+            .expect("all callers get consistent replies");
     }
 
-    // What a caller was told is what is kept, and its retry gets the same.
-    let told = told.lock().clone();
-    for (key, (id, reply)) in told.iter().take(500) {
+    // The stored reply is the one that the caller received, and a retry returns the same.
+    let results = results.lock().clone();
+    for (key, (id, reply)) in results.iter().take(500) {
         let kept = platform.request(Method::GET, &format!("/v1/messages/{id}/reply")).send().await.expect("an answer");
         assert_eq!((kept.status().as_u16(), kept.text().await.expect("a body")), (200, reply.clone()), "{id}");
-        if asking == Asking::LeavingFirst {
+        if asking == CallerMode::SendFirst {
             continue;
         }
         let order: u64 = key.parse().expect("a number");
@@ -365,7 +368,7 @@ async fn kill_under_callers(asking: Asking, kills: usize, callers: usize, partit
         assert_eq!((answer.status().as_u16(), answer.headers()["idempotent-replayed"].as_bytes()), (200, &b"true"[..]));
         assert_eq!(answer.text().await.expect("a body"), *reply, "{key}");
     }
-    // B sees repeats only under the same id: one id is one order, and no order has two.
+    // B sees repeats only under the same id: one id per order, and one order per id.
     let seen = warehouse.seen.lock().clone();
     let mut ids_by_order: HashMap<String, Vec<String>> = HashMap::new();
     for (id, orders) in &seen {
@@ -375,7 +378,7 @@ async fn kill_under_callers(asking: Asking, kills: usize, callers: usize, partit
     for (order, ids) in &ids_by_order {
         assert_eq!(ids.len(), 1, "order {order} left under {ids:?}");
     }
-    // Every accepted request has ended, and in one way.
+    // Every accepted request has exactly one outcome.
     let ended = async {
         loop {
             let open = platform.get("/v1/messages?standing=open").await;
@@ -386,32 +389,32 @@ async fn kill_under_callers(asking: Asking, kills: usize, callers: usize, partit
     };
     tokio::time::timeout(support::PATIENCE, ended).await.expect("all end");
     let repeats = seen.values().filter(|orders| orders.len() > 1).count();
-    println!("{} requests answered over {kills} kills, {repeats} of them sent more than once", told.len());
+    println!("{} requests answered over {kills} kills, {repeats} of them sent more than once", results.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_accepted_request_ends_in_one_outcome_over_kills() {
-    kill_under_callers(Asking::Keyed, 5, 16, 1).await;
+    kill_under_callers(CallerMode::Keyed, 5, 16, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_accepted_request_ends_in_one_outcome_over_kills_and_partitions() {
-    kill_under_callers(Asking::Keyed, 5, 16, 3).await;
+    kill_under_callers(CallerMode::Keyed, 5, 16, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_got_a_reply_to_what_left_first_finds_it_stored_over_kills() {
-    kill_under_callers(Asking::LeavingFirst, 5, 16, 1).await;
+async fn a_reply_to_a_request_sent_before_its_commit_is_stored_over_kills() {
+    kill_under_callers(CallerMode::SendFirst, 5, 16, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_every_accepted_request_ends_in_one_outcome_over_50_kills() {
-    kill_under_callers(Asking::Keyed, 50, 64, 1).await;
-    kill_under_callers(Asking::Keyed, 25, 64, 3).await;
-    kill_under_callers(Asking::LeavingFirst, 25, 64, 1).await;
+    kill_under_callers(CallerMode::Keyed, 50, 64, 1).await;
+    kill_under_callers(CallerMode::Keyed, 25, 64, 3).await;
+    kill_under_callers(CallerMode::SendFirst, 25, 64, 1).await;
 }
 
-/// Sends mails as a mail server does: each again and again until it is said to be taken.
+/// Sends mails as a mail server does: repeats each until it is accepted.
 const MAILER: &str = r#"
 for order in $(seq $2 $3); do
   printf 'Message-ID: <%s@example.org>\r\nX-Order: %s\r\nSubject: order\r\n\r\nan order\r\n' $order $order > "$4/$order.mail"
@@ -419,14 +422,14 @@ for order in $(seq $2 $3); do
   do [ -d "$4" ] || exit 1; sleep 0.02; done
 done"#;
 
-/// Files, rows and mails are taken while the process dies again and again: each becomes one message.
+/// Files, rows and mails are received while the process is killed repeatedly: each becomes one message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_locations_take_is_taken_once_over_kills() {
+async fn receive_locations_receive_each_item_once_over_kills() {
     const FILES: usize = 60;
     const ROWS: usize = 3_000;
     const MAILS: usize = 60;
     const ALL: usize = FILES + ROWS + MAILS;
-    let warehouse = FarSide::start().await;
+    let warehouse = OrderReceiver::start().await;
     let elsewhere = tempfile::tempdir().expect("a folder");
     let opened = elsewhere.path().to_str().expect("a path");
     let variables = [("TOCSIN_SOURCES_ALLOW_FOLDERS", opened), ("TOCSIN_SPOOL_PARTITIONS", "3")];
@@ -505,9 +508,9 @@ routes:
         }
     };
     tokio::time::timeout(support::PATIENCE, all).await.expect("all arrive");
-    let told = tokio::task::spawn_blocking(move || mailer.wait()).await.expect("waited").expect("it ended");
-    assert!(told.success(), "each was said to be taken");
-    // One id is one order, and no order has two.
+    let status = tokio::task::spawn_blocking(move || mailer.wait()).await.expect("waited").expect("it ended");
+    assert!(status.success(), "each mail was accepted");
+    // One id per order, and one order per id.
     let mut ids = HashMap::<String, Vec<String>>::new();
     for (id, orders) in warehouse.seen.lock().iter() {
         assert!(orders.iter().all(|order| *order == orders[0]), "{id}: {orders:?}");
@@ -520,7 +523,7 @@ routes:
     assert!(shown.contains("outbox") && shown.contains("running"), "{shown}");
 }
 
-/// What a request to the receive port is answered: status, a header of the answer, and the body.
+/// Sends a request to the receive port; returns status, headers and body.
 async fn send(
     platform: &Platform,
     port: &str,
@@ -538,8 +541,8 @@ async fn send(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_says_what_became_of_the_message() {
-    let (shop, warehouse) = (FarSide::start().await, FarSide::start().await);
+async fn every_response_states_the_outcome_of_the_message() {
+    let (shop, warehouse) = (OrderReceiver::start().await, OrderReceiver::start().await);
     let platform = Platform::start(&[("SHOP", &shop.url), ("WAREHOUSE", &warehouse.url)]).await;
     let definition = std::fs::read_to_string(support::repository("examples/confirmation/exchange.yaml")).expect("read");
     apply(&platform, definition.replace("wait: 20s", "wait: 20s, body_bytes: 200")).await;
@@ -553,19 +556,19 @@ async fn every_answer_says_what_became_of_the_message() {
     let (status, _, problem) = send(&platform, "questions", &[("idempotency-key", "k")], "{}").await;
     assert_eq!((status, &problem["type"]), (409, &"/problems/idempotency-key-reused".into()), "{problem}");
 
-    let (status, _, told) = send(&platform, "orders", &[], r#"{"type": "ordr"}"#).await;
-    assert_eq!((status, &told["state"]), (202, &"suspended".into()), "{told}");
+    let (status, _, accepted) = send(&platform, "orders", &[], r#"{"type": "ordr"}"#).await;
+    assert_eq!((status, &accepted["state"]), (202, &"suspended".into()), "{accepted}");
     let (status, _, problem) = send(&platform, "questions", &[], r#"{"type": "ordr"}"#).await;
     assert_eq!((status, &problem["type"]), (502, &"/problems/not-answered".into()), "{problem}");
     assert!(problem["detail"].as_str().is_some_and(|why| why.contains("`to_warehouse` lacks")), "{problem}");
 
     platform.run(&["exchange", "port", "confirmation", "warehouse", "hold"]);
-    let (status, headers, told) = send(&platform, "questions", &[("prefer", "wait=0")], order).await;
-    let id = told["message"].as_str().expect("an id");
+    let (status, headers, accepted) = send(&platform, "questions", &[("prefer", "wait=0")], order).await;
+    let id = accepted["message"].as_str().expect("an id");
     assert_eq!(
         (status, headers["location"].to_str().ok()),
         (202, Some(&*format!("/v1/messages/{id}/reply"))),
-        "{told}"
+        "{accepted}"
     );
     platform.run(&["exchange", "port", "confirmation", "warehouse", "as-defined"]);
     let reply =
@@ -578,6 +581,9 @@ async fn every_answer_says_what_became_of_the_message() {
     assert_eq!(send(&platform, "nowhere", &[], order).await.0, 404);
     let (status, answer) = platform.post("/v1/messages/end", &serde_json::json!({})).await;
     assert_eq!(status, 422, "{answer}");
+    // Every reason contains the empty text.
+    let (status, answer) = platform.post("/v1/messages/end", &serde_json::json!({"reason": ""})).await;
+    assert_eq!((status, &answer["problems"][0]["path"]), (422, &"reason".into()), "{answer}");
     let (status, answer) = platform.post("/v1/messages/end", &serde_json::json!({"all": true})).await;
     assert_eq!((status, &answer["messages"]), (200, &2.into()), "{answer}");
     let (_, answer) =
@@ -585,12 +591,11 @@ async fn every_answer_says_what_became_of_the_message() {
     let key = answer["key"].as_str().expect("a key");
     let as_shop = |path: &str| platform.client.get(format!("{}{path}", platform.url)).bearer_auth(key).send();
     assert_eq!(as_shop("/v1/messages").await.expect("an answer").status().as_u16(), 403);
-    // Another key sent the request, so its reply is not there for this one.
+    // Another key sent the request, so its reply is not visible to this one.
     assert_eq!(as_shop(&format!("/v1/messages/{id}/reply")).await.expect("an answer").status().as_u16(), 404);
 }
 
-/// Orders come as a list, are split and checked, leave in order by key as a template makes them, and everything of it is
-/// tracked.
+/// Order lists are split and checked, sent in order by key after a template, and tracked completely.
 const PIPELINES: &str = r#"
 exchange: confirmation
 properties:
@@ -623,8 +628,8 @@ async fn all_end(platform: &Platform) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_is_split_leaves_in_order_over_a_kill_and_can_be_looked_at() {
-    let warehouse = FarSide::start().await;
+async fn a_list_is_split_and_sent_in_order_over_a_kill_and_tracked() {
+    let warehouse = OrderReceiver::start().await;
     let variables = [("WAREHOUSE", &*warehouse.url), ("TOCSIN_SPOOL_PARTITIONS", "3")];
     let mut platform = Platform::start(&variables).await;
     apply(&platform, PIPELINES.to_owned()).await;
@@ -634,8 +639,8 @@ async fn a_list_is_split_leaves_in_order_over_a_kill_and_can_be_looked_at() {
             .map(|part| serde_json::json!({"order": list * 4 + part, "customer": format!("c{}", part % 2)}))
             .collect();
         let body = serde_json::json!({ "orders": orders, "pin": 4711 }).to_string();
-        let (status, _, told) = send(&platform, "orders", &[], &body).await;
-        assert_eq!(status, 202, "{told}");
+        let (status, _, accepted) = send(&platform, "orders", &[], &body).await;
+        assert_eq!(status, 202, "{accepted}");
     }
     platform.kill();
     platform.restart().await;
@@ -663,5 +668,5 @@ async fn a_list_is_split_leaves_in_order_over_a_kill_and_can_be_looked_at() {
     let set = platform.run(&["exchange", "track", "confirmation", "none"]);
     assert!(set.contains("none (set)"), "{set}");
     let shown = platform.run(&["exchange", "tracking", "confirmation"]);
-    assert!(shown.contains("0 entries were dropped"), "{shown}");
+    assert!(shown.contains("0 entries dropped"), "{shown}");
 }

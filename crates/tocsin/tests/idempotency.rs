@@ -1,4 +1,5 @@
-//! The same submission a thousand times at once, and again after a restart: one event, and one answer for all.
+//! Idempotency: the same submission a thousand times at once, and again after a restart, is one event with one
+//! response.
 
 mod support;
 
@@ -21,7 +22,7 @@ rules: { everyone: { on: ping, subscription: every, notify: ping } }
 channels: { out: { protocol: file, options: { path: pings.ndjson } } }
 "#;
 
-/// Sends the same request many times, up to 64 at once, and gives the batches that the answers name.
+/// Sends the same request many times, up to 64 at once, and returns the batch ids of the responses.
 async fn submit(platform: &Platform, path: &str, headers: &[(&str, &str)], body: &Value) -> BTreeSet<String> {
     let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(64));
     let sent: Vec<_> = (0..TIMES)
@@ -43,7 +44,7 @@ async fn submit(platform: &Platform, path: &str, headers: &[(&str, &str)], body:
         .collect();
     let mut batches = BTreeSet::new();
     for sent in sent {
-        batches.insert(sent.await.expect("it is answered"));
+        batches.insert(sent.await.expect("it gets a response"));
     }
     batches
 }
@@ -83,6 +84,6 @@ async fn a_thousand_times_the_same_is_one_event() {
     let other = platform.request(reqwest::Method::POST, EVENTS);
     let other = other.header("idempotency-key", "k-1").json(&json!({ "token": "other" })).send().await;
     let status = other.expect("an answer").status().as_u16();
-    assert!(status == 409 || status == 422, "another body under the same key is refused, not taken: {status}");
+    assert!(status == 409 || status == 422, "another body under the same key is refused: {status}");
     assert_eq!(events(&platform).await, 2);
 }

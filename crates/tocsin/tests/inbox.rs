@@ -1,5 +1,5 @@
-//! Kill -9 in the middle of deliveries into feeds: each feed has each item once, and a stream that comes back has missed
-//! nothing. A server that is asked to end lets its streams end.
+//! SIGKILL during deliveries into inboxes: each inbox has each item once, and a reopened stream has missed nothing. A
+//! stopping server closes its streams.
 
 mod support;
 
@@ -24,15 +24,15 @@ rules: { everyone: { on: ping, subscription: every, notify: ping } }
 channels: { bell: { protocol: inbox, options: { retention: 1h }, retry: [1s, 1s, 5s] } }
 "#;
 
-/// A stream, as far as it was read.
+/// Stream with the position up to which it was read.
 #[derive(Default)]
-struct Followed {
+struct StreamReader {
     last: Option<String>,
     items: BTreeSet<String>,
 }
 
-impl Followed {
-    /// Reads until the stream breaks off, or knows so many items.
+impl StreamReader {
+    /// Reads until the stream breaks, or `until` items are known.
     async fn read(&mut self, platform: &Platform, until: usize) {
         let mut request = platform.request(reqwest::Method::GET, "/v1/subscribers/s0/inbox/stream");
         if let Some(last) = &self.last {
@@ -47,12 +47,12 @@ impl Followed {
             while let Some((block, rest)) = text.split_once("\n\n") {
                 let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
                 if let (Some(id), Some(event), Some(data)) = (field("id: "), field("event: "), field("data: ")) {
-                    assert_ne!(event, "reset", "nothing may be missed");
+                    assert_ne!(event, "reset", "the stream must not lose events");
                     self.last = Some(id.to_owned());
                     if event == "new" {
                         let item: Value = serde_json::from_str(data).expect("JSON");
                         let subject = item["subject"].as_str().expect("a subject").to_owned();
-                        assert!(self.items.insert(subject), "told twice: {item}");
+                        assert!(self.items.insert(subject), "received twice: {item}");
                     }
                 }
                 text = rest.to_owned();
@@ -62,35 +62,35 @@ impl Followed {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kills_make_no_second_item_and_streams_miss_none() {
+async fn kills_cause_no_duplicate_item_and_no_gap_in_streams() {
     let mut random = fastrand::Rng::with_seed(support::seed());
     let mut platform = Platform::start(&[]).await;
     platform.apply("pings", APPLICATION).await;
     for number in 0..SUBSCRIBERS {
         platform.subscribe("pings", "every", &format!("s{number}"), "bell", "its feed", json!({})).await;
     }
-    let mut followed = Followed { last: Some("0".into()), ..Followed::default() };
-    // From the beginning, whatever happens before the first look.
+    let mut reader = StreamReader { last: Some("0".into()), ..StreamReader::default() };
+    // From the beginning, regardless of earlier events.
     let mut sent = 0;
     for _ in 0..6 {
-        let events: Vec<Value> = (0..EVENTS / 6).map(|place| json!({"token": (sent + place).to_string()})).collect();
+        let events: Vec<Value> = (0..EVENTS / 6).map(|index| json!({"token": (sent + index).to_string()})).collect();
         sent += events.len();
         let (status, answer) = platform.post("/v1/applications/pings/events/ping", &Value::from(events)).await;
         assert_eq!(status, 202, "{answer}");
-        // Somewhere in the middle of matching, delivering and recording.
-        followed.read(&platform, followed.items.len() + random.usize(0..EVENTS / 6)).await;
+        // At a random time during matching, delivering and recording.
+        reader.read(&platform, reader.items.len() + random.usize(0..EVENTS / 6)).await;
         platform.kill();
         platform.restart().await;
     }
     let all = tokio::time::timeout(support::PATIENCE, async {
-        while followed.items.len() < EVENTS {
-            followed.read(&platform, EVENTS).await;
+        while reader.items.len() < EVENTS {
+            reader.read(&platform, EVENTS).await;
         }
     });
-    all.await.expect("the stream tells of every item");
+    all.await.expect("the stream contains every item");
     let expected: BTreeSet<String> = (0..EVENTS).map(|number| format!("ping {number}")).collect();
-    assert_eq!(followed.items, expected);
-    // What is suspended or waits would be missing below, so all is waited for.
+    assert_eq!(reader.items, expected);
+    // Suspended or queued items would be missing below, so wait for all.
     platform.settled().await;
     for number in 0..SUBSCRIBERS {
         let page = platform.get(&format!("/v1/subscribers/s{number}/inbox?limit=1000")).await;
@@ -112,7 +112,7 @@ async fn kills_make_no_second_item_and_streams_miss_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_of_the_example_do_what_it_says() {
+async fn the_commands_of_the_example_have_the_documented_effects() {
     let platform = Platform::start(&[]).await;
     let readme = std::fs::read_to_string(support::repository("examples/bell/README.md")).expect("the README");
     let block = readme.split("```").nth(1).expect("a block of code");
@@ -125,7 +125,7 @@ async fn the_commands_of_the_example_do_what_it_says() {
         let words: Vec<String> = line.split_whitespace().map(path).collect();
         let run = tokio::task::block_in_place(|| platform.run(&words.iter().map(String::as_str).collect::<Vec<_>>()));
         said.push_str(&run);
-        // People do not type as fast: what a command leads to is there when the next one is run.
+        // Users type more slowly: the effects of a command are visible before the next one runs.
         platform.settled().await;
     }
     for expected in ["Order A-1 is on its way", "1 unread\n", "1 item marked; 0 unread"] {
@@ -135,7 +135,7 @@ async fn the_commands_of_the_example_do_what_it_says() {
     assert_eq!((&item["link"], &item["actions"][0]["label"]), (&json!("/orders/A-1"), &json!("Track")));
     assert_eq!(item["data"], json!({"order": "A-1", "carrier": "Post"}));
     assert_eq!(platform.get("/v1/subscribers/bob/inbox").await["items"], json!([]));
-    // A broadcast is there at once, for each in the own language.
+    // A broadcast is visible at once, in each recipient's language.
     let request = platform.request(reqwest::Method::PUT, "/v1/applications/shop/broadcasts/sunday");
     let body = json!({"subject": "Closed on Sunday", "translations": {"de": {"subject": "Sonntag geschlossen"}}});
     let answer = request.json(&body).send().await.expect("an answer");

@@ -1,12 +1,12 @@
-//! Programs of other people that speak LDAP, against the real binary: UnboundID's tools, the API of Apache Directory,
-//! ldapexop, and logins by nslcd.
+//! Third-party LDAP clients against the real binary: UnboundID's tools, the Apache Directory API, ldapexop, and logins
+//! by nslcd.
 
 mod support;
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use support::{
-    ldap::{Directory, libraries, said},
+    ldap::{Directory, libraries, output_of},
     repository,
 };
 
@@ -21,31 +21,31 @@ userPassword: open sesame
 
 ";
 
-/// Runs a tool of UnboundID as the operator.
+/// Runs an UnboundID tool as the operator.
 fn unboundid(directory: &Directory, tool: &str, arguments: &[&str]) -> String {
     let port = directory.port.to_string();
     let (operator, key) = (directory.operator(), directory.platform.key());
     let server = ["--hostname", "127.0.0.1", "--port", &port, "--bindDN", &operator, "--bindPassword", &key];
-    said(unboundid_alone(tool).args(server).args(arguments), "")
+    output_of(unboundid_alone(tool).args(server).args(arguments), "")
 }
 
-/// A tool of UnboundID that asks no server.
+/// UnboundID tool that needs no server.
 fn unboundid_alone(tool: &str) -> Command {
     let mut java = java();
     java.args(["com.unboundid.ldap.sdk.unboundidds.Launcher", tool]);
     java
 }
 
-/// Java, with the published libraries.
+/// Java with the published libraries.
 fn java() -> Command {
     let mut java = Command::new("java");
-    // Short runs: starting fast is worth more than running fast.
+    // Short runs: start-up time matters more than peak speed.
     java.args(["-XX:TieredStopAtLevel=1", "-cp", &format!("{}/*", libraries().join("java").display())]);
     java
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_unboundids_tools_read_and_change() {
+async fn slow_unboundid_tools_read_and_modify() {
     let directory = Directory::start("o=tocsin", "").await;
     let file = |name: &str| directory.folder.path().join(name).display().to_string();
     let run = |tool: &str, arguments: &[&str]| unboundid(&directory, tool, arguments);
@@ -57,14 +57,14 @@ async fn slow_unboundids_tools_read_and_change() {
     let printed = run("ldapcompare", &["title:boss", "uid=vera2,ou=people,o=tocsin"]);
     assert!(printed.contains("compare true"), "{printed}");
 
-    // Pages, sorted, over TLS; what is found is LDIF that can be read again.
+    // Paged, sorted, over TLS; the results are LDIF that can be imported again.
     let search =
         ["--useStartTLS", "--trustAll", "--baseDN", "o=tocsin", "--sortOrder", "+uid", "--simplePageSize", "1"];
     run("ldapsearch", &[&search[..], &["--outputFile", &file("found.ldif"), "(objectClass=*)", "*"]].concat());
     let found = fs::read_to_string(file("found.ldif")).expect("LDIF");
     assert!(found.contains("Total Entries Returned:  3"), "{found}");
     let again = ["--ldifFile", &file("found.ldif"), "--baseDN", "o=tocsin", "(mail=v@example.org)", "title"];
-    let again = said(unboundid_alone("ldifsearch").args(again), "");
+    let again = output_of(unboundid_alone("ldifsearch").args(again), "");
     assert!(again.contains("dn: uid=vera2,ou=people,o=tocsin\ntitle: Boss\n"), "{again}");
 
     let printed =
@@ -77,8 +77,8 @@ async fn slow_unboundids_tools_read_and_change() {
     run("ldapdelete", &["uid=vera2,ou=people,o=tocsin"]);
 }
 
-/// The library knows no object identifier with a part of more than 32 bits, and ours stand below 2.25, where they have
-/// 128; beside them nothing may be wrong.
+/// The library does not support object identifiers with components above 32 bits. Ours are below 2.25 with 128 bits;
+/// everything else must be valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_schema_passes_unboundids_validator() {
     let directory = Directory::start("o=tocsin", "").await;
@@ -88,12 +88,12 @@ async fn slow_the_schema_passes_unboundids_validator() {
     let (operator, key) = (directory.operator(), directory.platform.key());
     let mut search = Command::new("ldapsearch");
     search.args(["-LLL", "-x", "-H", &url, "-D", &operator, "-w", &key, "-b", "cn=subschema", "-s", "base"]);
-    let schema = said(search.args(["-o", "ldif-wrap=no", "(objectClass=subschema)", "+", "*"]), "");
+    let schema = output_of(search.args(["-o", "ldif-wrap=no", "(objectClass=subschema)", "+", "*"]), "");
     let small: Vec<&str> =
         schema.lines().filter(|line| !line.contains("137279310086925753628529315834703664387")).collect();
     assert!(schema.lines().count() > small.len() + 5, "{schema}");
     fs::write(folder.join("01.ldif"), small.join("\n") + "\n").expect("written");
-    let printed = said(unboundid_alone("validate-ldap-schema").arg("--schema-path").arg(folder), "");
+    let printed = output_of(unboundid_alone("validate-ldap-schema").arg("--schema-path").arg(folder), "");
     assert!(!printed.contains("errors were found"), "{printed}");
 }
 
@@ -102,7 +102,7 @@ async fn slow_apache_directory_reads_the_schema_strictly() {
     let directory = Directory::start("o=tocsin", "").await;
     directory.change(VERA);
     let program = repository("crates/tocsin/tests/suites/java/ReadSchema.java");
-    let printed = said(java().arg(program).args([directory.port.to_string(), directory.platform.key()]), "");
+    let printed = output_of(java().arg(program).args([directory.port.to_string(), directory.platform.key()]), "");
     assert!(!printed.contains("error"), "{printed}");
     for line in ["cn is a: name", "entry: uid=vera,ou=people,o=tocsin"] {
         assert!(printed.lines().any(|found| found == line), "{line} in {printed}");
@@ -110,7 +110,7 @@ async fn slow_apache_directory_reads_the_schema_strictly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn extended_operations_are_asked_by_ldapexop() {
+async fn ldapexop_performs_extended_operations() {
     let directory = Directory::start("o=tocsin", "").await;
     directory.change(VERA);
     let url = format!("ldap://127.0.0.1:{}", directory.port);
@@ -128,13 +128,13 @@ async fn extended_operations_are_asked_by_ldapexop() {
     assert_eq!(ask("", "", &["whoami"]), "anonymous");
     assert!(ask(vera, "open sesame", &["cancel", "7"]).contains("No Operation to Cancel (119)"));
     assert!(ask(vera, "open sesame", &["1.2.3.4:what"]).contains("Protocol error (2)"));
-    // The change of a password, which makes one up.
+    // Password modify with a generated password.
     let made = ask(vera, "open sesame", &["1.3.6.1.4.1.4203.1.11.1"]);
     assert!(made.contains("data:: "), "{made}");
     assert!(ask(vera, "open sesame", &["whoami"]).contains("Invalid credentials (49)"));
 }
 
-/// `/etc` of a machine whose people are in the directory.
+/// `/etc` of a machine whose users are in the directory.
 fn etc(directory: &Directory, at: &Path) {
     fs::create_dir(at).expect("made");
     let write = |name: &str, text: &str| fs::write(at.join(name), text).expect("written");
@@ -151,15 +151,15 @@ fn etc(directory: &Directory, at: &Path) {
              tls_cacertfile /etc/directory.pem\nbinddn uid=reader,ou=people,o=tocsin\nbindpw a long password\n"
         ),
     );
-    // A password stands in it.
+    // The file contains a password.
     fs::set_permissions(at.join("nslcd.conf"), fs::Permissions::from_mode(0o600)).expect("closed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_know_people_by_nslcd() {
+async fn machines_resolve_users_by_nslcd() {
     let namespaces = ["--map-root-user", "--mount", "--pid", "--fork", "--kill-child"];
     if !Command::new("unshare").args(namespaces).arg("true").status().is_ok_and(|status| status.success()) {
-        println!("not tried: this machine gives no namespaces, and its own /etc must not be touched");
+        println!("skipped: this machine does not permit namespaces, and its own /etc must not be changed");
         return;
     }
     let access = "access = ['to attrs=userPassword by self write by * auth',
@@ -180,5 +180,5 @@ async fn machines_know_people_by_nslcd() {
     let vera = "vera:*:10001:10000:Vera Muster:/home/vera:/bin/bash";
     let group = "staff:*:10000:vera";
     let id = "uid=10001(vera) gid=10000(staff) groups=10000(staff)";
-    assert_eq!(said(&mut login, "").trim(), [vera, vera, group, id].join("\n"));
+    assert_eq!(output_of(&mut login, "").trim(), [vera, vera, group, id].join("\n"));
 }

@@ -1,4 +1,4 @@
-//! What hostile clients and lost power do to the directory of the real binary: nothing.
+//! Hostile LDAP clients and power loss have no effect on the directory of the real binary.
 
 #[path = "../../face-ldap/tests/support/client.rs"]
 mod client;
@@ -21,7 +21,7 @@ use support::{PATIENCE, ldap::Directory};
 use tocsin_directory::filter::Filter;
 
 const MALLORY: &str = "uid=mallory,ou=people,o=tocsin";
-/// Whom the messages name. The password is checked in no time: it is not passwords that are tried.
+/// Entry that the messages name. The password has a fast hash: password hashing is not under test.
 const ENTRIES: &str = "dn: uid=mallory,ou=people,o=tocsin
 objectClass: account
 objectClass: simpleSecurityObject
@@ -29,17 +29,18 @@ uid: mallory
 userPassword: {SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=
 ";
 
-/// How much memory, in KiB, may be left after mutated messages.
+/// Maximum memory growth after mutated messages, in KiB.
 const MUTATIONS_KIB: usize = 64 << 10;
-/// How much the bombs may take: half of a hundred connections hold a megabyte of a message, the others what is written to them.
+/// Maximum memory growth of the bombs, in KiB: half of a hundred connections hold a megabyte of a message, the others
+/// queued responses.
 const BOMBS_KIB: usize = 256 << 10;
 
-/// How often: as often as the test usually does, or `CASES`; 20,000 messages and 50 kills are the full size.
+/// Number of cases: the default of the test, or `CASES`; full size is 20,000 messages and 50 kills.
 fn cases(usual: usize) -> usize {
     std::env::var("CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
 
-/// A message with a number and perhaps controls.
+/// LDAP message with an id and optional controls.
 fn message(number: u8, operation: &[u8], controls: &[u8]) -> Vec<u8> {
     nested(0x30, &[&[2, 1, number], operation, controls])
 }
@@ -49,7 +50,7 @@ fn search(base: &str, wanted: &Filter) -> Vec<u8> {
     nested(0x63, &[&text(4, base), &limits, &filter(wanted), &nested(0x30, &[&text(4, "*"), &text(4, "+")])])
 }
 
-fn everything() -> Vec<u8> {
+fn search_all() -> Vec<u8> {
     search("o=tocsin", &Filter::Present("objectClass".to_owned()))
 }
 
@@ -61,7 +62,7 @@ fn bind(dn: &str, password: &str) -> Vec<u8> {
     message(1, &nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, password)]), &[])
 }
 
-/// One of each kind of message, with what lies deep in them.
+/// One message of each kind, with deeply nested parts.
 fn good_messages() -> Vec<Vec<u8>> {
     let parts = vec![
         Filter::Equal("uid".to_owned(), b"x".to_vec()),
@@ -78,10 +79,10 @@ fn good_messages() -> Vec<Vec<u8>> {
     let change = nested(0x30, &[&nested(0x30, &[&[10, 1, 2], &attribute("host", &["x".to_owned()])])]);
     vec![
         bind(MALLORY, "secret"),
-        message(2, &everything(), &[]),
+        message(2, &search_all(), &[]),
         message(3, &search("ou=people,o=tocsin", &both), &control("1.2.840.113556.1.4.319", &page)),
         message(4, &search("o=tocsin", &either), &control("1.2.840.113556.1.4.473", &sort)),
-        message(5, &everything(), &control("1.3.6.1.4.1.4203.1.9.1.1", &follow)),
+        message(5, &search_all(), &control("1.3.6.1.4.1.4203.1.9.1.1", &follow)),
         message(6, &nested(0x68, &[&text(4, "uid=x,ou=people,o=tocsin"), &values]), &[]),
         message(
             7,
@@ -126,35 +127,35 @@ fn mutate(random: &mut fastrand::Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Sends bytes, says that nothing comes after them, and reads whatever is said until the server hangs up.
+/// Sends bytes, shuts down the sending side, and reads until the server disconnects.
 fn attack(port: u16, bytes: &[u8]) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    // It may hang up before it has read all.
+    // The server may disconnect before it has read everything.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut said = Vec::new();
     if let Err(error) = stream.read_to_end(&mut said) {
-        assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "the server neither answers nor hangs up");
+        assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "the server neither responds nor disconnects");
     }
 }
 
-/// Memory of a process, in KiB: a line of its status.
+/// Value of a line of the process status, in KiB.
 fn memory(process: u32, line: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
     let found = status.lines().find_map(|found| found.strip_prefix(line)).expect("the line");
     found.trim_matches([':', ' ', '\t', 'k', 'B']).parse().expect("a number")
 }
 
-/// Somebody who goes on adding, finding, changing and removing entries, each of which must be done; gives how often, and how
-/// long the longest took.
-struct Honest {
+/// Well-behaved client that repeatedly adds, finds, modifies and removes entries, each of which must succeed; returns
+/// the number of rounds and the longest latency.
+struct WellBehavedClient {
     stops: Arc<AtomicBool>,
     working: std::thread::JoinHandle<(usize, Duration)>,
 }
 
-impl Honest {
-    fn start(port: u16, dn: String, key: String) -> Honest {
+impl WellBehavedClient {
+    fn start(port: u16, dn: String, key: String) -> WellBehavedClient {
         let stops = Arc::new(AtomicBool::new(false));
         let stopped = stops.clone();
         let working = std::thread::spawn(move || {
@@ -173,12 +174,12 @@ impl Honest {
             }
             (done, longest)
         });
-        Honest { stops, working }
+        WellBehavedClient { stops, working }
     }
 
     fn stop(self) -> (usize, Duration) {
         self.stops.store(true, Ordering::Relaxed);
-        self.working.join().expect("whoever is honest is served")
+        self.working.join().expect("the well-behaved client is served")
     }
 }
 
@@ -187,16 +188,17 @@ fn dn(id: &str) -> String {
 }
 
 fn add(id: &str) -> Vec<u8> {
-    let given = [attribute("objectClass", &["account".to_owned()]), attribute("host", &["0".to_owned()])];
-    nested(0x68, &[&text(4, &dn(id)), &nested(0x30, &[&given.concat()])])
+    let attributes = [attribute("objectClass", &["account".to_owned()]), attribute("host", &["0".to_owned()])];
+    nested(0x68, &[&text(4, &dn(id)), &nested(0x30, &[&attributes.concat()])])
 }
 
-/// What makes answers long.
+/// Entry that makes responses long.
 fn add_large(number: usize) -> Vec<u8> {
     let name = format!("large-{number}");
     let class = attribute("objectClass", &["applicationProcess".to_owned()]);
-    let given = [class, attribute("cn", std::slice::from_ref(&name)), attribute("description", &["x".repeat(30_000)])];
-    nested(0x68, &[&text(4, &format!("cn={name},o=tocsin")), &nested(0x30, &[&given.concat()])])
+    let attributes =
+        [class, attribute("cn", std::slice::from_ref(&name)), attribute("description", &["x".repeat(30_000)])];
+    nested(0x68, &[&text(4, &format!("cn={name},o=tocsin")), &nested(0x30, &[&attributes.concat()])])
 }
 
 fn set(id: &str, host: u64) -> Vec<u8> {
@@ -212,8 +214,8 @@ fn remove(id: &str) -> Vec<u8> {
     text(0x4a, &dn(id))
 }
 
-/// Filters within each other, deeper than any that is read.
-fn deep() -> Vec<u8> {
+/// Filter nested deeper than the limit.
+fn deeply_nested_filter() -> Vec<u8> {
     let mut bytes = text(0x87, "cn");
     for _ in 0..20_000 {
         bytes = nested(0xa2, &[&bytes]);
@@ -222,11 +224,11 @@ fn deep() -> Vec<u8> {
     message(2, &nested(0x63, &[&text(4, "o=tocsin"), &limits, &bytes, &nested(0x30, &[])]), &[])
 }
 
-/// Connections that hold what they can: half of a long message, or searches whose answers nobody reads.
-fn hoard(port: u16, bound: &[u8]) -> Vec<TcpStream> {
+/// Connections that hold resources: half of a long message, or searches whose responses are not read.
+fn hold_connections(port: u16, bound: &[u8]) -> Vec<TcpStream> {
     let half = [bound.to_vec(), vec![0x30, 0x84, 0, 0x0f, 0xff, 0x00], vec![0; 1_000_000]].concat();
     let many = std::iter::once(bound.to_vec())
-        .chain((2..=120).map(|number| message(number, &everything(), &[])))
+        .chain((2..=120).map(|number| message(number, &search_all(), &[])))
         .collect::<Vec<_>>()
         .concat();
     let open = |bytes: &Vec<u8>| {
@@ -239,30 +241,30 @@ fn hoard(port: u16, bound: &[u8]) -> Vec<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_hostile_clients_disturb_nobody() {
+async fn slow_hostile_clients_do_not_affect_other_clients() {
     let mut random = fastrand::Rng::with_seed(support::seed());
     let directory = Directory::start("o=tocsin", "message_max = '1MiB'\nsize_limit = 100000\n").await;
     directory.change(ENTRIES);
     let (port, process) = (directory.port, directory.platform.pid());
-    // As the operator: what a message asks for is done, as far as it can be.
+    // As the operator, so that messages are executed as far as possible.
     let bound = bind(&directory.operator(), &directory.platform.key());
-    // Whatever is made once is made before it is measured.
+    // Warm-up, before memory is measured.
     for bytes in good_messages() {
         attack(port, &[bound.clone(), bytes].concat());
     }
     let before = memory(process, "VmRSS");
-    let honest = Honest::start(port, directory.operator(), directory.platform.key());
+    let honest = WellBehavedClient::start(port, directory.operator(), directory.platform.key());
 
     let good = good_messages();
     for _ in 0..cases(4_000) {
         let mut bytes = good[random.usize(..good.len())].clone();
         mutate(&mut random, &mut bytes);
-        // Half of them by somebody who is known.
+        // Half of them from a bound client.
         attack(port, &if random.bool() { [bound.clone(), bytes].concat() } else { bytes });
     }
     let after_mutations = memory(process, "VmRSS");
 
-    attack(port, &[bound.clone(), deep()].concat());
+    attack(port, &[bound.clone(), deeply_nested_filter()].concat());
     let mut client = Client::open(port, &directory.operator(), &directory.platform.key());
     (0..20).for_each(|number| assert_eq!(client.ask(&add_large(number)).code, 0));
     for length in [
@@ -272,7 +274,7 @@ async fn slow_hostile_clients_disturb_nobody() {
     ] {
         attack(port, length);
     }
-    let hoarded = hoard(port, &bound);
+    let hoarded = hold_connections(port, &bound);
     let held = memory(process, "VmRSS");
     let most = memory(process, "VmHWM");
     drop(hoarded);
@@ -280,17 +282,17 @@ async fn slow_hostile_clients_disturb_nobody() {
     let after = memory(process, "VmRSS");
     println!(
         "memory in KiB: {before} before, {after_mutations} after the mutations, {held} under the bombs, {most} at most, \
-         {after} after them; {done} rounds of whoever was honest, each answer within {longest:?}"
+         {after} after them; {done} rounds of the well-behaved client, each response within {longest:?}"
     );
     assert!(done > 0);
-    assert!(after_mutations < before + MUTATIONS_KIB, "mutated messages leave nothing behind");
+    assert!(after_mutations < before + MUTATIONS_KIB, "mutated messages leak no memory");
     assert!(most < before + BOMBS_KIB, "memory is bounded");
 }
 
-/// What a writer did to entries of its own: the value of each.
-type Written = BTreeMap<String, u64>;
+/// Entries of a writer, with their values.
+type WriterState = BTreeMap<String, u64>;
 
-/// A change of one of them, and what is asked for it.
+/// Change of an entry.
 enum Change {
     Add(String),
     Set(String, u64),
@@ -299,7 +301,7 @@ enum Change {
 }
 
 impl Change {
-    fn drawn(random: &mut fastrand::Rng, own: &str, number: u64, written: &Written) -> Change {
+    fn drawn(random: &mut fastrand::Rng, own: &str, number: u64, written: &WriterState) -> Change {
         let new = format!("{own}-{number}");
         let Some(known) = random.choice(written.keys().collect::<Vec<_>>()).cloned() else { return Change::Add(new) };
         match random.u8(..6) {
@@ -319,7 +321,7 @@ impl Change {
         }
     }
 
-    fn apply(&self, written: &mut Written) {
+    fn apply(&self, written: &mut WriterState) {
         match self {
             Change::Add(id) => drop(written.insert(id.clone(), 0)),
             Change::Set(id, host) => drop(written.insert(id.clone(), *host)),
@@ -332,10 +334,10 @@ impl Change {
     }
 }
 
-/// Changes entries until the server goes: what was acknowledged, and the change that was not.
-fn write(port: u16, operator: &str, key: &str, own: &str, seed: u64) -> (Written, Option<Change>) {
+/// Changes entries until the server is gone; returns the acknowledged state and the unacknowledged change.
+fn write(port: u16, operator: &str, key: &str, own: &str, seed: u64) -> (WriterState, Option<Change>) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut written = Written::new();
+    let mut written = WriterState::new();
     let Some(mut client) = Client::try_open(port, operator, key) else { return (written, None) };
     for number in 1.. {
         let change = Change::drawn(&mut random, own, number, &written);
@@ -348,8 +350,8 @@ fn write(port: u16, operator: &str, key: &str, own: &str, seed: u64) -> (Written
     unreachable!("numbers do not end")
 }
 
-/// What a directory knows of a writer's entries.
-fn kept(client: &mut Client, own: &str) -> Written {
+/// Entries of a writer that the directory has.
+fn stored(client: &mut Client, own: &str) -> WriterState {
     let filter = Filter::Substrings("uid".to_owned(), Some(format!("{own}-").into_bytes()), Vec::new(), None);
     let limits = [10, 1, 2, 10, 1, 0, 2, 1, 0, 2, 1, 0, 1, 1, 0];
     let said =
@@ -377,21 +379,25 @@ async fn slow_every_acknowledged_write_is_there_after_a_kill() {
                 })
             })
             .collect();
-        // Not a wait for anything: the kill comes at some moment.
+        // A random time, not a wait for a condition.
         tokio::time::sleep(Duration::from_millis(random.u64(30..300))).await;
         directory.platform.kill();
-        let done: Vec<_> = writers.into_iter().map(|writer| writer.join().expect("a writer ends")).collect();
+        let done: Vec<_> =
+            writers.into_iter().map(|writer| writer.join().expect("the writer thread succeeds")).collect();
         directory.platform.restart().await;
         let mut client = Client::open(port, &operator, &key);
         for (own, written, pending) in done {
-            let kept = kept(&mut client, &own);
+            let stored = stored(&mut client, &own);
             acknowledged += written.len();
-            // The last one may have been stored without its answer.
-            let mut perhaps = written.clone();
-            pending.iter().for_each(|change| change.apply(&mut perhaps));
-            assert!(kept == written || kept == perhaps, "{own}: {written:?} was acknowledged, {kept:?} is there");
+            // The last change may have been stored without a response.
+            let mut with_pending = written.clone();
+            pending.iter().for_each(|change| change.apply(&mut with_pending));
+            assert!(
+                stored == written || stored == with_pending,
+                "{own}: {written:?} was acknowledged, {stored:?} is stored"
+            );
         }
     }
-    println!("{acknowledged} entries as they were acknowledged");
+    println!("{acknowledged} entries are as acknowledged");
     assert!(acknowledged > 0);
 }

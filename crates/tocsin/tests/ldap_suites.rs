@@ -1,7 +1,7 @@
-//! The tests that other people's LDAP clients are published with, against the real binary.
+//! Published test suites of LDAP clients, against the real binary.
 //!
-//! A list in `testdata/ldap` names every test that is not run or fails, with the reason; one that fails beside it, or passes
-//! in spite of it, fails here.
+//! A list in `testdata/ldap` names every skipped or failing test with the reason. An unlisted failure, or a listed test
+//! that passes, fails here.
 
 mod support;
 
@@ -17,24 +17,25 @@ use support::{
     repository,
 };
 
-/// Runs a suite; gives what it told of each test.
+/// Runs a suite; returns the outcome of each test.
 fn outcomes(directory: &Directory, suite: &mut Command, list: &str) -> String {
-    let told = directory.folder.path().join("outcomes");
+    let outcomes_file = directory.folder.path().join("outcomes");
     let done = suite
         .env("PORT", directory.port.to_string())
         .env("PORT_TLS", directory.port_tls.to_string())
         .env("LISTED", repository(list))
-        .env("OUTCOMES", &told)
+        .env("OUTCOMES", &outcomes_file)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .unwrap_or_else(|error| panic!("{error}; `scripts/setup test` installs Python"));
-    fs::read_to_string(told).unwrap_or_else(|_| panic!("no test was run: {}", String::from_utf8_lossy(&done.stderr)))
+    fs::read_to_string(outcomes_file)
+        .unwrap_or_else(|_| panic!("no test was run: {}", String::from_utf8_lossy(&done.stderr)))
 }
 
-/// Holds what a suite told against its list.
-fn check(list: &str, told: &str) {
+/// Compares the outcomes of a suite with its list.
+fn check(list: &str, outcomes: &str) {
     let (mut passed, mut others) = (BTreeSet::new(), BTreeMap::new());
-    for line in told.lines() {
+    for line in outcomes.lines() {
         match line.split_once(' ').expect("an outcome and a test") {
             ("passed", rest) => drop(passed.insert(rest.trim_end())),
             (outcome, rest) => {
@@ -43,7 +44,7 @@ fn check(list: &str, told: &str) {
             }
         }
     }
-    // What comes down after it passed has failed.
+    // A test whose tear-down fails after it passed has failed.
     passed.retain(|test| !others.contains_key(test));
     let list = fs::read_to_string(repository(list)).expect("a list");
     let listed = |verb: &'static str| list.lines().filter_map(move |line| line.strip_prefix(verb)?.strip_prefix(' '));
@@ -51,10 +52,10 @@ fn check(list: &str, told: &str) {
         listed("fails").map(|line| line.split_once(' ').expect("a test and why it fails")).collect();
     let passes: usize = listed("passes").next().and_then(|count| count.parse().ok()).expect("how many pass");
     let unlisted: Vec<_> = others.iter().filter(|(test, _)| !fails.contains_key(*test)).collect();
-    assert!(unlisted.is_empty(), "these do not hold, and no reason is known: {unlisted:#?}");
-    let mended: Vec<_> = fails.keys().filter(|test| !others.contains_key(*test)).collect();
-    assert!(mended.is_empty(), "these pass now, or are gone; strike them from the list: {mended:?}");
-    assert_eq!(passed.len(), passes, "so many pass: {passed:#?}");
+    assert!(unlisted.is_empty(), "these fail without a listed reason: {unlisted:#?}");
+    let now_passing: Vec<_> = fails.keys().filter(|test| !others.contains_key(*test)).collect();
+    assert!(now_passing.is_empty(), "these pass now or no longer exist; remove them from the list: {now_passing:?}");
+    assert_eq!(passed.len(), passes, "number of passing tests: {passed:#?}");
 }
 
 fn suites(path: &str) -> PathBuf {
@@ -62,11 +63,11 @@ fn suites(path: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_ldap3_holds_what_it_says() {
+async fn slow_the_suite_of_ldap3_has_the_listed_outcomes() {
     let list = "testdata/ldap/ldap3.txt";
     let directory = Directory::start("o=tocsin", "").await;
     directory.change(&fs::read_to_string(suites("ldap3/entries.ldif")).expect("entries"));
-    let told = outcomes(
+    let outcomes = outcomes(
         &directory,
         Command::new("python3")
             .arg(suites("ldap3/run.py"))
@@ -77,13 +78,13 @@ async fn slow_ldap3_holds_what_it_says() {
             .env("CERTIFICATE", directory.folder.path().join("certificate.pem")),
         list,
     );
-    check(list, &told);
+    check(list, &outcomes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_bonsai_holds_what_it_says() {
+async fn slow_the_suite_of_bonsai_has_the_listed_outcomes() {
     let list = "testdata/ldap/bonsai.txt";
-    // As its own server is set up: everybody reads, and 1,024 entries are the most that one search gives.
+    // Set up as its own server: anonymous reads, and at most 1,024 entries per search.
     let settings_of_ldap = "size_limit = 1024
 access = ['to attrs=userPassword by self write by * auth', 'to * by self write by * read']";
     let directory = Directory::start("dc=bonsai,dc=test", settings_of_ldap).await;
@@ -91,11 +92,11 @@ access = ['to attrs=userPassword by self write by * auth', 'to * by self write b
     let tests = directory.folder.path().join("tests");
     copy_folder(&libraries().join("bonsai-1.5.5/tests"), &tests);
     fs::write(tests.join("test.ini"), settings(&directory)).expect("written");
-    // A picture of theirs, which is not published with the tests.
+    // A picture of the suite, which is not published with it.
     fs::create_dir(tests.join("testenv")).expect("made");
     fs::write(tests.join("testenv/test.jpeg"), [0xff, 0xd8, 0xff, 0, 0xfe]).expect("written");
     let path = std::env::join_paths([libraries().join("python"), suites("bonsai")]).expect("a path");
-    let told = outcomes(
+    let outcomes = outcomes(
         &directory,
         Command::new("python3")
             .args(["-m", "pytest", "-q", "-p", "plugin", "-p", "no:cacheprovider", "."])
@@ -104,10 +105,10 @@ access = ['to attrs=userPassword by self write by * auth', 'to * by self write b
             .env("LDAPNOINIT", "1"),
         list,
     );
-    check(list, &told);
+    check(list, &outcomes);
 }
 
-/// What bonsai's tests read of the place where they run, in place of the settings that they are published with.
+/// Settings of bonsai's tests for this environment, replacing the published ones.
 fn settings(directory: &Directory) -> String {
     let (port, port_tls, suffix) = (directory.port, directory.port_tls, directory.suffix);
     let (operator, key) = (directory.operator(), directory.platform.key());

@@ -1,5 +1,5 @@
-//! What would hold everybody up is told before it does: rules that look at every subscription, filters that no index
-//! answers, and filters that nobody could ask.
+//! Expensive definitions are reported before they delay others: rules that scan all subscriptions, filters without
+//! index support, and filters that are too large.
 
 mod support;
 
@@ -16,16 +16,16 @@ subscriptions:
   asked: {fields: {least: number}, filter: cel}
   others: {fields: {place: string}}
 notifications:
-  told: {fields: {place: string}, content: {templates: {base: {text: '{{ place }}'}}}}
+  strong_wind: {fields: {place: string}, content: {templates: {base: {text: '{{ place }}'}}}}
 rules:
-  strong: {on: quake, subscription: asked, notify: told, when: event.magnitude >= sub.least}
-  elsewhere: {on: quake, subscription: others, notify: told, when: event.place != sub.place}
+  strong: {on: quake, subscription: asked, notify: strong_wind, when: event.magnitude >= sub.least}
+  elsewhere: {on: quake, subscription: others, notify: strong_wind, when: event.place != sub.place}
 channels:
-  file: {protocol: file, options: {path: told.ndjson}}
+  file: {protocol: file, options: {path: notifications.ndjson}}
 ";
 
-/// What a command said, whether it succeeded or not.
-fn said(platform: &Platform, arguments: &[&str]) -> (bool, String) {
+/// Output of a command, successful or not.
+fn run_command(platform: &Platform, arguments: &[&str]) -> (bool, String) {
     let done = platform.command().args(arguments).stdin(Stdio::null()).output().expect("the binary starts");
     let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8(bytes).expect("output is UTF-8")).concat();
     (done.status.success(), text)
@@ -38,28 +38,28 @@ async fn subscribe(platform: &Platform, filter: &str) -> (u16, Value) {
     platform.post("/v1/subscriptions", &subscription).await
 }
 
-/// The problems of a refusal, a line each.
+/// Problems of a refusal, one per line.
 fn problems((status, answer): (u16, Value)) -> String {
     assert_eq!(status, 422, "{answer}");
     let line = |problem: &Value| {
         let text = |key: &str| problem[key].as_str().unwrap_or_default().to_owned();
-        let place = problem["line"].as_u64().zip(problem["column"].as_u64());
-        let place = place.map(|(line, column)| format!("{line}:{column} ")).unwrap_or_default();
-        format!("{place}{}: {} ({})", text("path"), text("message"), text("hint"))
+        let position = problem["line"].as_u64().zip(problem["column"].as_u64());
+        let position = position.map(|(line, column)| format!("{line}:{column} ")).unwrap_or_default();
+        format!("{position}{}: {} ({})", text("path"), text("message"), text("hint"))
     };
     answer["problems"].as_array().expect("problems").iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_would_hold_everybody_up_is_told_with_its_reason() {
+async fn expensive_rules_and_filters_are_reported_with_the_reason() {
     let platform = Platform::start(&[]).await;
     let file = platform.folder.join("quakes.yaml");
     fs::write(&file, APPLICATION).expect("a definition");
     let path = file.to_str().expect("a path");
 
-    // A rule that scans, with what that costs, before it runs and when it does.
+    // A rule that scans is reported with its cost, before it is applied and afterwards.
     for arguments in [vec!["check", path], vec!["apply", path, "--yes"], vec!["rule", "explain", "quakes"]] {
-        let (done, text) = said(&platform, &arguments);
+        let (done, text) = run_command(&platform, &arguments);
         assert!(done && text.contains("each event is checked against every subscription of `others`"), "{text}");
         assert!(text.contains("for a million") && text.contains("compare a field of the event"), "{text}");
         assert!(!text.contains("subscription of `asked`"), "{text}");
@@ -67,20 +67,20 @@ async fn what_would_hold_everybody_up_is_told_with_its_reason() {
 
     let (status, answer) = platform.post("/v1/subscribers", &json!({"id": "ann"})).await;
     assert_eq!(status, 201, "{answer}");
-    // A filter that no index answers is taken while there is room, and listed.
+    // A filter without index support is accepted up to the limit, and listed.
     let (status, answer) = subscribe(&platform, "size(event.tags) > 3").await;
     assert_eq!(status, 201, "{answer}");
-    let (done, text) = said(&platform, &["rule", "unindexed", "quakes"]);
-    assert!(done && text.contains("only evaluating it tells"), "{text}");
+    let (done, text) = run_command(&platform, &["rule", "unindexed", "quakes"]);
+    assert!(done && text.contains("only evaluating it decides"), "{text}");
     assert!(text.contains("cel:size(event.tags) > 3"), "{text}");
 
-    // Where there is none it is refused, alone and among imported ones.
+    // Above the limit it is refused, single or in an import.
     fs::write(&file, APPLICATION.replace("events:\n", "limits: {unindexed_filters: 0}\nevents:\n"))
         .expect("a definition");
     platform.run(&["apply", path, "--yes"]);
     assert_eq!(
         problems(subscribe(&platform, "event.magnitude * 2.0 > 9.0").await),
-        "filter: no index answers it: only evaluating it tells whether it matches; and `quakes` may have at most 0 such \
+        "filter: no index answers it: only evaluating it decides whether it matches; and `quakes` may have at most 0 such \
          filters (ask for a value that the event must have, or raise `limits.unindexed_filters`)"
     );
     let lines = platform.folder.join("subscriptions.ndjson");
@@ -89,18 +89,18 @@ async fn what_would_hold_everybody_up_is_told_with_its_reason() {
     fs::write(&lines, two).expect("subscriptions");
     let lines = lines.to_str().expect("a path");
     let (done, text) =
-        said(&platform, &["import", "subscriptions", lines, "--application", "quakes", "--class", "asked"]);
+        run_command(&platform, &["import", "subscriptions", lines, "--application", "quakes", "--class", "asked"]);
     assert!(!done && text.contains("2 lines: 1 stored, 1 refused"), "{text}");
-    assert!(text.contains(":1: ") && text.contains("it asks for no value that an event must have"), "{text}");
+    assert!(text.contains(":1: ") && text.contains("it requires no value of an event"), "{text}");
 
-    // What nobody could ask has its place.
+    // A filter that is too large is reported with its position.
     assert_eq!(
         problems(subscribe(&platform, "event.place.matches('(((a{100}){100}){100}){100}')").await),
         "1:21 filter: the regular expression is too large ()"
     );
 }
 
-/// The parts of an address that are ids with a number, in every spelling of ids.
+/// Path with numbers in place of ids, in every spelling of ids.
 fn filled(path: &str, number: &str) -> Vec<String> {
     let spellings = ["{n}", "eb-{n}", "e-{n}-0", "nb-{n}", "n-{n}-0", "w-{n}", "s-{n}", "b-{n}", "m-{n}"];
     let ids = ["{id}", "{message}", "{item}", "{number}", "{subscriber}"];
@@ -116,7 +116,7 @@ fn filled(path: &str, number: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c6_no_number_in_an_address_is_an_error_of_the_server() {
+async fn c6_no_number_in_a_path_causes_a_server_error() {
     let platform = Platform::start(&[("TOCSIN_LDAP_SCIM", "true")]).await;
     let file = platform.folder.join("quakes.yaml");
     fs::write(&file, APPLICATION).expect("a definition");
@@ -144,7 +144,7 @@ async fn c6_no_number_in_an_address_is_an_error_of_the_server() {
         }
     }
     assert!(asked > 1_000, "{asked}");
-    // Cursors are numbers as well.
+    // Cursors are numbers too.
     for number in ["9223372036854775807", "9223372036854775808", "18446744073709551615"] {
         for path in [
             "/v1/event-batches?before={n}",

@@ -1,10 +1,10 @@
-//! The guide names every library of the system that the binary links dynamically.
+//! The guide names every system library that the binary links dynamically.
 
 mod support;
 
 use std::process::Command;
 
-/// Parts of the C library and of the compiler, which are wherever Linux is.
+/// Parts of the C library and of the compiler, which every Linux system has.
 const OF_EVERY_SYSTEM: [&str; 7] =
     ["libc.so", "libm.so", "libgcc_s.so", "libdl.so", "libpthread.so", "librt.so", "ld-linux"];
 
@@ -23,7 +23,7 @@ fn a22_the_guide_names_the_libraries_that_the_binary_links() {
         let library = name.split(".so").next().unwrap_or(name);
         assert!(
             guide.contains(&format!("`{library}`")),
-            "the binary links {name}; docs/guide/getting-started.md does not say so"
+            "the binary links {name}; docs/guide/getting-started.md does not mention it"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! More load than there is room for (E2), and load for long (E12).
+//! Overload (E2) and sustained load (E12).
 
 mod support;
 
@@ -37,7 +37,7 @@ channels:
 
 const PATH: &str = "/v1/applications/notes/events/note";
 
-/// A figure of the server's process, in bytes.
+/// Value of a line of the server's process status, in bytes.
 fn memory(platform: &Platform, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", platform.pid())).expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a figure");
@@ -48,8 +48,8 @@ fn descriptors(platform: &Platform) -> u64 {
     std::fs::read_dir(format!("/proc/{}/fd", platform.pid())).expect("Linux").count() as u64
 }
 
-/// Submits an event on a connection of its own. Gives the answer; `None` if the connection broke before there was one, as
-/// it may where it is refused before its body was read.
+/// Submits an event on a new connection. Returns the response; `None` if the connection broke before it, as can happen
+/// when a request is refused before its body was read.
 async fn post(address: &str, key: &str, token: &str, body: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let head = format!(
@@ -69,7 +69,7 @@ async fn post(address: &str, key: &str, token: &str, body: &str) -> Option<Strin
     answer.contains("\r\n\r\n").then_some(answer)
 }
 
-/// The answers that clients got.
+/// Responses that clients received.
 #[derive(Default)]
 struct StatusCounts {
     accepted: Mutex<BTreeSet<String>>,
@@ -77,14 +77,14 @@ struct StatusCounts {
     broken: AtomicUsize,
 }
 
-/// Ten times as many clients as the server has seats for, each with large bodies on a new connection each time: some are
-/// accepted all the time, all others get a `Retry-After`, memory is bounded, and afterwards all is as before.
+/// Ten times as many clients as the server has capacity for, each request with a large body on a new connection: some
+/// are always accepted, all others get `Retry-After`, memory is bounded, and afterwards everything is as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn e2_more_load_than_there_is_room_for_is_refused_and_the_rest_is_served() {
-    const SEATS: usize = 12;
+async fn e2_an_overload_is_refused_and_the_rest_is_served() {
+    const CAPACITY: usize = 12;
     const ACCEPTED: usize = 300;
     let mails = Mails::start().await;
-    let (sink, seats) = (mails.port.to_string(), SEATS.to_string());
+    let (sink, seats) = (mails.port.to_string(), CAPACITY.to_string());
     let platform = Platform::start(&[
         ("SINK", &sink),
         ("TOCSIN_HTTP_CONNECTIONS_MAX", &seats),
@@ -98,7 +98,7 @@ async fn e2_more_load_than_there_is_room_for_is_refused_and_the_rest_is_served()
 
     let (seen, stop) = (Arc::new(StatusCounts::default()), Arc::new(AtomicBool::new(false)));
     let padding = "x".repeat(100_000);
-    let clients: Vec<_> = (0..10 * SEATS)
+    let clients: Vec<_> = (0..10 * CAPACITY)
         .map(|client| {
             let (address, key) = (platform.url.trim_start_matches("http://").to_owned(), platform.key());
             let (seen, stop, padding) = (seen.clone(), stop.clone(), padding.clone());
@@ -145,10 +145,10 @@ async fn e2_more_load_than_there_is_room_for_is_refused_and_the_rest_is_served()
         "{} accepted, {refused} refused, {broken} broken; memory {before} at rest, {peak} at most",
         accepted.len()
     );
-    assert!(refused > 0, "it was no overload");
+    assert!(refused > 0, "there was no overload");
     assert!(peak < before + (256 << 20), "{before} {peak}");
 
-    // All that was accepted is delivered, and the next is accepted at once.
+    // All accepted events are delivered, and the next one is accepted at once.
     assert!(mails.wait_for_tokens(&accepted).await, "{} of {} came", mails.count(), accepted.len());
     platform.settled().await;
     for number in 0..50 {
@@ -158,15 +158,15 @@ async fn e2_more_load_than_there_is_room_for_is_refused_and_the_rest_is_served()
     assert_eq!(platform.client.get(format!("{}/readyz", platform.url)).send().await.expect("an answer").status(), 200);
 }
 
-/// `TOCSIN_SOAK_SECONDS` says for how long. Memory and descriptors of the last part are about those of the part after the
-/// first third.
+/// `TOCSIN_SOAK_SECONDS` sets the duration. Memory and descriptors of the last part must be about those of the part
+/// after the first third.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_e12_memory_and_descriptors_stay_flat_under_load() {
     const GROWTH_MAX: u64 = 32 << 20;
     let seconds = std::env::var("TOCSIN_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(75);
     let mails = Mails::start().await;
     let sink = mails.port.to_string();
-    // What is kept for long would grow by itself.
+    // Long retention would grow by design.
     let definition = APPLICATION.replacen("events:", "retention: { finished: 1m, idempotency: 1m }\nevents:", 1);
     let platform = Arc::new(Platform::start(&[("SINK", &sink)]).await);
     platform.apply("notes", &definition).await;
@@ -186,7 +186,7 @@ async fn slow_e12_memory_and_descriptors_stay_flat_under_load() {
                     let token = format!("{client}-{number}");
                     let (status, answer) = platform.post(PATH, &json!({ "token": token })).await;
                     assert_eq!(status, 202, "{answer}");
-                    // A subscriber that comes and goes, on a connection of its own now and then.
+                    // A subscriber that is created and removed, sometimes on a new connection.
                     if number % 10 == client {
                         let id = format!("s{client}");
                         let (status, answer) = platform.post("/v1/subscribers", &json!({ "id": id })).await;
@@ -211,7 +211,7 @@ async fn slow_e12_memory_and_descriptors_stay_flat_under_load() {
     }
     stop.store(true, Ordering::SeqCst);
     for client in clients {
-        client.await.expect("a client ends well");
+        client.await.expect("the client task succeeds");
     }
     let part = (samples.len() / 6).max(1);
     let begin = samples.len() / 3;

@@ -1,5 +1,5 @@
-//! Kill -9 while subscribers become parts of others: each merge is done as a whole or not at all, what was acknowledged is done,
-//! and the feed follows at the next start.
+//! SIGKILL during merges of subscribers: each merge is atomic, acknowledged ones are done, and the inbox follows at the
+//! next start.
 
 mod support;
 
@@ -21,25 +21,25 @@ rules: { everyone: { on: ping, subscription: every, notify: ping } }
 channels: { bell: { protocol: inbox, options: { retention: 1h }, retry: [1s, 1s, 5s] } }
 "#;
 
-/// Pairs of a round, and how many clients make one of two.
+/// Pairs per round, and number of concurrent clients.
 const PAIRS: usize = 40;
 const CLIENTS: usize = 4;
 
-/// Somebody known by an address only, and the account that is the same person.
+/// Address-only subscriber, and the account of the same person.
 struct Pair {
     cookie: String,
     account: String,
 }
 
-/// What there is of a pair.
+/// State of a pair.
 #[derive(Debug, Clone, PartialEq)]
 struct State {
-    /// Devices of the two, by name; none where one is gone.
+    /// Devices of both, by name; none if the subscriber is gone.
     devices: [Option<Vec<String>>; 2],
     city: Value,
-    /// Whose each subscription is.
+    /// Owner of each subscription.
     subscriptions: BTreeMap<String, String>,
-    /// How many items lie in the feed of each.
+    /// Number of items in the inbox of each.
     items: [usize; 2],
 }
 
@@ -54,7 +54,7 @@ impl Pair {
             let (status, answer) = platform.post("/v1/subscribers", &body).await;
             assert_eq!(status, 201, "{answer}");
         }
-        // The last two say the same, so that one of them goes.
+        // The last two are equal, so that one of them is removed.
         for (subscriber, place) in [(&pair.cookie, "a"), (&pair.cookie, "b"), (&pair.cookie, "c"), (&pair.account, "c")]
         {
             let body =
@@ -87,7 +87,7 @@ impl Pair {
         State { devices, city, subscriptions, items }
     }
 
-    /// Asks for the merge. `None`: the process died meanwhile, and nobody knows.
+    /// Requests the merge. `None` if the process died during the request: done or not is unknown.
     async fn merge(&self, platform: &(reqwest::Client, String, String)) -> Option<Value> {
         let (client, url, key) = platform;
         let body = json!({"from": self.cookie, "unverified": true});
@@ -101,11 +101,11 @@ impl Pair {
 }
 
 impl State {
-    /// What it becomes by a merge. The account is the younger of the two, so its own subscription is the last.
+    /// Expected state after the merge. The account is newer, so its own subscription is the last.
     fn merged(&self, account: &str) -> State {
         let mut kept: Vec<&String> = self.subscriptions.keys().collect();
         kept.sort_by_key(|id| id[2..].parse::<u64>().expect("a number"));
-        // Of the two that say the same the account's stays.
+        // Of the two equal ones the account's remains.
         let double = kept.remove(2);
         assert_ne!(self.subscriptions[double], *account);
         State {
@@ -118,7 +118,7 @@ impl State {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_a_merge_is_done_as_a_whole_or_not_at_all() {
+async fn slow_a_merge_is_atomic() {
     let mut random = fastrand::Rng::with_seed(support::seed());
     let mut platform = Platform::start(&[]).await;
     platform.apply("pings", APPLICATION).await;
@@ -139,40 +139,40 @@ async fn slow_a_merge_is_done_as_a_whole_or_not_at_all() {
         assert!(before.iter().all(|state| state.items[0] > 0 && state.subscriptions.len() == 4), "{:?}", before[0]);
 
         let asked = (platform.client.clone(), platform.url.clone(), platform.key());
-        let told = Arc::new(Semaphore::new(0));
-        let telling = told.clone();
+        let answered = Arc::new(Semaphore::new(0));
+        let reporter = answered.clone();
         let merging = tokio::spawn(async move {
-            let (asked, telling) = (&asked, &telling);
+            let (asked, reporter) = (&asked, &reporter);
             let clients = pairs.chunks(PAIRS / CLIENTS).map(|own| async move {
                 let mut answers = Vec::new();
                 for pair in own {
                     answers.push(pair.merge(asked).await);
-                    telling.add_permits(1);
+                    reporter.add_permits(1);
                 }
                 answers
             });
             let answers = futures_util::future::join_all(clients).await.concat();
             (pairs, answers)
         });
-        // Some are answered, some under way, and some have yet to come.
-        let answered = random.usize(1..=PAIRS / 2) as u32;
-        told.acquire_many(answered).await.expect("it stays open").forget();
+        // Some have responses, some are in progress, and some have not started.
+        let target = random.usize(1..=PAIRS / 2) as u32;
+        answered.acquire_many(target).await.expect("it stays open").forget();
         platform.kill();
-        let (pairs, answers) = merging.await.expect("the clients end");
+        let (pairs, answers) = merging.await.expect("the client task succeeds");
         platform.restart().await;
         for ((pair, answer), before) in pairs.iter().zip(answers).zip(before) {
             let found = pair.state(&platform).await;
             let merged = before.merged(&pair.account);
             match (found == before, answer) {
                 (true, None) => undone += 1,
-                (true, Some(report)) => panic!("{}: {report} was answered, {found:?} is there", pair.cookie),
+                (true, Some(report)) => panic!("{}: {report} was the response, {found:?} is stored", pair.cookie),
                 (false, answer) => {
                     assert_eq!(found, merged, "{}", pair.cookie);
                     done += 1;
                     acknowledged += usize::from(answer.is_some());
                 }
             }
-            // Whoever asks again is told the same, or gets it done.
+            // A repeated request gets the same result, or completes the merge.
             let asked = (platform.client.clone(), platform.url.clone(), platform.key());
             let report = pair.merge(&asked).await.expect("an answer");
             assert_eq!(report["again"], found != before, "{report}");

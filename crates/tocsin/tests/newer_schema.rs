@@ -1,5 +1,5 @@
-//! A data folder that a newer version has used, while this version writes to it and after that died: it is refused in
-//! clear words, for each of its databases, and nothing that was accepted is harmed.
+//! Data folder of a newer version, detected at run time and at start: it is refused with a clear message for each
+//! database, and accepted data is unharmed.
 
 mod support;
 
@@ -21,12 +21,12 @@ const APPLICATION: &str = r#"
 application: pings
 events: { ping: { fields: { token: { type: string, required: true } } } }
 "#;
-/// Clients that post at the same time.
+/// Concurrent clients.
 const CLIENTS: usize = 8;
-/// Events that are accepted before something happens.
+/// Number of accepted events before the fault.
 const EVENTS: usize = 200;
 
-/// The databases of a data folder.
+/// Databases of a data folder.
 fn databases(folder: &Path) -> Vec<PathBuf> {
     let names = std::fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("an entry").path());
     let mut found: Vec<PathBuf> = names.filter(|path| path.extension().is_some_and(|ending| ending == "db")).collect();
@@ -35,7 +35,7 @@ fn databases(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Changes the number of a schema by so much, as a step of a newer version does.
+/// Changes the schema version by `by`, as a migration of a newer version does.
 fn change_schema(database: &Path, by: i64) {
     let connection = Connection::open(database).expect("it opens");
     connection.busy_timeout(Duration::from_secs(30)).expect("a time");
@@ -43,7 +43,7 @@ fn change_schema(database: &Path, by: i64) {
     connection.pragma_update(None, "user_version", version + by).expect("written");
 }
 
-/// Starts the server a second time, or when it should not; it ends by itself.
+/// Starts a second server, or one that must refuse; it ends by itself.
 fn refused(platform: &Platform) -> String {
     let Output { status, stderr, .. } =
         platform.command().arg("serve").stdin(Stdio::null()).output().expect("the binary starts");
@@ -51,8 +51,8 @@ fn refused(platform: &Platform) -> String {
     String::from_utf8_lossy(&stderr).into_owned()
 }
 
-/// Posts events until the server is gone; each that is acknowledged is put down.
-async fn post_for_ever(client: usize, request: impl Fn(&Value) -> reqwest::RequestBuilder, done: Arc<Acknowledged>) {
+/// Posts events until the server is gone; records the acknowledged ones.
+async fn post_until_gone(client: usize, request: impl Fn(&Value) -> reqwest::RequestBuilder, done: Arc<Acknowledged>) {
     for number in 0.. {
         let token = format!("{client}-{number}");
         match request(&json!({ "token": token })).header("idempotency-key", &token).send().await {
@@ -66,7 +66,7 @@ async fn post_for_ever(client: usize, request: impl Fn(&Value) -> reqwest::Reque
     }
 }
 
-/// Tokens whose event was acknowledged.
+/// Acknowledged tokens.
 #[derive(Default)]
 struct Acknowledged {
     tokens: Mutex<BTreeSet<String>>,
@@ -74,7 +74,7 @@ struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Waits for so many more.
+    /// Waits for `events` more.
     async fn more(&self, events: usize) {
         let mut counts = self.count.subscribe();
         let wanted = *counts.borrow() + events;
@@ -84,7 +84,7 @@ impl Acknowledged {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_newer_schema_is_refused_under_load_and_harms_nothing() {
+async fn a_newer_schema_is_refused_under_load_without_data_loss() {
     let mut platform = Platform::start(&[]).await;
     platform.apply("pings", APPLICATION).await;
     let done = Arc::new(Acknowledged::default());
@@ -94,12 +94,12 @@ async fn a_newer_schema_is_refused_under_load_and_harms_nothing() {
             let post = move |body: &Value| {
                 http.post(format!("{url}/v1/applications/pings/events/ping")).bearer_auth(&key).json(body)
             };
-            tokio::spawn(post_for_ever(client, post, done.clone()))
+            tokio::spawn(post_until_gone(client, post, done.clone()))
         })
         .collect();
     done.more(EVENTS).await;
 
-    // Somebody's newer version changes the schema while this one writes; a second one of this version is refused.
+    // A newer version changes the schema while this one writes; a second server of this version is refused.
     let files = databases(&platform.folder);
     files.iter().for_each(|file| change_schema(file, 1));
     let said = refused(&platform);
@@ -110,7 +110,7 @@ async fn a_newer_schema_is_refused_under_load_and_harms_nothing() {
         client.await.expect("it ends with the server");
     }
 
-    // The one at load is gone: each file is refused by its name as long as it is newer.
+    // The loaded server is gone: each file is refused by its name as long as it is newer.
     for file in &files {
         let said = refused(&platform);
         let name = file.file_name().and_then(|name| name.to_str()).expect("text");
@@ -123,7 +123,7 @@ async fn a_newer_schema_is_refused_under_load_and_harms_nothing() {
     platform.settled().await;
     let tokens = std::mem::take(&mut *done.tokens.lock());
     assert!(tokens.len() >= 2 * EVENTS);
-    // Whatever was acknowledged is there: the same event with the same key is known.
+    // All acknowledged events are stored: a repetition with the same key is a duplicate.
     for token in &tokens {
         let request = platform.request(reqwest::Method::POST, "/v1/applications/pings/events/ping");
         let request = request.header("idempotency-key", token).json(&json!({ "token": token }));

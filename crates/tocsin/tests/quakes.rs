@@ -1,5 +1,5 @@
-//! The week of earthquakes, by the commands that the example's README gives: the mails that come are those of an
-//! independent computation, which tries every earthquake with every subscriber.
+//! Week of earthquakes by the commands of the example's README: the received mails are those of an independent
+//! computation, which tests every earthquake with every subscriber.
 
 mod support;
 
@@ -27,7 +27,7 @@ struct Person {
     magnitude_min: f64,
 }
 
-/// Great-circle distance by the angle between two vectors, which is another formula than the server's.
+/// Great-circle distance by the angle between two vectors, independent of the server's formula.
 fn distance_km(from: (f64, f64), to: (f64, f64)) -> f64 {
     let vector = |(latitude, longitude): (f64, f64)| {
         let (latitude, longitude) = (latitude.to_radians(), longitude.to_radians());
@@ -40,7 +40,7 @@ fn distance_km(from: (f64, f64), to: (f64, f64)) -> f64 {
     6371.0088 * sine.atan2(cosine)
 }
 
-/// How many mails each person and earthquake makes.
+/// Expected mails per person and earthquake.
 fn expected(people: &[Person]) -> BTreeMap<(String, String), usize> {
     let week =
         fs::read_to_string(support::repository("examples/quakes/usgs-earthquakes-week.geojson")).expect("the week");
@@ -48,11 +48,11 @@ fn expected(people: &[Person]) -> BTreeMap<(String, String), usize> {
     let mut mails = BTreeMap::new();
     for quake in week["features"].as_array().expect("features") {
         let Some(magnitude) = quake["properties"]["mag"].as_f64() else { continue };
-        let at = |place: usize| quake["geometry"]["coordinates"][place].as_f64().expect("a coordinate");
+        let at = |index: usize| quake["geometry"]["coordinates"][index].as_f64().expect("a coordinate");
         for person in people {
             let distance = distance_km((at(1), at(0)), (person.latitude, person.longitude));
-            // Two formulas differ in the last digits; no person of this test lives on the line.
-            assert!((distance - person.distance_km).abs() > 1e-6, "{} is on the line", person.name);
+            // The formulas differ in the last digits; no person of this test is on the boundary.
+            assert!((distance - person.distance_km).abs() > 1e-6, "{} is on the boundary", person.name);
             if magnitude >= person.magnitude_min && distance <= person.distance_km {
                 let id = quake["id"].as_str().expect("an id").to_owned();
                 *mails.entry((person.name.clone(), id)).or_default() += 1;
@@ -62,7 +62,7 @@ fn expected(people: &[Person]) -> BTreeMap<(String, String), usize> {
     mails
 }
 
-/// How many mails came, by person and earthquake.
+/// Received mails per person and earthquake.
 fn arrived(mails: &Mails) -> BTreeMap<(String, String), usize> {
     let mut arrived = BTreeMap::new();
     for mail in mails.all() {
@@ -103,7 +103,7 @@ async fn play(platform: &Platform, mails: &Mails, expected: BTreeMap<(String, St
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_of_the_readme_do_what_it_says() {
+async fn the_commands_of_the_readme_have_the_documented_effects() {
     let mails = Mails::start().await;
     let platform = start(&mails).await;
     let sample =
@@ -131,7 +131,7 @@ async fn the_commands_of_the_readme_do_what_it_says() {
     let expected = expected(&people);
     assert_eq!(expected.values().sum::<usize>(), 52);
     play(&platform, &mails, expected).await;
-    // German readers get German mails, with the numbers of their language.
+    // German readers get German mails, with German number formats.
     let german = mails.all().into_iter().filter(|mail| mail.to[0].starts_with("jonas"));
     let subjects: Vec<String> = german.map(|mail| mail.header("subject").expect("a subject")).collect();
     assert!(subjects.iter().all(|subject| subject.contains("Erdbeben_der_St=C3=A4rke_")), "{subjects:?}");

@@ -1,5 +1,5 @@
-//! Deliveries to far ends that are not ours: Postfix's smtp-sink, a webhook receiver that verifies with the published
-//! Standard Webhooks library, and a file that is read as NDJSON.
+//! Deliveries to third-party receivers: Postfix's smtp-sink, a webhook receiver with the Standard Webhooks library, and
+//! an NDJSON parser for files.
 
 mod support;
 
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 const EVENTS: usize = 300;
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// An application that tells each of its subscribers of every event, through this channel.
+/// Application whose subscribers get every event through this channel.
 fn application(channel: &str) -> String {
     format!(
         r#"
@@ -38,7 +38,7 @@ channels:
     )
 }
 
-/// Posts the events in batches of 100 and gives their tokens.
+/// Posts the events in batches of 100 and returns their tokens.
 async fn publish(platform: &Platform) -> BTreeSet<String> {
     let tokens: Vec<String> = (0..EVENTS).map(|number| format!("t{number}")).collect();
     for tokens in tokens.chunks(100) {
@@ -63,12 +63,12 @@ impl SmtpSink {
             .find(|path| path.exists())
             .expect("Postfix's smtp-sink is missing: `make setup` installs it");
         let mut command = Command::new(program);
-        // Started by root, it wants a user to become.
+        // Started by root, it requires a user to switch to.
         let id = Command::new("id").arg("-u").output().expect("id runs").stdout;
         if id == b"0\n" {
             command.args(["-u", "nobody"]);
             let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
-            fs::set_permissions(folder, mode).expect("the folder can be opened to all");
+            fs::set_permissions(folder, mode).expect("the folder can be opened to all users");
         }
         let child = command
             .args(["-d", "mail.%H%M%S."])
@@ -120,7 +120,7 @@ async fn postfix_receives_the_mails() {
     assert_eq!(ids.len(), EVENTS);
 }
 
-/// Waits until the server has this many receipts of delivery.
+/// Waits until the server has `count` delivery receipts.
 async fn wait_until_delivered(platform: &Platform, count: usize) {
     let waiting = async {
         loop {
@@ -129,7 +129,7 @@ async fn wait_until_delivered(platform: &Platform, count: usize) {
             if delivered >= count as u64 {
                 return;
             }
-            // Receipts have no signal to the outside.
+            // Receipts have no external signal.
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
@@ -183,8 +183,8 @@ async fn a_published_library_verifies_the_webhooks() {
     assert_eq!(received[0].1["type"], "note");
 }
 
-/// Takes any post and keeps it as it is, for a library that verifies it later.
-async fn keep(State(kept): State<Kept>, headers: HeaderMap, body: Bytes) -> StatusCode {
+/// Accepts any post and stores it for later verification.
+async fn store_post(State(stored): State<StoredPosts>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let headers: serde_json::Map<String, serde_json::Value> = headers
         .iter()
         .filter(|(name, _)| name.as_str().starts_with("webhook-"))
@@ -192,27 +192,27 @@ async fn keep(State(kept): State<Kept>, headers: HeaderMap, body: Bytes) -> Stat
         .collect();
     let body = BASE64_STANDARD.encode(&body);
     for secret in SECRETS {
-        kept.lines.lock().push(serde_json::json!({"secret": secret, "headers": headers, "body": body}).to_string());
+        stored.lines.lock().push(serde_json::json!({"secret": secret, "headers": headers, "body": body}).to_string());
     }
-    kept.count.send_modify(|count| *count += 1);
+    stored.count.send_modify(|count| *count += 1);
     StatusCode::NO_CONTENT
 }
 
-/// Both are in force: one replaces the other.
+/// Both secrets are valid: one is being replaced by the other.
 const SECRETS: [&str; 2] = [SECRET, "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"];
 
 #[derive(Clone)]
-struct Kept {
+struct StoredPosts {
     lines: Arc<Mutex<Vec<String>>>,
     count: watch::Sender<usize>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_libraries_of_python_and_javascript_verify_the_webhooks() {
-    let kept = Kept { lines: Arc::default(), count: watch::Sender::new(0) };
+    let stored = StoredPosts { lines: Arc::default(), count: watch::Sender::new(0) };
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}/hook", socket.local_addr().expect("an address"));
-    let router = Router::new().route("/hook", post(keep)).with_state(kept.clone());
+    let router = Router::new().route("/hook", post(store_post)).with_state(stored.clone());
     tokio::spawn(async move { axum::serve(socket, router).await });
 
     let secrets = SECRETS.join(" ");
@@ -222,10 +222,10 @@ async fn the_libraries_of_python_and_javascript_verify_the_webhooks() {
     platform.apply("relay", &application(channel)).await;
     platform.subscribe("relay", "every", "alice", "out", &address, serde_json::json!({})).await;
     publish(&platform).await;
-    let mut count = kept.count.subscribe();
+    let mut count = stored.count.subscribe();
     let all = tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= EVENTS)).await;
     all.expect("all hooks come").expect("a count");
-    let lines = kept.lines.lock().join("\n");
+    let lines = stored.lines.lock().join("\n");
     let expected = format!("{}\n", EVENTS * SECRETS.len());
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
     let libraries =
@@ -254,7 +254,7 @@ async fn the_libraries_of_python_and_javascript_verify_the_webhooks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_leave_a_private_address_is_refused() {
+async fn a_private_address_is_refused_without_permission() {
     let platform = Platform::start(&[]).await;
     platform.apply("relay", &application("{ protocol: http, options: {}, retry: [] }")).await;
     platform.subscribe("relay", "every", "alice", "out", "http://127.0.0.1:1/hook", serde_json::json!({})).await;
@@ -270,7 +270,7 @@ async fn without_leave_a_private_address_is_refused() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(support::PATIENCE, waiting).await.expect("it is refused");
+    tokio::time::timeout(support::PATIENCE, waiting).await.expect("the delivery is refused");
     let trace = platform.get("/v1/trace/n-1-0").await.to_string();
     assert!(trace.contains("private") || trace.contains("loopback"), "{trace}");
 }
@@ -307,7 +307,7 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_is_told_of_many_by_one_request() {
+async fn a_service_gets_many_recipients_in_one_request() {
     let service = support::hooks::Hooks::start(r#"{"results": ["ok", "ok", "unknown", "ok"]}"#).await;
     let platform = Platform::start(&[("SERVICE", &format!("http://127.0.0.1:{}/batch", service.port))]).await;
     let channel = r#"{ protocol: http, retry: [], options: { url: "${SERVICE}", allow_networks: [127.0.0.1],
@@ -322,7 +322,7 @@ async fn a_service_is_told_of_many_by_one_request() {
     let (status, answer) =
         platform.post("/v1/applications/relay/events/note", &serde_json::json!({"token": "t"})).await;
     assert_eq!(status, 202, "{answer}");
-    // Four together, of whom one is unknown; of two the answer tells nothing apart.
+    // Four recipients together, one of them unknown; for two the response has no individual results.
     wait_until_delivered(&platform, 5).await;
     let totals = platform.get("/v1/status").await["totals"]["attempts"].clone();
     assert_eq!((&totals["delivered"], &totals["refused"]), (&5.into(), &1.into()), "{totals}");
@@ -332,8 +332,8 @@ async fn a_service_is_told_of_many_by_one_request() {
     let mut sizes: Vec<usize> = bodies.iter().filter_map(|body| Some(body["to"].as_array()?.len())).collect();
     sizes.sort_unstable();
     assert_eq!(sizes, [2, 4]);
-    let told: BTreeSet<&str> =
+    let recipients: BTreeSet<&str> =
         bodies.iter().flat_map(|body| body["to"].as_array()).flatten().filter_map(|to| to["id"].as_str()).collect();
-    assert_eq!(told.len(), 6, "{told:?}");
+    assert_eq!(recipients.len(), 6, "{recipients:?}");
     assert!(bodies.iter().all(|body| body["text"] == "note t"), "{bodies:?}");
 }

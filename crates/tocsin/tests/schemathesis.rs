@@ -1,6 +1,5 @@
-//! The description of the API against the real binary: schemathesis makes valid and invalid requests of it, and compares
-//! the answers with it. No answer may be a fault of the server, of a status that is not described, or of
-//! another form.
+//! OpenAPI conformance of the real binary: schemathesis generates valid and invalid requests, and checks the responses.
+//! No response may be a server error, have an undocumented status, or violate its schema.
 
 mod support;
 
@@ -13,20 +12,20 @@ use reqwest::Method;
 use serde_json::json;
 use support::Platform;
 
-/// Requests are made from it. Another one finds other things: `SCHEMATHESIS_SEED=7 cargo test ...`.
+/// Seed of the requests. Another one finds other things: `SCHEMATHESIS_SEED=7 cargo test ...`.
 const SEED: u64 = 20_261_127;
-/// Requests for each operation and phase, at most.
+/// Maximum number of requests per operation and phase.
 const EXAMPLES: u32 = 15;
-/// Requests that all phases make at least.
+/// Minimum number of requests of all phases.
 const CASES_MIN: u64 = 2_000;
 
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
     response_headers_conformance,response_schema_conformance";
 
-/// Left out: answers that go on or wait, a copy of all data for each request, and the switch that makes all others answer 503.
+/// Excluded: endless or waiting responses, backups of all data, and the switch that makes all others respond 503.
 const LEFT_OUT: [&str; 4] = ["/v1/subscribers/{id}/inbox/stream", "/v1/sync/wait", "/v1/backups", "/v1/drain"];
 
-/// Things that are there, so that more than 404 is answered.
+/// Existing objects, so that responses other than 404 occur.
 const CONFIGURATION: &str = r#"
 [parameters]
 "path.application" = "quakes"
@@ -63,7 +62,7 @@ fn library() -> PathBuf {
     library
 }
 
-/// A platform with one of most things.
+/// Starts a platform with one object of most kinds.
 async fn platform() -> Platform {
     let platform = Platform::start(&[
         ("TOCSIN_LDAP_SCIM", "true"),
@@ -92,7 +91,7 @@ async fn platform() -> Platform {
     platform
 }
 
-/// Runs phases of schemathesis. Gives how many requests it made.
+/// Runs phases of schemathesis. Returns the number of requests.
 fn run(platform: &Platform, folder: &Path, phases: &str, more: &[&str]) -> u64 {
     let seed = std::env::var("SCHEMATHESIS_SEED").unwrap_or_else(|_| SEED.to_string());
     println!("SCHEMATHESIS_SEED={seed}, {phases}");
@@ -115,7 +114,7 @@ fn run(platform: &Platform, folder: &Path, phases: &str, more: &[&str]) -> u64 {
     let done = command.output().expect("python3 starts");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let errors = String::from_utf8_lossy(&done.stderr);
-    // What comes before the warnings are the failures, each with the request that repeats it.
+    // The part before the warnings has the failures, each with a request to reproduce it.
     let failures = said.split("= WARNINGS =").next().unwrap_or_default();
     assert!(done.status.success(), "{}\n{failures}\n{errors}", done.status);
     let generated = said.lines().find_map(|line| line.trim().split_once(" generated,")).map(|(count, _)| count);
@@ -123,11 +122,11 @@ fn run(platform: &Platform, folder: &Path, phases: &str, more: &[&str]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_e8_every_answer_is_as_the_description_says() {
+async fn slow_e8_every_response_conforms_to_the_openapi_document() {
     let platform = platform().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let each = run(&platform, folder.path(), "examples,coverage,fuzzing", &[]);
-    // Its guess which answer has the id of which request is wrong where lists of several kinds have the same form.
+    // Its heuristic which response has the id of which request fails where lists of several kinds have the same form.
     let one_kind = ["--exclude-path-regex", "^/scim/|^/v1/segments$"];
     let together = run(&platform, folder.path(), "stateful", &one_kind);
     println!("{each} requests one by one, {together} in sequences");

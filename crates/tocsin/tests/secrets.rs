@@ -1,4 +1,4 @@
-//! Secrets that are written into definitions: nobody reads them, and what is shown can be put back.
+//! Secrets in definitions: they cannot be read, and a masked definition can be applied again.
 
 mod support;
 
@@ -51,28 +51,28 @@ async fn an_application_that_is_exported_and_applied_keeps_its_secrets() {
     let (_, headers, _) = hooks.all().pop().expect("a request");
     assert_eq!(headers["authorization"], "Bearer hunter2");
 
-    // A mask where nothing is stored.
+    // A mask without a stored secret.
     let moved = write(&file, &edited.replace("  web:", "  net:"));
     let refused = platform.command().args(["apply", "--yes", &moved]).output().expect("it runs");
-    let told = String::from_utf8_lossy(&refused.stderr);
+    let output = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success());
     assert!(
-        told.contains("pings.yaml:12:33: channels.net.options.headers.Authorization: holds `***`")
-            && told.contains("${NAME}"),
-        "{told}"
+        output.contains("pings.yaml:12:33: channels.net.options.headers.Authorization: holds `***`")
+            && output.contains("${NAME}"),
+        "{output}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_only_read_does_not_learn_by_an_exchange_what_the_environment_holds() {
-    let platform = Platform::start(&[("FAR_SECRET", "hunter2")]).await;
+async fn a_read_only_key_cannot_learn_environment_values_through_an_exchange() {
+    let platform = Platform::start(&[("ERP_SECRET", "hunter2")]).await;
     let new = serde_json::json!({"description": "reader", "scopes": ["applications:read"]});
     let (status, made) = platform.post("/v1/keys", &new).await;
     assert_eq!(status, 201, "{made}");
     let definition = "
 exchange: orders
 receive: { orders: { mode: one_way } }
-send: { erp: { mode: one_way, protocol: http, options: { url: 'https://a.example/', timeout: '${FAR_SECRET}' } } }
+send: { erp: { mode: one_way, protocol: http, options: { url: 'https://a.example/', timeout: '${ERP_SECRET}' } } }
 routes: { every: { when: 'true', to: erp } }
 ";
     let ask = async |key: &str, definition: String| {
@@ -82,13 +82,13 @@ routes: { every: { when: 'true', to: erp } }
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     };
     let reader = made["key"].as_str().expect("a key");
-    let (status, told) = ask(reader, definition.to_owned()).await;
-    assert_eq!(status, 200, "{told}");
-    let (status, told) = ask(reader, definition.replace("when: 'true'", "when: 'message.odd'")).await;
-    assert!(status == 422 && told.contains("routes.every.when") && !told.contains("hunter2"), "{status} {told}");
-    let (status, told) = ask(&platform.key(), definition.to_owned()).await;
+    let (status, answer) = ask(reader, definition.to_owned()).await;
+    assert_eq!(status, 200, "{answer}");
+    let (status, answer) = ask(reader, definition.replace("when: 'true'", "when: 'message.odd'")).await;
+    assert!(status == 422 && answer.contains("routes.every.when") && !answer.contains("hunter2"), "{status} {answer}");
+    let (status, answer) = ask(&platform.key(), definition.to_owned()).await;
     assert!(
-        status == 422 && told.contains("what the environment gives") && !told.contains("hunter2"),
-        "{status} {told}"
+        status == 422 && answer.contains("what the environment gives") && !answer.contains("hunter2"),
+        "{status} {answer}"
     );
 }

@@ -1,4 +1,4 @@
-//! Sources against the real binary: kill -9 while another process drops files; nothing is lost, nothing comes twice.
+//! Sources against the real binary: SIGKILL while another process drops files; nothing is lost or repeated.
 
 mod support;
 
@@ -28,7 +28,7 @@ sources:
   files: { kind: directory, events: [drop], options: { folder: in, settle: 1ms } }
 "#;
 
-/// Drops files as somebody should, until there are `$2` of them: each written elsewhere, then moved. Every tenth is large.
+/// Drops files atomically until there are `$2`: each is written elsewhere, then moved. Every tenth is large.
 const DROPPER: &str = r#"
 n=0
 while [ $n -lt $2 ]; do
@@ -50,7 +50,7 @@ fn left(folder: &Path) -> usize {
     names.filter(|entry| !entry.as_ref().expect("an entry").file_name().to_string_lossy().ends_with(".done")).count()
 }
 
-/// The tokens of all events in a journal, in the order of their acceptance.
+/// Tokens of all events in a journal, in the order of acceptance.
 async fn tokens(data: &Path, source: &str) -> Vec<String> {
     let field = Field {
         name: "token".parse().expect("a name"),
@@ -68,7 +68,7 @@ async fn tokens(data: &Path, source: &str) -> Vec<String> {
         if page.is_empty() {
             break;
         }
-        // A list is without the events.
+        // Lists do not contain the events.
         for (listed, _) in page {
             let (batch, _) = journal.event_batch(listed.id).await.expect("read").expect("it is there");
             batches.push(batch);
@@ -84,7 +84,7 @@ async fn tokens(data: &Path, source: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_files_dropped_during_kills_are_taken_once_and_in_order() {
+async fn slow_files_dropped_during_kills_are_processed_once_and_in_order() {
     let mut random = fastrand::Rng::with_seed(support::seed());
     let mut platform = Platform::start(&[]).await;
     platform.apply("drops", APPLICATION).await;
@@ -107,7 +107,7 @@ async fn slow_files_dropped_during_kills_are_taken_once_and_in_order() {
             break;
         }
         assert!(tokio::time::Instant::now() < deadline, "{} files are left", left(&folder));
-        // Later on it must get somewhere between two kills.
+        // Later the intervals grow, so that progress is guaranteed.
         if kills < 25 {
             platform.kill();
             platform.restart().await;
@@ -184,15 +184,15 @@ async fn the_week_of_quakes_comes_through_a_folder() {
     platform.terminate();
 }
 
-/// Kills the platform again and again at times that the seed says, until somebody says that it is enough.
+/// Kills the platform at seeded random times until `is_enough`.
 async fn kill_until(platform: &mut Platform, mut is_enough: impl AsyncFnMut(&Platform) -> bool) {
     let mut random = fastrand::Rng::with_seed(support::seed());
     let deadline = tokio::time::Instant::now() + support::PATIENCE;
     let mut kills = 0;
     while !is_enough(platform).await {
-        assert!(tokio::time::Instant::now() < deadline, "it does not get there");
+        assert!(tokio::time::Instant::now() < deadline, "no progress within the deadline");
         tokio::time::sleep(Duration::from_millis(random.u64(5..150))).await;
-        // Later on it must get somewhere between two kills.
+        // Later the intervals grow, so that progress is guaranteed.
         if kills < 15 {
             platform.kill();
             platform.restart().await;
@@ -203,7 +203,7 @@ async fn kill_until(platform: &mut Platform, mut is_enough: impl AsyncFnMut(&Pla
     println!("{kills} kills");
 }
 
-/// How many events the journal has. The counts of a source begin anew with each life, so its batches are asked.
+/// Number of events in the journal. The counters of a source restart with each process, so its batches are counted.
 async fn accepted(platform: &Platform) -> usize {
     let (mut events, mut before) = (0, String::new());
     loop {
@@ -217,7 +217,7 @@ async fn accepted(platform: &Platform) -> usize {
     }
 }
 
-/// That the journal has exactly these tokens, each once.
+/// Checks that the journal has exactly these tokens, each once.
 async fn check_tokens(platform: &Platform, source: &str, mut wanted: Vec<String>) {
     let mut found = tokens(&platform.folder, source).await;
     found.sort();
@@ -226,7 +226,7 @@ async fn check_tokens(platform: &Platform, source: &str, mut wanted: Vec<String>
     assert!(found == wanted, "each once");
 }
 
-/// Sends mails as a mail server does: each again and again until it is said to be taken.
+/// Sends mails as a mail server does: repeats each until it is accepted.
 const MAILER: &str = r#"
 n=0
 while [ $n -lt $4 ]; do
@@ -261,7 +261,7 @@ async fn slow_mails_sent_during_kills_are_events_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_messages_of_kafka_written_during_kills_are_taken_once() {
+async fn slow_kafka_messages_written_during_kills_are_processed_once() {
     const PORTIONS: usize = 30;
     const MESSAGES: usize = 40;
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
@@ -283,12 +283,12 @@ async fn slow_messages_of_kafka_written_during_kills_are_taken_once() {
     let mut input = broker.stdin.take().expect("it is piped");
     let ready = answers.next().expect("the broker starts: `make setup` brings it").expect("text");
     let port = ready.split(' ').next().expect("a port").to_owned();
-    let mut tell = move |command: String| {
+    let mut command_broker = move |command: String| {
         writeln!(input, "{command}").expect("it listens");
         let answer = answers.next().expect("it answers").expect("text");
         assert!(!answer.starts_with("failed"), "{command}: {answer}");
     };
-    tell("create kills 3".to_owned());
+    command_broker("create kills 3".to_owned());
 
     let mut platform = Platform::start(&[]).await;
     let definition = format!(
@@ -300,20 +300,20 @@ async fn slow_messages_of_kafka_written_during_kills_are_taken_once() {
         for portion in 0..PORTIONS {
             let packing = ["none", "gzip", "snappy", "lz4", "zstd"][portion % 5];
             let first = portion * MESSAGES;
-            tell(format!("send kills {} {packing} {first} {}", portion % 3, first + MESSAGES));
+            command_broker(format!("send kills {} {packing} {first} {}", portion % 3, first + MESSAGES));
         }
-        tell
+        command_broker
     });
     let all = PORTIONS * MESSAGES;
     kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await >= all)
         .await;
     // The broker ends with its input.
-    drop(writer.join().expect("it has written"));
+    drop(writer.join().expect("the writer succeeds"));
     broker.wait().expect("it ends");
     check_tokens(&platform, "messages", (0..all).map(|number| format!("q{number}")).collect()).await;
 }
 
-/// An application with one source.
+/// Application with one source.
 fn with_source(source: &str) -> String {
     format!(
         "application: drops\nevents: {{ drop: {{ fields: {{ token: {{ type: string, required: true }} }} }} }}\nsources:\n  \
@@ -321,7 +321,7 @@ fn with_source(source: &str) -> String {
     )
 }
 
-/// Writes rows into a table while the platform is killed, which takes them by this source.
+/// Writes rows into a table while the platform, which reads them by this source, is killed.
 async fn rows_are_events_once(name: &str, source: impl Fn(&Path) -> String) {
     const ROWS: usize = 2_000;
     let folder = tempfile::tempdir().expect("a folder");
@@ -341,12 +341,12 @@ async fn rows_are_events_once(name: &str, source: impl Fn(&Path) -> String) {
     });
     kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await >= ROWS)
         .await;
-    writer.join().expect("it has written");
+    writer.join().expect("the writer succeeds");
     check_tokens(&platform, name, (0..ROWS).map(|number| format!("r{number}")).collect()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_rows_of_a_query_written_during_kills_are_taken_once() {
+async fn slow_query_rows_written_during_kills_are_processed_once() {
     let source = |file: &Path| {
         format!(
             "rows: {{ kind: query, events: [drop], options: {{ database: 'sqlite:{}', query: 'SELECT nr, token FROM drops \
@@ -358,7 +358,7 @@ async fn slow_rows_of_a_query_written_during_kills_are_taken_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_rows_of_an_outbox_written_during_kills_are_taken_once() {
+async fn slow_outbox_rows_written_during_kills_are_processed_once() {
     let source = |file: &Path| {
         format!(
             "box: {{ kind: outbox, events: [drop], options: {{ database: 'sqlite:{}', table: drops, key: nr, every: 1ms, \
@@ -369,7 +369,7 @@ async fn slow_rows_of_an_outbox_written_during_kills_are_taken_once() {
     rows_are_events_once("box", source).await;
 }
 
-/// Starts a server of Debian and waits until it says this. Gives what it said before.
+/// Starts an installed server and waits until its log has this text. Returns the lines before it.
 fn started(mut command: Command, ready: &str) -> (Child, Vec<String>) {
     let mut child = command.stderr(Stdio::piped()).spawn().expect("it is there: `make setup` installs it");
     let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
@@ -381,13 +381,13 @@ fn started(mut command: Command, ready: &str) -> (Child, Vec<String>) {
             break;
         }
     }
-    // Whoever stops reading stops the server.
+    // If the output is not read, the server blocks.
     std::thread::spawn(move || log.for_each(drop));
     (child, said)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_messages_of_nats_written_during_kills_are_taken_once() {
+async fn slow_nats_messages_written_during_kills_are_processed_once() {
     const MESSAGES: usize = 1_000;
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new("nats-server");
@@ -403,7 +403,7 @@ async fn slow_messages_of_nats_written_during_kills_are_taken_once() {
         ..Default::default()
     };
     let stream = context.create_stream(config).await.expect("a stream");
-    // What was on its way to a server that was killed comes again after a second.
+    // Messages in flight to a killed server are redelivered after a second.
     let consumer = async_nats::jetstream::consumer::pull::Config {
         durable_name: Some("drops".to_owned()),
         ack_wait: Duration::from_secs(1),
@@ -422,14 +422,14 @@ async fn slow_messages_of_nats_written_during_kills_are_taken_once() {
     });
     kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await >= MESSAGES)
         .await;
-    writer.await.expect("it has written");
+    writer.await.expect("the writer succeeds");
     check_tokens(&platform, "bus", (0..MESSAGES).map(|number| format!("m{number}")).collect()).await;
     server.kill().expect("it can be killed");
     server.wait().expect("it ends");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_messages_of_mosquitto_written_during_kills_are_taken_once() {
+async fn slow_mosquitto_messages_written_during_kills_are_processed_once() {
     use rumqttc::v5::{
         AsyncClient, Event, MqttOptions,
         mqttbytes::{QoS, v5::Packet},
@@ -464,7 +464,7 @@ async fn slow_messages_of_mosquitto_written_during_kills_are_taken_once() {
     let options = format!("{{ host: 127.0.0.1, port: {port}, topics: [drops] }}");
     let source = format!("bus: {{ kind: mqtt, events: [drop], options: {options} }}");
     platform.apply("drops", &with_source(&source)).await;
-    // The session begins with the subscription, so the first message is sent until one arrives.
+    // The session begins with the subscription, so the first message is repeated until one arrives.
     let deadline = tokio::time::Instant::now() + support::PATIENCE;
     while accepted(&platform).await == 0 {
         assert!(tokio::time::Instant::now() < deadline, "nothing arrives");
@@ -476,10 +476,10 @@ async fn slow_messages_of_mosquitto_written_during_kills_are_taken_once() {
             publish(numbers.map(|number| format!("m{number}")).collect()).await;
         }
     });
-    // How many of the first came is not known.
+    // The number of first messages that arrived is unknown.
     kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await > MESSAGES)
         .await;
-    writer.await.expect("it has written");
+    writer.await.expect("the writer succeeds");
     let deadline = tokio::time::Instant::now() + support::PATIENCE;
     let mut found = loop {
         let mut found = tokens(&platform.folder, "bus").await;
@@ -487,7 +487,7 @@ async fn slow_messages_of_mosquitto_written_during_kills_are_taken_once() {
         if found.len() >= MESSAGES {
             break found;
         }
-        assert!(tokio::time::Instant::now() < deadline, "{} of {MESSAGES} are there", found.len());
+        assert!(tokio::time::Instant::now() < deadline, "{} of {MESSAGES} are stored", found.len());
         platform.restart().await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         platform.kill();
@@ -501,7 +501,7 @@ async fn slow_messages_of_mosquitto_written_during_kills_are_taken_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_applies_a_source_that_nobody_let_in_is_warned() {
+async fn applying_a_source_without_permission_is_a_warning() {
     let platform = Platform::start(&[]).await;
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("app.yaml");
@@ -509,7 +509,10 @@ async fn who_applies_a_source_that_nobody_let_in_is_warned() {
     fs::write(&file, with_source(source)).expect("written");
     let file = file.to_str().expect("a path");
     for arguments in [&["check", file][..], &["apply", file, "--dry-run"], &["apply", file]] {
-        let told = platform.run(arguments);
-        assert!(told.contains("a source may not listen at 0.0.0.0:2525") && told.contains("allow_listen"), "{told}");
+        let output = platform.run(arguments);
+        assert!(
+            output.contains("a source may not listen at 0.0.0.0:2525") && output.contains("allow_listen"),
+            "{output}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Replicas over HTTP: the commands, and devices that converge while the server is killed again and again.
+//! Replicas over HTTP: the commands, and devices that converge while the server is killed repeatedly.
 
 mod support;
 
@@ -19,13 +19,13 @@ collections:
     conflicts: { fields: { count: sum } }
 "#;
 
-async fn fieldwork() -> Platform {
+async fn start_fieldwork() -> Platform {
     let platform = Platform::start(&[]).await;
     platform.apply("fieldwork", APPLICATION).await;
     platform
 }
 
-/// Makes a subscriber with a device. Gives the device's token.
+/// Creates a subscriber with a sync device. Returns the device's token.
 async fn device(platform: &Platform, subscriber: &str) -> String {
     platform.post("/v1/subscribers", &json!({"id": subscriber})).await;
     let new = json!({"application": "fieldwork", "subscriber": subscriber, "name": "phone"});
@@ -48,10 +48,10 @@ async fn rows(platform: &Platform) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_replica_is_made_edited_and_synchronised_by_commands() {
-    let platform = fieldwork().await;
+async fn a_replica_is_created_edited_and_synchronized_by_commands() {
+    let platform = start_fieldwork().await;
     device(&platform, "ann").await;
-    let added = platform.run(&["devices", "add", "fieldwork", "ann", "Ann's laptop"]);
+    let added = platform.run(&["sync", "devices", "add", "fieldwork", "ann", "Ann's laptop"]);
     let token = added.split_whitespace().find(|word| word.starts_with("tocsin_device_")).expect("a token");
     let file = platform.folder.join("ann.db");
     let file = file.to_str().expect("text");
@@ -71,7 +71,7 @@ async fn a_replica_is_made_edited_and_synchronised_by_commands() {
     assert_eq!(found[0], json!({"id": "v1", "what": "pump", "count": 3}));
     let row = platform.get(&format!("{path}/v1")).await;
     assert_eq!(row["row"], json!({"owner": "ann", "what": "pump", "count": 3}));
-    // A version that is not the present one changes nothing.
+    // A stale version changes nothing.
     let stale =
         platform.request(reqwest::Method::PATCH, &format!("{path}/v1")).header("if-match", "\"7\"").json(&json!({}));
     assert_eq!(stale.send().await.expect("an answer").status().as_u16(), 412);
@@ -79,16 +79,16 @@ async fn a_replica_is_made_edited_and_synchronised_by_commands() {
     assert_eq!(removed.status().as_u16(), 204);
     platform.run(&["replica", "sync", file]);
     assert!(!platform.run(&["replica", "query", file, "SELECT id FROM visits"]).contains("v1"));
-    assert!(platform.run(&["devices", "list"]).contains("Ann's laptop"));
-    assert!(platform.run(&["devices", "sessions"]).contains("done"));
-    assert!(platform.run(&["devices", "status"]).contains("reconcile"));
+    assert!(platform.run(&["sync", "devices", "list"]).contains("Ann's laptop"));
+    assert!(platform.run(&["sync", "sessions"]).contains("done"));
+    assert!(platform.run(&["sync", "status"]).contains("reconcile"));
     let bad = platform.client.get(format!("{}/v1/sync/devices", platform.url)).bearer_auth(token).send().await;
-    assert_eq!(bad.expect("an answer").status().as_u16(), 401, "a device's token opens nothing else");
+    assert_eq!(bad.expect("an answer").status().as_u16(), 401, "a device token grants nothing else");
 }
 
 #[tokio::test]
-async fn rows_that_do_not_fit_are_told_one_by_one() {
-    let platform = fieldwork().await;
+async fn invalid_rows_are_reported_individually() {
+    let platform = start_fieldwork().await;
     let lines = "{\"id\": \"a\", \"row\": {\"owner\": \"ann\", \"what\": \"well\"}}\n\
                  {\"id\": \"b\", \"row\": {\"owner\": \"ann\", \"what\": \"a long story\"}}\n\
                  {\"id\": \"c\", \"row\": {\"what\": \"pump\"}}\n";
@@ -109,6 +109,16 @@ async fn rows_that_do_not_fit_are_told_one_by_one() {
     assert_eq!((status, &answer["put"]), (200, &json!(1)), "{answer}");
     assert_eq!((&answer["refused"][0]["line"], &answer["refused"][1]["id"]), (&json!(2), &json!("c")));
     assert_eq!(rows(&platform).await.len(), 1);
+    // Unparsable lines are reported too, and do not affect others.
+    let lines = "{\"id\": \"a\", \"row\": {\"owner\": \"ann\", \"what\": \"well\"}}\n\nnot JSON\n\
+                 {\"id\": \"d\", \"row\": {\"owner\": \"ann\"}, \"more\": 1}\n{\"id\": \"b\", \"row\": {\"what\": \"x\"}}\n";
+    let path = "/v1/applications/fieldwork/collections/visits/rows?partial=true";
+    let request = platform.request(reqwest::Method::POST, path).header("content-type", "application/x-ndjson");
+    let answer = request.body(lines).send().await.expect("an answer").json::<Value>().await.expect("JSON");
+    assert_eq!(answer["put"], 1, "{answer}");
+    let refused = answer["refused"].as_array().expect("a list").iter();
+    let refused: Vec<_> = refused.map(|row| (row["line"].as_u64(), row["id"].as_str().unwrap_or_default())).collect();
+    assert_eq!(refused, [(Some(3), ""), (Some(4), "d"), (Some(5), "b")], "{answer}");
     let token = device(&platform, "ann").await;
     let file = platform.folder.join("ann.db");
     let file = file.to_str().expect("text");
@@ -116,16 +126,16 @@ async fn rows_that_do_not_fit_are_told_one_by_one() {
     platform.run(&["replica", "sync", file]);
     platform.run(&["replica", "edit", file, "visits", "a", "what=a long story"]);
     assert!(platform.run(&["replica", "sync", file]).contains("1 refused"));
-    let told = platform.run(&["replica", "status", file]);
-    assert!(told.contains("refused: visits `a`: what: value is longer than 9 characters"), "{told}");
+    let output = platform.run(&["replica", "status", file]);
+    assert!(output.contains("refused: visits `a`: what: value is longer than 9 characters"), "{output}");
 }
 
-/// Longer than any test may take: a device that comes back after it was not woken.
+/// Longer than any test: the poll interval of a device that is not notified.
 const NEVER: Duration = Duration::from_secs(3_600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_at_rest_is_woken_by_what_is_new_for_it() {
-    let mut platform = fieldwork().await;
+async fn a_waiting_device_is_notified_of_its_changes() {
+    let mut platform = start_fieldwork().await;
     let home = Home { url: platform.url.clone(), token: device(&platform, "ann").await };
     let mut replica = Replica::create(&platform.folder.join("ann.replica"), &home).expect("made");
     let link = HttpLink::new(reqwest::Client::new(), &home);
@@ -135,11 +145,11 @@ async fn a_device_at_rest_is_woken_by_what_is_new_for_it() {
         let request = platform.request(reqwest::Method::PUT, &path).json(&json!({"owner": owner}));
         assert!(request.send().await.expect("an answer").status().is_success());
     };
-    // What came before it rested wakes it as well.
+    // A change before the wait wakes it too.
     put("v1", "ann").await;
     assert_eq!(replica.rest(&link, NEVER).await.expect("it rests"), Woken::News);
     sync(&mut replica, &link).await;
-    // A row of somebody else does not, and one that comes while it rests does.
+    // A row of another subscriber does not wake it; a row of its own does.
     put("v2", "bob").await;
     let resting = async { replica.rest(&link, NEVER).await.expect("it rests") };
     let bringing = async {
@@ -153,11 +163,11 @@ async fn a_device_at_rest_is_woken_by_what_is_new_for_it() {
     sync(&mut replica, &link).await;
     let ids = replica.query("SELECT id FROM visits ORDER BY id").expect("queried").1;
     assert_eq!(ids, [[json!("v1")], [json!("v3")]]);
-    // An edit of its own ends the rest too.
+    // A local edit also ends the wait.
     replica.connection().execute_batch("UPDATE visits SET count = 1 WHERE id = 'v1'").expect("edited");
     assert_eq!(replica.rest(&link, NEVER).await.expect("it rests"), Woken::Edited);
     sync(&mut replica, &link).await;
-    // A server that ends lets go of it: it comes back by itself.
+    // A stopping server ends the wait: the device returns by itself.
     let ending = async {
         while platform.get("/v1/sync/status").await["resting"] != 1 {
             tokio::task::yield_now().await;
@@ -169,8 +179,8 @@ async fn a_device_at_rest_is_woken_by_what_is_new_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a9_a_device_that_waits_is_answered_when_its_token_is_revoked_or_expires() {
-    let platform = fieldwork().await;
+async fn a9_a_long_poll_ends_when_its_token_is_revoked_or_expires() {
+    let platform = start_fieldwork().await;
     device(&platform, "ann").await;
     let resting = async || {
         while platform.get("/v1/sync/status").await["resting"] != 1 {
@@ -187,7 +197,7 @@ async fn a9_a_device_that_waits_is_answered_when_its_token_is_revoked_or_expires
         let mut replica = Replica::create(&file, &home).expect("made");
         let link = HttpLink::new(reqwest::Client::new(), &home);
         if let Err(error) = replica.sync(&link, &mut |_| ()).await {
-            // A slow machine took longer than the token lasts.
+            // On a slow machine the token has already expired.
             assert!(error.to_string().contains("expired"), "{error}");
             continue;
         }
@@ -201,8 +211,8 @@ async fn a9_a_device_that_waits_is_answered_when_its_token_is_revoked_or_expires
             }
         };
         let (woken, ()) = tokio::join!(waiting, ending);
-        assert_eq!(woken, Woken::News, "it does not wait for an hour");
-        let error = replica.sync(&link, &mut |_| ()).await.expect_err("its token is not good any more").to_string();
+        assert_eq!(woken, Woken::News, "the wait ends early");
+        let error = replica.sync(&link, &mut |_| ()).await.expect_err("its token is invalid").to_string();
         assert!(error.contains(said), "{said}: {error}");
     }
 }
@@ -214,9 +224,9 @@ events:
 subscriptions:
   watch: { fields: {} }
 notifications:
-  told: { fields: { visit: string, count: integer }, content: { templates: { base: { text: '{{ visit }} {{ count }}' } } } }
+  reported: { fields: { visit: string, count: integer }, content: { templates: { base: { text: '{{ visit }} {{ count }}' } } } }
 rules:
-  each: { on: visited, subscription: watch, notify: told, with: { visit: event.visit, count: event.count } }
+  each: { on: visited, subscription: watch, notify: reported, with: { visit: event.visit, count: event.count } }
 channels:
   log: { protocol: file, options: { path: visits.log } }
 collections:
@@ -228,14 +238,14 @@ collections:
       - { event: visited, fields: { visit: id, count: row.count } }
 "#;
 
-/// How many events of rows the journal has.
+/// Number of row events in the journal.
 async fn raised(platform: &Platform) -> u64 {
     let batches = platform.get("/v1/event-batches?limit=1000").await["items"].as_array().cloned().unwrap_or_default();
     batches.iter().filter(|batch| batch["source"] == "rows").filter_map(|batch| batch["events"].as_u64()).sum()
 }
 
 #[tokio::test]
-async fn changes_of_rows_raise_events_once_over_kills() {
+async fn row_changes_raise_events_once_over_kills() {
     let mut platform = Platform::start(&[]).await;
     platform.apply("fieldwork", RAISING).await;
     let mut put = 0;
@@ -254,7 +264,7 @@ async fn changes_of_rows_raise_events_once_over_kills() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), done).await.expect("all are raised");
+    tokio::time::timeout(Duration::from_secs(30), done).await.expect("all events are raised");
     assert_eq!(raised(&platform).await, put);
 }
 
@@ -265,9 +275,9 @@ events:
 subscriptions:
   watch: { fields: { symbol: { type: string, required: true }, most: integer }, filter: cel }
 notifications:
-  told: { fields: { symbol: string }, content: { templates: { base: { text: '{{ symbol }}' } } } }
+  reported: { fields: { symbol: string }, content: { templates: { base: { text: '{{ symbol }}' } } } }
 rules:
-  each: { on: quote, subscription: watch, notify: told, with: { symbol: event.symbol }, when: event.symbol == sub.symbol }
+  each: { on: quote, subscription: watch, notify: reported, with: { symbol: event.symbol }, when: event.symbol == sub.symbol }
 channels:
   log: { protocol: file, options: { path: quotes.log } }
 collections:
@@ -277,7 +287,7 @@ collections:
 "#;
 
 #[tokio::test]
-async fn devices_edit_what_the_platform_knows_of_their_subscriber() {
+async fn devices_edit_the_data_of_their_subscriber() {
     let platform = Platform::start(&[]).await;
     platform.apply("fieldwork", OWN).await;
     let token = device(&platform, "ann").await;
@@ -291,11 +301,11 @@ async fn devices_edit_what_the_platform_knows_of_their_subscriber() {
     let edit = |arguments: &[&str], outcome: &str| {
         let edit: Vec<&str> = ["replica", "edit", &file].iter().chain(arguments).copied().collect();
         platform.run(&edit);
-        let told = platform.run(&["replica", "sync", &file]);
-        assert!(told.contains(outcome), "{arguments:?}: {told}{}", platform.run(&["replica", "status", &file]));
+        let output = platform.run(&["replica", "sync", &file]);
+        assert!(output.contains(outcome), "{arguments:?}: {output}{}", platform.run(&["replica", "status", &file]));
     };
     let query = |sql: &str| platform.run(&["replica", "query", &file, sql]);
-    edit(&["places", "p1", "name=phone", "channel=log", "address=ann"], "sent 1 edits (0 met others, 0 refused)");
+    edit(&["places", "p1", "name=phone", "channel=log", "address=ann"], "sent 1 edits (0 conflicts, 0 refused)");
     edit(&["wishes", "w1", "class=watch", r#"values={"symbol": "TOC"}"#, "device=phone"], "0 refused");
     let ann = platform.get("/v1/subscribers/ann").await;
     assert_eq!(ann["devices"]["phone"], json!({"channel": "log", "address": "ann", "state": "active"}));
@@ -308,7 +318,7 @@ async fn devices_edit_what_the_platform_knows_of_their_subscriber() {
     let id = wish["id"].as_str().expect("an id").to_owned();
     assert!(query("SELECT id FROM wishes").contains(&id), "the row has the id of the subscription");
     let place = query("SELECT id FROM places").lines().last().expect("a row").trim().to_owned();
-    // What was made is edited, with the checks of the API.
+    // Created rows are edited, with the checks of the API.
     edit(&["wishes", &id, r#"values={"symbol": "ABC", "most": 3}"#, "filter=cel:event.symbol != 'X'"], "0 refused");
     edit(&["wishes", &id, r#"values={"symbol": "ABC"}"#], "0 refused");
     edit(&["wishes", &id, r#"values={"smybol": "ABC"}"#], "1 refused");
@@ -324,8 +334,8 @@ async fn devices_edit_what_the_platform_knows_of_their_subscriber() {
     assert_eq!(ann["enabled"], false);
     let wish = platform.get(&format!("/v1/subscriptions/{id}")).await;
     assert_eq!((&wish["values"], &wish["filter"]["text"]), (&json!({"symbol": "ABC"}), &json!("event.symbol != 'X'")));
-    let told = platform.run(&["replica", "status", &file]);
-    assert!(told.contains("values.smybol: is not a field") && told.contains("did you mean `symbol`?"), "{told}");
+    let output = platform.run(&["replica", "status", &file]);
+    assert!(output.contains("values.smybol: is not a field") && output.contains("did you mean `symbol`?"), "{output}");
     // And removed.
     edit(&["wishes", &id, "--remove"], "0 refused");
     edit(&["places", &place, "--remove"], "0 refused");
@@ -335,7 +345,7 @@ async fn devices_edit_what_the_platform_knows_of_their_subscriber() {
 }
 
 #[tokio::test]
-async fn a_program_decides_between_edits() {
+async fn a_conflict_resolver_program_decides() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("settle");
     let text = "#!/usr/bin/env python3\nimport sys, json\nfor line in sys.stdin:\n    q = json.loads(line)\n    p = q['properties']\n    \
@@ -374,11 +384,11 @@ async fn a_program_decides_between_edits() {
     platform.run(&["replica", "edit", &one, "visits", "v1", "what=pump"]);
     platform.run(&["replica", "edit", &two, "visits", "v1", "what=tree"]);
     platform.run(&["replica", "sync", &one]);
-    assert!(platform.run(&["replica", "sync", &two]).contains("1 met others"));
+    assert!(platform.run(&["replica", "sync", &two]).contains("1 conflicts"));
     assert_eq!(rows(&platform).await[0]["row"]["what"], "tree+pump");
 }
 
-/// Edits a file again and again, and synchronises when it can.
+/// Edits a replica repeatedly, and synchronizes when possible.
 async fn work(folder: std::path::PathBuf, home: Home, owner: String, edits: usize) -> Replica {
     let mut random = fastrand::Rng::new();
     let mut replica = Replica::create(&folder.join(format!("{owner}.replica")), &home).expect("made");
@@ -400,7 +410,7 @@ async fn work(folder: std::path::PathBuf, home: Home, owner: String, edits: usiz
     replica
 }
 
-/// Until it is done, over all that breaks.
+/// Repeats the synchronization until it succeeds.
 async fn sync(replica: &mut Replica, link: &HttpLink) {
     loop {
         match replica.sync(link, &mut |_| ()).await {
@@ -412,7 +422,7 @@ async fn sync(replica: &mut Replica, link: &HttpLink) {
 }
 
 async fn converge(devices: usize, edits: usize, kills: usize) {
-    let mut platform = fieldwork().await;
+    let mut platform = start_fieldwork().await;
     let begun = std::time::Instant::now();
     let folder = platform.folder.clone();
     let mut working = Vec::new();
@@ -422,7 +432,7 @@ async fn converge(devices: usize, edits: usize, kills: usize) {
         working.push(tokio::spawn(work(folder.clone(), home, owner, edits)));
     }
     for kill in 0..kills {
-        // There is no signal for the middle of something.
+        // A random time, not a wait for a condition.
         tokio::time::sleep(Duration::from_millis(200 + 37 * kill as u64)).await;
         platform.kill();
         platform.restart().await;
@@ -455,7 +465,7 @@ async fn devices_converge_while_the_server_is_killed() {
     converge(6, 60, 2).await;
 }
 
-/// `TOCSIN_DEVICES` says how many; 800 is a storm.
+/// `TOCSIN_DEVICES` sets the number of devices; 800 is a storm.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_a_storm_of_devices_converges_while_the_server_is_killed() {
     let devices = std::env::var("TOCSIN_DEVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
@@ -463,8 +473,8 @@ async fn slow_a_storm_of_devices_converges_while_the_server_is_killed() {
 }
 
 #[tokio::test]
-async fn b3_a_replica_goes_on_after_the_server_was_restored() {
-    let mut platform = fieldwork().await;
+async fn b3_a_replica_continues_after_the_server_was_restored() {
+    let mut platform = start_fieldwork().await;
     let token = device(&platform, "ann").await;
     let folder = tempfile::tempdir().expect("a folder");
     let (file, backup) = (folder.path().join("ann.db"), folder.path().join("backup"));
@@ -486,8 +496,8 @@ async fn b3_a_replica_goes_on_after_the_server_was_restored() {
     assert!(put.send().await.expect("an answer").status().is_success());
     platform.run(&["replica", "edit", file, "visits", "v1", "what=pump"]);
     let done = platform.run(&["replica", "sync", file]);
-    assert!(done.contains("sent 4 edits (0 met others, 0 refused)"), "{done}");
-    assert!(done.contains("3 of the edits were sent again"), "{done}");
+    assert!(done.contains("sent 4 edits (0 conflicts, 0 refused)"), "{done}");
+    assert!(done.contains("3 edits were sent again"), "{done}");
     let found: Vec<Value> = rows(&platform).await.into_iter().map(|row| row["row"].clone()).collect();
     let expected = [
         json!({"owner": "ann", "what": "pump", "count": 3}),
@@ -502,8 +512,8 @@ async fn b3_a_replica_goes_on_after_the_server_was_restored() {
 }
 
 #[tokio::test]
-async fn b4_b5_a_cell_that_its_field_cannot_hold_is_set_aside_by_the_commands() {
-    let platform = fieldwork().await;
+async fn b4_b5_a_cell_with_an_invalid_value_is_refused_by_the_commands() {
+    let platform = start_fieldwork().await;
     let token = device(&platform, "ann").await;
     let file = platform.folder.join("ann.db");
     let file = file.to_str().expect("text");
@@ -511,7 +521,7 @@ async fn b4_b5_a_cell_that_its_field_cannot_hold_is_set_aside_by_the_commands() 
     platform.run(&["replica", "sync", file]);
     platform.run(&["replica", "edit", file, "visits", "v1", "owner=ann", "what=well", "count=1"]);
     platform.run(&["replica", "sync", file]);
-    // As any program does that edits the file.
+    // As another program that edits the file does.
     let other = rusqlite::Connection::open(file).expect("opens");
     other
         .execute_batch(
@@ -536,15 +546,15 @@ async fn b4_b5_a_cell_that_its_field_cannot_hold_is_set_aside_by_the_commands() 
 }
 
 #[tokio::test]
-async fn b8_rows_are_shown_and_changed_as_their_fields_are_now() {
-    let platform = fieldwork().await;
+async fn b8_rows_follow_the_present_fields_of_their_collection() {
+    let platform = start_fieldwork().await;
     let path = "/v1/applications/fieldwork/collections/visits/rows/v1";
     let send = async |method: reqwest::Method, sent: Value| {
         let answer = platform.request(method, path).json(&sent).send().await.expect("an answer");
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap_or_default())
     };
     assert_eq!(send(reqwest::Method::PUT, json!({"owner": "ann", "what": "well", "count": 1})).await.0, 200);
-    // `what` goes, `depth` is required, and the schema refuses what `count` is.
+    // `what` is removed, `depth` is required, and the schema refuses the present `count`.
     let newer = APPLICATION
         .replace("what: string, count", "depth: {type: integer, required: true}, count")
         .replace("{ properties: { what: { maxLength: 9 } } }", "{ properties: { count: { minimum: 5 } } }");
@@ -553,7 +563,7 @@ async fn b8_rows_are_shown_and_changed_as_their_fields_are_now() {
     let (status, body) = send(reqwest::Method::PATCH, json!({"owner": "bob"})).await;
     assert_eq!((status, &body["row"]), (200, &json!({"owner": "bob", "count": 1})), "{body}");
     let (status, body) = send(reqwest::Method::PUT, body["row"].clone()).await;
-    assert_eq!(status, 200, "what is shown can be written: {body}");
+    assert_eq!(status, 200, "a shown row can be written: {body}");
     for refused in [json!({"what": "x"}), json!({"owner": null}), json!({"count": 2})] {
         assert_eq!(send(reqwest::Method::PATCH, refused.clone()).await.0, 422, "{refused}");
     }

@@ -1,5 +1,5 @@
-//! A trace through the server: its caller's context comes in, goes out with what is sent, and a collector hears of each
-//! step by OTLP. A collector that does not answer holds up nothing.
+//! Trace propagation through the server: the caller's context is continued in sent requests, and a collector receives a
+//! span per step by OTLP. An unresponsive collector delays nothing.
 
 mod support;
 
@@ -33,31 +33,31 @@ channels:
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
 
-/// What came to the receiver of webhooks and to the collector.
+/// Requests received by the webhook receiver and the collector.
 #[derive(Clone, Default)]
-struct World(Arc<Seen>);
+struct TelemetryReceivers(Arc<ReceivedRequests>);
 
 #[derive(Default)]
-struct Seen {
+struct ReceivedRequests {
     hooks: Mutex<Vec<HeaderMap>>,
     asked: Mutex<Vec<HeaderMap>>,
     spans: Mutex<Vec<Value>>,
-    /// Who told them.
+    /// Resource of the spans.
     resource: Mutex<Value>,
-    /// Requests in Protocol Buffers, as they came.
+    /// Requests in Protocol Buffers, unparsed.
     packed: Mutex<Vec<Bytes>>,
-    /// The first webhook is told to come again, and the first spans too.
+    /// Whether the first webhook and the first spans were refused with a retry.
     refused: [AtomicBool; 2],
     news: Notify,
 }
 
-/// B: it confirms what it is asked.
-async fn ask(State(world): State<World>, headers: HeaderMap) -> axum::Json<Value> {
+/// Application B: confirms each request.
+async fn ask(State(world): State<TelemetryReceivers>, headers: HeaderMap) -> axum::Json<Value> {
     world.0.asked.lock().push(headers);
     axum::Json(json!({"confirmed": true}))
 }
 
-async fn hook(State(world): State<World>, headers: HeaderMap) -> StatusCode {
+async fn hook(State(world): State<TelemetryReceivers>, headers: HeaderMap) -> StatusCode {
     world.0.hooks.lock().push(headers);
     world.0.news.notify_waiters();
     match world.0.refused[0].swap(true, Ordering::Relaxed) {
@@ -66,7 +66,7 @@ async fn hook(State(world): State<World>, headers: HeaderMap) -> StatusCode {
     }
 }
 
-async fn collect(State(world): State<World>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn collect(State(world): State<TelemetryReceivers>, headers: HeaderMap, body: Bytes) -> StatusCode {
     assert_eq!(
         (&headers["content-type"], &headers["api-key"]),
         (&"application/json".parse().expect("a value"), &"k".parse().expect("a value"))
@@ -82,15 +82,15 @@ async fn collect(State(world): State<World>, headers: HeaderMap, body: Bytes) ->
     StatusCode::OK
 }
 
-async fn collect_packed(State(world): State<World>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn collect_packed(State(world): State<TelemetryReceivers>, headers: HeaderMap, body: Bytes) -> StatusCode {
     assert_eq!(headers["content-type"], "application/x-protobuf");
     world.0.packed.lock().push(body);
     world.0.news.notify_waiters();
     StatusCode::OK
 }
 
-/// A request as the published classes of OpenTelemetry read it.
-fn unpacked(request: &Bytes) -> Value {
+/// Parses a request with the published OpenTelemetry classes.
+fn decoded(request: &Bytes) -> Value {
     let home = std::path::PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
     let library = std::env::var_os("TELEMETRY_LIBRARIES").map(std::path::PathBuf::from);
     let mut reader = std::process::Command::new("python3")
@@ -106,9 +106,9 @@ fn unpacked(request: &Bytes) -> Value {
     serde_json::from_slice(&read.stdout).expect("JSON")
 }
 
-impl World {
-    async fn start() -> (World, String) {
-        let world = World::default();
+impl TelemetryReceivers {
+    async fn start() -> (TelemetryReceivers, String) {
+        let world = TelemetryReceivers::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
         let routes = Router::new().route("/hook", post(hook)).route("/b", post(ask)).route("/v1/traces", post(collect));
@@ -118,7 +118,7 @@ impl World {
         (world, address)
     }
 
-    async fn wait(&self, what: &str, is_there: impl Fn(&Seen) -> bool) {
+    async fn wait(&self, what: &str, is_there: impl Fn(&ReceivedRequests) -> bool) {
         let waiting = async {
             loop {
                 let mut news = std::pin::pin!(self.0.news.notified());
@@ -162,8 +162,8 @@ fn attribute<'s>(span: &'s Value, name: &str) -> &'s Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trace_goes_through_and_a_collector_hears_of_each_step() {
-    let (world, address) = World::start().await;
+async fn a_trace_is_propagated_and_each_step_is_exported() {
+    let (world, address) = TelemetryReceivers::start().await;
     let platform = Platform::start(&[
         ("TOCSIN_TELEMETRY_ENDPOINT", &address),
         ("TOCSIN_TELEMETRY_HEADERS", "api-key=k"),
@@ -172,13 +172,13 @@ async fn a_trace_goes_through_and_a_collector_hears_of_each_step() {
     ])
     .await;
     prepare(&platform, &format!("{address}/hook")).await;
-    // Nobody records these two: one is sampled by nobody, of the other its caller says so.
+    // These two are not sampled: one has no trace, the other's caller does not sample it.
     publish(&platform, None).await;
     publish(&platform, Some(format!("00-{}-{SPAN}-00", "1".repeat(32)))).await;
     let batch = publish(&platform, Some(format!("00-{TRACE}-{SPAN}-01"))).await;
 
     let is_of_trace = |span: &&Value| span["traceId"] == TRACE;
-    let delivered = |seen: &Seen| {
+    let delivered = |seen: &ReceivedRequests| {
         let spans = seen.spans.lock();
         spans.iter().filter(is_of_trace).any(|span| span["name"] == "deliver web" && span["status"].is_null())
     };
@@ -198,7 +198,7 @@ async fn a_trace_goes_through_and_a_collector_hears_of_each_step() {
     let number = |span: &Value| span["startTimeUnixNano"].as_str().expect("text").parse::<u64>().expect("a number");
     assert!(number(accept) <= number(matched) && number(matched) <= number(deliveries[0]));
 
-    // What went out names the span of its own attempt, or passes on what came in.
+    // Sent requests have the span of their attempt as the parent, or pass the received context on.
     let hooks: Vec<(String, String)> = world
         .0
         .hooks
@@ -216,16 +216,16 @@ async fn a_trace_goes_through_and_a_collector_hears_of_each_step() {
     let unsampled = format!("00-{}-{SPAN}-00", "1".repeat(32));
     assert!(hooks.iter().any(|(parent, _)| *parent == unsampled), "{hooks:?}");
 
-    let told = platform.run(&["trace", &batch]);
-    assert!(told.contains(&format!("trace {TRACE}, from span {SPAN}")), "{told}");
+    let output = platform.run(&["trace", &batch]);
+    assert!(output.contains(&format!("trace {TRACE}, from span {SPAN}")), "{output}");
     let event = format!("{}-0", batch.replacen("eb-", "e-", 1));
     let trace = platform.get(&format!("/v1/trace/{event}")).await;
     assert_eq!(trace["context"]["tracestate"], "rojo=1,congo=2", "{trace}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trace_goes_through_an_exchange_to_b_and_back_to_a() {
-    let (world, address) = World::start().await;
+async fn a_trace_is_propagated_through_an_exchange_to_b_and_back_to_a() {
+    let (world, address) = TelemetryReceivers::start().await;
     let mut platform = Platform::start(&[
         ("TOCSIN_TELEMETRY_ENDPOINT", &address),
         ("TOCSIN_TELEMETRY_HEADERS", "api-key=k"),
@@ -258,7 +258,7 @@ routes:
     };
     send("00-no-trace-01").await;
     let id = send(&format!("00-{TRACE}-{SPAN}-01")).await;
-    // A answers the first request with 503.
+    // A responds to the first request with 503.
     world.wait("all spans", |seen| seen.hooks.lock().len() == 3 && seen.spans.lock().len() >= 3).await;
     assert_eq!(platform.terminate(), Some(0));
     let spans: Vec<Value> = world.0.spans.lock().clone();
@@ -270,21 +270,22 @@ routes:
     let back = named("send a");
     assert!(back.iter().all(|span| span["parentSpanId"] == asked["spanId"]), "{spans:#?}");
     let parent = |span: &Value| Some(format!("00-{TRACE}-{}-01", span["spanId"].as_str().expect("an id")));
-    let told = |headers: &HeaderMap| headers.get("traceparent").map(|value| value.to_str().expect("text").to_owned());
+    let parent_of =
+        |headers: &HeaderMap| headers.get("traceparent").map(|value| value.to_str().expect("text").to_owned());
     let (at_b, at_a) = (world.0.asked.lock().clone(), world.0.hooks.lock().clone());
-    let sorted = |mut told: Vec<Option<String>>| {
-        told.sort_unstable();
-        told
+    let sorted = |mut parents: Vec<Option<String>>| {
+        parents.sort_unstable();
+        parents
     };
-    assert_eq!(sorted(at_b.iter().map(told).collect()), sorted(vec![None, parent(asked)]));
+    assert_eq!(sorted(at_b.iter().map(parent_of).collect()), sorted(vec![None, parent(asked)]));
     let mut expected: Vec<_> = back.iter().map(|span| parent(span)).collect();
     expected.resize(3, None);
-    assert_eq!(sorted(at_a.iter().map(told).collect()), sorted(expected));
+    assert_eq!(sorted(at_a.iter().map(parent_of).collect()), sorted(expected));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_variables_of_opentelemetry_are_understood() {
-    let (world, address) = World::start().await;
+async fn opentelemetry_variables_are_supported() {
+    let (world, address) = TelemetryReceivers::start().await;
     let platform = Platform::start(&[
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &address),
         ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=%6B"),
@@ -302,8 +303,8 @@ async fn the_variables_of_opentelemetry_are_understood() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_classes_of_opentelemetry_read_our_protocol_buffers() {
-    let (world, address) = World::start().await;
+async fn the_opentelemetry_classes_parse_our_protocol_buffers() {
+    let (world, address) = TelemetryReceivers::start().await;
     let endpoint = format!("{address}/packed");
     let platform = Platform::start(&[
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
@@ -314,16 +315,16 @@ async fn the_classes_of_opentelemetry_read_our_protocol_buffers() {
     .await;
     prepare(&platform, &format!("{address}/hook")).await;
     let batch = publish(&platform, Some(format!("00-{TRACE}-{SPAN}-01"))).await;
-    // They show ids as bytes are shown in JSON: TRACE and SPAN in base 64.
+    // They show ids as JSON shows bytes: TRACE and SPAN in base64.
     let (trace, parent) = (base64_of(TRACE), base64_of(SPAN));
-    let spans = |seen: &Seen| -> Vec<Value> {
-        let requests: Vec<Value> = seen.packed.lock().iter().map(unpacked).collect();
+    let spans = |seen: &ReceivedRequests| -> Vec<Value> {
+        let requests: Vec<Value> = seen.packed.lock().iter().map(decoded).collect();
         let resources = requests.iter().flat_map(|request| request["resourceSpans"].as_array().expect("a list"));
-        let told = resources.flat_map(|one| {
+        let attributes = resources.flat_map(|one| {
             assert_eq!(attribute(&one["resource"], "service.name")["stringValue"], "bells");
             one["scopeSpans"][0]["spans"].as_array().expect("spans").clone()
         });
-        told.collect()
+        attributes.collect()
     };
     world.wait("spans of all steps", |seen| seen.packed.lock().iter().any(|body| contains(body, b"deliver web"))).await;
     let spans = spans(&world.0);
@@ -340,7 +341,7 @@ fn contains(body: &[u8], text: &[u8]) -> bool {
     body.windows(text.len()).any(|window| window == text)
 }
 
-/// Hexadecimal digits in base 64.
+/// Converts hexadecimal digits to base64.
 fn base64_of(digits: &str) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("digits");
@@ -348,9 +349,9 @@ fn base64_of(digits: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_gone_holds_up_nothing() {
-    let (world, address) = World::start().await;
-    // A port that is bound and never answers.
+async fn an_unresponsive_collector_delays_nothing() {
+    let (world, address) = TelemetryReceivers::start().await;
+    // A bound port that never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let endpoint = format!("http://{}", silent.local_addr().expect("an address"));
     let mut platform = Platform::start(&[
@@ -364,10 +365,10 @@ async fn a_collector_that_is_gone_holds_up_nothing() {
     for _ in 0..40 {
         publish(&platform, None).await;
     }
-    // The first is told to come again.
+    // The first webhook is refused with a retry.
     world.wait("all webhooks", |seen| seen.hooks.lock().len() >= 41).await;
     let page = platform.client.get(format!("{}/metrics", platform.url)).send().await.expect("an answer");
     let page = page.text().await.expect("text");
-    assert!(page.contains("telemetry_spans_total{result=\"dropped\"}"), "{page}");
+    assert!(page.contains("tocsin_telemetry_spans_total{result=\"dropped\"}"), "{page}");
     assert_eq!(platform.terminate(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! The TypeScript client: its types are checked, and its tests run against the real binary.
+//! TypeScript client: its types are checked, and its tests run against the real binary.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/typescript")
 }
 
-/// Runs node in the folder of the client; shows what it said if it fails.
+/// Runs node in the folder of the client; shows its output if it fails.
 fn node(arguments: &[String], environment: &[(&str, &str)]) {
     let mut command = Command::new("node");
     command.args(arguments).envs(environment.iter().copied()).current_dir(folder()).stdin(Stdio::null());
@@ -33,7 +33,7 @@ async fn the_typescript_client_passes_its_tests() {
     let compiled = fs::read_dir(folder().join("dist/test")).expect("compiled tests");
     let tests = compiled.map(|entry| entry.expect("an entry").path().display().to_string());
     let tests = tests.filter(|path| path.ends_with(".test.js"));
-    // A test that hangs fails.
+    // The timeout fails a hanging test.
     let options = ["--test", "--test-timeout=300000"].map(str::to_owned);
     let arguments: Vec<String> = options.into_iter().chain(tests).collect();
     node(&arguments, &[("TOCSIN_URL", &platform.url), ("TOCSIN_KEY", key.trim())]);

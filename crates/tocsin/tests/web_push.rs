@@ -1,5 +1,5 @@
-//! Messages to browsers: libraries that are not ours read what the binary sends and verify who sent it; a browser that has
-//! gone is told no more.
+//! Web push: third-party libraries decrypt the messages and verify the sender; an unsubscribed browser gets no further
+//! messages.
 
 mod support;
 
@@ -39,7 +39,7 @@ channels:
     retry: [1s, 1s]
 "#;
 
-/// A push service: `ok` takes everything, `gone` knows no such browser.
+/// Push service: `ok` accepts everything, `gone` does not know the browser.
 #[derive(Clone)]
 struct Service {
     seen: Arc<Mutex<Vec<(String, HeaderMap, Bytes)>>>,
@@ -59,7 +59,7 @@ async fn take(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn libraries_that_are_not_ours_read_what_browsers_are_told() {
+async fn third_party_libraries_read_web_push_messages() {
     let made = Command::new(env!("CARGO_BIN_EXE_tocsin")).args(["vapid-key", "--json"]).output().expect("it runs");
     let made: Value = serde_json::from_slice(&made.stdout).expect("JSON");
     let (public, private) = (made["public_key"].as_str().expect("a key"), made["private_key"].as_str().expect("a key"));
@@ -87,7 +87,7 @@ async fn libraries_that_are_not_ours_read_what_browsers_are_told() {
     let wait = async |count: usize| {
         let mut counted = service.count.subscribe();
         let waiting = counted.wait_for(|seen| *seen >= count);
-        tokio::time::timeout(support::PATIENCE, waiting).await.expect("it is sent").expect("a count");
+        tokio::time::timeout(support::PATIENCE, waiting).await.expect("the message is sent").expect("a count");
     };
     send("one").await;
     wait(2).await;
@@ -96,16 +96,16 @@ async fn libraries_that_are_not_ours_read_what_browsers_are_told() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     });
-    switched_off.await.expect("a browser that has gone is told no more");
+    switched_off.await.expect("an unsubscribed browser gets no further messages");
     send("two").await;
     wait(3).await;
 
     let seen = service.seen.lock().clone();
-    let told: Vec<&(String, HeaderMap, Bytes)> = seen.iter().filter(|(browser, ..)| browser == "ok").collect();
-    assert_eq!((seen.len(), told.len()), (3, 2), "one for bob, before it was known that he is gone");
+    let delivered: Vec<&(String, HeaderMap, Bytes)> = seen.iter().filter(|(browser, ..)| browser == "ok").collect();
+    assert_eq!((seen.len(), delivered.len()), (3, 2), "one for bob, before his unsubscription was known");
     let header = |headers: &HeaderMap, name: &str| headers[name].to_str().expect("text").to_owned();
     let mut requests = Vec::new();
-    for (_, headers, body) in &told {
+    for (_, headers, body) in &delivered {
         assert_eq!(header(headers, "urgency"), "high");
         assert!((1..=3_600).contains(&header(headers, "ttl").parse::<u64>().expect("seconds")));
         requests.push(push::request(body, &header(headers, "authorization"), &origin));

@@ -1,38 +1,38 @@
-//! Whether one run was faster than another, or only luckier.
+//! Significance test between two benchmark runs: is a difference more than noise?
 
 use serde::Serialize;
 
-use super::results::{Measured, Results, gibibytes};
+use super::results::{FigureResult, Results, gibibytes};
 
-/// Differences below it are not worth a word, however sure.
+/// Smallest relative difference that is reported, however significant.
 const LEAST_CHANGE: f64 = 0.02;
-/// By how much medians must differ if there are too few runs for a test.
+/// Relative difference of medians that is reported if there are too few runs for a test.
 const FEW_RUNS_CHANGE: f64 = 0.05;
-/// How likely chance alone may explain a difference that is called one.
+/// Significance level: maximum p-value of a reported difference.
 const CHANCE_MAX: f64 = 0.05;
-/// Up to so many orders all are looked at; beyond, the normal approximation holds.
+/// Largest number of orderings that are enumerated; above it the normal approximation is used.
 const ORDERS_MAX: f64 = 200_000.0;
 
-/// What is said of two runs of a figure.
+/// Result of comparing two runs of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The second is better, and chance is unlikely to explain it.
+    /// Second run significantly better.
     Better,
-    /// The second is worse, and chance is unlikely to explain it.
+    /// Second run significantly worse.
     Worse,
-    /// Every run of one is better than every run of the other, but there are too few to be sure.
+    /// Every run of the second is better, but there are too few runs for a test.
     PerhapsBetter,
-    /// The same for worse.
+    /// Every run of the second is worse, but there are too few runs for a test.
     PerhapsWorse,
-    /// No difference that is more than noise.
+    /// No significant difference.
     Same,
-    /// One of them shows only that everything works, or the machines differ and no peer ran beside.
+    /// Not comparable: one is a quick run, or the machines differ and no peer ran.
     Quick,
 }
 
 impl Verdict {
-    /// In a word or two.
+    /// Short text of the verdict for tables.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Better => "better",
@@ -45,33 +45,33 @@ impl Verdict {
     }
 }
 
-/// A figure that both runs have.
+/// Comparison of one figure in both runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Its name.
+    /// Name of the figure.
     pub name: String,
-    /// Of its medians.
+    /// Unit of the medians.
     pub unit: String,
-    /// The median before.
+    /// Median before.
     pub before: f64,
-    /// The median after.
+    /// Median after.
     pub after: f64,
-    /// After divided by before.
+    /// `after` divided by `before`.
     pub change: f64,
-    /// How likely chance alone explains it; `None` with too few runs.
+    /// Two-sided p-value; `None` with too few runs.
     pub chance: Option<f64>,
-    /// What is compared: `value`, or the `ratio` to the peer if the machines differ.
+    /// Compared quantity: `value`, or the `ratio` to the peer if the machines differ.
     pub compared: &'static str,
-    /// What comes of it.
+    /// Verdict.
     pub verdict: Verdict,
 }
 
-/// Compares what both runs have, in the order of the names.
+/// Compares the figures that both runs have, ordered by name.
 pub fn compare(before: &Results, after: &Results) -> Vec<Comparison> {
     before.values().filter_map(|before| Some(compare_one(before, after.get(&before.name)?))).collect()
 }
 
-fn compare_one(before: &Measured, after: &Measured) -> Comparison {
+fn compare_one(before: &FigureResult, after: &FigureResult) -> Comparison {
     let by_ratio = before.run.is_some() && machine(before) != machine(after);
     let ratios = before.ratio.zip(after.ratio).filter(|_| by_ratio);
     let (left, right, compared) = match ratios {
@@ -80,7 +80,7 @@ fn compare_one(before: &Measured, after: &Measured) -> Comparison {
     };
     let (from, to) = (median(&left), median(&right));
     let change = to / from;
-    let chance = chance_of(&left, &right);
+    let chance = p_value(&left, &right);
     let better = if is_smaller_better(&before.unit) { change < 1.0 } else { change > 1.0 };
     let verdict = match chance {
         _ if before.is_quick() || after.is_quick() || (by_ratio && ratios.is_none()) => Verdict::Quick,
@@ -93,7 +93,7 @@ fn compare_one(before: &Measured, after: &Measured) -> Comparison {
             }
         }
         Some(_) => Verdict::Same,
-        None if are_apart(&left, &right) && (change - 1.0).abs() > FEW_RUNS_CHANGE => {
+        None if are_disjoint(&left, &right) && (change - 1.0).abs() > FEW_RUNS_CHANGE => {
             if better {
                 Verdict::PerhapsBetter
             } else {
@@ -114,8 +114,8 @@ fn compare_one(before: &Measured, after: &Measured) -> Comparison {
     }
 }
 
-/// The machine, with its memory in GiB, as lines of older versions have kB, which differ from one start to the next.
-fn machine(measured: &Measured) -> Option<String> {
+/// Machine description with memory in GiB. Older lines have kB, which differ between boots of the same machine.
+fn machine(measured: &FigureResult) -> Option<String> {
     let machine = &measured.run.as_ref()?.machine;
     let rounded = |part: &str| match part.strip_suffix(" kB of memory").and_then(|kilobytes| kilobytes.parse().ok()) {
         Some(kilobytes) => format!("{} of memory", gibibytes(kilobytes)),
@@ -124,7 +124,7 @@ fn machine(measured: &Measured) -> Option<String> {
     Some(machine.split(", ").map(rounded).collect::<Vec<_>>().join(", "))
 }
 
-/// Times, sizes and errors are better when they are small, rates when they are large; and so are their ratios to a peer's.
+/// Whether smaller values are better: times, sizes and errors. Rates and their ratios to a peer are better when larger.
 fn is_smaller_better(unit: &str) -> bool {
     matches!(unit, "ms" | "s" | "us" | "bytes" | "MB" | "%") || unit.starts_with("of the measured")
 }
@@ -133,27 +133,26 @@ fn median(runs: &[f64]) -> f64 {
     runs.iter().copied().collect::<super::figure::Samples>().median()
 }
 
-fn are_apart(left: &[f64], right: &[f64]) -> bool {
+fn are_disjoint(left: &[f64], right: &[f64]) -> bool {
     let least = |runs: &[f64]| runs.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |runs: &[f64]| runs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     most(left) < least(right) || most(right) < least(left)
 }
 
-/// How likely runs of the same thing are ordered at least as unevenly (Mann and Whitney, two-sided); `None` if so few runs
-/// could not tell anything.
-fn chance_of(left: &[f64], right: &[f64]) -> Option<f64> {
+/// Two-sided p-value of the Mann-Whitney U test; `None` if the runs are too few to reach significance.
+fn p_value(left: &[f64], right: &[f64]) -> Option<f64> {
     let orders = choose(left.len() + right.len(), left.len());
     if 2.0 / orders >= CHANCE_MAX {
         return None;
     }
-    let wins = wins(left, right);
+    let u_statistic = u_statistic(left, right);
     let even = left.len() as f64 * right.len() as f64 / 2.0;
-    let uneven = (wins - even).abs();
+    let uneven = (u_statistic - even).abs();
     Some(if orders <= ORDERS_MAX { exact(left, right, uneven) } else { approximate(left.len(), right.len(), uneven) })
 }
 
-/// How often a run of the left is above one of the right; a tie is half.
-fn wins(left: &[f64], right: &[f64]) -> f64 {
+/// Mann-Whitney U: pairs in which the left run is above the right one; a tie counts half.
+fn u_statistic(left: &[f64], right: &[f64]) -> f64 {
     let score = |left: f64, right: f64| {
         if left > right {
             1.0
@@ -170,7 +169,7 @@ fn choose(of: usize, some: usize) -> f64 {
     (1..=some).map(|at| (of - some + at) as f64 / at as f64).product()
 }
 
-/// Deals all runs out anew in every way.
+/// Exact p-value by enumeration of all assignments.
 fn exact(left: &[f64], right: &[f64], uneven: f64) -> f64 {
     let all: Vec<f64> = left.iter().chain(right).copied().collect();
     let even = left.len() as f64 * right.len() as f64 / 2.0;
@@ -181,8 +180,8 @@ fn exact(left: &[f64], right: &[f64], uneven: f64) -> f64 {
         let (ours, theirs): (Vec<usize>, Vec<usize>) = (0..all.len()).partition(is_dealt);
         let pick = |places: Vec<usize>| places.into_iter().map(|at| all[at]).collect::<Vec<f64>>();
         ways += 1;
-        as_uneven += u32::from((wins(&pick(ours), &pick(theirs)) - even).abs() >= uneven - 1e-9);
-        // The next choice in lexicographic order.
+        as_uneven += u32::from((u_statistic(&pick(ours), &pick(theirs)) - even).abs() >= uneven - 1e-9);
+        // The next combination in lexicographic order.
         let Some(at) = (0..dealt.len()).rev().find(|at| dealt[*at] < all.len() - dealt.len() + at) else { break };
         dealt[at] += 1;
         for next in at + 1..dealt.len() {
@@ -195,11 +194,11 @@ fn exact(left: &[f64], right: &[f64], uneven: f64) -> f64 {
 fn approximate(left: usize, right: usize, uneven: f64) -> f64 {
     let (left, right) = (left as f64, right as f64);
     let deviation = (left * right * (left + right + 1.0) / 12.0).sqrt();
-    2.0 * above((uneven - 0.5).max(0.0) / deviation)
+    2.0 * normal_tail((uneven - 0.5).max(0.0) / deviation)
 }
 
-/// The upper tail of the normal distribution (Abramowitz and Stegun, 26.2.17).
-fn above(deviations: f64) -> f64 {
+/// Upper tail of the normal distribution (Abramowitz and Stegun, 26.2.17).
+fn normal_tail(deviations: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.231_641_9 * deviations);
     let series =
         t * (0.319_381_530 + t * (-0.356_563_782 + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
@@ -210,7 +209,7 @@ fn above(deviations: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn measured(unit: &str, samples: &[f64]) -> Measured {
+    fn measured(unit: &str, samples: &[f64]) -> FigureResult {
         let line = serde_json::json!({
             "name": "a", "unit": unit, "value": median(samples), "low": 0, "high": 0, "repeats": samples.len(), "samples": samples,
         });
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_one_only_beyond_the_noise() {
+    fn differences_within_noise_are_not_reported() {
         let steady = [100.0, 101.0, 99.0, 100.5, 99.5];
         check("rows/s", &steady, &steady.map(|run| run * 1.2), Verdict::Better);
         check("rows/s", &steady, &steady.map(|run| run * 0.8), Verdict::Worse);
@@ -236,25 +235,25 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_that_of_the_tables() {
-        // Five against five, all above: 2 of 252 ways.
-        let chance = chance_of(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]).expect("enough");
+    fn p_values_match_published_tables() {
+        // Five against five, all above: 2 of 252 combinations.
+        let chance = p_value(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]).expect("enough");
         assert!((chance - 2.0 / 252.0).abs() < 1e-12, "{chance}");
-        assert_eq!(chance_of(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]), None);
+        assert_eq!(p_value(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]), None);
         let many = |from: f64| (0..20).map(|at| from + f64::from(at)).collect::<Vec<f64>>();
-        let chance = chance_of(&many(0.0), &many(7.0)).expect("enough");
+        let chance = p_value(&many(0.0), &many(7.0)).expect("enough");
         assert!((0.0005..0.01).contains(&chance), "{chance}");
-        assert!((above(1.96) - 0.025).abs() < 1e-4);
+        assert!((normal_tail(1.96) - 0.025).abs() < 1e-4);
     }
 
     #[test]
-    fn machines_that_differ_are_compared_by_the_peer_beside_them() {
+    fn results_of_different_machines_are_compared_by_the_ratio_to_the_peer() {
         let with = |machine: &str, unit: &str, value: f64, ratio: Option<f64>| {
             let run = serde_json::json!({"version": "1", "machine": machine, "settings": "full", "at": "now"});
             let line = serde_json::json!({
                 "name": "a", "unit": unit, "value": value, "low": value, "high": value, "repeats": 1, "ratio": ratio, "run": run,
             });
-            serde_json::from_value::<Measured>(line).expect("a result")
+            serde_json::from_value::<FigureResult>(line).expect("a result")
         };
         let check = |unit: &str, before: Option<f64>, after: Option<f64>, expected: (&str, Verdict)| {
             let compared = compare_one(&with("old", unit, 100.0, before), &with("new", unit, 500.0, after));

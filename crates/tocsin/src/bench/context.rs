@@ -1,4 +1,4 @@
-//! What a measurement is given: sizes, turns, folders, and where to tell how it goes.
+//! Measurement context: sizes, turns, folders and progress output.
 
 use std::{
     env, fs,
@@ -10,41 +10,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{given::Given, progress::Progress};
+use super::{external_targets::ExternalTargets, progress::Progress};
 use crate::{
     failure::{Failure, Outcome},
     terminal::Terminal,
 };
 
-/// What the person who measures may choose.
+/// Options of a benchmark run.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Small sizes and one repeat: shows that it works, and is no figure to quote.
+    /// Small sizes and one repeat: a smoke test, not a quotable figure.
     pub quick: bool,
-    /// Runs of each figure; by default 5, or 1 if quick.
+    /// Runs of each figure; default 5, or 1 if quick.
     pub repeats: Option<usize>,
-    /// On whose disk the servers' folders lie; by default that of the peers' work folder.
+    /// Folder for the servers' data; default: the peers' work folder. Its disk is the measured disk.
     pub folder: Option<PathBuf>,
-    /// The sources of the peers: `bench/peers` of the repository.
+    /// Sources of the peers: `bench/peers` of the repository.
     pub peers: PathBuf,
-    /// Far ends in place of our own.
-    pub given: Given,
+    /// External targets that replace the built-in receivers.
+    pub targets: ExternalTargets,
 }
 
-/// What a measurement is given.
+/// Context that every measurement receives.
 #[derive(Debug)]
 pub struct Context {
-    /// Small sizes: shows that it works.
+    /// Small sizes: a smoke test.
     pub quick: bool,
-    /// The sources of the peers.
+    /// Sources of the peers.
     pub peers_source: PathBuf,
-    /// Where peers are built and their data lie.
+    /// Folder in which peers are built and keep their data.
     pub peers_folder: PathBuf,
-    /// This program, which is also the server.
+    /// Path of this executable, which is also the server.
     pub program: PathBuf,
-    /// Far ends in place of our own.
-    pub given: Given,
-    /// How far it is, for whoever waits.
+    /// External targets that replace the built-in receivers.
+    pub targets: ExternalTargets,
+    /// Progress display.
     pub progress: Progress,
     repeats: usize,
     folder: PathBuf,
@@ -52,25 +52,25 @@ pub struct Context {
 }
 
 impl Context {
-    /// As it was asked for.
+    /// Creates a context from the settings.
     ///
     /// # Errors
-    /// The work folder cannot be made.
+    /// If the work folder cannot be created.
     pub fn new(settings: Settings) -> Outcome<Self> {
         let home = env::var_os("HOME").map_or_else(env::temp_dir, PathBuf::from);
         let peers_folder = env::var_os("PEERS_DIR").map_or_else(|| home.join(".cache/tocsin-peers"), PathBuf::from);
         let folder = settings.folder.unwrap_or_else(|| peers_folder.join("run"));
         fs::create_dir_all(&folder).map_err(|error| Failure::file("make the folder", &folder, &error))?;
-        // The server runs elsewhere, so its folder needs its whole name.
+        // The server runs in another directory, so the path must be absolute.
         let folder = folder.canonicalize().map_err(|error| Failure::file("find", &folder, &error))?;
         let program = env::current_exe()
-            .map_err(|error| Failure::failed("this program does not know its own file").because(&error))?;
+            .map_err(|error| Failure::failed("cannot find the path of this executable").because(&error))?;
         Ok(Context {
             quick: settings.quick,
             peers_source: settings.peers,
             peers_folder,
             program,
-            given: settings.given,
+            targets: settings.targets,
             progress: Progress::plain(),
             repeats: settings.repeats.unwrap_or(if settings.quick { 1 } else { 5 }),
             folder,
@@ -78,32 +78,32 @@ impl Context {
         })
     }
 
-    /// Shows how far it is in one line that changes, if a person looks at it.
-    pub fn shown_on(mut self, terminal: &Terminal) -> Self {
+    /// Shows progress in one changing line, if the output is a terminal.
+    pub fn with_display(mut self, terminal: &Terminal) -> Self {
         self.progress = Progress::on(terminal);
         self
     }
 
-    /// The size of the work: the real one, or one that only shows that it works.
+    /// Returns `full`, or `quick` for a smoke test.
     pub fn size<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// How often a figure is measured.
+    /// Number of repeats of a figure.
     pub fn repeats(&self) -> usize {
         self.repeats
     }
 
-    /// The turns; each is shown or told of when it is taken, also in another thread.
+    /// Iterates over the turns. Each turn is shown or logged when it starts, also from another thread.
     pub fn turns(&self) -> impl Iterator<Item = usize> + Clone + use<> {
         let (repeats, progress) = (self.repeats, self.progress.clone());
         (1..=repeats).inspect(move |turn| progress.turn(*turn, repeats))
     }
 
-    /// A fresh folder, removed when the value ends.
+    /// Creates a fresh folder, removed on drop.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If the folder cannot be created.
     pub fn folder(&self) -> Outcome<Scratch> {
         let number = self.folders.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.join(format!("bench-{}-{number}", std::process::id()));
@@ -111,29 +111,29 @@ impl Context {
         Ok(Scratch(path))
     }
 
-    /// Tells whoever waits how it goes, on standard error.
-    pub fn tell(&self, text: impl std::fmt::Display) {
-        self.progress.tell(text);
+    /// Writes a progress message to standard error.
+    pub fn log(&self, text: impl std::fmt::Display) {
+        self.progress.log(text);
     }
 
-    /// A program of this machine, also one that only root's path would find; if there is none, says what is missing.
+    /// Finds a program in `PATH` or in root's directories. If it is missing, logs how to install it.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let path = env::var_os("PATH").unwrap_or_default();
         let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
         let found = env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|file| file.is_file());
         if found.is_none() {
-            self.tell(format_args!("   `{name}` is missing: `scripts/setup bench` installs it"));
+            self.log(format_args!("   `{name}` is missing: `scripts/setup bench` installs it"));
         }
         found
     }
 }
 
-/// A folder that is removed when the value ends.
+/// Temporary folder, removed on drop.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -141,26 +141,25 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever made it so.
+        // Files of another user cannot be removed here.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Runs something that keeps a core busy, so that an interruption is still heard.
+/// Runs CPU-bound work on a blocking thread, so that interruption still works.
 ///
 /// # Errors
-/// It panicked.
-pub async fn busy<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+/// If the work panics.
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Failure::failed("the measurement broke off").because(&error))
 }
 
-/// The time that this thread had on a processor, so that others cost nothing; where the system does not tell, that of a
-/// clock.
+/// CPU time of this thread, unaffected by other processes. Where the system does not provide it: elapsed time.
 pub fn processor_time() -> Duration {
     static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let told = fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanos = told.as_deref().and_then(|told| told.split(' ').next()).and_then(|nanos| nanos.parse().ok());
+    let schedstat = fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = schedstat.as_deref().and_then(|text| text.split(' ').next()).and_then(|nanos| nanos.parse().ok());
     nanos.map_or_else(|| BEGINNING.elapsed(), Duration::from_nanos)
 }

@@ -1,4 +1,4 @@
-//! What the disk can do at best.
+//! Raw disk speed: small synced appends, and sequential writes.
 
 use std::{
     fs::File,
@@ -7,19 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::context::busy;
+use super::context::run_blocking;
 use crate::{
     examples::stock::SEED,
     failure::{Failure, Outcome},
 };
 
-/// Appends 8 KB and syncs them (`fdatasync`), again and again for this time, in this folder. Gives syncs/s.
+/// Appends 8 KB and syncs them (`fdatasync`) repeatedly for this time in this folder. Returns syncs/s.
 ///
 /// # Errors
-/// The disk does not take it.
+/// If the disk fails or is full.
 pub async fn syncs_per_second(folder: &Path, time: Duration) -> Outcome<f64> {
     let path = folder.join("syncs");
-    busy(move || {
+    run_blocking(move || {
         let measured = File::create(&path).and_then(|mut file| {
             let (block, started, mut count) = ([7_u8; 8192], Instant::now(), 0_u32);
             while started.elapsed() < time {
@@ -35,20 +35,20 @@ pub async fn syncs_per_second(folder: &Path, time: Duration) -> Outcome<f64> {
     .await?
 }
 
-/// Bytes between two syncs of [`megabytes_per_second`]: so many that the syncs are next to nothing.
+/// Bytes between two syncs of [`megabytes_per_second`]: large enough that sync time is negligible.
 const STRETCH_BYTES: usize = 8_000_000;
-/// Stretches of a file.
+/// Maximum number of stretches in the file; then writing starts over at the beginning.
 const STRETCHES_MAX: u32 = 32;
 
-/// Writes one stretch of 8 MB behind the other and syncs each (`fdatasync`), for this time, in this folder. Gives MB/s. The file
-/// has 256 MB at most; then it is written over from its beginning.
+/// Writes stretches of 8 MB sequentially and syncs each (`fdatasync`), for this time in this folder. Returns MB/s. The
+/// file has 256 MB at most; then it is overwritten from the beginning.
 ///
 /// # Errors
-/// The disk does not take it.
+/// If the disk fails or is full.
 pub async fn megabytes_per_second(folder: &Path, time: Duration) -> Outcome<f64> {
     let path = folder.join("stretches");
-    busy(move || {
-        // Nothing that a disk could make smaller.
+    run_blocking(move || {
+        // Incompressible bytes, in case the disk compresses.
         let mut stretch = vec![0; STRETCH_BYTES];
         fastrand::Rng::with_seed(SEED).fill(&mut stretch);
         let measured = File::create(&path).and_then(|mut file| {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_disk_is_measured_and_left_as_it_was() {
+    async fn disk_measurements_leave_no_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let rates = [
             megabytes_per_second(folder.path(), Duration::ZERO).await.expect("MB/s"),

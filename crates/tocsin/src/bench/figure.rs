@@ -1,36 +1,36 @@
-//! Samples become one line: the median, the extremes, and the ratio to a peer.
+//! Statistics of a figure: samples become one result line with median, extremes and the ratio to a peer.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
 use super::results::Run;
 
-/// What repeated runs gave, in one unit.
+/// Samples of repeated runs, in one unit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds what one more run gave.
+    /// Adds a sample.
     pub fn push(&mut self, sample: f64) {
         self.0.push(sample);
     }
 
-    /// Adds what one more run gave, if it ran.
+    /// Adds a sample, if there is one.
     pub fn extend(&mut self, sample: Option<f64>) {
         self.0.extend(sample);
     }
 
-    /// Each, in the order of the runs.
+    /// Iterates over the samples in the order of the runs.
     pub fn iter(&self) -> impl Iterator<Item = f64> {
         self.0.iter().copied()
     }
 
-    /// How many runs there were.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there was none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -41,7 +41,7 @@ impl Samples {
         sorted
     }
 
-    /// The middle one; of an even number, the mean of the two in the middle. 0 if there are none.
+    /// Median; for an even number the mean of the two middle samples. 0 without samples.
     pub fn median(&self) -> f64 {
         let sorted = self.sorted();
         match (sorted.len(), sorted.len() / 2) {
@@ -51,35 +51,35 @@ impl Samples {
         }
     }
 
-    /// The mean of the middle half, of whose ends the parts count that are in it. As deaf to a single odd run as the median,
-    /// and it does not jump where a machine has two speeds and the middle is between them. 0 if there are none.
+    /// Interquartile mean: mean of the middle half, with partial weights at its ends. As robust against outliers as the
+    /// median, but stable on machines with two speeds whose middle lies between them. 0 without samples.
     pub fn midmean(&self) -> f64 {
         let sorted = self.sorted();
         let quarter = sorted.len() as f64 / 4.0;
-        // How much of each lies between the first quarter and the last.
+        // Weight of each sample: the part of it between the first and the third quartile.
         let part = |at: usize| ((at + 1) as f64).min(3.0 * quarter) - (at as f64).max(quarter);
         let weighed = sorted.iter().enumerate().map(|(at, sample)| part(at).max(0.0) * sample);
         weighed.sum::<f64>() / (2.0 * quarter).max(f64::MIN_POSITIVE)
     }
 
-    /// By which part the middle of every other sample, [`Samples::midmean`], differs from that of those between: what a machine
-    /// does by itself. `None` of a single one.
+    /// Relative difference between the [`Samples::midmean`] of even and of odd samples: the noise of the machine
+    /// itself. `None` for a single sample.
     pub fn halves_apart(&self) -> Option<f64> {
         let half = |first| self.0.iter().skip(first).step_by(2).copied().collect::<Samples>().midmean();
         (self.0.len() > 1).then(|| (half(0) / half(1) - 1.0).abs())
     }
 
-    /// Each divided by the other's of the same run.
+    /// Ratios to the samples of the same runs in `others`.
     pub fn ratios(&self, others: &Samples) -> Samples {
         self.0.iter().zip(&others.0).map(|(sample, other)| sample / other).collect()
     }
 
-    /// The smallest.
+    /// Smallest sample.
     pub fn low(&self) -> f64 {
         self.0.iter().copied().reduce(f64::min).unwrap_or_default()
     }
 
-    /// The largest.
+    /// Largest sample.
     pub fn high(&self) -> f64 {
         self.0.iter().copied().reduce(f64::max).unwrap_or_default()
     }
@@ -91,14 +91,14 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// Cost of each item to our server, over all turns.
+/// Server cost per item over all turns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Microseconds on processors.
+    /// CPU time in microseconds.
     pub processor_us: Value,
-    /// Bytes that were written to disks.
+    /// Bytes written to disk.
     pub disk_bytes: Value,
-    /// Flushes of the disk, of all processes; left out where the system does not count them.
+    /// Disk flushes of all processes; omitted where the system does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_flushes: Option<Value>,
 }
@@ -110,74 +110,74 @@ impl std::fmt::Display for Counts {
     }
 }
 
-/// What was measured.
+/// Measured figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// Of what.
+    /// Unit of the samples.
     pub unit: &'static str,
-    /// Our runs.
+    /// Samples of Tocsin.
     pub ours: Samples,
-    /// The peer's name and runs, if it ran in turns with ours.
+    /// Name and samples of the peer that ran in alternating turns.
     pub peer: Option<(String, Samples)>,
-    /// What else matters, in parts.
+    /// Conditions of the measurement.
     pub conditions: Vec<String>,
-    /// What was predicted, beside what came.
-    pub predictions: Vec<Predicted>,
-    /// Cost of each item to our server.
+    /// Predictions with their measured values.
+    pub predictions: Vec<Prediction>,
+    /// Server cost per item.
     pub counts: Option<Counts>,
 }
 
-/// Something predicted, and measured.
+/// Predicted value with its measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Predicted {
-    /// Of what.
+pub struct Prediction {
+    /// Predicted quantity.
     pub what: String,
-    /// Of both numbers.
+    /// Unit of both numbers.
     pub unit: String,
-    /// What was expected.
+    /// Predicted value.
     pub predicted: f64,
-    /// What came.
+    /// Measured value.
     pub measured: f64,
 }
 
-impl Predicted {
-    /// Both numbers, with the digits that mean something.
-    pub fn new(what: String, unit: &str, (predicted, measured): (f64, f64)) -> Predicted {
+impl Prediction {
+    /// Creates a prediction; both numbers are rounded to their significant digits.
+    pub fn new(what: String, unit: &str, (predicted, measured): (f64, f64)) -> Prediction {
         let short = |value: f64| rounded(value, 4).as_f64().unwrap_or_default();
-        Predicted { what, unit: unit.to_owned(), predicted: short(predicted), measured: short(measured) }
+        Prediction { what, unit: unit.to_owned(), predicted: short(predicted), measured: short(measured) }
     }
 
-    /// By which part the prediction is too much, or too little.
+    /// Relative error of the prediction; positive if too large.
     pub fn error(&self) -> f64 {
         self.predicted / self.measured - 1.0
     }
 }
 
 impl Figure {
-    /// Of our runs alone.
+    /// Creates a figure without a peer.
     pub fn new(unit: &'static str, ours: Samples) -> Self {
         Figure { unit, ours, peer: None, conditions: Vec::new(), predictions: Vec::new(), counts: None }
     }
 
-    /// Beside a peer; one that did not run once is none.
-    pub fn beside(mut self, name: &str, samples: Samples) -> Self {
+    /// Adds a peer, unless it has no samples.
+    pub fn with_peer(mut self, name: &str, samples: Samples) -> Self {
         self.peer = (!samples.is_empty()).then(|| (name.to_owned(), samples));
         self
     }
 
-    /// Adds what else matters.
-    pub fn under(mut self, condition: impl Into<String>) -> Self {
+    /// Adds a condition.
+    pub fn with_condition(mut self, condition: impl Into<String>) -> Self {
         self.conditions.push(condition.into());
         self
     }
 
-    /// With the cost of each item to our server.
-    pub fn counted(mut self, tally: &super::probe::Tally) -> Self {
+    /// Adds the server cost per item.
+    pub fn with_cost(mut self, tally: &super::resource_usage::CostMeter) -> Self {
         self.counts = tally.counts();
         self
     }
 
-    /// The line under this name.
+    /// Result line with this name.
     pub fn line(&self, name: &str) -> Line {
         let rounded_all = |samples: &Samples| samples.0.iter().map(|sample| rounded(*sample, 5)).collect();
         let value = self.ours.median();
@@ -202,49 +202,49 @@ impl Figure {
     }
 }
 
-/// One line of the results. The form is fixed, so that anybody can check it.
+/// Line of the results file. The format is stable, so that others can parse it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
-    /// The figure.
+    /// Name of the figure.
     pub name: String,
-    /// Of `value`, `low`, `high` and `peer_value`.
+    /// Unit of `value`, `low`, `high` and `peer_value`.
     pub unit: String,
-    /// The median of our runs.
+    /// Median of Tocsin's runs.
     pub value: Value,
-    /// Their smallest.
+    /// Smallest sample.
     pub low: Value,
-    /// Their largest.
+    /// Largest sample.
     pub high: Value,
-    /// How many there were.
+    /// Number of samples.
     pub repeats: usize,
-    /// Who did the same work in turns with us.
+    /// Peer that did the same work in alternating turns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// The median of the peer's runs.
+    /// Median of the peer's runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_value: Option<Value>,
-    /// Our median divided by the peer's.
+    /// `value` divided by `peer_value`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Value>,
-    /// What else matters.
+    /// Conditions of the measurement.
     pub conditions: String,
-    /// Each of our runs, in the order in which they were made.
+    /// All samples, in the order of the runs.
     pub samples: Vec<Value>,
-    /// Each of the peer's runs.
+    /// All samples of the peer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peer_samples: Vec<Value>,
-    /// What was predicted, beside what came.
+    /// Predictions with their measured values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub predictions: Vec<Predicted>,
-    /// Cost of each item to our server.
+    pub predictions: Vec<Prediction>,
+    /// Server cost per item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
-    /// Where and by what.
+    /// Build, machine and time of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,
 }
 
-/// A number with so many digits that mean something; a whole one without a point.
+/// Rounds to this many significant digits; an integral value has no decimal point.
 pub fn rounded(value: f64, digits: usize) -> Value {
     let short: f64 = format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value);
     if short.fract() == 0.0 && short.abs() < 1e15 {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_half_is_what_counts() {
+    fn the_midmean_is_the_mean_of_the_middle_half() {
         let check = |samples: &[f64], expected: f64| {
             let found = samples.iter().copied().collect::<Samples>().midmean();
             assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
@@ -281,14 +281,14 @@ mod tests {
         check(&[], 0.0);
         check(&[7.0], 7.0);
         check(&[1.0, 5.0], 3.0);
-        // All of the second, and of the first and the last a quarter each.
+        // All of the second, and a quarter each of the first and the last.
         check(&[9.0, 1.0, 5.0], (0.25 * 1.0 + 5.0 + 0.25 * 9.0) / 1.5);
         check(&[4.0, 1_000.0, 2.0, -50.0], 3.0);
         check(&[0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 1e9], 35.0);
     }
 
     #[test]
-    fn every_other_sample_is_compared_with_those_between() {
+    fn halves_apart_compares_even_with_odd_samples() {
         let apart = |samples: &[f64]| samples.iter().copied().collect::<Samples>().halves_apart();
         assert_eq!(apart(&[3.0, 4.0, 3.0, 4.0, 3.0]), Some(0.25));
         assert_eq!(apart(&[3.0, 3.0]), Some(0.0));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_keeps_the_digits_that_mean_something() {
+    fn numbers_are_rounded_to_significant_digits() {
         let check = |value: f64, digits, expected: &str| assert_eq!(rounded(value, digits).to_string(), expected);
         check(24_123.456, 5, "24123");
         check(1_234_567.0, 5, "1234600");
@@ -307,15 +307,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_form_on_record() {
+    fn a_result_line_has_the_stable_format() {
         let figure = Figure::new("messages/s", [24_100.0, 22_900.0, 25_000.0].into_iter().collect())
-            .beside("smtp-source", [15_900.0].into_iter().collect())
-            .under("1 KB")
-            .under("10 sessions");
+            .with_peer("smtp-source", [15_900.0].into_iter().collect())
+            .with_condition("1 KB")
+            .with_condition("10 sessions");
         let line = serde_json::to_string(&figure.line("deliver.smtp")).expect("plain data");
         expect![[r#"{"name":"deliver.smtp","unit":"messages/s","value":24100,"low":22900,"high":25000,"repeats":3,"peer":"smtp-source","peer_value":15900,"ratio":1.52,"conditions":"1 KB, 10 sessions","samples":[24100,22900,25000],"peer_samples":[15900]}"#]].assert_eq(&line);
 
-        let alone = Figure::new("MB", [12.5].into_iter().collect()).beside("nobody", Samples::default());
+        let alone = Figure::new("MB", [12.5].into_iter().collect()).with_peer("idle", Samples::default());
         let line = serde_json::to_string(&alone.line("idle.memory")).expect("plain data");
         expect![[
             r#"{"name":"idle.memory","unit":"MB","value":12.5,"low":12.5,"high":12.5,"repeats":1,"conditions":"","samples":[12.5]}"#

@@ -1,4 +1,4 @@
-//! What can be measured, a file for each figure; `bench/README.md` says more of each.
+//! All figures, one file each; `bench/README.md` describes them.
 
 mod accept_batch;
 pub(super) mod accept_single;
@@ -49,26 +49,26 @@ use tocsin_model::problem::closest;
 use super::{context::Context, figure::Figure, workloads};
 use crate::failure::{Failure, Outcome};
 
-/// A measurement under way. It stays on the thread that drives it.
+/// Running measurement. It stays on the thread that drives it.
 pub type Measuring<'a> = Pin<Box<dyn Future<Output = Outcome<Figure>> + 'a>>;
 
-/// One figure and how to get it.
+/// Figure and the function that measures it.
 #[derive(Clone, Copy)]
 pub struct Bench {
-    /// The name of its line.
+    /// Name of its result line.
     pub name: &'static str,
-    /// What is measured, in a line.
+    /// One-line description of the measurement.
     pub about: &'static str,
-    /// Whether it is measured when nobody asks for it by name.
+    /// Whether it is measured when no figure is named.
     pub by_default: bool,
-    /// Measures.
+    /// Measures the figure.
     pub run: for<'a> fn(&'a Context) -> Measuring<'a>,
 }
 
-/// Every figure, in the order in which they are measured.
+/// All figures, in measuring order.
 pub static ALL: LazyLock<Vec<Bench>> = LazyLock::new(|| [SINGLE, population::ALL, intake::ALL].concat());
 
-/// Those that are no families.
+/// Figures that do not belong to a family.
 const SINGLE: &[Bench] = &[
     binary_size::BENCH,
     start_ready::BENCH,
@@ -77,7 +77,7 @@ const SINGLE: &[Bench] = &[
     accept_batch::BENCH,
     import_subscribers::BENCH,
     import_subscriptions::BENCH,
-    // Before the others of this process, whose freed memory would hide how much it grows.
+    // First of the in-process figures: memory freed by others would hide the growth.
     match_memory::BENCH,
     match_memory::TEN_MILLION,
     match_stock::BENCH,
@@ -190,14 +190,14 @@ const SINGLE: &[Bench] = &[
     prediction::BACKLOG,
 ];
 
-/// The name of every figure.
+/// Name that selects every figure.
 pub const EVERY: &str = "all";
 
-/// The figures of these names, or those that take no hours if none is named, in the order in which they are measured. The
-/// name of a published workload stands for the figures that are the same work.
+/// Figures with these names, in measuring order. Without names: all that do not take hours. The name of a published
+/// workload selects the figures that measure the same work.
 ///
 /// # Errors
-/// A name is unknown, or nothing is measured for a workload yet.
+/// If a name is unknown, or a workload has no figure yet.
 pub fn choose(names: &[String]) -> Outcome<Vec<Bench>> {
     let every = names.iter().any(|name| name == EVERY);
     let mut chosen = Vec::new();
@@ -211,7 +211,7 @@ pub fn choose(names: &[String]) -> Outcome<Vec<Bench>> {
     Ok(ALL.iter().copied().filter(is_chosen).collect())
 }
 
-/// The figures that a name stands for.
+/// Figures that a name selects.
 fn named(name: &str) -> Outcome<Vec<&'static str>> {
     if let Some(bench) = ALL.iter().find(|bench| bench.name == name) {
         return Ok(vec![bench.name]);
@@ -222,9 +222,9 @@ fn named(name: &str) -> Outcome<Vec<&'static str>> {
     let known = ALL.iter().map(|bench| bench.name).chain(workloads::workloads().map(|workload| workload.name));
     let advice = match closest(name, known) {
         Some(word) => format!("did you mean `{word}`?"),
-        None => "`tocsin bench --list` names them".to_owned(),
+        None => "`tocsin bench --list` lists them".to_owned(),
     };
-    Err(Failure::usage(format!("there is no figure `{name}`; {advice}")))
+    Err(Failure::usage(format!("unknown figure `{name}`; {advice}")))
 }
 
 #[cfg(test)]
@@ -244,7 +244,7 @@ mod tests {
     fn figures_are_chosen_by_name() {
         check(&["deliver.smtp", "accept.single"], "accept.single deliver.smtp");
         check(&["match.memory.10m"], "match.memory.10m");
-        check(&["accept.singel"], "there is no figure `accept.singel`; did you mean `accept.single`?");
+        check(&["accept.singel"], "unknown figure `accept.singel`; did you mean `accept.single`?");
         check(&["wns-03"], "population.delete");
         check(
             &["wns-20"],
@@ -252,8 +252,8 @@ mod tests {
         );
         check(&["NBC-03"], "case.broadcast.100k");
         check(&["WSS-07"], "ldap.processors");
-        check(&["WNS-119"], "there is no figure `WNS-119`; did you mean `WNS-11`?");
-        check(&["accept.single", "speed"], "there is no figure `speed`; `tocsin bench --list` names them");
+        check(&["WNS-119"], "unknown figure `WNS-119`; did you mean `WNS-11`?");
+        check(&["accept.single", "speed"], "unknown figure `speed`; `tocsin bench --list` lists them");
     }
 
     #[test]
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_is_measured_on_request_only() {
-        let whole = choose(&[]).expect("all that take no hours");
+    fn large_figures_are_measured_on_request_only() {
+        let whole = choose(&[]).expect("the default figures");
         assert_eq!(choose(&["all".to_owned()]).expect("all").len(), ALL.len());
         let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
         let families = [

@@ -1,6 +1,7 @@
-//! Every run of each figure, kept beside the results. The line on record has the median of all runs of one commit.
+//! History of each figure: all runs, appended beside the results. The result line has the median of all runs of one
+//! commit.
 //!
-//! Machines have fast and slow hours, so the last run alone would put the luckier one on record.
+//! Machines have fast and slow hours, so the last run alone would record the luckier one.
 
 use std::{
     fs::OpenOptions,
@@ -12,22 +13,22 @@ use serde_json::Value;
 
 use super::{
     figure::{Line, Samples, rounded},
-    results::{self, Measured},
+    results::{self, FigureResult},
 };
 use crate::failure::{Failure, Outcome};
 
-/// The history of a file of results: `latest.ndjson` has `latest.history.ndjson`.
-pub fn beside(results: &Path) -> PathBuf {
+/// Path of the history of a results file: `latest.ndjson` has `latest.history.ndjson`.
+pub fn path_for(results: &Path) -> PathBuf {
     results.with_extension("history.ndjson")
 }
 
-/// Appends a run to the history of a file. Gives the line of all runs of the same commit, machine and settings; of a commit that
-/// is not known, the line itself.
+/// Appends a run to the history. Returns the line combined over all runs with the same commit, machine and settings;
+/// the line itself if the commit is unknown.
 ///
 /// # Errors
-/// The history cannot be read or written, or holds lines that are no results.
+/// If the history cannot be read or written, or has invalid lines.
 pub fn record(results: &Path, line: Line) -> Outcome<Line> {
-    let file = beside(results);
+    let file = path_for(results);
     let failed = |error: std::io::Error| Failure::file("write", &file, &error);
     let mut text = serde_json::to_string(&line).expect("a line is plain data");
     text.push('\n');
@@ -37,16 +38,16 @@ pub fn record(results: &Path, line: Line) -> Outcome<Line> {
     Ok(combined(line, &runs))
 }
 
-/// The line with the runs of its history.
-fn combined(line: Line, history: &[Measured]) -> Line {
+/// Combines the line with the runs of its history.
+fn combined(line: Line, history: &[FigureResult]) -> Line {
     let Some(run) = &line.run else { return line };
-    let is_same = |measured: &&Measured| {
+    let is_same = |measured: &&FigureResult| {
         measured.name == line.name
             && measured.unit == line.unit
             && measured.peer == line.peer
             && measured.run.as_ref().is_some_and(|other| run.is_repetition_of(other))
     };
-    let runs: Vec<&Measured> = history.iter().filter(is_same).collect();
+    let runs: Vec<&FigureResult> = history.iter().filter(is_same).collect();
     if runs.len() < 2 {
         return line;
     }
@@ -76,7 +77,7 @@ mod tests {
 
     fn line(samples: &[f64], peers: &[f64], commit: Option<&str>) -> Line {
         let figure =
-            Figure::new("rows/s", samples.iter().copied().collect()).beside("peer", peers.iter().copied().collect());
+            Figure::new("rows/s", samples.iter().copied().collect()).with_peer("peer", peers.iter().copied().collect());
         let run = Run { commit: commit.map(str::to_owned), ..Run::now("full".to_owned()) };
         Line { run: Some(run), ..figure.line("f") }
     }
@@ -101,7 +102,7 @@ mod tests {
         check(&[60.0], &[10.0], None, (60, 10, 6.0, 1));
         check(&[62.0], &[10.0], None, (62, 10, 6.2, 1));
         check(&[0.0], &[5.0], Some("a"), (15, 5, 3.0, 4));
-        let kept = std::fs::read_to_string(beside(&file)).expect("a history");
-        assert_eq!(kept.lines().count(), 8, "each run is kept");
+        let kept = std::fs::read_to_string(path_for(&file)).expect("a history");
+        assert_eq!(kept.lines().count(), 8, "each run is recorded");
     }
 }

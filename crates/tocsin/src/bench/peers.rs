@@ -1,6 +1,6 @@
-//! Who does the same work: nginx answers, wrk posts, Postfix receives and sends mail, dd writes, the bare prototypes match.
+//! Peer programs: nginx responds, wrk posts, Postfix receives and sends mail, dd writes, the bare prototypes match.
 //!
-//! Each is another's program. One that is missing is told of on standard error, and the figure goes without it.
+//! All are third-party or standalone programs. If one is missing, a message is logged and the figure has no peer.
 
 use std::{
     fs,
@@ -12,28 +12,28 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    child::{Child, free_port, listens, run},
+    child_process::{Child, free_port, listens, run},
     context::{Context, Scratch},
-    given::MailServer,
+    external_targets::MailServer,
 };
 use crate::failure::{Failure, Outcome};
 
-/// How long a peer may take for its work.
+/// Maximum run time of a peer.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// nginx that only answers, in one process.
+/// nginx that only sends empty responses, with a single process.
 pub struct Nginx {
-    /// Where it listens.
+    /// Listening port.
     pub port: u16,
     _process: Child,
     _folder: Scratch,
 }
 
 impl Nginx {
-    /// Starts it; `None` if there is no nginx here.
+    /// Starts nginx; `None` if it is not installed.
     ///
     /// # Errors
-    /// It does not start.
+    /// If it does not start.
     pub async fn start(context: &Context) -> Outcome<Option<Self>> {
         let Some(program) = context.program("nginx") else { return Ok(None) };
         let (folder, port) = (context.folder()?, free_port()?);
@@ -43,7 +43,7 @@ impl Nginx {
             .iter()
             .map(|kind| format!("{kind}_temp_path {show}/{kind}; "))
             .collect();
-        // One process, so that nothing is left when it is killed.
+        // A single process, so that killing it leaves no workers.
         let text = format!(
             "master_process off;\ndaemon off;\npid {show}/pid;\nerror_log {show}/error.log;\n\
              events {{ worker_connections 4096; multi_accept on; }}\n\
@@ -60,20 +60,20 @@ impl Nginx {
     }
 }
 
-/// What wrk saw.
+/// Result of wrk.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Load {
-    /// How many answers came.
+pub struct WrkResult {
+    /// Number of responses.
     pub requests: u64,
-    /// Answers per second.
+    /// Responses per second.
     pub per_second: f64,
-    /// Half of the answers came within this time, in milliseconds.
+    /// Median latency in milliseconds.
     pub p50_ms: f64,
-    /// All but one in a hundred.
+    /// 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
 }
 
-/// wrk, which posts one body again and again. Closed loop.
+/// wrk, which posts one body repeatedly in a closed loop.
 pub struct Wrk {
     program: PathBuf,
     folder: Scratch,
@@ -82,15 +82,15 @@ pub struct Wrk {
 }
 
 impl Wrk {
-    /// Prepares it for this body and these headers; `None` if there is no wrk here.
+    /// Prepares wrk for this body and these headers; `None` if it is not installed.
     ///
     /// # Errors
-    /// Its script cannot be written.
+    /// If its script cannot be written.
     pub fn new(context: &Context, connections: usize, headers: &[(&str, &str)], body: &[u8]) -> Outcome<Option<Self>> {
         let Some(program) = context.program("wrk") else { return Ok(None) };
         let folder = context.folder()?;
         let (script, file) = (folder.path().join("post.lua"), folder.path().join("body"));
-        // A JSON string of plain ASCII is a Lua string too.
+        // A JSON string of plain ASCII is a valid Lua string.
         let quoted = |text: &str| Value::from(text).to_string();
         let mut text = format!(
             "wrk.method = \"POST\"\nlocal file = assert(io.open({}, \"rb\"))\n",
@@ -108,16 +108,16 @@ impl Wrk {
     /// Posts to `path` at a port of this machine for this time, with two threads.
     ///
     /// # Errors
-    /// It fails, or an answer is not 2xx.
-    pub async fn post(&self, port: u16, path: &str, time: Duration) -> Outcome<Load> {
+    /// If wrk fails, or a response is not 2xx.
+    pub async fn post(&self, port: u16, path: &str, time: Duration) -> Outcome<WrkResult> {
         self.post_to(&format!("http://127.0.0.1:{port}{path}"), time).await
     }
 
-    /// The same to a URL.
+    /// Posts to a URL; otherwise as [`Wrk::post`].
     ///
     /// # Errors
     /// As [`Wrk::post`].
-    pub async fn post_to(&self, url: &str, time: Duration) -> Outcome<Load> {
+    pub async fn post_to(&self, url: &str, time: Duration) -> Outcome<WrkResult> {
         let mut command = tokio::process::Command::new(&self.program);
         command.args([
             "-t2",
@@ -131,11 +131,11 @@ impl Wrk {
     }
 }
 
-/// Reads what wrk prints.
-fn parse_wrk(text: &str) -> Outcome<Load> {
+/// Parses the output of wrk.
+fn parse_wrk(text: &str) -> Outcome<WrkResult> {
     let after = |start: &str| text.lines().find_map(|line| line.trim().strip_prefix(start)).map(str::trim);
     if let Some(count) = after("Non-2xx or 3xx responses:") {
-        return Err(Failure::failed(format!("{count} answers were not 2xx")));
+        return Err(Failure::failed(format!("{count} responses were not 2xx")));
     }
     if let Some(errors) = after("Socket errors:") {
         return Err(Failure::failed(format!("connections of the load failed: {errors}")));
@@ -143,9 +143,14 @@ fn parse_wrk(text: &str) -> Outcome<Load> {
     let found = (|| {
         let per_second = after("Requests/sec:")?.parse().ok()?;
         let requests = text.lines().find_map(|line| line.trim().split_once(" requests in "))?.0.parse().ok()?;
-        Some(Load { requests, per_second, p50_ms: milliseconds(after("50%")?)?, p99_ms: milliseconds(after("99%")?)? })
+        Some(WrkResult {
+            requests,
+            per_second,
+            p50_ms: milliseconds(after("50%")?)?,
+            p99_ms: milliseconds(after("99%")?)?,
+        })
     })();
-    found.ok_or_else(|| Failure::failed("wrk printed something unknown").detail(text.trim().to_owned()))
+    found.ok_or_else(|| Failure::failed("cannot parse the output of wrk").detail(text.trim().to_owned()))
 }
 
 fn milliseconds(text: &str) -> Option<f64> {
@@ -160,19 +165,19 @@ fn milliseconds(text: &str) -> Option<f64> {
     Some(text[..split].parse::<f64>().ok()? * factor)
 }
 
-/// Postfix's smtp-sink, which takes mail and keeps nothing.
+/// Postfix's smtp-sink, which receives mail and discards it.
 pub struct SmtpSink {
-    /// Where it listens.
+    /// Listening port.
     pub port: u16,
     _process: Child,
     _folder: Scratch,
 }
 
 impl SmtpSink {
-    /// Starts it.
+    /// Starts smtp-sink.
     ///
     /// # Errors
-    /// It is missing or does not start; without a receiver there is nothing to measure.
+    /// If it is missing or does not start: without a receiver nothing can be measured.
     pub async fn start(context: &Context) -> Outcome<Self> {
         let program = context
             .program("smtp-sink")
@@ -189,19 +194,19 @@ impl SmtpSink {
     }
 }
 
-/// The bare sink of `bench/peers/smtp`: one event loop, all replies to what one read brought in one write.
+/// Bare SMTP sink of `bench/peers/smtp`: one event loop; all replies to one read go out in one write.
 pub struct BareSink {
-    /// Where it listens.
+    /// Listening port.
     pub port: u16,
     _process: Child,
     _folder: Scratch,
 }
 
 impl BareSink {
-    /// Builds it where it is missing, and starts it.
+    /// Builds the sink if needed, and starts it.
     ///
     /// # Errors
-    /// It cannot be built or does not start; without a receiver there is nothing to measure.
+    /// If it cannot be built or does not start: without a receiver nothing can be measured.
     pub async fn start(context: &Context) -> Outcome<Self> {
         let program = rust_program(context, "smtp-load", "smtp_sink").await?;
         let (folder, port) = (context.folder()?, free_port()?);
@@ -213,105 +218,107 @@ impl BareSink {
     }
 }
 
-/// nodemailer's pool of so many connections sends so many mails of 1 KB. Gives mails/s; `None` if it is not set up.
+/// Sends mails of 1 KB with nodemailer's connection pool. Returns mails/s; `None` if it is not set up.
 ///
 /// # Errors
-/// It fails.
+/// If nodemailer fails.
 pub async fn nodemailer(context: &Context, port: u16, connections: u32, mails: u64) -> Outcome<Option<f64>> {
     let folder = context.peers_folder.join("npm/nodemailer");
     if !folder.join("node_modules").is_dir() {
-        context.tell("   nodemailer is missing: `bench/peers/smtp/setup.sh` sets it up");
+        context.log("   nodemailer is missing: `bench/peers/smtp/setup.sh` sets it up");
         return Ok(None);
     }
     let Some(program) = context.program("node") else { return Ok(None) };
     let mut command = tokio::process::Command::new(program);
     command.arg(folder.join("send.js")).args([port.to_string(), connections.to_string(), mails.to_string()]);
-    let _theirs = context.progress.theirs("nodemailer");
+    let _turn = context.progress.peer_turn("nodemailer");
     let text = run(&mut command, "nodemailer", PATIENCE).await?;
     let printed = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = printed.and_then(|line| line["per_s"].as_f64());
     found
         .map(Some)
-        .ok_or_else(|| Failure::failed("nodemailer printed something unknown").detail(text.trim().to_owned()))
+        .ok_or_else(|| Failure::failed("cannot parse the output of nodemailer").detail(text.trim().to_owned()))
 }
 
-/// What smtp-source is to do.
+/// Workload for smtp-source.
 #[derive(Debug, Clone, Copy)]
-pub struct Source {
-    /// Mails of 1 KB.
+pub struct SmtpSourceLoad {
+    /// Number of mails of 1 KB.
     pub mails: u64,
-    /// Sessions, which stay open.
+    /// Number of sessions, which stay open.
     pub sessions: u32,
-    /// Recipients of each mail.
+    /// Recipients per mail.
     pub recipients: u32,
 }
 
-impl Source {
-    /// So many mails to one recipient each over 10 sessions.
-    pub fn of(mails: u64) -> Source {
-        Source { mails, sessions: 10, recipients: 1 }
+impl SmtpSourceLoad {
+    /// Mails to one recipient each over 10 sessions.
+    pub fn of(mails: u64) -> SmtpSourceLoad {
+        SmtpSourceLoad { mails, sessions: 10, recipients: 1 }
     }
 }
 
-/// Postfix's smtp-source sends to this server. Gives mails/s from its start to its end; `None` if it is missing.
+/// Sends mail to this server with Postfix's smtp-source. Returns mails/s over its whole run time; `None` if it is
+/// missing.
 ///
 /// # Errors
-/// It fails.
-pub async fn smtp_source(context: &Context, to: &MailServer, source: Source) -> Outcome<Option<f64>> {
-    let Source { mails, sessions, recipients } = source;
+/// If smtp-source fails.
+pub async fn smtp_source(context: &Context, to: &MailServer, source: SmtpSourceLoad) -> Outcome<Option<f64>> {
+    let SmtpSourceLoad { mails, sessions, recipients } = source;
     let Some(program) = context.program("smtp-source") else { return Ok(None) };
     let mut command = tokio::process::Command::new(program);
     command.args(["-d", "-l", "1024", "-s", &sessions.to_string(), "-r", &recipients.to_string()]);
-    if context.given.smtp.is_some() {
-        // By itself it makes addresses of the name of this machine, which a server that looks at them may not take.
+    if context.targets.smtp.is_some() {
+        // By default it uses addresses at this machine's name, which a server that checks addresses may reject.
         command.args(["-f", "news@example.org", "-t", "reader@example.org"]);
     }
     command.args(["-m", &mails.to_string(), &format!("inet:{to}")]);
-    let _theirs = context.progress.theirs("smtp-source");
+    let _turn = context.progress.peer_turn("smtp-source");
     let started = Instant::now();
     run(&mut command, "smtp-source", PATIENCE).await?;
     Ok(Some(mails as f64 / started.elapsed().as_secs_f64()))
 }
 
-/// Servers for devices that are not always connected, as `bench/peers/sync` runs them.
+/// Sync servers for offline devices, as `bench/peers/sync` runs them.
 pub const SYNC_SERVERS: [&str; 2] = ["pouchdb-server", "kinto"];
 
-/// One of these serves 800 devices that begin at once, 32 if quick. Gives rows/s; `None` if it is not set up, fails, is not done
-/// within ten minutes, or a device did not get all of its rows.
+/// Runs one of these servers with 800 devices that start at once (32 if quick). Returns rows/s; `None` if it is not set
+/// up, fails, does not finish within ten minutes, or a device misses rows.
 pub async fn sync_server(context: &Context, name: &str) -> Option<f64> {
     if !context.peers_folder.join("bin/sync_load").is_file() {
-        context.tell(format_args!("   {name} is missing: `bench/peers/sync/setup.sh` sets it up"));
+        context.log(format_args!("   {name} is missing: `bench/peers/sync/setup.sh` sets it up"));
         return None;
     }
     let mut command = tokio::process::Command::new(context.peers_source.join("sync/run.sh"));
     command.args(context.quick.then_some("quick")).arg(name).env("ROUNDS", "1").env("PEERS_DIR", &context.peers_folder);
-    let _theirs = context.progress.theirs(name);
+    let _turn = context.progress.peer_turn(name);
     let text = match run(&mut command, name, PATIENCE).await {
         Ok(text) => text,
         Err(failure) => {
-            context.tell(format_args!("   no rate: {failure}"));
+            context.log(format_args!("   not measured: {failure}"));
             return None;
         }
     };
     let printed = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = printed.filter(|line| line["work"] == "sync.rows").find_map(|line| line["value"].as_f64());
     if found.is_none() {
-        context.tell(format_args!("   {name} gave no rate: `bench/peers/sync/run.sh {name}` says why"));
+        context.log(format_args!("   {name} printed no rate: run `bench/peers/sync/run.sh {name}` for the reason"));
     }
     found
 }
 
-/// dd writes so many bytes into this folder, in blocks of 1 MiB, and syncs once. Gives bytes/s; `None` if it is missing.
+/// Writes this many bytes into this folder with dd, in blocks of 1 MiB with one sync. Returns bytes/s; `None` if it is
+/// missing.
 ///
 /// # Errors
-/// It fails.
+/// If dd fails.
 pub async fn dd(context: &Context, folder: &Path, bytes: u64) -> Outcome<Option<f64>> {
     let Some(program) = context.program("dd") else { return Ok(None) };
     let file = folder.join("dd");
     let mut command = tokio::process::Command::new(program);
     command.args(["if=/dev/zero", "bs=1M", "iflag=count_bytes", "conv=fdatasync", &format!("count={bytes}")]);
     command.arg(format!("of={}", file.display()));
-    let _theirs = context.progress.theirs("dd");
+    let _turn = context.progress.peer_turn("dd");
     let started = Instant::now();
     let done = run(&mut command, "dd", PATIENCE).await;
     let seconds = started.elapsed().as_secs_f64();
@@ -319,19 +326,19 @@ pub async fn dd(context: &Context, folder: &Path, bytes: u64) -> Outcome<Option<
     done.map(|_| Some(bytes as f64 / seconds))
 }
 
-/// The bare prototype of the stock matching: no parsing, no changes, no rules, only what memory allows.
-pub struct StockLimit {
+/// Bare prototype of the stock matching: no parsing, no updates, no rules; the upper bound set by memory.
+pub struct StockPrototype {
     program: PathBuf,
     data: PathBuf,
 }
 
-impl StockLimit {
-    /// Builds the prototype and its data where they are missing; `None` if that cannot be done here.
+impl StockPrototype {
+    /// Builds the prototype and its data if needed; `None` if that fails.
     pub async fn prepare(context: &Context, subscribers: u32) -> Option<Self> {
         match Self::try_prepare(context, subscribers).await {
             Ok(limit) => Some(limit),
             Err(failure) => {
-                context.tell(format_args!("   the bare prototype cannot run: {failure}"));
+                context.log(format_args!("   the bare prototype cannot run: {failure}"));
                 None
             }
         }
@@ -340,13 +347,14 @@ impl StockLimit {
     async fn try_prepare(context: &Context, subscribers: u32) -> Outcome<Self> {
         let program = rust_program(context, "limit", "stock").await?;
         let data = generated(context, "stock", &[subscribers, 5, 10]).await?;
-        Ok(StockLimit { program, data })
+        Ok(StockPrototype { program, data })
     }
 
-    /// One round over ten batches on one thread, so many copies of the subscriptions, ids out. Gives matches/s, and how many matches ten batches have.
+    /// Runs one round over ten batches on one thread with this many copies of the subscriptions. Returns matches/s and
+    /// the matches of ten batches.
     ///
     /// # Errors
-    /// It fails.
+    /// If the prototype fails.
     pub async fn round(&self, copies: u32) -> Outcome<(f64, u64)> {
         let mut command = tokio::process::Command::new(&self.program);
         command.arg("--data").arg(&self.data).args(["--rounds", "1"]);
@@ -357,12 +365,12 @@ impl StockLimit {
             .filter(|line| line["mode"] == "ids" && line["threads"] == 1)
             .find_map(|line| Some((line["median"].as_f64()?, line["matches"].as_u64()?)));
         found.ok_or_else(|| {
-            Failure::failed("the bare prototype printed something unknown").detail(text.trim().to_owned())
+            Failure::failed("cannot parse the output of the bare prototype").detail(text.trim().to_owned())
         })
     }
 }
 
-/// A program of one of the peers' packages, built where it is missing.
+/// Path of a program of a peer package, built if needed.
 async fn rust_program(context: &Context, package: &str, name: &str) -> Outcome<PathBuf> {
     let target = context.peers_folder.join("target");
     let program = target.join("release").join(name);
@@ -375,7 +383,7 @@ async fn rust_program(context: &Context, package: &str, name: &str) -> Outcome<P
             )));
         }
         let cargo = context.program("cargo").ok_or_else(|| Failure::failed("cargo is needed to build it"))?;
-        context.tell(format_args!("   building the peers' package `{package}`"));
+        context.log(format_args!("   building the peers' package `{package}`"));
         let mut command = tokio::process::Command::new(cargo);
         command.args(["build", "--quiet", "--release", "--locked", "-p", package, "--manifest-path"]);
         command.arg(manifest).arg("--target-dir").arg(&target);
@@ -384,10 +392,10 @@ async fn rust_program(context: &Context, package: &str, name: &str) -> Outcome<P
     Ok(program)
 }
 
-/// The folder of a workload's data, which is generated where it is missing, as `bench/peers/matching/run.py` does.
+/// Folder of a workload's data, generated if needed as `bench/peers/matching/run.py` does.
 ///
 /// # Errors
-/// It cannot be generated.
+/// If the data cannot be generated.
 pub async fn generated(context: &Context, workload: &str, scale: &[u32]) -> Outcome<PathBuf> {
     let data = context.peers_folder.join("data").join(if context.quick { "quick" } else { "full" }).join(workload);
     if !data.join(".done").exists() {
@@ -399,54 +407,60 @@ pub async fn generated(context: &Context, workload: &str, scale: &[u32]) -> Outc
     Ok(data)
 }
 
-/// The jmespath crate on the filters of so many subscribers, one by one, every distinct filter compiled before. Gives
-/// subscribers/s over all events and how many matches they have; `None` if it cannot be built here.
+/// Evaluates the filters of `n` subscribers one by one with the jmespath crate; distinct filters are precompiled.
+/// Returns subscribers/s over all events and the number of matches; `None` if it cannot be built here.
 ///
 /// # Errors
-/// It fails.
+/// If the program fails.
 pub async fn jmespath(context: &Context, filters: &Path, events: &Path, n: u32) -> Outcome<Option<(f64, u64)>> {
     let program = match rust_program(context, "engines", "expressions").await {
         Ok(program) => program,
         Err(failure) => {
-            context.tell(format_args!("   the jmespath crate cannot run: {failure}"));
+            context.log(format_args!("   the jmespath crate cannot run: {failure}"));
             return Ok(None);
         }
     };
     let mut command = tokio::process::Command::new(program);
     command.args(["--engine", "jmespath", "--all", "1", "--n", &n.to_string()]);
     command.arg("--filters").arg(filters).arg("--events").arg(events);
-    let _theirs = context.progress.theirs("jmespath");
+    let _turn = context.progress.peer_turn("jmespath");
     let text = run(&mut command, "jmespath", PATIENCE).await?;
     let line = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = line.and_then(|line| Some((line["median"].as_f64()?, line["matches"].as_u64()?)));
-    found
-        .map(Some)
-        .ok_or_else(|| Failure::failed("the jmespath crate printed something unknown").detail(text.trim().to_owned()))
+    found.map(Some).ok_or_else(|| {
+        Failure::failed("cannot parse the output of the jmespath program").detail(text.trim().to_owned())
+    })
 }
 
-/// What event-ruler did.
+/// Result of event-ruler.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ruled {
-    /// Events per second: the slowest, the median and the fastest of its rounds.
+pub struct EventRulerResult {
+    /// Events per second: slowest, median and fastest round.
     pub per_second: [f64; 3],
-    /// Patterns that it loaded in time.
+    /// Number of patterns loaded within the time limit.
     pub patterns: u64,
-    /// Bytes of heap for each.
+    /// Heap bytes per pattern.
     pub bytes_each: f64,
-    /// Events that it went through in a round, and what they matched.
+    /// Number of events per round.
     pub events: u64,
-    /// Matches of these.
+    /// Number of matches of these events.
     pub matches: u64,
 }
 
-/// event-ruler on so many patterns of a file, events flattened before its clock starts. `None` if it is not set up.
+/// Runs event-ruler on `n` patterns of a file; events are flattened before its clock starts. `None` if it is not set
+/// up.
 ///
 /// # Errors
-/// It fails.
-pub async fn event_ruler(context: &Context, patterns: &Path, events: &Path, n: usize) -> Outcome<Option<Ruled>> {
+/// If event-ruler fails.
+pub async fn event_ruler(
+    context: &Context,
+    patterns: &Path,
+    events: &Path,
+    n: usize,
+) -> Outcome<Option<EventRulerResult>> {
     let jars = context.peers_folder.join("maven/event-ruler");
     if !jars.join("Patterns.class").is_file() {
-        context.tell("   event-ruler is missing: `bench/peers/matching/setup.sh` sets it up");
+        context.log("   event-ruler is missing: `bench/peers/matching/setup.sh` sets it up");
         return Ok(None);
     }
     let Some(java) = context.program("java") else { return Ok(None) };
@@ -454,13 +468,13 @@ pub async fn event_ruler(context: &Context, patterns: &Path, events: &Path, n: u
     command.args(["-Xmx10g", "-XX:+UseParallelGC", "-XX:+ExitOnOutOfMemoryError", "-cp"]);
     command.arg(format!("{0}/*:{0}", jars.display())).arg("Patterns").arg(patterns).arg(events);
     command.args([&n.to_string(), "240", "flat"]);
-    let _theirs = context.progress.theirs("event-ruler");
+    let _turn = context.progress.peer_turn("event-ruler");
     let text = run(&mut command, "event-ruler", PATIENCE).await?;
     let printed = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let ruled = printed.as_ref().and_then(|line| {
         let number = |key: &str| line[key].as_f64();
         let patterns = line["n"].as_u64()?;
-        Some(Ruled {
+        Some(EventRulerResult {
             per_second: [number("low")?, number("median")?, number("high")?],
             patterns,
             bytes_each: number("mb")? * f64::from(1 << 20) / patterns.max(1) as f64,
@@ -470,7 +484,7 @@ pub async fn event_ruler(context: &Context, patterns: &Path, events: &Path, n: u
     });
     ruled
         .map(Some)
-        .ok_or_else(|| Failure::failed("event-ruler printed something unknown").detail(text.trim().to_owned()))
+        .ok_or_else(|| Failure::failed("cannot parse the output of event-ruler").detail(text.trim().to_owned()))
 }
 
 #[cfg(test)]
@@ -493,11 +507,11 @@ Transfer/sec:     16.00MB
 ";
 
     #[test]
-    fn what_wrk_prints_is_read() {
+    fn the_output_of_wrk_is_parsed() {
         let load = parse_wrk(PRINTED).expect("understood");
-        assert_eq!(load, Load { requests: 95_133, per_second: 86_485.85, p50_ms: 0.65, p99_ms: 2.15 });
+        assert_eq!(load, WrkResult { requests: 95_133, per_second: 86_485.85, p50_ms: 0.65, p99_ms: 2.15 });
         let refused = PRINTED.replace("Requests/sec", "  Non-2xx or 3xx responses: 17\nRequests/sec");
-        assert_eq!(parse_wrk(&refused).expect_err("refused").message, "17 answers were not 2xx");
-        assert!(parse_wrk("").expect_err("unknown").message.contains("unknown"));
+        assert_eq!(parse_wrk(&refused).expect_err("refused").message, "17 responses were not 2xx");
+        assert!(!parse_wrk("").expect_err("unknown").message.is_empty());
     }
 }

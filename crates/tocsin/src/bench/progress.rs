@@ -1,4 +1,4 @@
-//! How far a measurement is, for whoever waits: one line on a terminal that changes, plain lines elsewhere.
+//! Progress display of a measurement: one changing line on a terminal, plain lines elsewhere.
 
 use std::{
     fmt::{self, Display},
@@ -12,83 +12,83 @@ use parking_lot::Mutex;
 
 use crate::terminal::Terminal;
 
-/// How often the line is drawn. Two draws a second take less than a thousandth of a processor, in a debug build too, so no
-/// figure shows them; what is reached in between only changes numbers in memory.
+/// Interval between two draws of the line. Two draws per second take less than a thousandth of a CPU, in a debug build
+/// too, so figures are not affected. Updates in between only change numbers in memory.
 const DRAWN_EVERY: Duration = Duration::from_millis(500);
-/// The line while nothing can be counted.
+/// Line template while nothing can be counted.
 const PLAIN: &str = "{spinner} {msg}  {elapsed}";
-/// The line on the way to a known number.
+/// Line template with a known total.
 const COUNTED: &str = "{spinner} {msg}  {wide_bar} {human_pos}/{human_len}  {elapsed}";
 
-/// Shows how far a measurement is. Clones show the same line, from any thread.
+/// Progress of a measurement. Clones share the same line, from any thread.
 #[derive(Debug, Clone)]
 pub struct Progress {
     line: ProgressBar,
     is_drawn: bool,
-    place: Arc<Mutex<Place>>,
+    state: Arc<Mutex<ProgressState>>,
 }
 
 impl Progress {
-    /// Plain lines on standard error, and nothing else.
+    /// Creates a display that only writes plain lines to standard error.
     pub fn plain() -> Self {
-        Progress { line: ProgressBar::hidden(), is_drawn: false, place: Arc::default() }
+        Progress { line: ProgressBar::hidden(), is_drawn: false, state: Arc::default() }
     }
 
-    /// A line that changes if standard error is a terminal, otherwise plain lines.
+    /// Creates a display with a changing line if standard error is a terminal, otherwise with plain lines.
     pub fn on(terminal: &Terminal) -> Self {
         let line = terminal.progress(None, PLAIN).with_finish(ProgressFinish::AndClear);
         let is_drawn = !line.is_hidden();
         if is_drawn {
             line.enable_steady_tick(DRAWN_EVERY);
         }
-        Progress { line, is_drawn, place: Arc::default() }
+        Progress { line, is_drawn, state: Arc::default() }
     }
 
-    /// A part of the whole begins, such as a figure: number `number` of `of`. The time that is shown counts from here.
+    /// Starts part `number` of `of`, such as a figure, and restarts the displayed clock.
     pub fn begin(&self, part: &str, number: usize, of: usize) {
         self.line.reset_elapsed();
-        self.show(|place| *place = Place { part: part.to_owned(), number, of, ..Place::default() });
+        self.show(|state| *state = ProgressState { part: part.to_owned(), number, of, ..ProgressState::default() });
     }
 
-    /// A turn of the part begins. Without a line that changes it is told.
+    /// Starts a turn of the part. Logged if there is no changing line.
     pub fn turn(&self, turn: usize, of: usize) {
-        self.show(|place| place.turn = Some((turn, of)));
+        self.show(|state| state.turn = Some((turn, of)));
         if !self.is_drawn {
-            self.tell(format_args!("   turn {turn} of {of}"));
+            self.log(format_args!("   turn {turn} of {of}"));
         }
     }
 
-    /// The turn is this peer's until the value ends, then ours again.
-    pub fn theirs(&self, peer: &str) -> Theirs {
-        self.show(|place| place.peers.push(peer.to_owned()));
-        Theirs { progress: self.clone(), peer: peer.to_owned() }
+    /// Marks the turn as this peer's until the guard is dropped.
+    pub fn peer_turn(&self, peer: &str) -> PeerTurn {
+        self.show(|state| state.peers.push(peer.to_owned()));
+        PeerTurn { progress: self.clone(), peer: peer.to_owned() }
     }
 
-    /// So many are to come until the value ends: a bar shows how many have.
-    pub fn goal(&self, count: u64) -> Goal {
+    /// Shows a progress bar towards `count` until the guard is dropped.
+    pub fn goal(&self, count: u64) -> CountedProgress {
         self.line.set_position(0);
         self.line.set_length(count);
         self.style(COUNTED);
-        Goal { progress: self.clone() }
+        CountedProgress { progress: self.clone() }
     }
 
-    /// Tells something that stays, above the line that changes.
-    pub fn tell(&self, text: impl Display) {
+    /// Writes a permanent line above the changing line.
+    pub fn log(&self, text: impl Display) {
         self.line.suspend(|| {
-            // Nobody may be listening, which is no reason to stop.
+            // A closed standard error is no reason to stop.
             let _ = writeln!(std::io::stderr(), "{text}");
         });
     }
 
-    /// Takes the line away. What is told later stands by itself.
+    /// Removes the changing line. Later messages are plain lines.
     pub fn end(&self) {
         self.line.finish_and_clear();
     }
 
-    fn show(&self, change: impl FnOnce(&mut Place)) {
-        let mut place = self.place.lock();
-        change(&mut place);
-        self.line.set_message(place.to_string());
+    fn show(&self, change: impl FnOnce(&mut ProgressState)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        self.line.set_message(state.to_string());
     }
 
     fn style(&self, template: &str) {
@@ -96,54 +96,54 @@ impl Progress {
     }
 }
 
-/// A turn of a peer, as long as the value is kept.
-#[must_use = "the turn ends with the value"]
-pub struct Theirs {
+/// Guard of a peer's turn.
+#[must_use = "the turn ends when the guard is dropped"]
+pub struct PeerTurn {
     progress: Progress,
     peer: String,
 }
 
-impl Drop for Theirs {
+impl Drop for PeerTurn {
     fn drop(&mut self) {
-        self.progress.show(|place| {
-            if let Some(at) = place.peers.iter().position(|peer| *peer == self.peer) {
-                place.peers.remove(at);
+        self.progress.show(|state| {
+            if let Some(at) = state.peers.iter().position(|peer| *peer == self.peer) {
+                state.peers.remove(at);
             }
         });
     }
 }
 
-/// A way to a known number, as long as the value is kept.
-#[must_use = "the bar goes with the value"]
-pub struct Goal {
+/// Guard of a progress bar with a known total.
+#[must_use = "the bar is removed when the guard is dropped"]
+pub struct CountedProgress {
     progress: Progress,
 }
 
-impl Goal {
-    /// So many have come.
+impl CountedProgress {
+    /// Sets the current count.
     pub fn reached(&self, count: u64) {
         self.progress.line.set_position(count);
     }
 }
 
-impl Drop for Goal {
+impl Drop for CountedProgress {
     fn drop(&mut self) {
         self.progress.style(PLAIN);
     }
 }
 
-/// Where a measurement is.
+/// State of the displayed measurement.
 #[derive(Debug, Default)]
-struct Place {
+struct ProgressState {
     part: String,
     number: usize,
     of: usize,
     turn: Option<(usize, usize)>,
-    /// Who is at work in place of us; two of the same may be at once.
+    /// Active peers; the same peer can occur twice.
     peers: Vec<String>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ProgressState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.part)?;
         if self.of > 1 {
@@ -165,18 +165,18 @@ mod tests {
     use super::*;
 
     fn check(progress: &Progress, expected: &str) {
-        assert_eq!(progress.place.lock().to_string(), expected);
-        assert_eq!(progress.line.message(), expected, "the line says the same");
+        assert_eq!(progress.state.lock().to_string(), expected);
+        assert_eq!(progress.line.message(), expected, "the line shows the same");
     }
 
     #[test]
-    fn the_line_says_which_figure_which_turn_and_whose() {
+    fn the_line_shows_the_figure_the_turn_and_the_peer() {
         let progress = Progress::plain();
         progress.begin("deliver.smtp", 2, 3);
         check(&progress, "deliver.smtp (2 of 3)");
         progress.turn(1, 5);
         check(&progress, "deliver.smtp (2 of 3), turn 1 of 5, ours");
-        let (one, other) = (progress.theirs("smtp-source"), progress.clone().theirs("smtp-source"));
+        let (one, other) = (progress.peer_turn("smtp-source"), progress.clone().peer_turn("smtp-source"));
         check(&progress, "deliver.smtp (2 of 3), turn 1 of 5, smtp-source");
         drop(one);
         check(&progress, "deliver.smtp (2 of 3), turn 1 of 5, smtp-source");
@@ -196,13 +196,13 @@ mod tests {
         goal.reached(700);
         assert_eq!((progress.line.position(), progress.line.length()), (700, Some(2_000)));
         drop(goal);
-        assert_eq!(progress.goal(10).progress.line.position(), 0, "the next begins anew");
+        assert_eq!(progress.goal(10).progress.line.position(), 0, "the next one starts at zero");
         progress.end();
         assert!(progress.line.is_finished());
     }
 
     #[test]
-    fn the_templates_are_in_order() {
+    fn the_templates_are_valid() {
         for template in [PLAIN, COUNTED] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }

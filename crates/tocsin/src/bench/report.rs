@@ -1,4 +1,4 @@
-//! The lines as a file and as a table.
+//! Report of a run: result lines as a file and as a table.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    figure::{Line, Predicted},
+    figure::{Line, Prediction},
     history,
     results::Run,
 };
@@ -17,20 +17,20 @@ use crate::{
     terminal::Terminal,
 };
 
-/// The lines of a run.
+/// Result lines of a run.
 #[derive(Debug, Default)]
 pub struct Report {
     file: Option<PathBuf>,
-    /// Lines of earlier runs, by name, that this run leaves as they are.
+    /// Lines of earlier runs, by name, that this run keeps.
     kept: Vec<(String, String)>,
     lines: Vec<Line>,
 }
 
 impl Report {
-    /// Writes to this file, if any. A run of `some` figures keeps the lines of the others that the file has.
+    /// Creates a report, optionally with a results file. A run of `some` figures keeps the file's other lines.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// If the file exists but cannot be read.
     pub fn new(file: Option<PathBuf>, some: bool) -> Outcome<Self> {
         let kept = match file.as_deref().filter(|file| some && file.exists()) {
             Some(file) => named_lines(&fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?),
@@ -39,24 +39,24 @@ impl Report {
         Ok(Report { file, kept, lines: Vec::new() })
     }
 
-    /// How often the line of this name was to be measured that the file has; `None` if there is none by the same build, on
-    /// the same machine and in the same way.
+    /// Requested repeats of the existing line with this name; `None` without a line of the same build, machine and
+    /// settings.
     pub fn repeats(&self, name: &str, run: &Run) -> Option<usize> {
         let of_same_run = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;
-            let told: Run = serde_json::from_value(line["run"].clone()).ok()?;
-            let repeats = told.repeats.or_else(|| usize::try_from(line["repeats"].as_u64()?).ok());
-            let same = Run { at: run.at.clone(), repeats: run.repeats, ..told } == *run;
+            let recorded: Run = serde_json::from_value(line["run"].clone()).ok()?;
+            let repeats = recorded.repeats.or_else(|| usize::try_from(line["repeats"].as_u64()?).ok());
+            let same = Run { at: run.at.clone(), repeats: run.repeats, ..recorded } == *run;
             repeats.filter(|_| same)
         };
         self.kept.iter().filter(|(kept, _)| kept == name).find_map(|(_, line)| of_same_run(line))
     }
 
-    /// Takes a run of a figure in. The file has the line of all runs of its commit when the call returns, so that a run that is
-    /// interrupted has recorded what was measured.
+    /// Adds a result. On return the file has the line combined over all runs of its commit, so that an interrupted run
+    /// loses nothing.
     ///
     /// # Errors
-    /// The file or its history cannot be written.
+    /// If the file or its history cannot be written.
     pub fn add(&mut self, line: Line) -> Outcome {
         self.kept.retain(|(name, _)| *name != line.name);
         let Some(file) = &self.file else {
@@ -73,7 +73,7 @@ impl Report {
         fs::rename(&new, file).map_err(failed)
     }
 
-    /// The lines, sorted by name.
+    /// All lines, sorted by name.
     pub fn text(&self) -> String {
         let new = self.lines.iter().map(|line| {
             let text = serde_json::to_string(line).expect("a line is plain data");
@@ -84,10 +84,10 @@ impl Report {
         lines.into_iter().map(|(_, line)| line + "\n").collect()
     }
 
-    /// Prints what was measured in this run, without the conditions, which are long.
+    /// Prints the results of this run, without the conditions, which are long.
     ///
     /// # Errors
-    /// The output does not take it.
+    /// If the output cannot be written.
     pub fn print(&self, terminal: &Terminal) -> Outcome {
         let shown = |value: &Option<Value>| value.as_ref().map(Value::to_string).unwrap_or_default();
         let rows: Vec<Vec<String>> = self
@@ -106,21 +106,21 @@ impl Report {
             })
             .collect();
         terminal.table(&["figure", "median", "unit", "extremes", "peer's", "peer", "ratio"], &rows)?;
-        let predictions: Vec<&Predicted> = self.lines.iter().flat_map(|line| &line.predictions).collect();
+        let predictions: Vec<&Prediction> = self.lines.iter().flat_map(|line| &line.predictions).collect();
         print_predictions(terminal, &predictions)
     }
 
-    /// Where the lines are.
+    /// Path of the results file.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 }
 
-/// What was predicted beside what came, if anything was predicted.
+/// Prints the predictions with their measured values, if there are any.
 ///
 /// # Errors
-/// The output does not take it.
-pub fn print_predictions(terminal: &Terminal, predictions: &[&Predicted]) -> Outcome {
+/// If the output cannot be written.
+pub fn print_predictions(terminal: &Terminal, predictions: &[&Prediction]) -> Outcome {
     if predictions.is_empty() {
         return Ok(());
     }
@@ -141,7 +141,7 @@ pub fn print_predictions(terminal: &Terminal, predictions: &[&Predicted]) -> Out
     Ok(())
 }
 
-/// The lines of a file that have names.
+/// Named lines of a results file.
 fn named_lines(text: &str) -> Vec<(String, String)> {
     let named = |line: &str| {
         let value: Value = serde_json::from_str(line).ok()?;
@@ -186,11 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_what_was_measured() {
+    fn the_table_shows_the_results() {
         let (terminal, captured) = Terminal::captured();
         let mut report = Report::default();
         report.add(line("import.subscribers", 120_000.0)).expect("no file is written");
-        report.print(&terminal).expect("memory takes it");
+        report.print(&terminal).expect("writing to memory succeeds");
         assert!(
             captured.text().contains("import.subscribers  120000  rows/s  120000 .. 120000"),
             "{}",
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_build_measured_is_measured_again() {
+    fn figures_of_another_build_are_measured_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("latest.ndjson");
         let run = Run { repeats: Some(5), ..Run::now("full".to_owned()) };

@@ -1,50 +1,50 @@
-//! The lines of earlier runs, read back.
+//! Reader for result lines of earlier runs.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 use tocsin_model::problem::Problem;
 
-use super::figure::{Counts, Predicted};
+use super::figure::{Counts, Prediction};
 use crate::{
-    commands::check::located,
+    commands::check::compiler_format,
     failure::{Failure, Outcome},
 };
 
-/// Most bytes of a file of results.
+/// Maximum size of a results file in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Where and by what figures were measured.
+/// Build, machine and settings of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// The version of this binary.
+    /// Version of this binary.
     pub version: String,
-    /// Its size and when it was made, as versions are the same for long; older lines have none.
+    /// Size and modification time of the binary, since versions change rarely; missing in older lines.
     #[serde(default)]
     pub build: String,
-    /// The last commit that changed the code, and whether there were changes beside it; `None` where the binary was not built
-    /// from the checkout in which it runs. Older lines have none.
+    /// Last commit that changed the code, with a mark for uncommitted changes; `None` if the binary was not built from
+    /// the current checkout. Missing in older lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The processor, its cores, the memory and the system.
+    /// Processor, cores, memory and operating system.
     pub machine: String,
-    /// What was chosen: `full` or `quick`, and where the data lay.
+    /// Settings: `full` or `quick`, and the data folder.
     pub settings: String,
-    /// How often each figure was to be measured; some have fewer samples by their nature, and older lines do not say.
+    /// Requested repeats. Some figures have fewer samples by design; missing in older lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<usize>,
-    /// When it began.
+    /// Start time.
     pub at: String,
 }
 
 impl Run {
-    /// Whether runs of both are runs of the same code, on the same machine, in the same way.
+    /// Whether both runs have the same known commit, machine and settings.
     pub fn is_repetition_of(&self, other: &Run) -> bool {
         let is_known = self.commit.as_ref().is_some_and(|commit| !commit.ends_with(WITH_CHANGES));
         is_known && self.commit == other.commit && self.machine == other.machine && self.settings == other.settings
     }
 
-    /// This one.
+    /// Describes the current run.
     pub fn now(settings: String) -> Run {
         Run {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -60,16 +60,16 @@ impl Run {
 
 fn build() -> String {
     let found = std::env::current_exe().and_then(fs::metadata);
-    let told = found.and_then(|found| Ok((found.len(), jiff::Timestamp::try_from(found.modified()?))));
-    match told {
+    let metadata = found.and_then(|found| Ok((found.len(), jiff::Timestamp::try_from(found.modified()?))));
+    match metadata {
         Ok((bytes, Ok(made))) => format!("{bytes} bytes, {}", made.strftime("%Y-%m-%dT%H:%M:%SZ")),
         _ => "unknown".to_owned(),
     }
 }
 
-/// The answer of `git` about the checkout in which this process runs.
+/// Commit of the checkout in which this process runs, by `git`.
 fn commit() -> Option<String> {
-    /// Files that a binary is built from.
+    /// Files from which the binary is built.
     const CODE: [&str; 4] = ["crates", "Cargo.toml", "Cargo.lock", ".cargo"];
     let git = |arguments: &[&str]| {
         let output = std::process::Command::new("git").args(arguments).arg("--").args(CODE).output().ok()?;
@@ -89,10 +89,10 @@ fn commit() -> Option<String> {
     }
 }
 
-/// Follows a commit where the code has changes beside it.
+/// Suffix of a commit with uncommitted code changes.
 const WITH_CHANGES: &str = " with changes";
 
-/// What this machine is, as far as the system tells.
+/// Description of this machine, as far as the system provides it.
 fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, key: &str| {
@@ -108,59 +108,59 @@ fn machine() -> String {
     format!("{processor}, {cores} cores, {memory} of memory, {} {system}", std::env::consts::OS)
 }
 
-/// Whole ones only: what a kernel keeps for itself differs from one start to the next.
+/// Memory in whole GiB: the part reserved by a kernel differs between boots.
 pub fn gibibytes(kilobytes: f64) -> String {
     format!("{:.0} GiB", kilobytes / 1_048_576.0)
 }
 
-/// A figure of an earlier run.
+/// Figure of an earlier run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Measured {
-    /// Its name.
+pub struct FigureResult {
+    /// Name of the figure.
     pub name: String,
-    /// Of its numbers.
+    /// Unit of the numbers.
     pub unit: String,
-    /// The median.
+    /// Median.
     pub value: f64,
-    /// The smallest.
+    /// Smallest sample.
     pub low: f64,
-    /// The largest.
+    /// Largest sample.
     pub high: f64,
-    /// How many runs there were.
+    /// Number of samples.
     #[serde(default)]
     pub repeats: usize,
-    /// Who did the same work.
+    /// Peer that did the same work.
     pub peer: Option<String>,
-    /// Its median.
+    /// Median of the peer.
     pub peer_value: Option<f64>,
-    /// Our median divided by it.
+    /// `value` divided by `peer_value`.
     pub ratio: Option<f64>,
-    /// What else matters.
+    /// Conditions of the measurement.
     #[serde(default)]
     pub conditions: String,
-    /// Each run, if they were kept.
+    /// All samples, if recorded.
     #[serde(default)]
     pub samples: Vec<f64>,
-    /// Each run of the peer, if they were kept.
+    /// All samples of the peer, if recorded.
     #[serde(default)]
     pub peer_samples: Vec<f64>,
-    /// What was predicted, beside what came.
+    /// Predictions with their measured values.
     #[serde(default)]
-    pub predictions: Vec<Predicted>,
-    /// Cost of each item to our server; older lines have none.
+    pub predictions: Vec<Prediction>,
+    /// Server cost per item; missing in older lines.
     #[serde(default)]
     pub counts: Option<Counts>,
-    /// Where and by what; older lines have none.
+    /// Build, machine and time of the run; missing in older lines.
     pub run: Option<Run>,
 }
 
-impl Measured {
-    /// Whether it is shown that everything works, and nothing more.
+impl FigureResult {
+    /// Whether this is a smoke test, not a quotable figure.
     pub fn is_quick(&self) -> bool {
         self.conditions.contains("quick: nothing to quote")
     }
 
-    /// When and by which commit it was measured.
+    /// Date and commit of the measurement.
     pub fn origin(&self) -> String {
         match &self.run {
             None => "not recorded".to_owned(),
@@ -171,7 +171,7 @@ impl Measured {
         }
     }
 
-    /// Every run, or what is left of them.
+    /// All samples, or low, value and high if they were not recorded.
     pub fn runs(&self) -> Vec<f64> {
         match (self.samples.as_slice(), self.repeats) {
             ([], 0 | 1) => vec![self.value],
@@ -182,35 +182,35 @@ impl Measured {
     }
 }
 
-/// The figures of a file, by name.
-pub type Results = BTreeMap<String, Measured>;
+/// Figures of a file, by name.
+pub type Results = BTreeMap<String, FigureResult>;
 
-/// The commit of the newest line that names one.
+/// Commit of the newest line that has one.
 pub fn newest_commit(results: &Results) -> Option<&str> {
     let runs = results.values().filter_map(|measured| measured.run.as_ref());
     runs.filter(|run| run.commit.is_some()).max_by(|one, other| one.at.cmp(&other.at))?.commit.as_deref()
 }
 
-/// The number of lines of another commit than the newest one, or of none.
+/// Number of lines without a commit or of another commit than the newest.
 pub fn older_lines(results: &Results) -> usize {
     let newest = newest_commit(results);
-    let commit = |measured: &Measured| measured.run.as_ref().and_then(|run| run.commit.clone());
+    let commit = |measured: &FigureResult| measured.run.as_ref().and_then(|run| run.commit.clone());
     results.values().filter(|measured| newest.is_none() || commit(measured).as_deref() != newest).count()
 }
 
-/// Reads a file of results.
+/// Reads a results file.
 ///
 /// # Errors
-/// It cannot be read, or a line is no result; every such line is named.
+/// If it cannot be read, or a line is invalid; the error lists every invalid line.
 pub fn read(file: &Path) -> Outcome<Results> {
     Ok(read_all(file)?.into_iter().map(|measured| (measured.name.clone(), measured)).collect())
 }
 
-/// Reads all lines of a file, in its order.
+/// Reads all lines of a results file, in order.
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_all(file: &Path) -> Outcome<Vec<Measured>> {
+pub fn read_all(file: &Path) -> Outcome<Vec<FigureResult>> {
     let length = fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
     if length > FILE_BYTES_MAX {
         return Err(Failure::failed(format!(
@@ -220,19 +220,19 @@ pub fn read_all(file: &Path) -> Outcome<Vec<Measured>> {
     }
     let text = fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
     parse(&text).map_err(|problems| {
-        let failure = Failure::failed(format!("{} holds lines that are no results", file.display()));
-        problems.iter().take(20).fold(failure, |failure, problem| failure.detail(located(file, problem)))
+        let failure = Failure::failed(format!("{} contains invalid result lines", file.display()));
+        problems.iter().take(20).fold(failure, |failure, problem| failure.detail(compiler_format(file, problem)))
     })
 }
 
-fn parse(text: &str) -> Result<Vec<Measured>, Vec<Problem>> {
+fn parse(text: &str) -> Result<Vec<FigureResult>, Vec<Problem>> {
     let (mut results, mut problems) = (Vec::new(), Vec::new());
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        match serde_json::from_str::<Measured>(line) {
+        match serde_json::from_str::<FigureResult>(line) {
             Ok(measured) => results.push(measured),
             Err(error) => {
-                let problem = Problem::at("", format!("is no result: {error}"));
-                let hint = "each line is a figure as `tocsin bench --out` writes it";
+                let problem = Problem::at("", format!("invalid result line: {error}"));
+                let hint = "each line must be a figure as written by `tocsin bench --out`";
                 problems.push(problem.hint(hint).position(number as u32 + 1, error.column() as u32));
             }
         }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_this_version_and_older_ones_are_read() {
+    fn lines_of_this_and_older_versions_are_read() {
         let text = "{\"name\":\"a\",\"unit\":\"ms\",\"value\":2,\"low\":1,\"high\":3,\"repeats\":3,\"conditions\":\"\"}\n\n\
             {\"name\":\"b\",\"unit\":\"rows/s\",\"value\":2,\"low\":1,\"high\":3,\"repeats\":3,\"conditions\":\"x, quick: nothing to quote\",\
             \"samples\":[1,2,2,3],\"run\":{\"version\":\"1\",\"machine\":\"m\",\"settings\":\"s\",\"at\":\"t\"}}\n";
@@ -275,7 +275,7 @@ mod tests {
         let results: Results =
             parse(&text.concat()).expect("results").into_iter().map(|one| (one.name.clone(), one)).collect();
         assert_eq!((newest_commit(&results), older_lines(&results)), (Some("two"), 3));
-        let origins: Vec<String> = results.values().map(Measured::origin).collect();
+        let origins: Vec<String> = results.values().map(FigureResult::origin).collect();
         assert_eq!(origins, ["2026-11-01, one", "2026-11-02, two", "2026-11-03, commit not recorded", "not recorded"]);
     }
 }

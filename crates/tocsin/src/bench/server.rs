@@ -1,4 +1,4 @@
-//! `tocsin serve`, as a process of its own on a folder of its own.
+//! Server under test: `tocsin serve` as a child process with its own folder.
 
 use std::{
     fs,
@@ -14,10 +14,10 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
-    child::{Child, free_port},
+    child_process::{Child, free_port},
     context::Context,
-    progress::{Goal, Progress},
-    wire::Connection,
+    http_client::Connection,
+    progress::{CountedProgress, Progress},
 };
 use crate::{
     client::{Client, segment, with_query},
@@ -25,24 +25,24 @@ use crate::{
     first_key,
 };
 
-/// Without progress for this long, a delivery has stopped.
-const STALLED: Duration = Duration::from_secs(60);
-/// The shortest pause between two questions to the server how far it is.
-const ASKED_EVERY: Duration = Duration::from_millis(10);
-/// So much of a measured time may pass unseen: one part of so many.
-const UNSEEN: u32 = 50;
-/// The size of the parts in which an import travels.
+/// Time without progress after which a delivery counts as stalled.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Minimum pause between two progress requests to the server.
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Precision of polled times: one part in this many.
+const POLL_PRECISION: u32 = 50;
+/// Chunk size of an import request body.
 const PART_BYTES: usize = 256 << 10;
 
-/// A running server. Killed when the value ends.
+/// Running server. Killed on drop.
 pub struct Server {
-    /// Where it listens.
+    /// HTTP port.
     pub port: u16,
-    /// An admin's key.
+    /// Admin API key.
     pub key: String,
-    /// The data folder.
+    /// Data folder.
     pub folder: PathBuf,
-    /// From its start to its first 200 at `/readyz`.
+    /// Time from its start to the first 200 at `/readyz`.
     pub ready_after: Duration,
     client: Client,
     process: Child,
@@ -53,19 +53,19 @@ impl Server {
     /// Starts a server on `data` below this folder and waits until it is ready.
     ///
     /// # Errors
-    /// It does not start.
+    /// If it does not start.
     pub async fn start(context: &Context, folder: &Path) -> Outcome<Self> {
         Server::start_with(context, folder, &[]).await
     }
 
-    /// The same with variables of its own.
+    /// Starts a server with additional environment variables.
     ///
     /// # Errors
-    /// It does not start.
+    /// If it does not start.
     pub async fn start_with(context: &Context, folder: &Path, variables: &[(&str, &str)]) -> Outcome<Self> {
         let (data, port) = (folder.join("data"), free_port()?);
         let mut command = Command::new(&context.program);
-        // Nothing of the surroundings may reach it: no configuration file, no variable.
+        // Isolated from the environment: no configuration file, no variables.
         command
             .arg("serve")
             .current_dir(folder)
@@ -88,7 +88,7 @@ impl Server {
         Ok(Server { port, key, folder: data, ready_after, client, process, progress: context.progress.clone() })
     }
 
-    /// Asks it to end, as a supervisor does, and waits until it has.
+    /// Sends SIGTERM and waits until the server has ended.
     pub async fn stop(self) {
         self.process.terminate().await;
     }
@@ -96,7 +96,7 @@ impl Server {
     /// Applies a definition.
     ///
     /// # Errors
-    /// It is refused.
+    /// If the definition is rejected.
     pub async fn apply(&self, application: &str, definition: &str) -> Outcome {
         let path = format!("/v1/applications/{}", segment(application));
         let request = self.client.request(Method::PUT, &path).header(CONTENT_TYPE, "application/yaml");
@@ -104,18 +104,18 @@ impl Server {
         Ok(())
     }
 
-    /// Imports NDJSON subscribers as they are written. Gives how many were stored, and in which time.
+    /// Streams NDJSON subscribers into an import. Returns the number stored and the duration.
     ///
     /// # Errors
-    /// A line is refused.
+    /// If a line is rejected.
     pub async fn import_subscribers(&self, write: impl Lines) -> Outcome<(u64, Duration)> {
         self.import("/v1/import/subscribers".to_owned(), write).await
     }
 
-    /// The same for subscriptions of one class.
+    /// Streams NDJSON subscriptions of one class into an import.
     ///
     /// # Errors
-    /// A line is refused.
+    /// If a line is rejected.
     pub async fn import_subscriptions(
         &self,
         application: &str,
@@ -129,8 +129,8 @@ impl Server {
     async fn import(&self, path: String, write: impl Lines) -> Outcome<(u64, Duration)> {
         let (parts, body) = mpsc::channel::<io::Result<Bytes>>(16);
         let writing = tokio::task::spawn_blocking(move || {
-            let mut out = Parts { parts, part: Vec::with_capacity(PART_BYTES) };
-            // If the server no longer listens, its answer says why.
+            let mut out = ChunkWriter { parts, part: Vec::with_capacity(PART_BYTES) };
+            // If the server closed the connection, its response has the reason.
             let _ = write(&mut out).and_then(|()| out.flush());
         });
         let body = futures_util::stream::unfold(body, |mut body| async { body.recv().await.map(|part| (part, body)) });
@@ -147,18 +147,18 @@ impl Server {
         }
     }
 
-    /// How the server does.
+    /// Status of the server.
     ///
     /// # Errors
-    /// It does not answer.
+    /// If it does not respond.
     pub async fn status(&self) -> Outcome<Value> {
         self.client.get("/v1/status", &[]).await
     }
 
-    /// Posts JSON events of a class over a fresh connection; they are durable when this returns.
+    /// Posts JSON events of a class over a new connection; they are durable on return.
     ///
     /// # Errors
-    /// They are not accepted.
+    /// If they are rejected.
     pub async fn publish(&self, application: &str, class: &str, events: &Value) -> Outcome {
         self.client
             .post(&format!("/v1/applications/{}/events/{}", segment(application), segment(class)), events)
@@ -166,22 +166,22 @@ impl Server {
         Ok(())
     }
 
-    /// How many notifications have been delivered since the folder was made.
+    /// Number of delivered notifications since the folder was created.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// If the server does not respond.
     pub async fn delivered(&self) -> Outcome<u64> {
         Ok(self.status().await?["totals"]["attempts"]["delivered"].as_u64().unwrap_or_default())
     }
 
-    /// Waits until so many have been delivered, with their receipts on disk. Gives the last status.
+    /// Waits until `wanted` notifications are delivered, with durable receipts. Returns the last status.
     ///
     /// # Errors
-    /// One was not delivered, or nothing moves any more.
+    /// If a delivery fails, or there is no progress any more.
     pub async fn until_delivered(&mut self, wanted: u64) -> Outcome<Value> {
         let begun = Instant::now();
         let (mut before, mut moved) = (0, begun);
-        let mut way: Option<(u64, Goal)> = None;
+        let mut way: Option<(u64, CountedProgress)> = None;
         loop {
             let status = self.status().await?;
             let attempts = &status["totals"]["attempts"];
@@ -200,7 +200,7 @@ impl Server {
                 return if delivered == wanted {
                     Ok(status)
                 } else {
-                    Err(Failure::failed(format!("{delivered} notifications were delivered, and there are {wanted}")))
+                    Err(Failure::failed(format!("{delivered} notifications were delivered; expected {wanted}")))
                 };
             }
             let (from, goal) = way.get_or_insert_with(|| (delivered, self.progress.goal(wanted - delivered)));
@@ -208,49 +208,49 @@ impl Server {
             if delivered > before {
                 (before, moved) = (delivered, Instant::now());
             }
-            if moved.elapsed() > STALLED {
+            if moved.elapsed() > STALL_TIMEOUT {
                 return Err(Failure::failed(format!(
-                    "{delivered} of {wanted} notifications were delivered, then nothing moved"
+                    "{delivered} of {wanted} notifications were delivered, then progress stopped"
                 )));
             }
-            self.process.must_run()?;
-            tokio::time::sleep(asked_after(begun.elapsed())).await;
+            self.process.check_running()?;
+            tokio::time::sleep(next_poll(begun.elapsed())).await;
         }
     }
 
-    /// What asks it as an admin.
+    /// HTTP client with the admin key.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Resident memory now, in bytes.
+    /// Current resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         memory(self.process.pid(), "VmRSS:")
     }
 
-    /// The most resident memory it ever had, in bytes.
+    /// Peak resident memory in bytes.
     pub fn peak_bytes(&self) -> u64 {
         memory(self.process.pid(), "VmHWM:")
     }
 }
 
-/// Writes lines for an import.
-pub trait Lines: FnOnce(&mut Parts) -> io::Result<()> + Send + 'static {}
+/// Writer of NDJSON lines for an import.
+pub trait Lines: FnOnce(&mut ChunkWriter) -> io::Result<()> + Send + 'static {}
 
-impl<T: FnOnce(&mut Parts) -> io::Result<()> + Send + 'static> Lines for T {}
+impl<T: FnOnce(&mut ChunkWriter) -> io::Result<()> + Send + 'static> Lines for T {}
 
-/// A writer whose bytes travel to the server in parts. A server that is slow holds the writer up.
-pub struct Parts {
+/// Writer that streams to the server in chunks. A slow server blocks the writer (backpressure).
+pub struct ChunkWriter {
     parts: mpsc::Sender<io::Result<Bytes>>,
     part: Vec<u8>,
 }
 
-impl Write for Parts {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.part.extend_from_slice(bytes);
         if self.part.len() >= PART_BYTES {
@@ -265,10 +265,10 @@ impl Write for Parts {
     }
 }
 
-/// When to ask the server again how far it is, this long after the beginning. Questions cost it something, so a time is
-/// measured to a fiftieth of itself and not finer.
-pub fn asked_after(passed: Duration) -> Duration {
-    (passed / UNSEEN).max(ASKED_EVERY)
+/// Time of the next progress request, `passed` after the start. Requests cost the server something, so a time is
+/// measured to a fiftieth of itself.
+pub fn next_poll(passed: Duration) -> Duration {
+    (passed / POLL_PRECISION).max(POLL_INTERVAL_MIN)
 }
 
 async fn is_ready(port: u16) -> io::Result<bool> {
@@ -277,7 +277,7 @@ async fn is_ready(port: u16) -> io::Result<bool> {
     Ok(status == 200)
 }
 
-/// A line of `/proc/<pid>/status` in bytes; 0 where there is no such file.
+/// Value of a line of `/proc/<pid>/status` in bytes; 0 where there is no such file.
 pub fn memory(pid: u32, line: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kilobytes =
@@ -285,24 +285,24 @@ pub fn memory(pid: u32, line: &str) -> u64 {
     kilobytes.unwrap_or_default() * 1024
 }
 
-/// The seconds that a process has had on processors; 0 where the system does not tell.
+/// CPU seconds of a process; 0 where the system does not provide them.
 pub fn processor_seconds(pid: u32) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program stands in parentheses, and may hold anything.
+    // The program name is in parentheses and may contain anything.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or_default();
-    // Linux tells in hundredths of a second, however fast its clock ticks.
+    // The unit is 1/100 s, whatever the kernel's tick rate.
     (ticks(11) + ticks(12)) as f64 / 100.0
 }
 
-/// Bytes that a process had the system write to a disk; 0 where the system does not tell.
+/// Bytes written to disk on behalf of a process; 0 where the system does not provide them.
 pub fn written_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
 }
 
-/// Bytes as megabytes of 10^6.
+/// Converts bytes to megabytes of 10^6.
 pub fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }

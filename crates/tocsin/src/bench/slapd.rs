@@ -1,4 +1,4 @@
-//! slapd of OpenLDAP with its mdb backend, durable: the same people under the same rules.
+//! OpenLDAP `slapd` as a peer: durable mdb backend with the same entries and access rules.
 
 use std::{
     fs,
@@ -9,36 +9,36 @@ use std::{
 };
 
 use super::{
-    child::{Child, free_port, listens, run},
+    child_process::{Child, free_port, listens, run},
     context::{Context, Scratch},
-    people::{self, SUFFIX, USER},
+    ldap_fixture::{self, SUFFIX, USER},
 };
 use crate::failure::{Failure, Outcome};
 
-/// How long the loading may take.
+/// Maximum time of the initial load.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A running slapd. Killed when the value ends.
+/// Running slapd. Killed on drop.
 pub struct Slapd {
-    /// Where it listens.
+    /// Listening port.
     pub port: u16,
     process: Child,
     _folder: Scratch,
 }
 
 impl Slapd {
-    /// Loads so many people where that was not done before, and starts it on a copy; `None` if there is no slapd here.
+    /// Loads the entries if not done before, and starts slapd on a copy; `None` if it is not installed.
     ///
     /// # Errors
-    /// It cannot be loaded, or does not start.
+    /// If it cannot be loaded or does not start.
     pub async fn start(context: &Context, count: u64) -> Outcome<Option<Self>> {
         let Some(program) = context.program("slapd") else { return Ok(None) };
-        let kept = loaded(context, count).await?;
+        let database = loaded(context, count).await?;
         let (folder, port) = (context.folder()?, free_port()?);
         let data = folder.path().join("data.mdb");
-        // Most of the file is a hole, which a plain copy would fill.
+        // The file is sparse; a plain copy would fill the hole.
         let mut copy = tokio::process::Command::new("cp");
-        copy.arg("--sparse=always").arg(kept.join("data.mdb")).arg(&data);
+        copy.arg("--sparse=always").arg(database.join("data.mdb")).arg(&data);
         run(&mut copy, "cp", PATIENCE).await?;
         let mut command = Command::new(program);
         command.arg("-f").arg(configuration(folder.path())?).args([
@@ -52,65 +52,66 @@ impl Slapd {
         Ok(Some(Slapd { port, process, _folder: folder }))
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 }
 
-/// The folder of a database with so many people, made once.
+/// Folder of a database with this many people, created once.
 async fn loaded(context: &Context, count: u64) -> Outcome<PathBuf> {
-    let kept = context.peers_folder.join(format!("ldap/people-{count}"));
-    if kept.join("done").exists() {
-        return Ok(kept);
+    let database = context.peers_folder.join(format!("ldap/people-{count}"));
+    if database.join("done").exists() {
+        return Ok(database);
     }
-    context.tell(format_args!("   loading {count} people into slapd"));
-    let _ = fs::remove_dir_all(&kept);
-    fs::create_dir_all(&kept).map_err(|error| Failure::file("make the folder", &kept, &error))?;
-    let file = kept.join("people.ldif");
+    context.log(format_args!("   loading {count} people into slapd"));
+    let _ = fs::remove_dir_all(&database);
+    fs::create_dir_all(&database).map_err(|error| Failure::file("make the folder", &database, &error))?;
+    let file = database.join("people.ldif");
     write_people(&file, count, true)?;
     let program =
         context.program("slapadd").ok_or_else(|| Failure::failed("slapadd is needed to load slapd's database"))?;
-    add(&program, &kept, &file).await?;
+    add(&program, &database, &file).await?;
     let _ = fs::remove_file(&file);
-    let done = kept.join("done");
+    let done = database.join("done");
     fs::write(&done, "").map_err(|error| Failure::file("write", &done, &error))?;
-    Ok(kept)
+    Ok(database)
 }
 
-/// Seconds in which slapadd makes a database of so many people; `None` if it is missing.
+/// Seconds that slapadd takes to create a database of this many people; `None` if it is missing.
 ///
 /// # Errors
-/// It fails.
+/// If slapadd fails.
 pub async fn slapadd(context: &Context, count: u64) -> Outcome<Option<f64>> {
     let Some(program) = context.program("slapadd") else { return Ok(None) };
     let folder = context.folder()?;
     let file = folder.path().join("people.ldif");
     write_people(&file, count, true)?;
-    let _theirs = context.progress.theirs("slapadd");
+    let _turn = context.progress.peer_turn("slapadd");
     let started = Instant::now();
     add(&program, folder.path(), &file).await?;
     Ok(Some(started.elapsed().as_secs_f64()))
 }
 
-/// Makes a database in a folder of what a file says.
+/// Creates a database in a folder from an LDIF file.
 async fn add(program: &Path, folder: &Path, file: &Path) -> Outcome {
     let mut command = tokio::process::Command::new(program);
     command.arg("-q").arg("-f").arg(configuration(folder)?).arg("-l").arg(file);
     run(&mut command, "slapadd", PATIENCE).await.map(|_| ())
 }
 
-/// Writes people as LDIF. `first`: whether the very first entry is among them.
+/// Writes people as LDIF. `first`: whether the suffix entry is included.
 ///
 /// # Errors
-/// The disk does not take it.
+/// If the file cannot be written.
 pub fn write_people(file: &Path, count: u64, first: bool) -> Outcome {
     let failed = |error: std::io::Error| Failure::file("write", file, &error);
     let mut out = BufWriter::new(fs::File::create(file).map_err(failed)?);
-    people::write(&mut out, count, first).and_then(|()| out.flush()).map_err(failed)
+    ldap_fixture::write(&mut out, count, first).and_then(|()| out.flush()).map_err(failed)
 }
 
-/// Writes the configuration of a database in a folder. The user is no root, so that rules are asked for each entry.
+/// Writes the configuration of a database. The user is not the rootdn, so that access rules are evaluated for each
+/// entry.
 fn configuration(folder: &Path) -> Outcome<PathBuf> {
     let modules = ["/usr/lib/ldap", "/usr/lib/openldap", "/usr/lib64/openldap", "/usr/libexec/openldap"];
     let modules = modules.into_iter().find(|path| Path::new(path).is_dir()).unwrap_or("/usr/lib/ldap");

@@ -1,4 +1,4 @@
-//! What was measured, beside what was published: as one page, and as a table.
+//! Comparison of results with published numbers, as an HTML page and as a terminal table.
 
 use std::fmt::Write;
 
@@ -9,9 +9,9 @@ use tocsin_capacity::{
 use tocsin_model::markup::escape;
 
 use super::{
-    figure::Predicted,
+    figure::Prediction,
     report::print_predictions,
-    results::{Measured, Results, newest_commit, older_lines},
+    results::{FigureResult, Results, newest_commit, older_lines},
     workloads::{Answer, FAMILIES, Family, Row, Workload},
 };
 use crate::{
@@ -19,23 +19,23 @@ use crate::{
     terminal::{Colour, Terminal},
 };
 
-/// The page: tables as the papers have them with our column beside, plots, claims, and every figure.
+/// HTML page: the papers' tables with Tocsin's column, plots, claims, and every figure.
 pub fn results_page(results: &Results) -> String {
     let mut body = facts(&headline(results));
-    body.push_str(&caution(results));
+    body.push_str(&provenance(results));
     for family in &FAMILIES {
         body.push_str(&family_part(family, results));
     }
-    let _ = write!(body, "<h2>Beside others on the same machine</h2>{}", peers_part(results));
+    let _ = write!(body, "<h2>Peers on the same machine</h2>{}", peers_part(results));
     let _ = write!(body, "{}", predictions_part(results));
     let _ = write!(body, "<h2>Every figure</h2>{}", figures_table(results));
     page("What Tocsin does, measured", &body)
 }
 
-/// The same in short, for a terminal: the claims, then the workloads.
+/// Prints a summary on the terminal: the claims, then the workloads.
 ///
 /// # Errors
-/// The output does not take it.
+/// If the output cannot be written.
 pub fn print(terminal: &Terminal, results: &Results) -> Outcome {
     for family in &FAMILIES {
         terminal.line(terminal.paint(Colour::Bold, format_args!("\n{}", family.title)))?;
@@ -56,7 +56,7 @@ pub fn print(terminal: &Terminal, results: &Results) -> Outcome {
             }
         }
     }
-    let predictions: Vec<&Predicted> = results.values().flat_map(|measured| &measured.predictions).collect();
+    let predictions: Vec<&Prediction> = results.values().flat_map(|measured| &measured.predictions).collect();
     print_predictions(terminal, &predictions)?;
     match older_note(results) {
         Some(note) => Ok(terminal.line(terminal.paint(Colour::Yellow, format_args!("\n{note}")))?),
@@ -84,8 +84,8 @@ fn headline(results: &Results) -> Vec<(String, String)> {
     ]
 }
 
-/// Where the figures come from, and what that means.
-fn caution(results: &Results) -> String {
+/// Provenance of the figures and how to read them.
+fn provenance(results: &Results) -> String {
     let mut runs: Vec<String> = results
         .values()
         .filter_map(|measured| measured.run.as_ref())
@@ -93,24 +93,25 @@ fn caution(results: &Results) -> String {
         .collect();
     runs.sort();
     runs.dedup();
-    let told =
-        if runs.is_empty() { "These lines do not say where they were measured.".to_owned() } else { runs.join(" · ") };
+    let runs_text = if runs.is_empty() {
+        "The result lines do not record where they were measured.".to_owned()
+    } else {
+        runs.join(" · ")
+    };
     let quick = results.values().filter(|measured| measured.is_quick()).count();
     let quick = match quick {
         0 => String::new(),
-        count => format!(
-            " <b class=\"bad\">{count} figures are of a quick run: they show that everything works, and are nothing to quote.</b>"
-        ),
+        count => format!(" <b class=\"bad\">{count} figures are of a quick run: a smoke test, not quotable.</b>"),
     };
     let older = older_note(results).map(|note| format!(" <b class=\"bad\">{}</b>", escape(&note))).unwrap_or_default();
     format!(
         "<p class=\"dim\">{}.{quick}{older} The machines of the papers are 16 to 27 years old: look at shapes and at cost, not only at \
          the factor.</p>",
-        escape(&told)
+        escape(&runs_text)
     )
 }
 
-/// A sentence where lines are of other commits than the newest.
+/// Warning if lines are of other commits than the newest.
 fn older_note(results: &Results) -> Option<String> {
     let older = older_lines(results);
     let newest = newest_commit(results)
@@ -166,22 +167,22 @@ fn workload_rows(workload: &Workload, results: &Results) -> Vec<Vec<String>> {
     workload.rows.iter().enumerate().map(row).collect()
 }
 
-/// How many times better than what was published.
-fn factor(measured: &Measured, published: f64) -> f64 {
+/// Improvement factor over the published number.
+fn factor(measured: &FigureResult, published: f64) -> f64 {
     if measured.unit == "ms" { published / measured.value } else { measured.value / published }
 }
 
-fn shown(measured: &Measured) -> String {
+fn shown(measured: &FigureResult) -> String {
     format!("{} {} ({} to {})", short(measured.value), measured.unit, short(measured.low), short(measured.high))
 }
 
-/// Sizes are curves; other rows of more than one figure are bars.
+/// Sizes become curves; other rows with more than one figure become bars.
 fn plot(workload: &Workload, results: &Results) -> String {
-    let measured: Vec<(&Row, Measured)> =
+    let measured: Vec<(&Row, FigureResult)> =
         workload.rows.iter().filter_map(|row| Some((row, row.measured(results)?))).collect();
     let Some((_, first)) = measured.first().filter(|_| measured.len() > 1) else { return String::new() };
     let title = format!("{}: {}", workload.name, workload.about);
-    // Within 60 characters a title fits a narrow screen.
+    // A title of up to 60 characters fits a narrow screen.
     let title = match title.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &title[..end]),
         None => title,
@@ -202,9 +203,9 @@ fn plot(workload: &Workload, results: &Results) -> String {
     }
 }
 
-/// What the numbers count by which all of the rows begin, and the curves: where the numbers begin anew, another one does. None
-/// where one of them has a single point.
-fn series_of<'a>(measured: &[(&'a Row, Measured)]) -> Option<(&'a str, Vec<Curve>)> {
+/// Unit by which the row labels begin, and the curves: a new curve starts where the numbers restart. `None` if a curve
+/// would have a single point.
+fn series_of<'a>(measured: &[(&'a Row, FigureResult)]) -> Option<(&'a str, Vec<Curve>)> {
     let mut unit = None;
     let (mut ours, mut published) = (Vec::<Curve>::new(), Vec::new());
     for (row, measured) in measured {
@@ -241,7 +242,7 @@ fn claims_table(family: &Family, results: &Results) -> String {
 }
 
 fn peers_part(results: &Results) -> String {
-    let beside: Vec<&Measured> = results.values().filter(|measured| measured.ratio.is_some()).collect();
+    let beside: Vec<&FigureResult> = results.values().filter(|measured| measured.ratio.is_some()).collect();
     let rows: Vec<Vec<String>> = beside
         .iter()
         .map(|measured| {
@@ -268,7 +269,7 @@ fn peers_part(results: &Results) -> String {
     table(&columns, &rows)
 }
 
-/// What was predicted of mixes and of a backlog, beside what came.
+/// Predictions of mixes and of a backlog, with measured values.
 fn predictions_part(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .values()
@@ -349,30 +350,30 @@ mod tests {
             assert!(page.contains(piece), "{piece}");
         }
         assert!(!page.contains("<script") && !page.contains("<one>") && !page.contains("NaN"));
-        assert!(page.contains(">Formatting costs more, the longer the result</td><td data-of=\"answer\">holds</td>"));
+        assert!(page.contains(">Longer results cost more formatting</td><td data-of=\"answer\">holds</td>"));
     }
 
     #[test]
-    fn each_language_has_a_curve_of_its_own() {
+    fn each_language_has_a_separate_curve() {
         let workload = crate::bench::workloads::find("WNS-17").expect("a workload");
         let results = results();
-        let measured: Vec<(&Row, Measured)> =
+        let measured: Vec<(&Row, FigureResult)> =
             workload.rows.iter().filter_map(|row| Some((row, row.measured(&results)?))).collect();
         let (unit, shown) = series_of(&measured).expect("curves");
-        let told: Vec<String> = shown
+        let runs_text: Vec<String> = shown
             .iter()
             .map(|curve| format!("{}: {:?}", curve.name, curve.points.iter().map(|point| point.0).collect::<Vec<_>>()))
             .collect();
         assert_eq!(unit, "characters");
         assert_eq!(
-            told,
+            runs_text,
             [
                 "ours: [25.0, 100.0, 500.0, 2000.0]",
                 "published: [25.0, 100.0, 500.0, 2000.0]",
                 "by Jinja: [25.0, 100.0, 500.0, 2000.0]"
             ]
         );
-        assert!(series_of(&measured[..1]).is_none(), "a point is no curve");
+        assert!(series_of(&measured[..1]).is_none(), "a single point is not a curve");
     }
 
     #[test]
@@ -386,16 +387,16 @@ mod tests {
         );
         assert!(page.contains("not recorded</td>"), "{page}");
         let (terminal, captured) = Terminal::captured();
-        print(&terminal, &results()).expect("memory takes it");
+        print(&terminal, &results()).expect("writing to memory succeeds");
         assert!(captured.text().contains("8 of 8 figures were measured by an older commit"), "{}", captured.text());
     }
 
     #[test]
-    fn the_terminal_is_told_the_same_in_short() {
+    fn the_terminal_shows_a_summary() {
         let (terminal, captured) = Terminal::captured();
-        print(&terminal, &results()).expect("memory takes it");
+        print(&terminal, &results()).expect("writing to memory succeeds");
         let text = captured.text();
-        for piece in ["WNS-17", "holds: Formatting costs more", "not measured: Three distributors"] {
+        for piece in ["WNS-17", "holds: Longer results cost more", "not measured: Three distributors"] {
             assert!(text.contains(piece), "{piece}: {text}");
         }
     }

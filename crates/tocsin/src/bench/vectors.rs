@@ -1,10 +1,10 @@
-//! Cost vectors: operations one by one against a server of their own, at several sizes and batches; what the server used,
-//! less what it uses when idle, becomes a line for each resource. Bytes on the wire are counted by themselves, through a
-//! relay, since whatever stands in between would be timed too.
+//! Cost vectors: each operation is measured on its own server at several sizes and batches. The server's usage minus
+//! its idle usage is fitted to a line per resource. Wire bytes are counted separately through a relay, because a relay
+//! would distort the timing.
 
-mod deliver; // what deliveries cost, and digests
-mod format; // what formatting costs, in each language
-mod relay; // counts what goes through it
+mod deliver; // cost of deliveries and digests
+mod format; // cost of formatting, by language
+mod relay; // byte-counting TCP relay
 
 use std::{
     path::{Path, PathBuf},
@@ -26,35 +26,35 @@ use super::{
     disk,
     figure::rounded,
     figures::{accept_single, directory, exchange_roundtrip, sync},
-    ldap::{self, Act, Crowd},
+    http_client,
+    ldap_client::{self, EntryRange, LdapOperation},
+    ldap_fixture::USER,
     load::Target,
-    people::USER,
-    probe::Used,
+    resource_usage::ResourceUsage,
     results::Run,
-    server::{Parts, Server, megabytes},
-    wire,
+    server::{ChunkWriter, Server, megabytes},
 };
 use crate::failure::{Failure, Outcome};
 
-/// Connections of a load whose cost is measured: enough to share syncs, few enough to leave processors free.
+/// Connections of a load whose cost is measured: enough to share syncs, few enough to leave CPU free.
 const CONNECTIONS: usize = 16;
-/// Less than this part of a processor is used by a server that has nothing to do.
-const AT_REST: f64 = 0.05;
-/// How long it may take until it has nothing to do, such as indexes to build.
-const REST_MAX: Duration = Duration::from_secs(120);
-/// Connections at which the rate is looked at, to find the knee.
+/// CPU usage below which a server counts as idle, in CPUs.
+const IDLE_CPU_MAX: f64 = 0.05;
+/// Maximum time until the server is idle, for example while it builds indexes.
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(120);
+/// Connection counts at which the rate is measured, to find the knee.
 const STEPS: [usize; 4] = [1, 4, 16, 64];
-/// How long requests are counted on the wire: each has as many bytes as the next.
+/// Duration of counting wire bytes: all requests have the same size.
 const COUNTED: Duration = Duration::from_millis(50);
-/// Operations of the directory that are counted.
+/// Number of directory operations whose wire bytes are counted.
 const OPERATIONS_COUNTED: u64 = 50;
-/// The exchange whose far end is reached through a relay.
+/// Exchange whose receiver is behind a relay.
 const WIRED: &str = "wired";
 
-/// A measurement under way.
-type Measuring<'a> = Pin<Box<dyn Future<Output = Outcome<Vec<Costed>>> + 'a>>;
+/// Running measurement.
+type Measuring<'a> = Pin<Box<dyn Future<Output = Outcome<Vec<OperationCost>>> + 'a>>;
 
-/// Every operation that is measured, or counted in another.
+/// Operations that are measured, or counted in another one.
 const NAMES: [&str; 18] = [
     "accept",
     "match",
@@ -76,17 +76,17 @@ const NAMES: [&str; 18] = [
     "sync.session",
 ];
 
-/// What is kept and measured.
+/// Kinds of records whose storage is measured.
 const STORED: [&str; 2] = ["subscribers", "subscriptions"];
 
-/// A group of operations that are measured on one server.
+/// Group of operations that are measured on one server.
 pub struct Group {
-    /// What it is asked for by.
+    /// Name for selection.
     pub name: &'static str,
     measure: for<'a> fn(&'a Context) -> Measuring<'a>,
 }
 
-/// All of them.
+/// All groups.
 pub const GROUPS: [Group; 6] = [
     Group { name: "accept", measure: |context| -> Measuring<'_> { Box::pin(accept(context)) } },
     Group { name: "format", measure: |context| -> Measuring<'_> { Box::pin(format::measure(context)) } },
@@ -96,69 +96,72 @@ pub const GROUPS: [Group; 6] = [
     Group { name: "sync", measure: |context| -> Measuring<'_> { Box::pin(sync_sessions(context)) } },
 ];
 
-/// An operation and all that was measured of it.
-struct Costed {
+/// Operation with its measurements.
+struct OperationCost {
     name: String,
     about: String,
     role: &'static str,
-    points: Vec<Point>,
-    /// Rates and the microseconds of processor that one cost there.
+    points: Vec<CostSample>,
+    /// Request rates and the CPU microseconds per item at each.
     steps: Vec<(f64, f64)>,
-    /// What of the line is its own; the rest is counted in another operation.
+    /// Selects the terms of the fitted line that belong to this operation; the rest is counted in another one.
     own: fn(Linear) -> Linear,
 }
 
-/// What so many items of a size and a batch used.
-struct Point {
+/// Resource usage of items of one size and batch.
+struct CostSample {
     bytes: f64,
     batch: f64,
     items: f64,
-    used: Used,
-    /// Bytes on the wire for each of them.
+    used: ResourceUsage,
+    /// Wire bytes per item.
     wire_each: f64,
 }
 
-/// A server that is watched.
-struct Watched {
+/// Server whose resource usage is observed.
+struct ObservedServer {
     pid: u32,
     folder: PathBuf,
-    /// In a second, when it has nothing to do.
-    idle: Used,
+    /// Idle usage per second.
+    idle: ResourceUsage,
 }
 
-impl Watched {
-    /// Looks at it while it rests, once it does: what it still has to do after its start is not what it always does.
-    async fn begin(context: &Context, server: &Server) -> Watched {
+impl ObservedServer {
+    /// Waits until the server is idle and measures its idle usage, so that start-up work is not taken for it.
+    async fn begin(context: &Context, server: &Server) -> ObservedServer {
         let started = Instant::now();
-        while Watched::used_in(server, Duration::from_millis(500)).await.processor > AT_REST {
-            if started.elapsed() > REST_MAX {
-                context.tell("   the server does not come to rest: what it does beside the load is taken for what it always does");
+        while ObservedServer::used_in(server, Duration::from_millis(500)).await.processor > IDLE_CPU_MAX {
+            if started.elapsed() > IDLE_WAIT_MAX {
+                context.log("   the server does not become idle: its background work counts as idle usage");
                 break;
             }
         }
-        let idle = Watched::used_in(server, Duration::from_secs(context.size(5, 1))).await;
-        Watched { pid: server.pid(), folder: server.folder.clone(), idle }
+        let idle = ObservedServer::used_in(server, Duration::from_secs(context.size(5, 1))).await;
+        ObservedServer { pid: server.pid(), folder: server.folder.clone(), idle }
     }
 
-    /// What the server uses in a second of this time.
-    async fn used_in(server: &Server, time: Duration) -> Used {
-        let before = Used::by(server.pid(), &server.folder);
+    /// Usage per second of the server during this time.
+    async fn used_in(server: &Server, time: Duration) -> ResourceUsage {
+        let before = ResourceUsage::by(server.pid(), &server.folder);
         tokio::time::sleep(time).await;
-        let used = Used::by(server.pid(), &server.folder).since(&before, &Used::default(), time.as_secs_f64());
+        let used = ResourceUsage::by(server.pid(), &server.folder).since(
+            &before,
+            &ResourceUsage::default(),
+            time.as_secs_f64(),
+        );
         used.per_second(time.as_secs_f64())
     }
 
-    /// What the server used meanwhile.
-    async fn during<T>(&self, work: impl Future<Output = Outcome<T>>) -> Outcome<(T, Used)> {
-        let (before, started) = (Used::by(self.pid, &self.folder), Instant::now());
+    /// Usage of the server during this work.
+    async fn during<T>(&self, work: impl Future<Output = Outcome<T>>) -> Outcome<(T, ResourceUsage)> {
+        let (before, started) = (ResourceUsage::by(self.pid, &self.folder), Instant::now());
         let done = work.await?;
         let seconds = started.elapsed().as_secs_f64();
-        Ok((done, Used::by(self.pid, &self.folder).since(&before, &self.idle, seconds)))
+        Ok((done, ResourceUsage::by(self.pid, &self.folder).since(&before, &self.idle, seconds)))
     }
 }
 
-/// Bytes on the wire of one request of this load and its answer, with those at `behind`: what it brings about behind the
-/// server.
+/// Wire bytes of one request and response of this load, plus the traffic through the relay `behind` the server.
 async fn wire_each(target: Target, behind: Option<&Relay>) -> Outcome<f64> {
     let front = Relay::to(target.port).await?;
     let before = behind.map_or(0, Relay::bytes);
@@ -168,24 +171,24 @@ async fn wire_each(target: Target, behind: Option<&Relay>) -> Outcome<f64> {
     Ok(bytes as f64 / load.count.max(1) as f64)
 }
 
-/// Measures these groups, or all, and gives the text of the vectors.
+/// Measures these groups, or all, and returns the cost vectors as JSON.
 ///
 /// # Errors
-/// A group is unknown or cannot be measured.
+/// If a group is unknown or cannot be measured.
 pub async fn measure(context: &Context, names: &[String], run: &Run) -> Outcome<String> {
     if let Some(unknown) = names.iter().find(|name| GROUPS.iter().all(|group| group.name != **name)) {
         let known = GROUPS.map(|group| group.name).join(", ");
-        return Err(Failure::usage(format!("there is no group `{unknown}`; there are {known}")));
+        return Err(Failure::usage(format!("unknown group `{unknown}`; expected one of {known}")));
     }
     let mut operations = counted_elsewhere();
     let is_wanted = |group: &&Group| names.is_empty() || names.iter().any(|name| name == group.name);
     let groups: Vec<&Group> = GROUPS.iter().filter(is_wanted).collect();
     for (at, group) in groups.iter().enumerate() {
         context.progress.begin(group.name, at + 1, groups.len());
-        context.tell(format_args!("== {} ({} of {})", group.name, at + 1, groups.len()));
+        context.log(format_args!("== {} ({} of {})", group.name, at + 1, groups.len()));
         for costed in (group.measure)(context).await? {
-            context.tell(format_args!("   {}", costed.told()));
-            debug_assert!(NAMES.contains(&costed.name.as_str()), "{} stands in no list", costed.name);
+            context.log(format_args!("   {}", costed.summary()));
+            debug_assert!(NAMES.contains(&costed.name.as_str()), "{} is missing in NAMES", costed.name);
             operations.insert(costed.name.clone(), costed.json());
         }
     }
@@ -202,20 +205,20 @@ pub async fn measure(context: &Context, names: &[String], run: &Run) -> Outcome<
     Ok(serde_json::to_string_pretty(&text).expect("plain data") + "\n")
 }
 
-/// Steps of an event whose cost is a part of another's.
+/// Steps of an event whose cost is included in another operation.
 fn counted_elsewhere() -> Map<String, Value> {
     let nothing = |about: &str| json!({"about": about, "roles": {}});
     [
-        ("match", "counted in `accept`: finding out whom an event concerns; what it makes is in `deliver`"),
-        ("notify", "counted in the deliveries"),
-        ("format", "counted in the deliveries, of a short text in Jinja"),
+        ("match", "counted in `accept`: matching; the notifications are counted in `deliver`"),
+        ("notify", "counted in `deliver`"),
+        ("format", "counted in `deliver`, for a short Jinja text"),
     ]
     .into_iter()
     .map(|(name, about)| (name.to_owned(), nothing(about)))
     .collect()
 }
 
-/// What this machine has, as far as it can be found out.
+/// Resources of this machine, as far as they can be determined.
 async fn machine(context: &Context) -> Outcome<Value> {
     let folder = context.folder()?;
     let time = Duration::from_secs(context.size(3, 1));
@@ -236,14 +239,19 @@ async fn machine(context: &Context) -> Outcome<Value> {
     Ok(machine)
 }
 
-impl Costed {
-    /// An operation of which all is its own, and no knee was looked for.
-    fn new(name: impl Into<String>, about: impl Into<String>, role: &'static str, points: Vec<Point>) -> Costed {
-        Costed { name: name.into(), about: about.into(), role, points, steps: Vec::new(), own: |cost| cost }
+impl OperationCost {
+    /// Creates an operation that owns all its cost terms, without a search for the knee.
+    fn new(
+        name: impl Into<String>,
+        about: impl Into<String>,
+        role: &'static str,
+        points: Vec<CostSample>,
+    ) -> OperationCost {
+        OperationCost { name: name.into(), about: about.into(), role, points, steps: Vec::new(), own: |cost| cost }
     }
 
-    /// The line of a resource, of which each point says how much one took.
-    fn line(&self, each: impl Fn(&Point) -> f64) -> Fit {
+    /// Fits a line to a resource, of which `each` returns the usage per item.
+    fn line(&self, each: impl Fn(&CostSample) -> f64) -> Fit {
         let samples: Vec<Sample> = self
             .points
             .iter()
@@ -271,7 +279,7 @@ impl Costed {
             put("syncs", self.line(|point| point.used.syncs.unwrap_or_default() / point.items.max(1.0)));
         }
         put("wire_bytes", self.line(|point| point.wire_each));
-        let range = |value: fn(&Point) -> f64| {
+        let range = |value: fn(&CostSample) -> f64| {
             let values = || self.points.iter().map(value);
             json!([values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max)])
         };
@@ -287,36 +295,36 @@ impl Costed {
         operation
     }
 
-    /// For whoever waits.
-    fn told(&self) -> String {
+    /// Summary for the progress log.
+    fn summary(&self) -> String {
         let (processor, wire) = (self.processor(), self.line(|point| point.wire_each));
         let knee = match (knee(&self.steps), self.steps.is_empty()) {
             (Some(rate), _) => format!("knee at {rate:.0}/s"),
-            (None, false) => "no knee seen".to_owned(),
-            (None, true) => "no knee looked for".to_owned(),
+            (None, false) => "no knee found".to_owned(),
+            (None, true) => "knee not searched".to_owned(),
         };
-        let told = |name: &str, line: &Fit| {
-            format!("{name} {}, misses by at most {:.0} %", Value::Object(parts(line.cost)), line.error * 100.0)
+        let term = |name: &str, line: &Fit| {
+            format!("{name} {}, error at most {:.0} %", Value::Object(parts(line.cost)), line.error * 100.0)
         };
-        format!("{}: {}; {}; {knee}", self.name, told("processor_us", &processor), told("wire_bytes", &wire))
+        format!("{}: {}; {}; {knee}", self.name, term("processor_us", &processor), term("wire_bytes", &wire))
     }
 }
 
-/// The parts of a line that are any.
+/// Nonzero terms of a line.
 fn parts(cost: Linear) -> Map<String, Value> {
     let parts = [("batch", cost.batch), ("item", cost.item), ("kilobyte", cost.kilobyte)];
     parts.into_iter().filter(|(_, part)| *part > 0.0).map(|(name, part)| (name.to_owned(), rounded(part, 4))).collect()
 }
 
-async fn accept(context: &Context) -> Outcome<Vec<Costed>> {
+async fn accept(context: &Context) -> Outcome<Vec<OperationCost>> {
     let folder = context.folder()?;
     let server = Server::start(context, folder.path()).await?;
     server.apply("intake", accept_single::DEFINITION).await?;
-    let watched = Watched::begin(context, &server).await;
+    let watched = ObservedServer::begin(context, &server).await;
     let time = Duration::from_millis(context.size(3_000, 200));
     let target = |bytes: usize, batch: usize, connections: usize| {
         let body = Value::Array(accept_single::events_of(batch, bytes)).to_string();
-        let request = wire::post(accept_single::PATH, &server.key, "application/json", body.as_bytes());
+        let request = http_client::post(accept_single::PATH, &server.key, "application/json", body.as_bytes());
         Target { port: server.port, request, connections }
     };
     let mut points = Vec::new();
@@ -325,7 +333,7 @@ async fn accept(context: &Context) -> Outcome<Vec<Costed>> {
             let target = target(bytes, batch, CONNECTIONS);
             target.closed(time / 4).await?;
             let (load, used) = watched.during(target.closed(time)).await?;
-            points.push(Point {
+            points.push(CostSample {
                 bytes: bytes as f64,
                 batch: batch as f64,
                 items: (load.count * batch as u64) as f64,
@@ -339,45 +347,45 @@ async fn accept(context: &Context) -> Outcome<Vec<Costed>> {
         let (load, used) = watched.during(target(250, 1, connections).closed(time)).await?;
         steps.push((load.per_second(), used.processor * 1e6 / load.count.max(1) as f64));
     }
-    let about = "an event is checked, stored durably and matched; nobody cares";
-    Ok(vec![Costed { steps, ..Costed::new("accept", about, "accept", points) }])
+    let about = "an event is validated, stored durably and matched, without a match";
+    Ok(vec![OperationCost { steps, ..OperationCost::new("accept", about, "accept", points) }])
 }
 
-async fn directory_operations(context: &Context) -> Outcome<Vec<Costed>> {
+async fn directory_operations(context: &Context) -> Outcome<Vec<OperationCost>> {
     let count = context.size(100_000, 500);
     let (_folder, port, server) = directory::serve(context, count).await?;
-    let watched = Watched::begin(context, &server).await;
-    let (crowd, time) = (Arc::new(Crowd::of(count)), Duration::from_millis(context.size(5_000, 300)));
-    ldap::flood(port, Act::Base, &crowd, CONNECTIONS, time).await?;
+    let watched = ObservedServer::begin(context, &server).await;
+    let (crowd, time) = (Arc::new(EntryRange::of(count)), Duration::from_millis(context.size(5_000, 300)));
+    ldap_client::closed_loop(port, LdapOperation::Base, &crowd, CONNECTIONS, time).await?;
     let mut costed = Vec::new();
     for (name, about, act) in [
-        ("directory.search", "a search for an entry of 20 attributes by its name", Act::Base),
-        ("directory.modify_add", "a value more, durable", Act::ModifyAdd),
-        ("directory.modify_replace", "another value, durable", Act::ModifyReplace),
-        ("directory.add", "an entry of 20 attributes, durable", Act::Add),
-        ("directory.bind", "a bind by a password with a fast hash, and one back", Act::Bind),
+        ("directory.search", "search for an entry of 20 attributes by name", LdapOperation::Base),
+        ("directory.modify_add", "modify that adds a value, durable", LdapOperation::ModifyAdd),
+        ("directory.modify_replace", "modify that replaces a value, durable", LdapOperation::ModifyReplace),
+        ("directory.add", "add of an entry of 20 attributes, durable", LdapOperation::Add),
+        ("directory.bind", "bind with a password under a fast hash, and bind back", LdapOperation::Bind),
     ] {
         let mut steps = Vec::new();
         let mut points = Vec::new();
         let wire_each = directory_wire_each(port, act, &crowd).await?;
         for connections in STEPS {
-            let (load, used) = watched.during(ldap::flood(port, act, &crowd, connections, time)).await?;
+            let (load, used) = watched.during(ldap_client::closed_loop(port, act, &crowd, connections, time)).await?;
             steps.push((load.per_second, used.processor * 1e6 / load.count.max(1) as f64));
             if connections == CONNECTIONS {
-                points.push(Point { bytes: 1_000.0, batch: 1.0, items: load.count as f64, used, wire_each });
+                points.push(CostSample { bytes: 1_000.0, batch: 1.0, items: load.count as f64, used, wire_each });
             }
         }
-        costed.push(Costed { steps, ..Costed::new(name, about, "directory", points) });
+        costed.push(OperationCost { steps, ..OperationCost::new(name, about, "directory", points) });
     }
     Ok(costed)
 }
 
-/// Bytes on the wire of one operation and its answers.
-async fn directory_wire_each(port: u16, act: Act, crowd: &Crowd) -> Outcome<f64> {
+/// Wire bytes of one operation and its responses.
+async fn directory_wire_each(port: u16, act: LdapOperation, crowd: &EntryRange) -> Outcome<f64> {
     let broke = |error: std::io::Error| Failure::failed("a connection of the load broke").because(&error);
     let relay = Relay::to(port).await?;
-    let mut connection = ldap::Connection::open(relay.port).await.map_err(broke)?;
-    // Other numbers than those of any load, or a value might be added that is there.
+    let mut connection = ldap_client::Connection::open(relay.port).await.map_err(broke)?;
+    // Seeded differently from all loads, so that no value is added twice.
     let mut chance = fastrand::Rng::with_seed(u64::MAX);
     let before = relay.bytes();
     for _ in 0..OPERATIONS_COUNTED {
@@ -386,21 +394,21 @@ async fn directory_wire_each(port: u16, act: Act, crowd: &Crowd) -> Outcome<f64>
         if answer.code != 0 {
             return Err(Failure::failed(format!("{act:?} was answered by {answer:?}")));
         }
-        if act == Act::Bind {
-            connection.ask(&ldap::bind(USER)).await.map_err(broke)?;
+        if act == LdapOperation::Bind {
+            connection.ask(&ldap_client::bind(USER)).await.map_err(broke)?;
         }
     }
     Ok((relay.bytes() - before) as f64 / OPERATIONS_COUNTED as f64)
 }
 
-async fn exchange(context: &Context) -> Outcome<Vec<Costed>> {
+async fn exchange(context: &Context) -> Outcome<Vec<OperationCost>> {
     let folder = context.folder()?;
     let (far, server) = exchange_roundtrip::prepare(context, folder.path()).await?;
     let behind = Relay::to(far.port).await?;
     let request = server.client().request(Method::PUT, &format!("/v1/exchanges/{WIRED}"));
     let wired = exchange_roundtrip::definition(WIRED, behind.port);
     server.client().send(request.header(CONTENT_TYPE, "application/yaml").body(wired)).await?;
-    let watched = Watched::begin(context, &server).await;
+    let watched = ObservedServer::begin(context, &server).await;
     let time = Duration::from_millis(context.size(5_000, 300));
     exchange_roundtrip::target(&server, 100, CONNECTIONS).closed(time / 4).await?;
     let (mut points, mut steps) = (Vec::new(), Vec::new());
@@ -409,50 +417,50 @@ async fn exchange(context: &Context) -> Outcome<Vec<Costed>> {
         let (load, used) = watched.during(target.closed(time)).await?;
         let wired = exchange_roundtrip::target_of(WIRED, &server, bytes, 1);
         let wire_each = wire_each(wired, Some(&behind)).await?;
-        points.push(Point { bytes: bytes as f64, batch: 1.0, items: load.count as f64, used, wire_each });
+        points.push(CostSample { bytes: bytes as f64, batch: 1.0, items: load.count as f64, used, wire_each });
     }
     for connections in STEPS {
         let (load, used) = watched.during(exchange_roundtrip::target(&server, 1_000, connections).closed(time)).await?;
         steps.push((load.per_second(), used.processor * 1e6 / load.count.max(1) as f64));
     }
-    let about = "a request is stored, routed, sent, answered, and its reply stored and given back";
-    Ok(vec![Costed { steps, ..Costed::new("exchange.roundtrip", about, "exchange", points) }])
+    let about = "a request is stored, routed and sent; its reply is stored and returned";
+    Ok(vec![OperationCost { steps, ..OperationCost::new("exchange.roundtrip", about, "exchange", points) }])
 }
 
-async fn sync_sessions(context: &Context) -> Outcome<Vec<Costed>> {
+async fn sync_sessions(context: &Context) -> Outcome<Vec<OperationCost>> {
     let devices = context.size(64, 4);
-    let mut field = sync::Field::prepare(context, devices, sync::HALVES_OF_WORDS).await?;
+    let mut field = sync::SyncServer::prepare(context, devices, sync::HALVES_OF_WORDS).await?;
     field.change_rows().await?;
     field.all_at_once().await?;
     field.change_rows().await?;
-    let watched = Watched::begin(context, &field.server).await;
+    let watched = ObservedServer::begin(context, &field.server).await;
     let (_, used) = watched.during(field.all_at_once()).await?;
     field.change_rows().await?;
     let relay = Relay::to(field.server.port).await?;
-    field.come_by(relay.port);
+    field.use_port(relay.port);
     field.all_at_once().await?;
     let items = devices as f64;
     let wire_each = relay.bytes() as f64 / items;
-    let point = Point { bytes: sync::HALVES_OF_WORDS.bytes(), batch: 1.0, items, used, wire_each };
-    let about = "a device brings 600 edits, takes at least 600 rows, and ends; blocks of words are packed on the wire";
-    Ok(vec![Costed::new("sync.session", about, "sync", vec![point])])
+    let point = CostSample { bytes: sync::HALVES_OF_WORDS.bytes(), batch: 1.0, items, used, wire_each };
+    let about = "a device uploads 600 edits and downloads at least 600 rows; blocks are compressed on the wire";
+    Ok(vec![OperationCost::new("sync.session", about, "sync", vec![point])])
 }
 
-/// What subscribers and subscriptions take in memory and on disk, and megabytes of memory of a server that has none.
+/// Memory and disk bytes per subscriber and per subscription, and the base memory in megabytes of an empty server.
 async fn stored(context: &Context) -> Outcome<(Value, f64)> {
     let count = context.size(200_000_u32, 1_000);
     let folder = context.folder()?;
     let server = Server::start(context, folder.path()).await?;
-    server.apply("stock", super::market::DEFINITION).await?;
+    server.apply("stock", super::stock_workload::DEFINITION).await?;
     let size = || (server.resident_bytes() as f64, bytes_below(&server.folder));
     let empty = size();
     let subscribers =
-        move |out: &mut Parts| crate::examples::stock::write_subscribers(out, count, "http://127.0.0.1:9/hook");
+        move |out: &mut ChunkWriter| crate::examples::stock::write_subscribers(out, count, "http://127.0.0.1:9/hook");
     server.import_subscribers(subscribers).await?;
     let people = size();
-    let orders = move |out: &mut Parts| {
+    let orders = move |out: &mut ChunkWriter| {
         let market = crate::examples::stock::Market::new(crate::examples::stock::SEED);
-        crate::examples::stock::write_subscriptions(out, market.orders(count, super::market::ORDERS_EACH))
+        crate::examples::stock::write_subscriptions(out, market.orders(count, super::stock_workload::ORDERS_EACH))
     };
     server.import_subscriptions("stock", "order", orders).await?;
     let all = size();
@@ -463,14 +471,14 @@ async fn stored(context: &Context) -> Outcome<(Value, f64)> {
         })
     };
     let count = f64::from(count);
-    let orders = count * f64::from(super::market::ORDERS_EACH);
+    let orders = count * f64::from(super::stock_workload::ORDERS_EACH);
     let measured = [each(people, empty, count), each(all, people, orders)];
     let stored: Map<String, Value> = STORED.map(str::to_owned).into_iter().zip(measured).collect();
     let stored = Value::Object(stored);
     Ok((stored, megabytes(empty.0 as u64)))
 }
 
-/// Bytes of the files in a folder and below it.
+/// Total bytes of the files in a folder, recursively.
 fn bytes_below(folder: &Path) -> f64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
@@ -486,18 +494,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_read_by_the_planner() {
-        let point = |bytes: f64, batch: f64, micros: f64| Point {
+    fn the_planner_reads_the_measured_vectors() {
+        let point = |bytes: f64, batch: f64, micros: f64| CostSample {
             bytes,
             batch,
             items: 1_000.0,
-            used: Used { processor: micros * 1e-3, disk_bytes: 4_096_000.0, syncs: Some(500.0) },
-            // A head and an answer of 400 bytes, and what the event says.
+            used: ResourceUsage { processor: micros * 1e-3, disk_bytes: 4_096_000.0, syncs: Some(500.0) },
+            // Headers and response of 400 bytes, plus the event.
             wire_each: 400.0 / batch + bytes,
         };
         let points = vec![point(250.0, 1.0, 100.0), point(250.0, 10.0, 19.0), point(1_000.0, 10.0, 22.0)];
         let steps = vec![(10.0, 1.0), (20.0, 1.0), (21.0, 2.0)];
-        let costed = Costed { steps, ..Costed::new("accept", "an event", "accept", points) };
+        let costed = OperationCost { steps, ..OperationCost::new("accept", "an event", "accept", points) };
         let mut operations = counted_elsewhere();
         operations.insert(costed.name.clone(), costed.json());
         let text = json!({"vectors": "test", "machine": {"cores": 2}, "operations": operations}).to_string();
@@ -508,10 +516,10 @@ mod tests {
         assert!((cost.batch - 90.0).abs() < 0.1 && (cost.kilobyte - 4.0).abs() < 0.1, "{cost:?}");
         let wire = accept.roles["accept"].wire;
         assert_eq!((wire.batch, wire.item, wire.kilobyte), (400.0, 0.0, 1_000.0));
-        assert!(costed.told().contains("knee at 20/s"), "{}", costed.told());
+        assert!(costed.summary().contains("knee at 20/s"), "{}", costed.summary());
     }
 
-    /// A profile, planned with vectors of all that is measured.
+    /// Plans a profile with vectors of all measured operations.
     fn planned(profile: &str) -> tocsin_capacity::Plan {
         let profile =
             tocsin_capacity::read_profile(profile).unwrap_or_else(|problems| panic!("{problems:?}: {profile}"));
@@ -525,18 +533,18 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_of_the_guide_is_planned_with_what_is_measured() {
+    fn the_profile_of_the_guide_is_planned_with_measured_operations() {
         let guide = include_str!("../../../../docs/guide/capacity.md");
         let (_, profile) = guide.split_once("```yaml\n").expect("the profile");
         let (profile, _) = profile.split_once("```").expect("its end");
         let plan = planned(profile);
-        assert!(plan.notes.iter().all(|note| !note.contains("say nothing of")), "{:?}", plan.notes);
+        assert!(plan.notes.iter().all(|note| !note.contains("do not contain")), "{:?}", plan.notes);
         let missing: Vec<&str> = NAMES.into_iter().filter(|name| !guide.contains(&format!("`{name}`"))).collect();
-        assert!(missing.is_empty(), "the guide lists no {missing:?}");
+        assert!(missing.is_empty(), "missing in the guide: {missing:?}");
     }
 
     #[test]
-    fn all_that_is_measured_can_be_asked_for() {
+    fn a_profile_can_use_every_measured_operation() {
         for name in NAMES {
             let profile =
                 format!("profile: a\noperations: {{ work: {{ operation: {name}, rate: {{ count: 1, per: 1s }} }} }}\n");
@@ -550,17 +558,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_further_notification_costs_is_a_part_of_what_its_digest_does() {
-        // A message of 50 us, 5 us for each notification, and 2 us for a kilobyte of it.
-        let point = |told: f64, bytes: f64| Point {
+    fn a_further_notification_costs_the_item_term_of_its_digest() {
+        // A message of 50 us, 5 us for each notification, and 2 us per kilobyte of it.
+        let point = |count: f64, bytes: f64| CostSample {
             bytes,
-            batch: told,
-            items: told * 1e6,
-            used: Used { processor: 50.0 + told * (5.0 + 0.002 * bytes), ..Used::default() },
+            batch: count,
+            items: count * 1e6,
+            used: ResourceUsage { processor: 50.0 + count * (5.0 + 0.002 * bytes), ..ResourceUsage::default() },
             wire_each: 0.0,
         };
-        let points = [1.0, 5.0, 20.0].into_iter().flat_map(|told| [point(told, 100.0), point(told, 400.0)]);
-        let costed = deliver::further(points.collect());
+        let points = [1.0, 5.0, 20.0].into_iter().flat_map(|count| [point(count, 100.0), point(count, 400.0)]);
+        let costed = deliver::digest_item_cost(points.collect());
         let json = costed.json();
         let cost = &json["roles"]["deliver"]["processor_us"];
         assert!((cost["item"].as_f64().expect("a cost") - 5.0).abs() < 1e-6, "{json}");

@@ -1,123 +1,122 @@
-//! The workloads that papers published, what they reported, and which of our figures is the same work.
+//! Published workloads: reported numbers, and the figures that measure the same work.
 
-mod directory; // WSS
-mod exchange; // WBT
-mod notifications; // WNS and the runs of NotifyBC
-mod sync; // WMR
+mod directory; // membership service on LDAP (WSS)
+mod exchange; // messaging server (WBT)
+mod notifications; // notification service (WNS) and the runs of NotifyBC
+mod sync; // merge replication (WMR)
 
 use tocsin_capacity::{
     papers::{Paper, Verdict},
     plan,
 };
 
-use super::results::{Measured, Results};
+use super::results::{FigureResult, Results};
 
-/// Differences below it are noise.
+/// Relative difference below which values count as equal.
 const MARGIN: f64 = 0.02;
 
-/// A workload that was published.
+/// Published workload.
 pub struct Workload {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What is done.
+    /// Description of the work.
     pub about: &'static str,
-    /// What was reported, row by row.
+    /// Reported values, row by row.
     pub rows: &'static [Row],
-    /// What differs between the published work and ours, if anything does.
+    /// Differences between the published work and the figure; empty if there are none.
     pub differs: &'static str,
 }
 
-/// Something reported, and our figure of the same.
+/// Reported value, and the figure of the same work.
 pub struct Row {
-    /// Of what.
+    /// Reported quantity.
     pub what: &'static str,
-    /// In the paper's words; empty if there is only a graph.
+    /// Value in the paper's words; empty if there is only a graph.
     pub reported: &'static str,
-    /// The number in it, in the unit of our figure, where there is one.
+    /// Numeric value in the unit of the figure, if there is one.
     pub value: Option<f64>,
-    /// The name of our figure; empty if there is none yet.
+    /// Name of the figure; empty if there is none yet.
     pub figure: &'static str,
-    /// Whether the row is what ran beside that figure.
-    pub beside: bool,
+    /// Whether the row corresponds to the figure's peer.
+    pub is_peer: bool,
 }
 
-/// A row with a number.
+/// Row with a number.
 const fn row(what: &'static str, reported: &'static str, value: f64, figure: &'static str) -> Row {
-    Row { what, reported, value: Some(value), figure, beside: false }
+    Row { what, reported, value: Some(value), figure, is_peer: false }
 }
 
-/// A row of which there is only a graph, or words.
+/// Row without a number: only a graph or words.
 const fn graph(what: &'static str, reported: &'static str, figure: &'static str) -> Row {
-    Row { what, reported, value: None, figure, beside: false }
+    Row { what, reported, value: None, figure, is_peer: false }
 }
 
-/// A row of which there is only a graph, or words, and which is what ran beside our figure: the same work without what it
-/// measures.
-const fn beside(what: &'static str, reported: &'static str, figure: &'static str) -> Row {
-    Row { what, reported, value: None, figure, beside: true }
+/// Row without a number that corresponds to the figure's peer: the same work without the measured feature.
+const fn peer_row(what: &'static str, reported: &'static str, figure: &'static str) -> Row {
+    Row { what, reported, value: None, figure, is_peer: true }
 }
 
-/// A group of workloads, of one paper.
+/// Workloads of one paper.
 pub struct Family {
-    /// What it is about.
+    /// Title.
     pub title: &'static str,
-    /// On what it was measured.
+    /// Machine of the paper's measurements.
     pub machine: &'static str,
-    /// Its workloads.
+    /// Workloads.
     pub workloads: &'static [Workload],
-    /// What it claims.
+    /// Claims of the paper.
     pub claims: &'static [Claim],
 }
 
-/// A sentence that can be tested.
+/// Testable claim of a paper.
 pub struct Claim {
-    /// The sentence.
+    /// The claim as a sentence.
     pub said: &'static str,
-    /// How it is answered.
+    /// Test of the claim.
     pub test: Test,
 }
 
-/// How a claim is answered.
+/// Test of a claim against figures.
 pub enum Test {
     /// The first figure is larger than the second by this factor.
     Larger(&'static str, &'static str, f64),
     /// Each figure is larger than the next.
     Falls(&'static [&'static str]),
-    /// The figure is larger than what ran beside it.
+    /// The figure is larger than its peer.
     LargerThanPeer(&'static str),
-    /// The figure is no larger than what ran beside it.
+    /// The figure is not larger than its peer.
     NotLargerThanPeer(&'static str),
-    /// The figure is at least this part of what ran beside it.
+    /// The figure is at least this part of its peer.
     AtLeastOfPeer(&'static str, f64),
-    /// The figure is this part of what ran beside it.
+    /// The figure is this part of its peer.
     PartOfPeer(&'static str, f64),
-    /// The paper's own figures exclude each other.
+    /// The paper contradicts itself, for this reason.
     Contradictory(&'static str),
-    /// These statements of an example, which `tocsin capacity --paper` checks.
+    /// The statements of an example that `tocsin capacity --paper` checks.
     Arithmetic(&'static str, &'static [&'static str]),
     /// Not measured, for this reason.
     Open(&'static str),
 }
 
-/// How a claim is answered.
+/// Result of testing a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It does.
+    /// The claim holds.
     Holds,
-    /// It does, on a condition that the paper does not name.
+    /// The claim holds on a condition that the paper does not name.
     HoldsIf,
-    /// It does not, here and now.
+    /// The claim does not hold for these results.
     NoLongerHolds,
-    /// What it says differs does so by too little to tell.
+    /// The difference is below the margin.
     NoDifference,
-    /// The paper's own figures exclude each other.
+    /// The paper contradicts itself.
     Contradictory,
-    /// Nobody has measured it here.
+    /// Not measured here.
     NotMeasured,
 }
 
 impl Answer {
-    /// In words.
+    /// Text of the answer.
     pub fn word(self) -> &'static str {
         match self {
             Answer::Holds => "holds",
@@ -130,21 +129,21 @@ impl Answer {
     }
 }
 
-/// All of them.
+/// All families.
 pub static FAMILIES: [Family; 4] = [notifications::FAMILY, exchange::FAMILY, sync::FAMILY, directory::FAMILY];
 
-/// The workload of this name, in any case.
+/// Finds a workload by name, case-insensitively.
 pub fn find(name: &str) -> Option<&'static Workload> {
     workloads().find(|workload| workload.name.eq_ignore_ascii_case(name))
 }
 
-/// Every workload, in the order of the papers.
+/// All workloads, in the order of the papers.
 pub fn workloads() -> impl Iterator<Item = &'static Workload> {
     FAMILIES.iter().flat_map(|family| family.workloads)
 }
 
 impl Workload {
-    /// The names of our figures, each once.
+    /// Names of the figures, without duplicates.
     pub fn figures(&self) -> Vec<&'static str> {
         let mut figures: Vec<&str> =
             self.rows.iter().map(|row| row.figure).filter(|figure| !figure.is_empty()).collect();
@@ -155,23 +154,23 @@ impl Workload {
 }
 
 impl Row {
-    /// What we measured of it.
-    pub fn measured(&self, results: &Results) -> Option<Measured> {
+    /// Result for this row.
+    pub fn measured(&self, results: &Results) -> Option<FigureResult> {
         let measured = results.get(self.figure)?.clone();
-        if !self.beside {
+        if !self.is_peer {
             return Some(measured);
         }
         let value = measured.peer_value?;
-        Some(Measured { value, low: value, high: value, ..measured })
+        Some(FigureResult { value, low: value, high: value, ..measured })
     }
 }
 
 impl Claim {
-    /// What figures say of it, and in which words. Figures of a quick run say nothing.
+    /// Tests the claim against results; returns the answer and its reason. Quick runs do not count.
     pub fn answer(&self, results: &Results) -> (Answer, String) {
         let line = |name: &str| results.get(name).filter(|measured| !measured.is_quick());
         let of = |name: &str| line(name).map(|measured| measured.value);
-        let beside =
+        let compare_with_peer =
             |name: &str, judged: &dyn Fn(f64) -> Answer| match line(name).and_then(|line| Some((line, line.ratio?))) {
                 Some((line, ratio)) => {
                     let peer = line.peer.as_deref().unwrap_or("the peer");
@@ -188,16 +187,16 @@ impl Claim {
             },
             Test::Falls(names) => match names.iter().map(|name| of(name)).collect::<Option<Vec<f64>>>() {
                 Some(values) => {
-                    let told: Vec<String> =
+                    let values_text: Vec<String> =
                         names.iter().zip(&values).map(|(name, value)| format!("`{name}` {value:.0}")).collect();
-                    (falls(&values), told.join(", "))
+                    (falling(&values), values_text.join(", "))
                 }
                 None => (Answer::NotMeasured, format!("needs {}", names.join(", "))),
             },
-            Test::LargerThanPeer(name) => beside(name, &larger),
-            Test::NotLargerThanPeer(name) => beside(name, &|ratio| at_least(1.0 / ratio)),
-            Test::AtLeastOfPeer(name, part) => beside(name, &|ratio| at_least(ratio / part)),
-            Test::PartOfPeer(name, part) => beside(name, &|ratio| {
+            Test::LargerThanPeer(name) => compare_with_peer(name, &larger),
+            Test::NotLargerThanPeer(name) => compare_with_peer(name, &|ratio| at_least(1.0 / ratio)),
+            Test::AtLeastOfPeer(name, part) => compare_with_peer(name, &|ratio| at_least(ratio / part)),
+            Test::PartOfPeer(name, part) => compare_with_peer(name, &|ratio| {
                 if (ratio - part).abs() <= MARGIN { Answer::Holds } else { Answer::NoLongerHolds }
             }),
             Test::Contradictory(why) => (Answer::Contradictory, (*why).to_owned()),
@@ -207,7 +206,7 @@ impl Claim {
     }
 }
 
-/// Of a ratio that should be above 1.
+/// Answer for a ratio that must be above 1.
 fn larger(ratio: f64) -> Answer {
     if ratio >= 1.0 + MARGIN {
         Answer::Holds
@@ -218,19 +217,19 @@ fn larger(ratio: f64) -> Answer {
     }
 }
 
-/// Of a ratio that should not be below 1.
+/// Answer for a ratio that must not be below 1.
 fn at_least(ratio: f64) -> Answer {
     if ratio >= 1.0 - MARGIN { Answer::Holds } else { Answer::NoLongerHolds }
 }
 
-/// One step up is enough to contradict; else one without a difference leaves it open.
-fn falls(values: &[f64]) -> Answer {
+/// Answer for a falling series. One increase contradicts; otherwise one pair within the margin leaves it open.
+fn falling(values: &[f64]) -> Answer {
     let steps: Vec<Answer> = values.windows(2).map(|pair| larger(pair[0] / pair[1])).collect();
     let first = |wanted: Answer| steps.contains(&wanted).then_some(wanted);
     first(Answer::NoLongerHolds).or_else(|| first(Answer::NoDifference)).unwrap_or(Answer::Holds)
 }
 
-/// What comes out of these statements of an example.
+/// Evaluates these statements of an example.
 fn arithmetic(paper: &str, said: &[&str]) -> (Answer, String) {
     let paper = Paper::find(paper).expect("claims name examples, as a test says");
     let (profile, vectors) = paper.read();
@@ -255,7 +254,7 @@ mod tests {
     use crate::bench::figures::ALL;
 
     #[test]
-    fn every_workload_stands_once_and_names_figures_that_there_are() {
+    fn every_workload_is_unique_and_its_figures_exist() {
         let mut names: Vec<&str> = workloads().map(|workload| workload.name).collect();
         let expected: Vec<String> = [("WNS", 22), ("NBC", 5), ("WBT", 9), ("WMR", 5), ("WSS", 9)]
             .iter()
@@ -275,10 +274,10 @@ mod tests {
         });
         let used = workloads().flat_map(Workload::figures).chain(claims);
         let unknown: Vec<_> = used.filter(|figure| !ALL.iter().any(|bench| bench.name == *figure)).collect();
-        assert!(unknown.is_empty(), "there are no figures {unknown:?}");
+        assert!(unknown.is_empty(), "unknown figures: {unknown:?}");
     }
 
-    fn line(name: &str, value: f64, conditions: &str) -> (String, Measured) {
+    fn line(name: &str, value: f64, conditions: &str) -> (String, FigureResult) {
         let line = serde_json::json!({
             "name": name, "unit": "x/s", "value": value, "low": value, "high": value, "conditions": conditions,
             "peer": "another", "peer_value": 100.0, "ratio": value / 100.0,
@@ -286,12 +285,12 @@ mod tests {
         (name.to_owned(), serde_json::from_value(line).expect("a result"))
     }
 
-    fn answer(test: Test, lines: impl IntoIterator<Item = (String, Measured)>) -> Answer {
+    fn answer(test: Test, lines: impl IntoIterator<Item = (String, FigureResult)>) -> Answer {
         Claim { said: "", test }.answer(&lines.into_iter().collect()).0
     }
 
     #[test]
-    fn claims_are_answered_by_figures_that_may_be_quoted() {
+    fn claims_are_answered_by_quotable_figures() {
         let check = |lines: Vec<_>, expected: Answer| {
             assert_eq!(answer(Test::Falls(&["a", "b"]), lines), expected);
         };
@@ -319,21 +318,21 @@ mod tests {
         check(Test::AtLeastOfPeer("a", 0.76), 70.0, Answer::NoLongerHolds);
         check(Test::PartOfPeer("a", 0.86), 87.0, Answer::Holds);
         check(Test::PartOfPeer("a", 0.86), 100.0, Answer::NoLongerHolds);
-        assert_eq!(falls(&[3.0, 2.99, 1.0, 1.5]), Answer::NoLongerHolds);
+        assert_eq!(falling(&[3.0, 2.99, 1.0, 1.5]), Answer::NoLongerHolds);
     }
 
     #[test]
-    fn a_row_of_what_ran_beside_has_its_value() {
+    fn a_peer_row_has_the_value_of_the_peer() {
         let results: Results = [line("a", 90.0, "")].into_iter().collect();
         let value = |row: Row| row.measured(&results).map(|measured| measured.value);
-        assert_eq!((value(graph("", "", "a")), value(beside("", "", "a"))), (Some(90.0), Some(100.0)));
+        assert_eq!((value(graph("", "", "a")), value(peer_row("", "", "a"))), (Some(90.0), Some(100.0)));
     }
 
     #[test]
-    fn arithmetic_is_that_of_the_examples() {
+    fn arithmetic_claims_agree_with_the_examples() {
         for claim in FAMILIES.iter().flat_map(|family| family.claims) {
             let Test::Arithmetic(name, said) = claim.test else { continue };
-            let paper = Paper::find(name).unwrap_or_else(|| panic!("there is no example {name}"));
+            let paper = Paper::find(name).unwrap_or_else(|| panic!("unknown example {name}"));
             let (profile, vectors) = paper.read();
             let found = (paper.statements)(&plan(&profile, &vectors).expect("a plan"));
             for said in said {

@@ -1,13 +1,14 @@
-//! Shows what a definition would change in the server, and applies it.
+//! Command `apply`: shows the changes of a definition and applies it.
 
 use std::path::PathBuf;
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
+use tocsin_model::definition;
 
 use crate::{
-    client::{Client, Trouble, problem, segment, with_query},
-    commands::check::located,
+    client::{Client, ErrorResponse, problem, segment, with_query},
+    commands::check::compiler_format,
     failure::{Exit, Failure, Outcome},
     platform,
     terminal::{Colour, Terminal, printable},
@@ -16,35 +17,38 @@ use crate::{
 /// Arguments of `tocsin apply`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The definition, a YAML file; templates that it names are read relative to it
+    /// Definition, a YAML file; relative template paths start at its folder
     file: PathBuf,
-    /// Shows what would change and changes nothing
+    /// Show the changes without applying them
     #[arg(long)]
     dry_run: bool,
-    /// Does not ask; what drops data is still refused unless it is allowed by name
+    /// Confirmation; without it the command asks. Dropping data also needs --allow-drop
     #[arg(long, short)]
     yes: bool,
-    /// A path whose data may be dropped, such as subscriptions.nearby; may be repeated, or separated by commas
+    /// Path whose data may be dropped, such as subscriptions.nearby; repeatable, or comma-separated
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     allow_drop: Vec<String>,
-    /// Applies only if this version runs; 0 means none yet
+    /// Version that must be running, otherwise the command fails; 0 means none yet
     #[arg(long, value_name = "VERSION")]
     expect_version: Option<u32>,
 }
 
 impl Args {
-    /// Shows the difference, asks if it drops data, and applies.
+    /// Shows the differences, asks for confirmation if data would be dropped, and applies the definition.
     ///
     /// # Errors
-    /// The definition has problems, or would drop data that nobody allowed to drop.
+    /// If the definition is invalid, or would drop data without permission.
     pub async fn run(mut self, terminal: &Terminal, client: &Client) -> Outcome {
         let text = platform::read_definition(&self.file)?.map_err(|problems| {
-            let mut failure = Failure::failed("mend what follows");
-            failure.details = problems.iter().map(|problem| located(&self.file, problem)).collect();
+            let mut failure = Failure::failed("fix these problems");
+            failure.details = problems.iter().map(|problem| compiler_format(&self.file, problem)).collect();
             failure
         })?;
         let Some(name) = application_name(&text) else {
-            return Err(Failure::failed(format!("say `application: <name>` at the top of {}", self.file.display())));
+            return Err(Failure::failed(format!(
+                "the application name is missing; add `application: <name>` at the top of {}",
+                self.file.display()
+            )));
         };
         let changes = self.put(client, &name, &text, true).await?.map_err(|trouble| self.failure(trouble))?;
         show_differences(terminal, &name, &changes)?;
@@ -77,7 +81,7 @@ impl Args {
         Ok(())
     }
 
-    /// What would be dropped and is not allowed to be.
+    /// Paths whose data would be dropped without permission.
     fn drops_not_allowed(&self, changes: &Value) -> Vec<String> {
         let differences = changes["differences"].as_array().map(Vec::as_slice).unwrap_or_default();
         let drops = differences.iter().filter(|difference| difference["drops"] == true);
@@ -88,7 +92,13 @@ impl Args {
             .collect()
     }
 
-    async fn put(&self, client: &Client, name: &str, text: &str, dry_run: bool) -> Outcome<Result<Value, Trouble>> {
+    async fn put(
+        &self,
+        client: &Client,
+        name: &str,
+        text: &str,
+        dry_run: bool,
+    ) -> Outcome<Result<Value, ErrorResponse>> {
         let drops = self.allow_drop.join(",");
         let mut query = Vec::new();
         if dry_run {
@@ -109,22 +119,29 @@ impl Args {
         if answer.status().is_success() { Ok(Ok(client.json(answer).await?)) } else { Ok(Err(problem(answer).await)) }
     }
 
-    /// The server's problems, located in the file.
-    fn failure(&self, trouble: Trouble) -> Failure {
+    /// Converts the server's problems to positions in the file.
+    fn failure(&self, trouble: ErrorResponse) -> Failure {
         let mut failure = trouble.failure();
         if trouble.status == StatusCode::UNPROCESSABLE_ENTITY
             && let Some(problems) = trouble.body["problems"].as_array()
         {
             failure.details.truncate(failure.details.len() - problems.len());
             let problems = problems.iter().filter_map(|problem| serde_json::from_value(problem.clone()).ok());
-            failure.details.extend(problems.map(|problem| printable(&located(&self.file, &problem)).into_owned()));
+            failure
+                .details
+                .extend(problems.map(|problem| printable(&compiler_format(&self.file, &problem)).into_owned()));
         }
         failure
     }
 }
 
-/// The value of the key `application` at the top level.
+/// Name of the application in a definition. Of one that cannot be read it is taken from the line that seems to give it,
+/// so
+/// that the server reports the problems.
 fn application_name(text: &str) -> Option<String> {
+    if let Some(name) = definition::named(text) {
+        return Some(name.to_string());
+    }
     let value = text.lines().find_map(|line| line.strip_prefix("application:"))?;
     let value = value.split(" #").next().unwrap_or(value).trim().trim_matches(['"', '\'']);
     (!value.is_empty()).then(|| value.to_owned())
@@ -173,17 +190,17 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
-        expected.assert_eq(&told(args, answers).await);
+        expected.assert_eq(&output(args, answers).await);
     }
 
-    async fn told(args: &[&str], answers: Vec<(u16, Value)>) -> String {
+    async fn output(args: &[&str], answers: Vec<(u16, Value)>) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("app.yaml");
         std::fs::write(&file, "# mine\napplication: quakes # the name\nevents: {}\n").expect("written");
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
         let command =
-            <Wrapped as clap::Parser>::parse_from([&["apply", file.to_str().expect("a path")], args].concat());
+            <TestCli as clap::Parser>::parse_from([&["apply", file.to_str().expect("a path")], args].concat());
         let outcome = command.args.run(&terminal, &server.client()).await;
         let end = outcome.map_or_else(|failure| format!("failed: {failure}"), |()| "ok".to_owned());
         let text = format!("{}{end}\n{}", captured.text(), server.requests().join("\n"));
@@ -191,7 +208,7 @@ mod tests {
     }
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -253,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_application_is_told_once_and_one_that_does_not_run_is_applied_again() {
+    async fn a_new_application_is_shown_and_one_that_is_not_running_is_applied_again() {
         let new = json!({"name": "quakes", "version": 0, "differences": [], "warnings": [], "running": false});
         let done = json!({"name": "quakes", "version": 1, "differences": [], "running": true});
         let puts = |lines: &str| {
@@ -263,10 +280,27 @@ mod tests {
             )
         };
         let expected = puts("+ quakes is new\nquakes runs as version 1\n");
-        assert_eq!(told(&[], vec![(200, new), (201, done.clone())]).await, expected);
+        assert_eq!(output(&[], vec![(200, new), (201, done.clone())]).await, expected);
         let asleep = json!({"name": "quakes", "version": 1, "differences": [], "running": false});
         let expected = puts("quakes: nothing to change, but version 1 does not run yet\nquakes runs as version 1\n");
-        assert_eq!(told(&[], vec![(200, asleep), (200, done)]).await, expected);
+        assert_eq!(output(&[], vec![(200, asleep), (200, done)]).await, expected);
+    }
+
+    #[test]
+    fn the_name_of_an_application_is_found_in_every_form_of_yaml() {
+        for text in [
+            "application: a",
+            "\u{feff}application: a\n",
+            "description: |\n  application: b\napplication: \"a\" # c",
+            "\"application\" : a",
+            "application:\n  a\nevents: {}",
+            "{\"events\": {}, \"application\": \"a\"}",
+            "application: a\revents: {}",
+            "application: a\nevents: [",
+        ] {
+            assert_eq!(super::application_name(text).as_deref(), Some("a"), "{text:?}");
+        }
+        assert_eq!(super::application_name("events: {}"), None);
     }
 
     #[tokio::test]
@@ -276,7 +310,7 @@ mod tests {
             &[],
             vec![(422, problems)],
             expect![[r#"
-            failed: mend what follows
+            failed: fix these problems
               the definition has mistakes (HTTP 422)
               app.yaml:7:3: rules.near.on: `quak` does not exist; did you mean `quake`?
             PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine

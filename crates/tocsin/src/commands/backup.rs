@@ -1,4 +1,4 @@
-//! Copies the data folder as of one moment, and puts a copy back.
+//! Commands `backup` and `restore`: consistent snapshot of the data folder, and its restoration.
 
 use std::{
     fs::DirBuilder,
@@ -25,21 +25,21 @@ use crate::{
 /// Arguments of `tocsin backup`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder to make; with --remote, its name among the backups of the server
+    /// Folder to create; with --remote, its name among the backups of the server
     to: PathBuf,
-    /// Has the server make it, in the folder `backups` of its data folder
+    /// Create the backup on the server, in folder `backups` of its data folder
     #[arg(long)]
     remote: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Takes the copy, whether a server uses the data folder or not.
+    /// Takes the snapshot, with or without a running server.
     ///
     /// # Errors
-    /// It exists already, there is no room, or what was copied is not whole.
+    /// If the folder exists, the disk is full, or the copy fails verification.
     pub async fn run(
         self,
         terminal: &Terminal,
@@ -59,7 +59,7 @@ impl Args {
         let to = self.to.clone();
         let version = env!("CARGO_PKG_VERSION");
         let taking = tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, platform::now()));
-        let taken = taking.await.map_err(|error| Failure::failed("taking the backup broke").because(&error))?;
+        let taken = taking.await.map_err(|error| Failure::failed("the backup task panicked").because(&error))?;
         let manifest = taken.map_err(|error| failed("back up", &error))?;
         if self.json {
             return Ok(terminal.json(&manifest)?);
@@ -71,37 +71,37 @@ impl Args {
 /// Arguments of `tocsin restore`.
 #[derive(Debug, clap::Args)]
 pub struct Restore {
-    /// The backup
+    /// Backup folder
     #[arg(required_unless_present = "drill")]
     from: Option<PathBuf>,
-    /// Moves the databases that are there into a folder of their own beside them
+    /// Move existing databases into a subfolder of the data folder
     #[arg(long)]
     replace: bool,
-    /// Only makes sure that the backup is whole, and of a version that this one can read
+    /// Only verify that the backup is complete and its version is supported
     #[arg(long, conflicts_with = "replace")]
     check: bool,
-    /// Restores it into a folder of its own, examines that as `tocsin doctor` does, and removes it; without FROM a backup is
-    /// taken for it
+    /// Restore into a temporary folder, examine it as `tocsin doctor` does, and remove it; without FROM a backup is
+    /// taken first
     #[arg(long, conflicts_with_all = ["replace", "check"])]
     drill: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Restore {
-    /// Puts the copy into the data folder, which no server may use.
+    /// Restores the backup into the data folder, which no server may use.
     ///
     /// # Errors
-    /// The backup is damaged or of a newer version; there are databases already; a server uses the folder.
+    /// If the backup is damaged or of a newer version, databases exist already, or a server uses the folder.
     pub async fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs) -> Outcome {
         let configuration = configuration::load(configuration, &[])?.configuration;
         let folder = configuration.data.folder.clone();
         let Restore { from, replace, check, drill, json } = self;
         if drill {
-            return rehearse(terminal, from, configuration, json).await;
+            return self::drill(terminal, from, configuration, json).await;
         }
-        let from = from.expect("without a drill it must be given");
+        let from = from.expect("clap requires it without --drill");
         let work = tokio::task::spawn_blocking(move || {
             let verified = backup::verify(&from).map_err(|error| failed("use this backup", &error))?;
             if check {
@@ -113,44 +113,44 @@ impl Restore {
             }
             verified.put(&folder).map_err(|error| failed("restore", &error))
         });
-        let manifest = work.await.map_err(|error| Failure::failed("restoring broke").because(&error))??;
+        let manifest = work.await.map_err(|error| Failure::failed("the restore task panicked").because(&error))??;
         if json {
             return Ok(terminal.json(&manifest)?);
         }
         let done = if check {
-            "the backup is whole"
+            "the backup is complete"
         } else {
-            "restored; `tocsin doctor` examines it, `tocsin serve` goes on from it"
+            "restored; `tocsin doctor` examines it, `tocsin serve` starts from it"
         };
         show(terminal, done, &manifest)
     }
 }
 
-/// A folder for a drill, removed when the value ends.
-struct Rehearsal(PathBuf);
+/// Temporary folder of a drill, removed on drop.
+struct DrillFolder(PathBuf);
 
-impl Rehearsal {
-    /// Among the temporary files of the machine, so that a drill does not fill the disk of the data folder.
-    fn new() -> Outcome<Rehearsal> {
+impl DrillFolder {
+    /// Uses the system's temporary folder, so that a drill does not fill the data disk.
+    fn new() -> Outcome<DrillFolder> {
         let folder = std::env::temp_dir().join(format!("tocsin-drill-{}", fastrand::u64(..)));
         let made = DirBuilder::new().mode(0o700).create(&folder);
         made.map_err(|error| Failure::file("make the folder", &folder, &error))?;
-        Ok(Rehearsal(folder))
+        Ok(DrillFolder(folder))
     }
 }
 
-impl Drop for Rehearsal {
+impl Drop for DrillFolder {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever made it so.
+        // Files of another user cannot be removed here.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Restores a backup beside everything, or one that is taken for it, and opens what came of it as a server would.
-async fn rehearse(terminal: &Terminal, from: Option<PathBuf>, configuration: Configuration, json: bool) -> Outcome {
-    let place = Rehearsal::new()?;
-    let (folder, data) = (configuration.data.folder.clone(), place.0.join("data"));
-    let (copy, restored) = (place.0.join("backup"), data.clone());
+/// Restore drill: restores a backup, given or taken, into a temporary folder and opens it as a server would.
+async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Configuration, json: bool) -> Outcome {
+    let temporary = DrillFolder::new()?;
+    let (folder, data) = (configuration.data.folder.clone(), temporary.0.join("data"));
+    let (copy, restored) = (temporary.0.join("backup"), data.clone());
     let work = tokio::task::spawn_blocking(move || {
         let version = env!("CARGO_PKG_VERSION");
         let from = match from {
@@ -165,12 +165,13 @@ async fn rehearse(terminal: &Terminal, from: Option<PathBuf>, configuration: Con
         let manifest = verified.put(&restored).map_err(|error| failed("restore", &error))?;
         Ok::<_, Failure>((manifest, doctor::stores(&restored)))
     });
-    let (manifest, findings) = work.await.map_err(|error| Failure::failed("the drill broke").because(&error))??;
+    let (manifest, findings) =
+        work.await.map_err(|error| Failure::failed("the drill task panicked").because(&error))??;
     if let Some(broken) = findings.iter().find(|finding| finding.level == Level::Fail) {
         let what = format!("the drill failed: {} is damaged: {}; use another backup", broken.what, broken.text);
         return Err(Failure::failed(what));
     }
-    // With the keys of this configuration, and the schema brought forward.
+    // Uses the keys of this configuration and migrates the schema.
     let mut configuration = configuration;
     configuration.data.folder = data;
     let records = platform::open_records(&configuration).await?;
@@ -183,14 +184,14 @@ async fn rehearse(terminal: &Terminal, from: Option<PathBuf>, configuration: Con
         let counts = json!({"applications": applications, "subscribers": subscribers, "subscriptions": subscriptions});
         return Ok(terminal.json(&json!({"ok": true, "manifest": manifest, "restored": counts}))?);
     }
-    show(terminal, "the drill went well: restored, examined, opened, and removed again", &manifest)?;
+    show(terminal, "the drill succeeded: restored, examined, opened and removed", &manifest)?;
     doctor::show(terminal, &findings)?;
     let (subscribers, subscriptions) = (thousands(counts.subscribers), thousands(counts.subscriptions));
     let found = format!("{applications} applications, {subscribers} subscribers, {subscriptions} subscriptions");
     Ok(terminal.line(found)?)
 }
 
-/// What is there stays there, under another name.
+/// Moves existing databases into a subfolder.
 fn move_away(folder: &Path) -> Outcome {
     let there: Vec<String> = FILES
         .iter()
@@ -201,7 +202,7 @@ fn move_away(folder: &Path) -> Outcome {
         return Ok(());
     }
     let away = folder.join(format!("replaced-{}", platform::now().0 / 1_000_000));
-    std::fs::create_dir(&away).map_err(|error| Failure::file("make", &away, &error))?;
+    DirBuilder::new().mode(0o700).create(&away).map_err(|error| Failure::file("make", &away, &error))?;
     for name in there {
         let from = folder.join(&name);
         std::fs::rename(&from, away.join(&name)).map_err(|error| Failure::file("move", &from, &error))?;
@@ -211,11 +212,11 @@ fn move_away(folder: &Path) -> Outcome {
 
 fn failed(what: &str, error: &StoreError) -> Failure {
     let advice = match error {
-        StoreError::Taken(_) if what == "restore" => "; --replace moves away what is there",
-        StoreError::Taken(_) => "; name another folder",
+        StoreError::Taken(_) if what == "restore" => "; --replace moves existing databases away",
+        StoreError::Taken(_) => "; use another folder",
         StoreError::Damaged(_) => "; use another backup",
-        StoreError::Missing(_) => "; name a folder that `tocsin backup` made",
-        StoreError::Full(_) => "; make room",
+        StoreError::Missing(_) => "; use a folder created by `tocsin backup`",
+        StoreError::Full(_) => "; free disk space",
         _ => "",
     };
     Failure::failed(format!("cannot {what}{advice}")).because(error)
@@ -233,7 +234,7 @@ fn show(terminal: &Terminal, done: &str, manifest: &Manifest) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Makes a data folder, as the server does.
+    /// Creates a data folder as the server does.
     async fn data(folder: &Path) {
         let mut configuration = configuration::Configuration::default();
         configuration.data.folder = folder.to_owned();
@@ -245,54 +246,54 @@ mod tests {
 
     fn wrapped<T: clap::Args>(folder: &Path, args: &[&str]) -> (T, ConfigurationArgs) {
         #[derive(clap::Parser)]
-        struct Wrapped<T: clap::Args> {
+        struct TestCli<T: clap::Args> {
             #[command(flatten)]
             args: T,
             #[command(flatten)]
             configuration: ConfigurationArgs,
         }
         let data = folder.to_str().expect("a path");
-        let Wrapped { args, configuration } =
-            <Wrapped<T> as clap::Parser>::parse_from([&["backup"], args, &["--data", data]].concat());
+        let TestCli { args, configuration } =
+            <TestCli<T> as clap::Parser>::parse_from([&["backup"], args, &["--data", data]].concat());
         (args, configuration)
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_drill_works_from_end_to_end() {
-        let place = tempfile::tempdir().expect("a folder");
-        let (folder, copy) = (place.path().join("data"), place.path().join("copy"));
+    async fn a_drill_restores_examines_and_removes_a_backup() {
+        let temporary = tempfile::tempdir().expect("a folder");
+        let (folder, copy) = (temporary.path().join("data"), temporary.path().join("copy"));
         data(&folder).await;
         let copy_text = copy.to_str().expect("a path");
         let (terminal, captured) = Terminal::captured();
         let (args, configuration) = wrapped::<Args>(&folder, &[copy_text]);
         let none = || Err(Failure::failed("no server is needed"));
-        args.run(&terminal, &configuration, none).await.expect("taken");
+        args.run(&terminal, &configuration, none).await.expect("the backup is taken");
         assert!(captured.text().contains("records.db"), "{}", captured.text());
 
         let (args, configuration) = wrapped::<Restore>(&folder, &[copy_text]);
-        let there = args.run(&terminal, &configuration).await.expect_err("there are databases");
+        let there = args.run(&terminal, &configuration).await.expect_err("databases exist");
         assert!(there.to_string().contains("--replace"), "{there}");
         let (args, configuration) = wrapped::<Restore>(&folder, &[copy_text, "--replace"]);
         args.run(&terminal, &configuration).await.expect("restored");
         data(&folder).await;
 
-        // With a backup that is there, and with one of its own; both leave nothing behind.
+        // With an existing backup, and with one taken for the drill; both leave nothing behind.
         for arguments in [&[copy_text, "--drill"][..], &["--drill"]] {
             let (args, configuration) = wrapped::<Restore>(&folder, arguments);
-            args.run(&terminal, &configuration).await.expect("it goes well");
+            args.run(&terminal, &configuration).await.expect("the drill succeeds");
             let text = captured.text();
-            assert!(text.contains("the drill went well") && text.contains("0 subscribers"), "{text}");
+            assert!(text.contains("the drill succeeded") && text.contains("0 subscribers"), "{text}");
             assert!(text.contains("sync.db: ") && text.contains("intact"), "{text}");
         }
-        let (args, configuration) = wrapped::<Restore>(&place.path().join("new"), &[copy_text, "--check"]);
+        let (args, configuration) = wrapped::<Restore>(&temporary.path().join("new"), &[copy_text, "--check"]);
         args.run(&terminal, &configuration).await.expect("whole");
-        assert!(!place.path().join("new").join("records.db").exists());
+        assert!(!temporary.path().join("new").join("records.db").exists());
         std::fs::write(copy.join("records.db"), "something else").expect("written");
-        let (args, configuration) = wrapped::<Restore>(&place.path().join("new"), &[copy_text]);
-        let error = args.run(&terminal, &configuration).await.expect_err("it is damaged");
+        let (args, configuration) = wrapped::<Restore>(&temporary.path().join("new"), &[copy_text]);
+        let error = args.run(&terminal, &configuration).await.expect_err("the backup is damaged");
         assert!(error.to_string().contains("use another backup"), "{error}");
         let (args, configuration) = wrapped::<Restore>(&folder, &[copy_text, "--drill"]);
-        let error = args.run(&terminal, &configuration).await.expect_err("it is damaged");
+        let error = args.run(&terminal, &configuration).await.expect_err("the backup is damaged");
         assert!(error.to_string().contains("use another backup"), "{error}");
     }
 }

@@ -1,14 +1,14 @@
-//! Measures this binary, beside others that do the same work.
+//! Command `bench`: measures this binary and its peers.
 
-mod compare; // two runs beside each other
-mod report; // a run beside what was published
-mod users; // people who come and go, as a profile says
-mod vectors; // what operations cost
+mod compare; // comparison of two runs
+mod report; // results with published numbers
+mod users; // simulated user population
+mod vectors; // cost vectors of operations
 
 use std::{path::PathBuf, time::Instant};
 
 use crate::{
-    bench::{Bench, Context, Given, Report, Settings, choose, figures::ALL, results::Run, workloads},
+    bench::{Bench, Context, ExternalTargets, Report, Settings, choose, figures::ALL, results::Run, workloads},
     commands::serve::Signals,
     failure::{Failure, Outcome},
     terminal::{Terminal, duration},
@@ -19,63 +19,64 @@ use crate::{
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    below: Option<Below>,
-    /// Measure these figures only; published workloads have names as well, such as WNS-17; `all` is every figure, also those that are measured only when they are named
+    below: Option<BenchCommand>,
+    /// Figures to measure; names of published workloads such as WNS-17 are accepted; `all` includes figures that are
+    /// measured on request only
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// The same as a list
+    /// Figures to measure, as a list
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Small sizes and one repeat: shows that everything works, and is nothing to quote
+    /// Small sizes and one repeat: a smoke test, not quotable
     #[arg(long, visible_alias = "short")]
     quick: bool,
-    /// Go on with a run that was interrupted: what the file has of this version, machine and settings is not measured again,
-    /// unless it was measured less often
+    /// Resume an interrupted run: skip figures that the file has from this version, machine and settings with as many
+    /// repeats
     #[arg(long, requires = "out")]
     resume: bool,
-    /// How often each is measured [default: 5, with --quick 1]
+    /// Repeats of each figure [default: 5, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: Option<u16>,
-    /// Write the lines to this file as well; with --only, lines of other figures stay in it
+    /// Output file for the result lines; with --only, other lines of the file stay
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Name the figures and measure nothing
+    /// List the figures without measuring
     #[arg(long)]
     list: bool,
-    /// Where the servers' data lie while they are measured, since the disk matters [default: in the peers' work folder]
+    /// Folder for the servers' data, on the disk to measure [default: the peers' work folder]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// The sources of the peers
+    /// Folder of the peers' sources
     #[arg(long, value_name = "FOLDER", default_value = "bench/peers")]
     peers: PathBuf,
     #[command(flatten)]
-    given: Given,
+    targets: ExternalTargets,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Below {
-    /// Shows results beside what papers published, as a page or a table
+enum BenchCommand {
+    /// Show results beside published figures
     Report(report::Args),
-    /// Says whether one run was faster than another, or only luckier
+    /// Compare two runs with a significance test
     Compare(compare::Args),
-    /// Plays the people of a capacity profile: they come, think, ask and leave
+    /// Simulate the users of a capacity profile
     Users(users::Args),
-    /// Measures what operations cost, for `tocsin capacity`
+    /// Measure the cost of operations for `tocsin capacity`
     Vectors(vectors::Args),
 }
 
 impl Args {
-    /// Measures one figure after the other. What was started is killed at the end, also when a signal ends it.
+    /// Measures the figures in sequence. Started processes are killed at the end, also on a signal.
     ///
     /// # Errors
-    /// A name is unknown, a far end that was given has no use or does not answer, or a figure could not be measured; the
-    /// others were.
+    /// If a name is unknown, an external target is unused or unreachable, or a figure fails; the other figures are
+    /// still measured.
     pub async fn run(self, terminal: &Terminal) -> Outcome {
         match self.below {
-            Some(Below::Report(args)) => return args.run(terminal),
-            Some(Below::Compare(args)) => return args.run(terminal),
-            Some(Below::Users(args)) => return args.run(terminal).await,
-            Some(Below::Vectors(args)) => return args.run(terminal).await,
+            Some(BenchCommand::Report(args)) => return args.run(terminal),
+            Some(BenchCommand::Compare(args)) => return args.run(terminal),
+            Some(BenchCommand::Users(args)) => return args.run(terminal).await,
+            Some(BenchCommand::Vectors(args)) => return args.run(terminal).await,
             None => {}
         }
         let names = [self.names, self.only].concat();
@@ -83,7 +84,7 @@ impl Args {
         if self.list {
             return list(terminal, if names.is_empty() { &ALL } else { &chosen });
         }
-        self.given.must_fit(&chosen)?;
+        self.targets.check_figures(&chosen)?;
         let report = Report::new(self.out, self.resume || !names.is_empty())?;
         let settings = if self.quick { "quick" } else { "full" };
         let settings = match &self.folder {
@@ -91,14 +92,14 @@ impl Args {
             None => settings.to_owned(),
         };
         let repeats = self.repeats.map(usize::from);
-        let Args { quick, folder, peers, given, .. } = self;
-        let context = Context::new(Settings { quick, repeats, folder, peers, given })?.shown_on(terminal);
+        let Args { quick, folder, peers, targets, .. } = self;
+        let context = Context::new(Settings { quick, repeats, folder, peers, targets })?.with_display(terminal);
         let run = Run { repeats: Some(context.repeats()), ..Run::now(settings) };
         let mut signals = Signals::new()?;
         let outcome = tokio::select! {
             outcome = measure(terminal, &context, &chosen, report, &run, self.resume) => outcome,
-            // Whatever the measurement holds ends with it: servers, peers, folders.
-            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
+            // Dropping the measurement stops its servers and peers and removes its folders.
+            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; started processes were stopped"))),
         };
         context.progress.end();
         outcome
@@ -108,13 +109,12 @@ impl Args {
 fn list(terminal: &Terminal, benches: &[Bench]) -> Outcome {
     let rows: Vec<Vec<String>> =
         benches.iter().map(|bench| vec![bench.name.to_owned(), bench.about.to_owned()]).collect();
-    terminal.table(&["figure", "what is measured"], &rows)?;
+    terminal.table(&["figure", "measurement"], &rows)?;
     let of =
         |bench: &&Bench| workloads::workloads().filter(|workload| workload.figures().contains(&bench.name)).count();
     let published = benches.iter().filter(|bench| of(bench) > 0).count();
-    terminal.line(format_args!(
-        "{published} of them are the work of published workloads, by whose names they can be asked for"
-    ))?;
+    terminal
+        .line(format_args!("{published} of them measure published workloads and can be selected by their names"))?;
     Ok(())
 }
 
@@ -127,45 +127,45 @@ async fn measure(
     resume: bool,
 ) -> Outcome {
     if cfg!(debug_assertions) {
-        context.tell("this is a debug build: its figures mean nothing");
+        context.log("this is a debug build: its figures are meaningless");
     }
-    context.given.must_answer().await?;
-    for far in context.given.all() {
-        context.tell(far.warning());
+    context.targets.check_reachable().await?;
+    for target in context.targets.all() {
+        context.log(target.warning());
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut missed = Vec::new();
     for (at, bench) in benches.iter().enumerate() {
         context.progress.begin(bench.name, at + 1, benches.len());
-        context.tell(format_args!("== {} ({} of {}): {}", bench.name, at + 1, benches.len(), bench.about));
-        let far = context.given.of(bench.name);
-        let run = match &far {
-            Some(far) => Run { settings: format!("{}, {far}", run.settings), ..run.clone() },
+        context.log(format_args!("== {} ({} of {}): {}", bench.name, at + 1, benches.len(), bench.about));
+        let target = context.targets.of(bench.name);
+        let run = match &target {
+            Some(target) => Run { settings: format!("{}, {target}", run.settings), ..run.clone() },
             None => run.clone(),
         };
         match report.repeats(bench.name, &run).filter(|_| resume) {
             Some(repeats) if repeats >= context.repeats() => {
-                context.tell("   is there already");
+                context.log("   skipped: measured already");
                 continue;
             }
-            Some(repeats) => context.tell(format_args!("   is there for {repeats} repeats only, and is measured anew")),
+            Some(repeats) => context.log(format_args!("   measured again: the file has only {repeats} repeats")),
             None => {}
         }
         let started = Instant::now();
         match (bench.run)(context).await {
             Ok(figure) => {
-                let figure = far.iter().fold(figure, |figure, far| figure.under(far.condition()));
-                let figure = figure.under(format!("{cores} cores"));
-                let figure = if context.quick { figure.under("quick: nothing to quote") } else { figure };
+                let figure = target.iter().fold(figure, |figure, target| figure.with_condition(target.condition()));
+                let figure = figure.with_condition(format!("{cores} cores"));
+                let figure = if context.quick { figure.with_condition("quick: nothing to quote") } else { figure };
                 let mut line = figure.line(bench.name);
                 line.run = Some(run);
                 let ratio = line.ratio.as_ref().map(|ratio| format!(", {ratio} times the peer's")).unwrap_or_default();
-                context.tell(format_args!("   {} {}{ratio}: {}", line.value, line.unit, line.conditions));
-                context.tell(format_args!("   took {}", duration(started.elapsed())));
+                context.log(format_args!("   {} {}{ratio}: {}", line.value, line.unit, line.conditions));
+                context.log(format_args!("   took {}", duration(started.elapsed())));
                 report.add(line)?;
             }
             Err(failure) => {
-                context.tell(format_args!("   not measured: {failure}"));
+                context.log(format_args!("   not measured: {failure}"));
                 missed.push(bench.name);
             }
         }
@@ -173,7 +173,7 @@ async fn measure(
     context.progress.end();
     report.print(terminal)?;
     if let Some(file) = report.file() {
-        context.tell(format_args!("the lines are in {}", file.display()));
+        context.log(format_args!("results written to {}", file.display()));
     }
     if missed.is_empty() {
         return Ok(());
@@ -188,14 +188,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
 
     async fn check(arguments: &[&str]) -> Result<String, String> {
         let (terminal, captured) = Terminal::captured();
-        let typed = Typed::parse_from(std::iter::once("x").chain(arguments.iter().copied()));
+        let typed = TestCli::parse_from(std::iter::once("x").chain(arguments.iter().copied()));
         typed.args.run(&terminal).await.map(|()| captured.text()).map_err(|failure| failure.message)
     }
 
@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_name_is_refused_before_anything_is_measured() {
+    async fn an_unknown_name_is_refused_before_measuring() {
         let refused = check(&["--only", "deliver.smpt"]).await.expect_err("unknown");
-        assert_eq!(refused, "there is no figure `deliver.smpt`; did you mean `deliver.smtp`?");
+        assert_eq!(refused, "unknown figure `deliver.smpt`; did you mean `deliver.smtp`?");
     }
 
     #[tokio::test]
-    async fn a_line_of_the_file_has_the_form_on_record() {
+    async fn a_result_line_has_the_stable_format() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, work) = (folder.path().join("latest.ndjson"), folder.path().join("work"));
         let (file_name, work_name) = (file.to_string_lossy().into_owned(), work.to_string_lossy().into_owned());
@@ -231,46 +231,46 @@ mod tests {
         assert!(line["conditions"].as_str().is_some_and(|text| text.contains("quick: nothing to quote")), "{line}");
         assert_eq!(line["run"]["version"], env!("CARGO_PKG_VERSION"));
 
-        let told = check(&["report", &file_name]).await.expect("a report");
-        assert!(told.contains("WNS-17") && told.contains("not measured"), "{told}");
-        let told = check(&["report", &file_name, "--format", "html"]).await.expect("a report");
-        assert!(told.starts_with("<!doctype html>") && told.contains("binary.size"), "{told}");
-        let told = check(&["compare", &file_name, &file_name]).await.expect("a comparison");
-        assert!(told.contains("binary.size") && told.contains("nothing to compare"), "{told}");
+        let output = check(&["report", &file_name]).await.expect("a report");
+        assert!(output.contains("WNS-17") && output.contains("not measured"), "{output}");
+        let output = check(&["report", &file_name, "--format", "html"]).await.expect("a report");
+        assert!(output.starts_with("<!doctype html>") && output.contains("binary.size"), "{output}");
+        let output = check(&["compare", &file_name, &file_name]).await.expect("a comparison");
+        assert!(output.contains("binary.size") && output.contains("nothing to compare"), "{output}");
     }
 
     #[tokio::test]
-    async fn a_resumed_run_measures_what_is_missing_or_was_measured_less_often() {
+    async fn a_resumed_run_measures_missing_figures_and_those_with_fewer_repeats() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, work) = (folder.path().join("latest.ndjson"), folder.path().join("work"));
         let (file_name, work_name) = (file.to_string_lossy().into_owned(), work.to_string_lossy().into_owned());
         let run = async |repeats: &str| {
             let words = ["binary.size", "--quick", "--resume", "--repeats", repeats, "--out", &file_name];
             let printed = check(&[&words[..], &["--folder", &work_name]].concat()).await.expect("resumed");
-            // The table has a head, and a row for what was measured.
+            // The table has a header and a row per figure.
             let measured = printed.lines().count() - 1;
             let text = std::fs::read_to_string(&file).expect("written");
             let line: serde_json::Value = serde_json::from_str(text.trim_end()).expect("one line of JSON");
-            // However often it is to be measured, a size has one sample.
+            // A size has one sample, whatever the repeats.
             assert_eq!(line["repeats"], 1, "{line}");
             (measured, line["run"]["repeats"].as_u64().expect("a number"))
         };
-        assert_eq!(run("2").await, (1, 2), "there was nothing");
+        assert_eq!(run("2").await, (1, 2), "the file was empty");
         assert_eq!(run("2").await, (0, 2));
-        assert_eq!(run("1").await, (0, 2), "fewer are wanted now");
-        assert_eq!(run("3").await, (1, 3), "more are wanted now");
+        assert_eq!(run("1").await, (0, 2), "fewer repeats are requested");
+        assert_eq!(run("3").await, (1, 3), "more repeats are requested");
     }
 
     #[tokio::test]
-    async fn a_given_far_end_without_use_is_refused_before_anything_is_measured() {
+    async fn an_unused_or_unreachable_target_is_refused_before_measuring() {
         let refused = check(&["deliver.file", "--smtp", "mail.test:25"]).await.expect_err("no use");
         assert!(refused.starts_with("--smtp is for deliver.smtp, "), "{refused}");
-        let refused = check(&["--http", "http://far.test/hook"]).await.expect_err("a whole run");
-        assert!(refused.contains("more cannot use a given far end"), "{refused}");
-        // Somebody listens there who hangs up on everybody.
-        let far = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let server = far.local_addr().expect("an address").to_string();
-        let hanging_up = tokio::spawn(async move { while far.accept().await.is_ok() {} });
+        let refused = check(&["--http", "http://target.test/hook"]).await.expect_err("a whole run");
+        assert!(refused.contains("more cannot use an external target"), "{refused}");
+        // A server that closes every connection.
+        let target = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let server = target.local_addr().expect("an address").to_string();
+        let hanging_up = tokio::spawn(async move { while target.accept().await.is_ok() {} });
         let folder = tempfile::tempdir().expect("a folder");
         let work = folder.path().to_string_lossy().into_owned();
         let refused = check(&["deliver.smtp", "--smtp", &server, "--folder", &work]).await.expect_err("silent");

@@ -1,4 +1,4 @@
-//! Says how large an installation must be, from a profile and measured costs, without a server.
+//! Command `capacity`: sizes an installation from a load profile and measured costs, without a server.
 
 use std::{
     fs,
@@ -8,87 +8,87 @@ use std::{
 use clap::ValueEnum;
 use serde_json::json;
 use tocsin_capacity::{
-    page::{self, clock, plan_page, role_row, tried_row},
+    page::{self, clock, plan_page, role_row, sweep_row},
     papers::{PAPERS, Paper, Statement},
     plan::{Plan, plan},
     plot::short,
     profile::{Profile, Roles},
     read_profile, read_vectors,
     vectors::Vectors,
-    what_if::{Sensitivity, Tried, assumptions, parse_sweep, sensitivities, sweep},
+    what_if::{Sensitivity, SweepResult, assumptions, parse_sweep, sensitivities, sweep},
 };
 use tocsin_model::problem::Problem;
 
-use super::check::located;
+use super::check::compiler_format;
 use crate::{
     failure::{Failure, Outcome},
     terminal::{Colour, Terminal},
 };
 
-/// Most bytes of a profile or of vectors that are read.
+/// Maximum size of a profile or vectors file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How many assumptions the text tells of; the page and JSON tell of all.
-const SENSITIVITIES_TOLD: usize = 8;
+/// Number of assumptions in the text output; HTML and JSON have all.
+const SENSITIVITIES_SHOWN: usize = 8;
 
 /// Arguments of `tocsin capacity`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The profile, a YAML file
+    /// Load profile, a YAML file
     #[arg(required_unless_present_any = ["paper", "papers"])]
     profile: Option<PathBuf>,
-    /// What one operation costs, as it was measured; a YAML or JSON file
+    /// Measured costs per operation, a YAML or JSON file
     #[arg(long, value_name = "FILE", required_unless_present_any = ["paper", "papers"])]
     vectors: Option<PathBuf>,
-    /// Takes a published example with the costs that were published with it
+    /// Published example, with the costs published with it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["profile", "vectors"])]
     paper: Option<String>,
-    /// Lists the published examples
+    /// List the published examples
     #[arg(long, conflicts_with_all = ["profile", "vectors", "paper"])]
     papers: bool,
-    /// Prints the profile and the costs of the example, as a beginning for one of your own
+    /// Print the profile and costs of the example, as a template for your own
     #[arg(long, requires = "paper")]
     show: bool,
-    /// Tries other values of an assumption: `events.quotes.rate=2x,4x`, `channels.mail.answer=5ms,50ms`, `nodes=1,2,3`
+    /// Other values of an assumption: `events.quotes.rate=2x,4x`, `channels.mail.answer=5ms,50ms`, `nodes=1,2,3`
     #[arg(long, value_name = "NAME=VALUE,...")]
     what_if: Vec<String>,
-    /// How the plan is written
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Writes it to this file instead of printing it
+    /// Output file; default is standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For a terminal
+    /// Text for a terminal
     Text,
-    /// For programs
+    /// JSON for programs
     Json,
-    /// A page with plots that needs nothing else
+    /// Self-contained HTML page with plots
     Html,
 }
 
-/// All that is told of a profile.
-struct Answer {
+/// Plan of a profile, with its sensitivities.
+struct PlanReport {
     plan: Plan,
     sensitivities: Vec<Sensitivity>,
-    tried: Vec<Tried>,
+    tried: Vec<SweepResult>,
     statements: Vec<Statement>,
-    /// The assumptions that can be tried, with their values.
+    /// Assumptions that can be varied, with their values.
     assumptions: Vec<(String, f64)>,
 }
 
 impl Args {
-    /// Reads, plans and tells.
+    /// Reads the profile, plans and prints.
     ///
     /// # Errors
-    /// A file cannot be read or has problems, or an assumption is unknown.
+    /// If a file cannot be read or is invalid, or an assumption is unknown.
     pub fn run(self, terminal: &Terminal) -> Outcome {
         if self.papers {
             let rows: Vec<Vec<String>> =
                 PAPERS.iter().map(|paper| vec![paper.name.to_owned(), paper.about.to_owned()]).collect();
-            return Ok(terminal.table(&["example", "what it asks"], &rows)?);
+            return Ok(terminal.table(&["example", "question"], &rows)?);
         }
         let paper = self.paper.as_deref().map(find).transpose()?;
         if let Some(paper) = paper.filter(|_| self.show) {
@@ -103,12 +103,12 @@ impl Args {
                 "statements": answer.statements,
                 "assumptions": answer.assumptions.iter().map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<_>>(),
             }))
-            .expect("a plan is plain data"),
+            .expect("a plan is serializable"),
             Format::Html => plan_page(&answer.plan, &answer.sensitivities, &answer.tried, &answer.statements),
-            Format::Text if self.out.is_none() => return answer.tell(terminal),
+            Format::Text if self.out.is_none() => return answer.print(terminal),
             Format::Text => {
                 let (into, captured) = Terminal::captured();
-                answer.tell(&into)?;
+                answer.print(&into)?;
                 captured.text()
             }
         };
@@ -121,7 +121,7 @@ impl Args {
         }
     }
 
-    fn answer(&self, paper: Option<&'static Paper>, terminal: &Terminal) -> Outcome<Answer> {
+    fn answer(&self, paper: Option<&'static Paper>, terminal: &Terminal) -> Outcome<PlanReport> {
         let file = self.profile.clone().unwrap_or_default();
         let (profile, vectors) = match paper {
             Some(paper) => paper.read(),
@@ -130,11 +130,11 @@ impl Args {
                 (read(&file, read_profile, terminal)?, read(&vectors, read_vectors, terminal)?)
             }
         };
-        let tell = |problems| refused(&file, problems, terminal);
-        let plan = plan(&profile, &vectors).map_err(tell)?;
+        let refuse = |problems| refused(&file, problems, terminal);
+        let plan = plan(&profile, &vectors).map_err(refuse)?;
         let tried = self.tried(&profile, &vectors, &file, terminal)?;
-        Ok(Answer {
-            sensitivities: sensitivities(&profile, &vectors).map_err(tell)?,
+        Ok(PlanReport {
+            sensitivities: sensitivities(&profile, &vectors).map_err(refuse)?,
             tried,
             statements: paper.map(|paper| (paper.statements)(&plan)).unwrap_or_default(),
             assumptions: assumptions(&profile),
@@ -142,7 +142,13 @@ impl Args {
         })
     }
 
-    fn tried(&self, profile: &Profile, vectors: &Vectors, file: &Path, terminal: &Terminal) -> Outcome<Vec<Tried>> {
+    fn tried(
+        &self,
+        profile: &Profile,
+        vectors: &Vectors,
+        file: &Path,
+        terminal: &Terminal,
+    ) -> Outcome<Vec<SweepResult>> {
         let mut tried = Vec::new();
         for text in &self.what_if {
             let asked = parse_sweep(profile, text).map_err(|problem| Failure::usage(problem.to_string()))?;
@@ -155,59 +161,56 @@ impl Args {
 fn find(name: &str) -> Outcome<&'static Paper> {
     Paper::find(name).ok_or_else(|| {
         let names: Vec<&str> = PAPERS.iter().map(|paper| paper.name).collect();
-        Failure::usage(format!("there is no example `{name}`; there are {}", names.join(", ")))
+        Failure::usage(format!("unknown example `{name}`; expected one of {}", names.join(", ")))
     })
 }
 
-/// Reads a profile, or vectors; prints what is wrong with it as editors read it.
+/// Reads a profile or vectors file; prints its problems in compiler format.
 ///
 /// # Errors
-/// The file is too long, cannot be read, or has problems.
+/// If the file is too long, cannot be read, or is invalid.
 pub fn read<T>(file: &Path, read: impl Fn(&str) -> Result<T, Vec<Problem>>, terminal: &Terminal) -> Outcome<T> {
     let length = fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
     if length > FILE_BYTES_MAX {
-        return Err(Failure::failed(format!(
-            "{} is {length} bytes long; at most {FILE_BYTES_MAX} are read",
-            file.display()
-        )));
+        return Err(Failure::failed(format!("{} has {length} bytes; the maximum is {FILE_BYTES_MAX}", file.display())));
     }
     let text = fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
     read(&text).map_err(|problems| refused(file, problems, terminal))
 }
 
-/// Prints the problems as editors read them.
+/// Prints the problems in compiler format.
 fn refused(file: &Path, problems: Vec<Problem>, terminal: &Terminal) -> Failure {
     for problem in &problems {
-        if let Err(error) = terminal.line(terminal.paint(Colour::Red, located(file, problem))) {
+        if let Err(error) = terminal.line(terminal.paint(Colour::Red, compiler_format(file, problem))) {
             return error.into();
         }
     }
     Failure::failed(if problems.len() == 1 { "1 problem".to_owned() } else { format!("{} problems", problems.len()) })
 }
 
-impl Answer {
-    fn tell(&self, terminal: &Terminal) -> Outcome {
+impl PlanReport {
+    fn print(&self, terminal: &Terminal) -> Outcome {
         let plan = &self.plan;
         let nodes = if plan.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", plan.nodes) };
         terminal.line(terminal.paint(Colour::Bold, format_args!("{}: {nodes}", plan.profile)))?;
         terminal.line(format_args!("by the costs of `{}`", plan.vectors))?;
-        self.tell_statements(terminal)?;
-        self.tell_bottlenecks(terminal)?;
-        self.tell_roles(terminal)?;
-        self.tell_uses(terminal)?;
-        self.tell_day(terminal)?;
-        self.tell_assumptions(terminal)?;
+        self.print_statements(terminal)?;
+        self.print_bottlenecks(terminal)?;
+        self.print_roles(terminal)?;
+        self.print_uses(terminal)?;
+        self.print_day(terminal)?;
+        self.print_assumptions(terminal)?;
         for note in &plan.notes {
             terminal.line(terminal.paint(Colour::Yellow, format_args!("note: {note}")))?;
         }
         Ok(())
     }
 
-    fn tell_statements(&self, terminal: &Terminal) -> Outcome {
+    fn print_statements(&self, terminal: &Terminal) -> Outcome {
         if self.statements.is_empty() {
             return Ok(());
         }
-        terminal.line("\nWhat was published:")?;
+        terminal.line("\nPublished statements:")?;
         for statement in &self.statements {
             terminal.line(format_args!("  {}", statement.said))?;
             terminal.line(format_args!("    {}: {}", statement.verdict.word(), statement.computed))?;
@@ -215,15 +218,15 @@ impl Answer {
         Ok(())
     }
 
-    fn tell_bottlenecks(&self, terminal: &Terminal) -> Outcome {
-        terminal.line("\nWhat gives out first:")?;
+    fn print_bottlenecks(&self, terminal: &Terminal) -> Outcome {
+        terminal.line("\nFirst bottlenecks:")?;
         let rows: Vec<Vec<String>> = self
             .plan
             .bottlenecks
             .iter()
             .map(|found| vec![found.what.clone(), format!("{:.1} %", found.utilisation * 100.0), short(found.grows_by)])
             .collect();
-        terminal.table(&["what", "in use", "load may grow by"], &rows)?;
+        terminal.table(&["resource", "in use", "load may grow by"], &rows)?;
         if let Some(users) = &self.plan.users {
             terminal.line(format_args!(
                 "a node carries {:.0} users, all nodes {:.0}; the profile has {:.0}",
@@ -233,19 +236,19 @@ impl Answer {
         Ok(())
     }
 
-    fn tell_roles(&self, terminal: &Terminal) -> Outcome {
+    fn print_roles(&self, terminal: &Terminal) -> Outcome {
         if self.plan.roles == Roles::Together {
             return Ok(());
         }
-        terminal.line("\nThe roles, each with nodes of its own:")?;
+        terminal.line("\nRoles on separate nodes:")?;
         let heads = page::ROLE_COLUMNS.map(|column| column.title());
         let rows: Vec<Vec<String>> = self.plan.stations.iter().map(role_row).collect();
         Ok(terminal.table(&heads, &rows)?)
     }
 
-    fn tell_uses(&self, terminal: &Terminal) -> Outcome {
+    fn print_uses(&self, terminal: &Terminal) -> Outcome {
         let plan = &self.plan;
-        terminal.line("\nWhat it uses at the busiest time:")?;
+        terminal.line("\nResource use at the peak:")?;
         let rows: Vec<Vec<String>> = plan
             .each_role
             .iter()
@@ -261,15 +264,19 @@ impl Answer {
                 })
             })
             .collect();
-        terminal.table(&["role", "resource", "a second", "a node has", "nodes busy"], &rows)?;
+        terminal.table(&["role", "resource", "per second", "per node", "nodes busy"], &rows)?;
         for channel in &plan.channels {
-            let most = channel.rate_max.map_or_else(String::new, |most| format!(" of {} that it takes", short(most)));
+            let most = channel.rate_max.map_or_else(String::new, |most| format!(" of at most {}", short(most)));
             let needed =
                 channel.connections_needed.map_or_else(String::new, |needed| format!(", {needed} connections"));
-            terminal.line(format_args!("channel {}: {} a second{most}{needed}", channel.name, short(channel.peak)))?;
+            terminal.line(format_args!(
+                "channel {}: {} per second{most}{needed}",
+                channel.name,
+                short(channel.peak)
+            ))?;
         }
         Ok(terminal.line(format_args!(
-            "memory {} MB of {} MB base and what is kept; disk {} MB a day, {} MB kept",
+            "memory {} MB, of which {} MB base; disk {} MB per day, {} MB stored",
             short(plan.memory.base_mb + plan.memory.stored_mb),
             short(plan.memory.base_mb),
             short(plan.disk.written_mb_per_day),
@@ -277,10 +284,10 @@ impl Answer {
         ))?)
     }
 
-    fn tell_day(&self, terminal: &Terminal) -> Outcome {
+    fn print_day(&self, terminal: &Terminal) -> Outcome {
         let day = &self.plan.day;
         terminal.line(format_args!(
-            "\nThe day: p50 {} s, p95 {} s, p99 {} s from end to end",
+            "\nThe day: p50 {} s, p95 {} s, p99 {} s end to end",
             short(day.p50),
             short(day.p95),
             short(day.p99)
@@ -296,8 +303,8 @@ impl Answer {
         }
         for station in day.stations.iter().filter(|station| station.backlog_peak > 0.0) {
             let done = match station.drained_at {
-                Some(at) => format!("nothing waits from {}", clock(at)),
-                None => format!("{} are left at midnight", short(station.left_at_midnight)),
+                Some(at) => format!("the queue is empty from {}", clock(at)),
+                None => format!("{} are queued at midnight", short(station.left_at_midnight)),
             };
             terminal.line(format_args!(
                 "  {}: {} `{}` wait at {}, the last for {} s; {done}",
@@ -311,21 +318,21 @@ impl Answer {
         Ok(())
     }
 
-    fn tell_assumptions(&self, terminal: &Terminal) -> Outcome {
+    fn print_assumptions(&self, terminal: &Terminal) -> Outcome {
         if !self.tried.is_empty() {
-            terminal.line("\nWith other assumptions:")?;
-            let heads = page::TRIED_COLUMNS.map(|column| column.title());
-            let rows: Vec<Vec<String>> = self.tried.iter().map(tried_row).collect();
+            terminal.line("\nOther assumptions:")?;
+            let heads = page::SWEEP_COLUMNS.map(|column| column.title());
+            let rows: Vec<Vec<String>> = self.tried.iter().map(sweep_row).collect();
             terminal.table(&heads, &rows)?;
         }
-        terminal.line("\nWhich assumption matters most:")?;
+        terminal.line("\nSensitivity to assumptions:")?;
         let rows: Vec<Vec<String>> = self
             .sensitivities
             .iter()
-            .take(SENSITIVITIES_TOLD)
+            .take(SENSITIVITIES_SHOWN)
             .map(|found| vec![found.name.clone(), short(found.value), format!("{:+.2} %", found.elasticity)])
             .collect();
-        Ok(terminal.table(&["assumption", "value", "more load for 1 % more of it"], &rows)?)
+        Ok(terminal.table(&["assumption", "value", "more load per 1 % increase"], &rows)?)
     }
 }
 
@@ -336,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schemas_are_the_committed_ones() {
+    fn the_committed_schemas_are_up_to_date() {
         let schemas = [
             ("profile.schema.json", tocsin_capacity::profile_json_schema()),
             ("vectors.schema.json", tocsin_capacity::vectors_json_schema()),
@@ -366,13 +373,13 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
             "deliver.mail": {"roles": {"deliver": {"processor_us": {"item": 80}}}}}}"#;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
 
-    /// What is printed for a profile and vectors with further words.
-    fn said(profile: &str, vectors: &str, words: &[&str]) -> String {
+    /// Output for a profile and vectors with additional arguments.
+    fn output_of(profile: &str, vectors: &str, words: &[&str]) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let name = |name: &str, text: &str| {
             let file = folder.path().join(name);
@@ -386,90 +393,91 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
 
     fn said_to<'a>(words: impl Iterator<Item = &'a str>) -> String {
         let (terminal, captured) = Terminal::captured();
-        let end = Typed::parse_from(words).args.run(&terminal);
+        let end = TestCli::parse_from(words).args.run(&terminal);
         let end = end.map_or_else(|failure| format!("failed: {}\n", failure.message), |()| String::new());
         captured.text() + &end
     }
 
     #[test]
-    fn a_profile_is_planned_and_told() {
-        let text = said(PROFILE, VECTORS, &["--what-if", "channels.mail.connections=2x,40", "--what-if", "nodes=3"]);
+    fn a_profile_is_planned_and_printed() {
+        let text =
+            output_of(PROFILE, VECTORS, &["--what-if", "channels.mail.connections=2x,40", "--what-if", "nodes=3"]);
         for piece in [
             "shop: 1 node",
             "channel `mail`",
-            "1500 a second of 1000 that it takes, 22 connections",
+            "1500 per second of at most 1000, 22 connections",
             "`deliver.mail` wait at 19:00",
             "p95 at most 2 s: missed",
             "channels.mail.connections",
-            "note: the vectors say nothing of `match`",
+            "note: the vectors do not contain `match`",
         ] {
             assert!(text.contains(piece), "{piece}: {text}");
         }
     }
 
     #[test]
-    fn roles_that_are_apart_have_a_row_each() {
+    fn separate_roles_have_a_row_each() {
         let vectors = VECTORS.replace("\"cores\": 2,", "\"cores\": 2, \"disk_mb_per_second\": 1,");
-        // At the peak 30 commits of events a second, 1,500 mails, and 25 operations of people, of which 2.5 write 10 KB.
+        // At the peak 30 event commits per second, 1,500 mails, and 25 directory operations, of which 2.5 write 10 KB.
         let apart = PROFILE.replace("target:", "roles: apart\ntarget:");
-        let text = said(&apart, &vectors, &[]);
+        let text = output_of(&apart, &vectors, &[]);
         for piece in [
-            "The roles, each with nodes of its own:",
-            "role       nodes  % in use  load may grow by  gives out first  next",
-            "accept     1      3.0       23.3              syncs            processor at 0.1 %",
+            "Roles on separate nodes:",
+            "role       nodes  % in use  load can grow by  bottleneck  next",
+            "accept     1      3.0       23.3              syncs       processor at 0.1 %",
             "deliver    1      6.0       11.7              processor",
-            "directory  1      1.0       68.4              disk             syncs at 0.",
+            "directory  1      1.0       68.4              disk        syncs at 0.",
             "  events: p50 ",
             "  directory: p50 ",
         ] {
             assert!(text.contains(piece), "{piece}: {text}");
         }
-        assert!(!said(PROFILE, &vectors, &[]).contains("The roles"), "they are together");
+        assert!(!output_of(PROFILE, &vectors, &[]).contains("Roles on"), "the roles share nodes");
         let json: serde_json::Value =
-            serde_json::from_str(&said(&apart, &vectors, &["--format", "json"])).expect("JSON");
+            serde_json::from_str(&output_of(&apart, &vectors, &["--format", "json"])).expect("JSON");
         let first = json["plan"]["stations"].as_array().expect("stations").iter().map(|station| {
             let first = &station["bottlenecks"][0];
             (station["name"].as_str().expect("a name"), first["what"].as_str().expect("a resource"))
         });
         let first: Vec<_> = first.collect();
         assert_eq!(first, [("accept", "syncs"), ("deliver", "processor"), ("directory", "disk")]);
-        assert!(said(&apart, &vectors, &["--format", "html"]).contains("The roles, each with nodes of its own"));
+        assert!(output_of(&apart, &vectors, &["--format", "html"]).contains("Roles on separate nodes"));
     }
 
     #[test]
     fn a_plan_is_json_or_a_page() {
         let json: serde_json::Value =
-            serde_json::from_str(&said(PROFILE, VECTORS, &["--format", "json"])).expect("JSON");
+            serde_json::from_str(&output_of(PROFILE, VECTORS, &["--format", "json"])).expect("JSON");
         assert_eq!(json["plan"]["nodes"], 1);
         assert_eq!(json["plan"]["memory"]["stored_mb"], 0.2);
         assert_eq!(json["plan"]["bottlenecks"][0]["what"], "channel `mail`");
-        let page = said(PROFILE, VECTORS, &["--format", "html", "--what-if", "events.orders.rate=x1,x2,x4"]);
+        let page = output_of(PROFILE, VECTORS, &["--format", "html", "--what-if", "events.orders.rate=x1,x2,x4"]);
         assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"), "{page}");
-        for piece in ["<svg", "Which assumption matters most", "With other assumptions", "events.orders.rate"] {
+        for piece in ["<svg", "Sensitivity", "Other assumptions", "events.orders.rate"] {
             assert!(page.contains(piece), "{piece}");
         }
         assert!(
             !page.contains("<script") && !page.contains("http://") && !page.contains("NaN"),
-            "needs something else"
+            "the page is not self-contained"
         );
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_file_and_line() {
-        let wrong = said("profile: a\nevents:\n  b: { rate: { count: 1, per: 1s }, matchs: 4 }\n", VECTORS, &[]);
+    fn problems_are_printed_with_file_and_line() {
+        let wrong = output_of("profile: a\nevents:\n  b: { rate: { count: 1, per: 1s }, matchs: 4 }\n", VECTORS, &[]);
         let expected =
             "/shop.yaml:3:37: events.b.matchs: is not known here; did you mean `matches`?\nfailed: 1 problem\n";
         assert_eq!(wrong, expected);
-        let wrong = said(&PROFILE.replace("search: 90", "serch: 90"), VECTORS, &[]);
+        let wrong = output_of(&PROFILE.replace("search: 90", "serch: 90"), VECTORS, &[]);
         assert!(
-            wrong.contains("populations.people: asks for `serch`") && wrong.contains("did you mean `search`?"),
+            wrong.contains("populations.people: uses `serch`") && wrong.contains("did you mean `search`?"),
             "{wrong}"
         );
-        let wrong = said(PROFILE, VECTORS, &["--what-if", "events.orders.rat=2x"]);
+        let wrong = output_of(PROFILE, VECTORS, &["--what-if", "events.orders.rat=2x"]);
         assert!(wrong.contains("did you mean `events.orders.rate`?"), "{wrong}");
-        let wrong = said(PROFILE, VECTORS, &["--what-if", "events.orders.rate=much"]);
+        let wrong = output_of(PROFILE, VECTORS, &["--what-if", "events.orders.rate=much"]);
         assert!(wrong.contains("cannot be `much`; give a number"), "{wrong}");
-        assert!(said_to(["x", "--paper", "moon"].into_iter()).contains("there is no example `moon`; there are peak"));
+        assert!(said_to(["x", "--paper", "moon"].into_iter()).contains("unknown example `moon`; expected one of peak"));
     }
 
     #[test]
@@ -477,7 +485,7 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
         assert!(said_to(["x", "--papers"].into_iter()).contains("site-server  users of"));
         let shown = said_to(["x", "--paper", "peak", "--show"].into_iter());
         assert!(shown.contains("profile: peak") && shown.contains("vectors: distributor"), "{shown}");
-        let told = said_to(["x", "--paper", "site-server"].into_iter());
-        assert!(told.contains("contradicts: these are 90 %"), "{told}");
+        let output = said_to(["x", "--paper", "site-server"].into_iter());
+        assert!(output.contains("contradicts: these are 90 %"), "{output}");
     }
 }

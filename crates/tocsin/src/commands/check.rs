@@ -1,4 +1,4 @@
-//! Checks a definition without a server.
+//! Command `check`: checks a definition without a server.
 
 use std::path::{Path, PathBuf};
 
@@ -8,43 +8,45 @@ use tocsin_model::problem::Problem;
 use crate::{
     configuration::{self, ConfigurationArgs},
     failure::{Exit, Failure, Outcome},
-    platform::{self, Examined},
+    platform::{self, CheckedDefinition},
     terminal::{Colour, Terminal},
 };
 
 /// Arguments of `tocsin check`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The definition, a YAML file; templates that it names are read relative to it
+    /// Definition, a YAML file; relative template paths start at its folder
     file: PathBuf,
-    /// Takes variables that are not set as empty, instead of reporting them
+    /// Treat unset variables as empty instead of reporting them
     #[arg(long)]
     without_environment: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Prints every problem as `FILE:line:column: path: message; hint`, warnings, and how each rule is answered.
+    /// Prints every problem as `FILE:line:column: path: message; hint`, warnings, and the index use of each rule.
     ///
     /// # Errors
-    /// The definition has problems.
+    /// If the definition is invalid.
     pub fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs) -> Outcome {
-        // A configuration that cannot be read opens nothing, and is a matter of its own.
+        // An unreadable configuration permits nothing; `tocsin config` reports it.
         let configuration =
             configuration::load(configuration, &[]).map(|loaded| loaded.configuration).unwrap_or_default();
         let environment = |name: &str| std::env::var(name).ok().or_else(|| self.without_environment.then(String::new));
-        let Examined { problems, warnings, rules, name } = platform::examine(&self.file, &environment, &configuration)?;
+        let CheckedDefinition { problems, warnings, rules, name } =
+            platform::examine(&self.file, &environment, &configuration)?;
         if self.json {
             terminal.json(&json!({"problems": problems, "warnings": warnings, "rules": rules}))?;
         } else {
             for problem in &problems {
-                terminal.line(terminal.paint(Colour::Red, located(&self.file, problem)))?;
+                terminal.line(terminal.paint(Colour::Red, compiler_format(&self.file, problem)))?;
             }
             for warning in &warnings {
-                terminal
-                    .line(terminal.paint(Colour::Yellow, format_args!("{} (warning)", located(&self.file, warning))))?;
+                terminal.line(
+                    terminal.paint(Colour::Yellow, format_args!("{} (warning)", compiler_format(&self.file, warning))),
+                )?;
             }
             for rule in &rules {
                 terminal.line(rule)?;
@@ -63,8 +65,8 @@ impl Args {
     }
 }
 
-/// `FILE:line:column: path: message; hint`, as editors understand it.
-pub fn located(file: &Path, problem: &Problem) -> String {
+/// Formats a problem as `FILE:line:column: path: message; hint`, which editors parse.
+pub fn compiler_format(file: &Path, problem: &Problem) -> String {
     let text = problem.to_string();
     match problem.line {
         Some(_) => format!("{}:{text}", file.display()),
@@ -78,7 +80,7 @@ mod tests {
     use crate::configuration::Configuration;
 
     #[test]
-    fn what_a_source_would_use_and_nobody_opened_is_warned_of() {
+    fn resources_that_the_configuration_does_not_permit_are_warnings() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("app.yaml");
         let definition = "application: drops
@@ -98,7 +100,7 @@ sources:
         let check = |configuration: &Configuration, expected: &[&str]| {
             let found = platform::examine(&file, &|_| None, configuration).expect("it can be read");
             assert!(found.problems.is_empty(), "{:?}", found.problems);
-            let shown: Vec<String> = found.warnings.iter().map(|warning| located(&file, warning)).collect();
+            let shown: Vec<String> = found.warnings.iter().map(|warning| compiler_format(&file, warning)).collect();
             let shown: Vec<&str> =
                 shown.iter().filter_map(|line| line.split_once("app.yaml")).map(|(_, line)| line).collect();
             assert_eq!(shown, expected);
@@ -119,15 +121,15 @@ sources:
     }
 
     #[test]
-    fn a_problem_is_printed_as_editors_read_it() {
+    fn problems_are_printed_in_compiler_format() {
         let file = Path::new("app.yaml");
         let problem = Problem::at("rules.near.when", "`event.mag` does not exist")
             .hint("did you mean `event.magnitude`?")
             .position(4, 9);
         assert_eq!(
-            located(file, &problem),
+            compiler_format(file, &problem),
             "app.yaml:4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?"
         );
-        assert_eq!(located(file, &Problem::at("", "is empty")), "app.yaml: is empty");
+        assert_eq!(compiler_format(file, &Problem::at("", "is empty")), "app.yaml: is empty");
     }
 }

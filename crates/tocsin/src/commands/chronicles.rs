@@ -1,4 +1,4 @@
-//! Shows what is kept of events, key by key.
+//! Command `chronicles`: shows per-key aggregates of events.
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -13,54 +13,54 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists the chronicles of an application, and how full they are
+enum Action {
+    /// List the chronicles of an application and their size
     List {
-        /// The application
+        /// Application
         application: String,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows what a chronicle says now, of its keys or of one
+    /// Show the values of a chronicle, for all keys or one
     Show {
-        /// The application
+        /// Application
         application: String,
-        /// The event class
+        /// Event class
         class: String,
-        /// The chronicle
+        /// Chronicle
         chronicle: String,
-        /// Only of this key, as JSON: `{"symbol": "A"}`
+        /// Key to show, as JSON: `{"symbol": "A"}`
         #[arg(long)]
         of: Option<String>,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
 }
 
 impl Args {
-    /// Shows what was asked for.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not know the application or chronicle, or the key is wrong.
+    /// If the application or chronicle is unknown, or the key is invalid.
     pub async fn run(self, terminal: &Terminal, client: impl FnOnce() -> Outcome<Client>) -> Outcome {
         match self.what {
-            What::List { application, json } => {
+            Action::List { application, json } => {
                 let path = format!("/v1/applications/{}/chronicles", segment(&application));
                 let items = client()?.list(&path, &[], usize::MAX).await?;
                 if json {
                     return Ok(terminal.json(&items)?);
                 }
                 if items.is_empty() {
-                    return Ok(terminal.line("its event classes have no chronicles")?);
+                    return Ok(terminal.line("the event classes of this application have no chronicles")?);
                 }
                 let row = |item: &Value| {
                     let name = format!("{}.{}", text(&item["class"]), text(&item["name"]));
@@ -68,9 +68,9 @@ impl Args {
                     vec![name, text(&item["keeps"]), keys, listed(&item["gives"])]
                 };
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                Ok(terminal.table(&["chronicle", "keeps", "keys", "gives"], &rows)?)
+                Ok(terminal.table(&["chronicle", "aggregate", "keys", "values"], &rows)?)
             }
-            What::Show { application, class, chronicle, of, limit, json } => {
+            Action::Show { application, class, chronicle, of, limit, json } => {
                 let [application, class, chronicle] = [&application, &class, &chronicle].map(|part| segment(part));
                 let path = format!("/v1/applications/{application}/chronicles/{class}/{chronicle}");
                 let query: Vec<(&str, &str)> = of.iter().map(|key| ("key", key.as_str())).collect();
@@ -79,7 +79,7 @@ impl Args {
                     return Ok(terminal.json(&items)?);
                 }
                 let Some(first) = items.first() else {
-                    return Ok(terminal.line("there is nothing of it")?);
+                    return Ok(terminal.line("the chronicle is empty")?);
                 };
                 let titles = |part: &str| -> Vec<String> {
                     first[part].as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
@@ -105,7 +105,7 @@ fn listed(value: &Value) -> String {
     value.as_array().map_or_else(String::new, |items| items.iter().map(text).collect::<Vec<_>>().join(", "))
 }
 
-/// A text as it is, nothing for null, anything else as JSON.
+/// Text as it is, empty for null, other values as JSON.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -122,17 +122,17 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
 
-    /// What is printed and asked must contain these, in this order.
+    /// The output and requests must contain these, in this order.
     async fn check(args: &[&str], answer: Value, expected: &[&str]) {
         let server = FakeServer::start(vec![(200, answer)]).await;
         let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["chronicles"], args].concat()).args;
-        args.run(&terminal, || Ok(server.client())).await.expect("it is shown");
+        let args = <TestCli as clap::Parser>::parse_from([&["chronicles"], args].concat()).args;
+        args.run(&terminal, || Ok(server.client())).await.expect("the command succeeds");
         let said = format!("{}{}", captured.text(), server.requests().join("\n"));
         let mut rest = said.as_str();
         for piece in expected {
@@ -166,7 +166,12 @@ mod tests {
             &["symbol", "high", "last", "A", "12.5", "GET /v1/applications/stock/chronicles/quote/day?key=%7B"],
         )
         .await;
-        check(&["list", "stock"], json!({ "items": [] }), &["its event classes have no chronicles"]).await;
-        check(&["show", "stock", "quote", "day"], json!({ "items": [] }), &["there is nothing of it"]).await;
+        check(
+            &["list", "stock"],
+            json!({ "items": [] }),
+            &["the event classes of this application have no chronicles"],
+        )
+        .await;
+        check(&["show", "stock", "quote", "day"], json!({ "items": [] }), &["the chronicle is empty"]).await;
     }
 }

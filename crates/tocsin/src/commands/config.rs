@@ -1,4 +1,4 @@
-//! Prints the effective configuration with the source of each value.
+//! Command `config`: prints the effective configuration with the source of each value.
 
 use serde_json::{Value, json};
 
@@ -11,10 +11,10 @@ use crate::{
 /// Arguments of `tocsin config`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Prints only what is not default
+    /// Print only values that differ from the default
     #[arg(long)]
     changed: bool,
 }
@@ -23,7 +23,7 @@ impl Args {
     /// Prints the configuration.
     ///
     /// # Errors
-    /// The configuration has mistakes.
+    /// If the configuration is invalid.
     pub fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs) -> Outcome {
         let layered = configuration::load(configuration, &[])?;
         let rows = configuration::keys().filter_map(|key| {

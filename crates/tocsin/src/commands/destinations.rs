@@ -1,4 +1,4 @@
-//! Shows where the channels of an application send, and how each destination does.
+//! Command `destinations`: shows the destinations of an application's channels and their circuit breakers.
 
 use serde_json::Value;
 
@@ -11,24 +11,24 @@ use crate::{
 /// Arguments of `tocsin destinations`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The application
+    /// Application
     application: String,
-    /// Only those that are paused, on trial, failing, or asked for less
+    /// Show only destinations that are paused, on trial, failing or throttled
     #[arg(long)]
     trouble: bool,
-    /// Most lines of each channel
+    /// Maximum number of rows of each channel
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Lists the destinations, those with trouble first.
+    /// Lists the destinations, failing ones first.
     ///
     /// # Errors
-    /// The server does not know the application.
+    /// If the application is unknown.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let path = format!("/v1/applications/{}/destinations", segment(&self.application));
         let answer = client.get(&path, &[("limit", &self.limit.to_string())]).await?;
@@ -43,11 +43,11 @@ impl Args {
             return Ok(terminal.json(&items)?);
         }
         if items.is_empty() {
-            let what = if self.trouble { "no destination is in trouble" } else { "nothing was sent yet" };
+            let what = if self.trouble { "all destinations are healthy" } else { "no message was sent yet" };
             return Ok(terminal.line(what)?);
         }
         let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-        let head = ["channel", "destination", "state", "at a time", "busy", "waiting", "latency", "failures", "reason"];
+        let head = ["channel", "destination", "state", "limit", "busy", "waiting", "latency", "failures", "reason"];
         Ok(terminal.table(&head, &rows)?)
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -88,8 +88,8 @@ mod tests {
     async fn check(args: &[&str], answer: Value, expected: &[&str]) {
         let server = FakeServer::start(vec![(200, answer)]).await;
         let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["destinations"], args].concat()).args;
-        args.run(&terminal, &server.client()).await.expect("it is listed");
+        let args = <TestCli as clap::Parser>::parse_from([&["destinations"], args].concat()).args;
+        args.run(&terminal, &server.client()).await.expect("the command succeeds");
         let said = format!("{}{}", captured.text(), server.requests().join("\n"));
         for piece in expected {
             assert!(said.contains(piece), "`{piece}` is missing in\n{said}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn trouble_comes_first_and_alone_if_wanted() {
+    async fn failing_destinations_come_first_or_alone() {
         let open = json!({"channel": "hook", "destination": "https://a.example", "state": "open", "concurrency": 12,
             "busy": 3, "waiting": 9, "latency_ms": 12.5, "failures": 0});
         let paused = json!({"channel": "hook", "destination": "https://b.example", "state": "paused", "concurrency": 2,
@@ -108,10 +108,10 @@ mod tests {
             .await;
         let (terminal, captured) = Terminal::captured();
         let server = FakeServer::start(vec![(200, both)]).await;
-        let args = <Wrapped as clap::Parser>::parse_from(["destinations", "quakes", "--trouble"]).args;
-        args.run(&terminal, &server.client()).await.expect("it is listed");
+        let args = <TestCli as clap::Parser>::parse_from(["destinations", "quakes", "--trouble"]).args;
+        args.run(&terminal, &server.client()).await.expect("the command succeeds");
         assert!(captured.text().contains("b.example") && !captured.text().contains("a.example"));
-        check(&["quakes"], json!({"items": []}), &["nothing was sent yet"]).await;
-        check(&["quakes", "--trouble"], json!({"items": []}), &["no destination is in trouble"]).await;
+        check(&["quakes"], json!({"items": []}), &["no message was sent yet"]).await;
+        check(&["quakes", "--trouble"], json!({"items": []}), &["all destinations are healthy"]).await;
     }
 }

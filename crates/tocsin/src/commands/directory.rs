@@ -1,5 +1,5 @@
-//! Writes the directory as LDIF, and does what an LDIF file says. Both work on the data folder itself, without a server:
-//! with one, LDAP clients do the same.
+//! Command `directory`: exports and imports the directory as LDIF. It works on the data folder without a server; with a
+//! server, LDAP clients do the same.
 
 use std::{
     fs::File,
@@ -22,35 +22,35 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Does what a file says: entries, and changes of them; those that are there already stay as they are
+enum Action {
+    /// Import entries and changes from LDIF; existing entries stay
     Import {
-        /// The file; `-` is standard input
+        /// LDIF file; `-` is standard input
         file: PathBuf,
     },
-    /// Writes all entries, containers first; passwords are left out
+    /// Export all entries as LDIF, without passwords
     Export {
-        /// The file; without one, standard output
+        /// Output file; default is standard output
         file: Option<PathBuf>,
     },
 }
 
 impl Args {
-    /// Does it, on a data folder that no server uses.
+    /// Runs the command on a data folder that no server uses.
     ///
     /// # Errors
-    /// A server runs on the folder; the file cannot be read or written; records were refused.
+    /// If a server uses the folder, the file cannot be read or written, or records are refused.
     pub async fn run(self, terminal: &Terminal, args: &ConfigurationArgs) -> Outcome {
         let configuration = configuration::load(args, &[])?.configuration;
         let _lock = platform::lock_folder(&configuration.data.folder)?;
         let directory = platform::open_directory(&configuration).await?;
         match self.what {
-            What::Import { file } => import(terminal, &directory, file).await,
-            What::Export { file } => export(terminal, &directory, file).await,
+            Action::Import { file } => import(terminal, &directory, file).await,
+            Action::Export { file } => export(terminal, &directory, file).await,
         }
     }
 }
@@ -67,14 +67,14 @@ async fn import(terminal: &Terminal, directory: &Directory, file: PathBuf) -> Ou
     let done = directory.import(input, &mut progress).await;
     bar.finish_and_clear();
     let imported =
-        done.map_err(|error| Failure::failed(format!("{} cannot be read on", file.display())).because(&error))?;
+        done.map_err(|error| Failure::failed(format!("cannot continue reading {}", file.display())).because(&error))?;
     let Imported { done, present, refused, untold } = imported;
     for (line, dn, why) in &refused {
         terminal.line(format_args!("line {line}: {}: {}", printable(dn), printable(why)))?;
     }
     let rate = done as f64 / started.elapsed().as_secs_f64().max(0.001);
     let (done, present) = (thousands(done), thousands(present));
-    terminal.line(format_args!("{done} records done, {rate:.0} a second; {present} entries were there already"))?;
+    terminal.line(format_args!("{done} records imported, {rate:.0} per second; {present} entries existed already"))?;
     match refused.len() as u64 + untold {
         0 => Ok(()),
         count => Err(Failure::failed(format!("{} records were refused", thousands(count)))),
@@ -97,7 +97,7 @@ async fn export(terminal: &Terminal, directory: &Directory, file: Option<PathBuf
             count
         }
     };
-    let count = written.map_err(|refusal| Failure::failed("the directory could not be written").because(&refusal))?;
+    let count = written.map_err(|error| Failure::failed("cannot export the directory").because(&error))?;
     match file {
         Some(file) => Ok(terminal.line(format_args!("{} entries in {}", thousands(count), file.display()))?),
         None => Ok(()),

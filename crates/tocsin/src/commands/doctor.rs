@@ -1,6 +1,6 @@
-//! Examines the machine, the data folder and the server, and says for each what to do.
+//! Command `doctor`: examines the machine, the data folder and the server, with advice for each finding.
 
-mod folder; // what the data folder can do: space, inodes, fsync, integrity
+mod folder; // checks of the data folder: space, inodes, fsync, integrity
 
 use std::{
     path::Path,
@@ -19,42 +19,42 @@ use crate::{
     terminal::{Colour, Terminal, duration, printable, thousands},
 };
 
-/// Open files below which a busy server may run out.
+/// Limit of open files below which a busy server may run out.
 const OPEN_FILES_MIN: u64 = 4_096;
 
 /// Arguments of `tocsin doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Does not ask channels for a sign of life
+    /// Skip the probe of the channels
     #[arg(long)]
     no_probe: bool,
 }
 
-/// How a check went.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Good.
     Ok,
-    /// It works, but look at it.
+    /// Works, but needs attention.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Fail,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// How it went.
+    /// Severity.
     pub level: Level,
-    /// What was looked at.
+    /// Checked item.
     pub what: String,
-    /// What was seen.
+    /// Observation.
     pub text: String,
-    /// What to do about it.
+    /// Advice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
@@ -75,7 +75,7 @@ impl Args {
     /// Prints a line for each check.
     ///
     /// # Errors
-    /// A check failed.
+    /// If a check fails.
     pub async fn run(
         self,
         terminal: &Terminal,
@@ -97,19 +97,19 @@ impl Args {
                 bar.enable_steady_tick(Duration::from_millis(100));
                 let examined = tokio::task::spawn_blocking(move || folder::examine(&configuration)).await;
                 bar.finish_and_clear();
-                findings.extend(examined.map_err(|error| Failure::failed("the examination broke").because(&error))?);
+                findings.extend(examined.map_err(|error| Failure::failed("the examination panicked").because(&error))?);
             }
             Err(failure) => findings.push(Finding::fail(
                 "configuration",
                 failure.details.join("; "),
-                "mend it; the data folder is not known and was not examined",
+                "fix the configuration; without it the data folder is unknown and was not examined",
             )),
         }
         findings.extend(process());
         findings.extend(clock(SystemTime::now()));
         match connection.client(configuration) {
             Ok(client) => findings.extend(server(&client, !self.no_probe).await),
-            Err(failure) => findings.push(Finding::fail("server", failure.message, "mend the address or the key")),
+            Err(failure) => findings.push(Finding::fail("server", failure.message, "correct the address or the key")),
         }
         let failed = findings.iter().filter(|finding| finding.level == Level::Fail).count();
         if self.json {
@@ -125,7 +125,7 @@ impl Args {
     }
 }
 
-/// Whether the databases of a folder that no server uses are intact. Blocks.
+/// Checks the databases of an unused folder for integrity. Blocks.
 pub(super) fn stores(folder: &Path) -> Vec<Finding> {
     folder::stores(folder)
 }
@@ -145,7 +145,7 @@ pub(super) fn show(terminal: &Terminal, findings: &[Finding]) -> std::io::Result
     Ok(())
 }
 
-/// What the system lets the process do.
+/// Checks the resource limits of the process.
 fn process() -> Vec<Finding> {
     let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let current = limits.current.unwrap_or(u64::MAX);
@@ -161,7 +161,7 @@ fn process() -> Vec<Finding> {
     }]
 }
 
-/// Whether the clock can be right: not before this program was written.
+/// Checks that the clock is plausible: not before this program was written.
 fn clock(now: SystemTime) -> Vec<Finding> {
     // 2026-01-01 and 2100-01-01.
     const SANE: std::ops::Range<u64> = 1_767_225_600..4_102_444_800;
@@ -174,7 +174,7 @@ fn clock(now: SystemTime) -> Vec<Finding> {
     }]
 }
 
-/// What a running server says.
+/// Checks a running server.
 async fn server(client: &Client, probe: bool) -> Vec<Finding> {
     let ready = client.request(Method::GET, "/readyz").timeout(Duration::from_secs(10));
     let asked = std::time::Instant::now();
@@ -184,7 +184,7 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
             return vec![Finding::warn(
                 "server",
                 failure.message,
-                "the checks that need a running server were left out",
+                "the checks that need a running server were skipped",
             )];
         }
     };
@@ -201,7 +201,7 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
         findings.push(Finding::fail(
             "server",
             format!("{} is not ready: {text}", client.server()),
-            "wait if it has just started; else its log tells why",
+            "wait if it has just started; otherwise see its log",
         ));
     }
     if let Some(skew) = date.and_then(|date| skew_seconds(&date, SystemTime::now()))
@@ -219,7 +219,7 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
             findings.push(Finding::warn(
                 "server",
                 failure.to_string().replace('\n', ";"),
-                "the checks that need a key were left out",
+                "the checks that need a key were skipped",
             ));
             return findings;
         }
@@ -230,7 +230,7 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
         failed => findings.push(Finding::warn(
             "failed event batches",
             thousands(failed),
-            "`tocsin trace eb-...` tells why; POST /v1/applications/{app}/rematch matches them again",
+            "`tocsin trace eb-...` shows the reason; POST /v1/applications/{app}/rematch matches them again",
         )),
     }
     match waiting("suspended") {
@@ -238,7 +238,7 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
         many => findings.push(Finding::warn(
             "suspended",
             format!("{} notifications wait", thousands(many)),
-            "`tocsin suspended list` tells why; `tocsin suspended resume` sends them again",
+            "`tocsin suspended list` shows the reasons; `tocsin suspended resume` sends them again",
         )),
     }
     if probe {
@@ -249,7 +249,7 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
                 Err(failure) => findings.push(Finding::warn(
                     &format!("channels of {name}"),
                     failure.to_string().replace('\n', ";"),
-                    "they were not asked",
+                    "they were not probed",
                 )),
             }
         }
@@ -265,13 +265,13 @@ fn channels(application: &str, answer: &Value) -> Vec<Finding> {
         if channel["ok"] == true {
             Finding::ok(&what, text)
         } else {
-            Finding::fail(&what, text, "check the channel's options, and whether the far side is up and lets us in")
+            Finding::fail(&what, text, "check the channel's options, and whether the receiver is up and accepts us")
         }
     });
     each.collect()
 }
 
-/// Seconds by which a `Date` (RFC 9110, section 5.6.7) is ahead of us.
+/// Seconds by which a `Date` header (RFC 9110, section 5.6.7) is ahead of this machine.
 fn skew_seconds(date: &str, now: SystemTime) -> Option<i64> {
     let ours = i64::try_from(now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs()).ok()?;
     let theirs = http_date::parse(date, Timestamp::from_millis(ours.checked_mul(1_000)?))?;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_clock_is_compared() {
+    fn the_clock_of_the_server_is_compared() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         assert_eq!(skew_seconds("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(0));
         assert_eq!(skew_seconds("Sun, 06 Nov 1994 08:49:47 GMT", now), Some(10));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_trouble_of_a_server_says_what_to_do() {
+    async fn each_problem_of_a_server_has_advice() {
         let answers = vec![
             (503, json!({"title": "not ready", "detail": "the index of quakes is being built"})),
             (200, json!({"backlog": {"failed_batches": 2, "suspended": 3100}, "applications": [{"name": "quakes"}]})),
@@ -311,16 +311,16 @@ mod tests {
         ];
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
-        show(&terminal, &super::server(&server.client(), true).await).expect("memory takes it");
+        show(&terminal, &super::server(&server.client(), true).await).expect("writing to memory succeeds");
         expect![[r#"
             fail  server: http://server is not ready: the index of quakes is being built
-                  wait if it has just started; else its log tells why
+                  wait if it has just started; otherwise see its log
             warn  failed event batches: 2
-                  `tocsin trace eb-...` tells why; POST /v1/applications/{app}/rematch matches them again
+                  `tocsin trace eb-...` shows the reason; POST /v1/applications/{app}/rematch matches them again
             warn  suspended: 3,100 notifications wait
-                  `tocsin suspended list` tells why; `tocsin suspended resume` sends them again
+                  `tocsin suspended list` shows the reasons; `tocsin suspended resume` sends them again
             fail  channel quakes/email: connection refused
-                  check the channel's options, and whether the far side is up and lets us in
+                  check the channel's options, and whether the receiver is up and accepts us
             ok    channel quakes/hook: 200
         "#]]
         .assert_eq(&captured.text().replace(server.client().server(), "http://server"));

@@ -1,4 +1,4 @@
-//! Closes the intake, waits until what is due has left, and says what is left.
+//! Command `drain`: closes the intake and waits until due work is delivered.
 
 use std::time::{Duration, Instant};
 
@@ -12,31 +12,31 @@ use crate::{
     terminal::{Colour, Terminal, printable, thousands},
 };
 
-/// How often the server is asked how far it has come.
+/// Polling interval of the drain state.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Arguments of `tocsin drain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Opens the intake again
+    /// Open the intake again
     #[arg(long, conflicts_with_all = ["timeout", "reason"])]
     end: bool,
-    /// How long to wait until what is due has left; 0s only closes the intake
+    /// Maximum time to wait for due work; 0s only closes the intake
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     timeout: Period,
-    /// Why, for others
+    /// Reason, shown to other operators
     #[arg(long, default_value = "drained")]
     reason: String,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Drains the server, or ends that.
+    /// Drains the server, or ends a drain.
     ///
     /// # Errors
-    /// The key may not, or not all has left in time.
+    /// If the key has no permission, or due work is not delivered in time.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         if self.end {
             let answer = client.json(client.send(client.request(Method::DELETE, "/v1/drain")).await?).await?;
@@ -57,42 +57,43 @@ impl Args {
         match state["drained"] == true || self.timeout.0.is_zero() {
             true => Ok(()),
             false => Err(Failure::failed(format!(
-                "not all that is due has left within {}; the intake stays closed: run it again, or open it with --end",
+                "due work was not delivered within {}; the intake stays closed: run the command again, or reopen it with --end",
                 self.timeout
             ))),
         }
     }
 }
 
-/// What is left, for people.
+/// Prints the remaining work.
 fn show(terminal: &Terminal, state: &Value) -> Outcome {
     let count = |name: &str| state[name].as_u64().unwrap_or_default();
     let head = match state["drained"] == true {
-        true => terminal.paint(Colour::Green, "drained: nothing comes in, and all that was due has left").to_string(),
-        false => terminal.paint(Colour::Yellow, "nothing comes in; not all has left yet").to_string(),
+        true => {
+            terminal.paint(Colour::Green, "drained: the intake is closed and all due work is delivered").to_string()
+        }
+        false => terminal.paint(Colour::Yellow, "the intake is closed; due work is not delivered yet").to_string(),
     };
     terminal.line(head)?;
     for (name, what) in [
-        ("event_batches", "event batches wait to be matched"),
-        ("due", "work items are due or on their way"),
-        ("later", "work items wait for a time to come"),
-        ("suspended", "notifications wait for an operator: `tocsin suspended list`"),
-        ("failed_batches", "event batches are set aside: `tocsin firings list`"),
+        ("event_batches", "event batches to match"),
+        ("due", "work items due or in flight"),
+        ("later", "work items due later"),
+        ("suspended", "suspended notifications: `tocsin suspended list`"),
+        ("failed_batches", "failed event batches: `tocsin firings list`"),
+        ("messages_due", "message deliveries due or in flight"),
+        ("messages_later", "message deliveries due later"),
+        ("messages_held", "message deliveries of send ports on hold or off"),
     ] {
         if count(name) > 0 {
             terminal.line(format_args!("{:>12}  {what}", thousands(count(name))))?;
         }
     }
     if let Some(next) = state["next_due_at"].as_str() {
-        terminal.line(format_args!("{:>12}  the next of them is due at {}", "", printable(next)))?;
+        terminal.line(format_args!("{:>12}  next due at {}", "", printable(next)))?;
     }
     let held = state["held"].as_array().map(Vec::as_slice).unwrap_or_default();
     for component in held.iter().filter_map(Value::as_str) {
-        terminal.line(format_args!(
-            "{:>12}  {} is switched off, so what waits for it stays",
-            "",
-            printable(component)
-        ))?;
+        terminal.line(format_args!("{:>12}  {} is switched off; its work stays queued", "", printable(component)))?;
     }
     Ok(())
 }
@@ -103,7 +104,7 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -111,35 +112,40 @@ mod tests {
     async fn run(words: &[&str], answers: Vec<(u16, Value)>) -> (String, Outcome) {
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["drain"], words].concat()).args;
+        let args = <TestCli as clap::Parser>::parse_from([&["drain"], words].concat()).args;
         let outcome = args.run(&terminal, &server.client()).await;
         (captured.text(), outcome)
     }
 
     #[tokio::test]
-    async fn it_waits_until_what_is_due_has_left_and_tells_what_is_left() {
+    async fn it_waits_until_due_work_is_delivered_and_prints_the_rest() {
         let state = |drained: bool, due: u64| {
             (
                 200,
                 json!({"drained": drained, "closed": true, "event_batches": 0, "due": due, "later": 3,
-                "next_due_at": "2027-01-04T08:00:00Z", "suspended": 1, "held": ["channel:stock/mail"]}),
+                "next_due_at": "2027-01-04T08:00:00Z", "suspended": 1, "messages_later": 4, "messages_due": due, "held": ["channel:stock/mail"]}),
             )
         };
-        let (told, outcome) = run(&[], vec![state(false, 2), state(false, 1), state(true, 0)]).await;
+        let (output, outcome) = run(&[], vec![state(false, 2), state(false, 1), state(true, 0)]).await;
         outcome.expect("drained");
-        for expected in
-            ["drained:", "3  work items wait", "2027-01-04T08:00:00Z", "1  notifications", "channel:stock/mail"]
-        {
-            assert!(told.contains(expected), "{expected}: {told}");
+        for expected in [
+            "drained:",
+            "3  work items due later",
+            "4  message deliveries due later",
+            "2027-01-04T08:00:00Z",
+            "1  suspended notifications",
+            "channel:stock/mail",
+        ] {
+            assert!(output.contains(expected), "{expected}: {output}");
         }
-        assert!(!told.contains("are due or on their way"), "{told}");
-        let (told, outcome) = run(&["--timeout", "0s"], vec![state(false, 2)]).await;
-        outcome.expect("it is only closed");
-        assert!(told.contains("2  work items are due"), "{told}");
+        assert!(!output.contains("due or in flight"), "{output}");
+        let (output, outcome) = run(&["--timeout", "0s"], vec![state(false, 2)]).await;
+        outcome.expect("the intake is closed");
+        assert!(output.contains("2  work items due"), "{output}");
         let (_, outcome) = run(&["--timeout", "1ms"], vec![state(false, 2); 9]).await;
         assert!(outcome.expect_err("in time").message.contains("--end"));
-        let (told, outcome) = run(&["--end"], vec![(200, json!({"was_closed": true}))]).await;
+        let (output, outcome) = run(&["--end"], vec![(200, json!({"was_closed": true}))]).await;
         outcome.expect("opened");
-        assert_eq!(told.trim(), "the intake is open again");
+        assert_eq!(output.trim(), "the intake is open again");
     }
 }

@@ -1,8 +1,8 @@
-//! Shows endpoints of devices that have only failed of late, and those that were switched off for it.
+//! Command `endpoints`: shows device endpoints that fail permanently, and those disabled for it.
 
 use serde_json::Value;
 
-use super::lists::Listed;
+use super::lists::ItemList;
 use crate::{
     client::Client,
     failure::Outcome,
@@ -12,28 +12,28 @@ use crate::{
 /// Arguments of `tocsin endpoints`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only of this application
+    /// Application to filter by
     #[arg(long)]
     application: Option<String>,
-    /// Only of this channel
+    /// Channel to filter by
     #[arg(long)]
     channel: Option<String>,
-    /// Only in this state: failing, warned, disabled
+    /// State to filter by: failing, warned or disabled
     #[arg(long)]
     state: Option<String>,
-    /// Most lines
+    /// Maximum number of rows
     #[arg(long, default_value_t = 1000)]
     limit: usize,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Lists them.
+    /// Lists the endpoints.
     ///
     /// # Errors
-    /// The server does not do it.
+    /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let named = [("application", &self.application), ("channel", &self.channel), ("state", &self.state)];
         let query: Vec<(&str, &str)> =
@@ -41,7 +41,7 @@ impl Args {
         let items = client.list("/v1/endpoints", &query, self.limit).await?;
         let heads =
             ["state", "application", "channel", "subscriber", "device", "since", "failures", "address", "reason"];
-        Listed { items, limit: self.limit, json: self.json }.show(terminal, "no endpoint fails", &heads, row)
+        ItemList { items, limit: self.limit, json: self.json }.show(terminal, "no endpoint is failing", &heads, row)
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use crate::commands::fake_server;
 
     #[tokio::test]
-    async fn those_that_were_switched_off_are_listed() {
+    async fn disabled_endpoints_are_listed() {
         let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
         let item = json!({"application": "quakes", "channel": "hook", "subscriber": "ann", "device": "main",
             "address": "https://ann.example/hook", "state": "disabled", "failing_since": "2026-11-21T09:30:00Z",

@@ -1,4 +1,4 @@
-//! Writes the generated files of an example.
+//! Command `example`: writes the generated files of an example.
 
 use std::{
     fs::{self, File},
@@ -21,37 +21,37 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Example {
-    /// A stock market: subscribers, a million orders, and quotes
+    /// Write the stock market example: subscribers, orders, quotes
     Stock(StockArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct StockArgs {
-    /// The folder to write to; made if missing
+    /// Output folder; created if missing
     #[arg(long, short, value_name = "FOLDER", default_value = "market")]
     out: PathBuf,
-    /// Subscribers
+    /// Number of subscribers
     #[arg(long, default_value_t = 200_000)]
     subscribers: u32,
-    /// Orders of each subscriber
+    /// Number of orders per subscriber
     #[arg(long, default_value_t = 5)]
     orders: u32,
-    /// Batches of quotes, each with one quote of every symbol
+    /// Number of quote batches, each with one quote per symbol
     #[arg(long, default_value_t = 10)]
     batches: u32,
-    /// Where the subscribers' notifications are posted to
+    /// URL that receives the notifications of the subscribers
     #[arg(long, default_value = "http://127.0.0.1:9000/hook")]
     url: String,
-    /// The same seed makes the same files
+    /// Random seed: the same seed generates the same files
     #[arg(long, default_value_t = stock::SEED)]
     seed: u64,
 }
 
 impl Args {
-    /// Writes the files and says what is in them.
+    /// Writes the files and prints their sizes.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// If a file cannot be written.
     pub fn run(self, terminal: &Terminal) -> Outcome {
         match self.example {
             Example::Stock(args) => args.run(terminal),
@@ -64,23 +64,23 @@ impl StockArgs {
         fs::create_dir_all(&self.out).map_err(|error| Failure::file("make the folder", &self.out, &error))?;
         let market = Market::new(self.seed);
         let orders = u64::from(self.subscribers) * u64::from(self.orders);
-        let tell = |path: &Path, count: u64, what: &str| {
+        let report = |path: &Path, count: u64, what: &str| {
             terminal.line(format_args!("{}: {} {what}", path.display(), thousands(count)))
         };
 
         let path = self.out.join("subscribers.ndjson");
         write(&path, |out| stock::write_subscribers(out, self.subscribers, &self.url))?;
-        tell(&path, u64::from(self.subscribers), "subscribers")?;
+        report(&path, u64::from(self.subscribers), "subscribers")?;
 
         let path = self.out.join("subscriptions.ndjson");
         write(&path, |out| stock::write_subscriptions(out, market.orders(self.subscribers, self.orders)))?;
-        tell(&path, orders, "subscriptions")?;
+        report(&path, orders, "subscriptions")?;
 
         for number in 0..self.batches {
             let path = self.out.join(format!("quotes-{number:02}.ndjson"));
             let quotes = market.quotes(u64::from(number));
             write(&path, |out| stock::write_quotes(out, &quotes))?;
-            tell(&path, quotes.len() as u64, "quotes")?;
+            report(&path, quotes.len() as u64, "quotes")?;
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -112,7 +112,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let out = folder.path().join("market");
         let words = ["x", "stock", "--subscribers", "3", "--orders", "2", "--batches", "1", "--out"];
-        let typed = Typed::parse_from(words.into_iter().map(Into::into).chain([out.clone().into_os_string()]));
+        let typed = TestCli::parse_from(words.into_iter().map(Into::into).chain([out.clone().into_os_string()]));
         let (terminal, captured) = Terminal::captured();
         typed.args.run(&terminal).expect("files are written");
         let lines = |name: &str| fs::read_to_string(out.join(name)).expect("the file is there").lines().count();

@@ -1,16 +1,19 @@
-//! Checks, applies, lists, shows and removes exchanges, and sets the state of their send ports.
+//! Command `exchange`: checks, applies, lists, shows and removes exchanges; sets the state of send ports, throttles and
+//! tracking.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use reqwest::{Method, header};
 use serde_json::{Value, json};
+use tocsin_model::definition::named_exchange;
 
-use super::lists::Listed;
+use super::lists::ItemList;
 use crate::{
     client::{Client, problem, segment},
-    commands::check::located,
+    commands::check::compiler_format,
     failure::{Failure, Outcome},
+    platform,
     terminal::{Colour, Terminal, printable},
 };
 
@@ -18,134 +21,134 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Checks a definition against the server, without applying it
+enum Action {
+    /// Check a definition against the server without applying it
     Check {
-        /// The definition, a YAML file
+        /// Definition, a YAML file
         file: PathBuf,
     },
-    /// Makes a definition the one that runs
+    /// Apply a definition
     Apply {
-        /// The definition, a YAML file
+        /// Definition, a YAML file
         file: PathBuf,
     },
-    /// Lists the exchanges
+    /// List the exchanges
     List {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Prints the definition of an exchange
+    /// Print the definition of an exchange
     Show {
-        /// Its name
+        /// Name
         name: String,
     },
-    /// Removes an exchange that has no open messages
+    /// Remove an exchange without open messages
     Remove {
-        /// Its name
+        /// Name
         name: String,
     },
-    /// Shows the send ports of an exchange
+    /// Show the send ports of an exchange
     Ports {
-        /// The exchange
+        /// Exchange
         name: String,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows where the receive ports of an exchange take messages from, and how each of these does
+    /// Show the receive locations of an exchange and their state
     Locations {
-        /// The exchange
+        /// Exchange
         name: String,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Sets the state of a send port: off, hold or active; or as its definition says
+    /// Set the state of a send port: off, hold, active or default
     Port {
-        /// The exchange
+        /// Exchange
         name: String,
-        /// The send port
+        /// Send port
         port: String,
-        /// The state
+        /// State
         #[arg(value_parser = ["off", "hold", "active", "as-defined"])]
         state: String,
     },
-    /// Shows what slows the messages of an exchange down, and what waits for its send ports
+    /// Show throttling and the queues of the send ports
     Flow {
-        /// The exchange
+        /// Exchange
         name: String,
-        /// Shows instead when they were slowed down, newest first
+        /// Show throttling changes instead, newest first
         #[arg(long)]
         changes: bool,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Sets how fast messages may come in or leave, for restarts as well
+    /// Set rate limits of intake and sending; kept over restarts
     Throttle {
-        /// The exchange
+        /// Exchange
         name: String,
-        /// Where they come in, or where they leave
+        /// Direction to limit: intake (publishing) or sending (delivery)
         #[arg(value_parser = ["publishing", "delivery"])]
         side: String,
-        /// Such as 20/s, 6/m or 1/h; 0 for none at all, off for as fast as they can
+        /// Maximum rate, such as 20/s, 6/m or 1/h; 0 blocks all messages, off removes the limit
         rate: String,
-        /// A receive or send port; otherwise all receive ports together
+        /// Receive or send port; default is the sum of all receive ports
         #[arg(long)]
         port: Option<String>,
     },
-    /// Shows which bodies are kept at the ports of an exchange, and how much is kept
+    /// Show which bodies are tracked and how much is stored
     Tracking {
-        /// The exchange
+        /// Exchange
         name: String,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Sets which bodies are kept while messages pass, for restarts as well
+    /// Set which bodies are tracked; kept over restarts
     Track {
-        /// The exchange
+        /// Exchange
         name: String,
-        /// Where: received, sent, replied, returned, with commas between; all, none, or as-defined
+        /// Tracking points: received, sent, replied, returned, comma-separated; or all, none, as-defined
         bodies: String,
-        /// At the ports of this name; otherwise at all for which nothing is set
+        /// Port to set; default is all ports without a setting
         #[arg(long)]
         port: Option<String>,
-        /// Of the messages that this route leads, beside what their ports ask for
+        /// Route whose messages are tracked in addition to the settings of ports
         #[arg(long, conflicts_with = "port")]
         route: Option<String>,
-        /// Of how many messages in a hundred
+        /// Percentage of messages to track
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
         sample: u8,
     },
 }
 
 impl Args {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it, or the definition has problems.
+    /// If the server refuses the request, or the definition is invalid.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::Check { file } => {
+            Action::Check { file } => {
                 let (name, _) = put(client, &file, "?dry_run=true").await?;
                 let fine = format_args!("{}: {} is fine", file.display(), printable(&name)).to_string();
                 Ok(terminal.line(terminal.paint(Colour::Green, fine))?)
             }
-            What::Apply { file } => {
+            Action::Apply { file } => {
                 let (name, version) = put(client, &file, "").await?;
                 let runs = format!("{} runs as version {version}", printable(&name));
                 Ok(terminal.line(terminal.paint(Colour::Green, runs))?)
             }
-            What::List { json } => {
+            Action::List { json } => {
                 let items = client.list("/v1/exchanges", &[], usize::MAX).await?;
                 let heads = ["name", "version", "runs", "applied", "by"];
-                Listed { items, limit: usize::MAX, json }.show(terminal, "there are no exchanges", &heads, |item| {
+                ItemList { items, limit: usize::MAX, json }.show(terminal, "there are no exchanges", &heads, |item| {
                     let runs = if item["running"] == true { "yes" } else { "no" };
                     vec![
                         text(item, "name"),
@@ -156,29 +159,29 @@ impl Args {
                     ]
                 })
             }
-            What::Show { name } => {
+            Action::Show { name } => {
                 let found = client.get(&format!("/v1/exchanges/{}", segment(&name)), &[]).await?;
                 Ok(terminal.bytes(found["definition"].as_str().unwrap_or_default().as_bytes())?)
             }
-            What::Remove { name } => {
+            Action::Remove { name } => {
                 let request = client.request(Method::DELETE, &format!("/v1/exchanges/{}", segment(&name)));
                 client.send(request).await?;
                 Ok(terminal.line(format_args!("{} is removed", printable(&name)))?)
             }
-            What::Ports { name, json } => {
+            Action::Ports { name, json } => {
                 let items = client.list(&format!("/v1/exchanges/{}/send", segment(&name)), &[], usize::MAX).await?;
-                let heads = ["port", "state", "under way", "ready"];
-                Listed { items, limit: usize::MAX, json }.show(terminal, "there are no send ports", &heads, |item| {
+                let heads = ["port", "state", "in flight", "ready"];
+                ItemList { items, limit: usize::MAX, json }.show(terminal, "there are no send ports", &heads, |item| {
                     let set = if item["is_set"] == true { " (set)" } else { "" };
                     vec![text(item, "port"), text(item, "state") + set, text(item, "under_way"), text(item, "ready")]
                 })
             }
-            What::Locations { name, json } => {
+            Action::Locations { name, json } => {
                 let items =
                     client.list(&format!("/v1/exchanges/{}/locations", segment(&name)), &[], usize::MAX).await?;
                 let heads = ["port", "location", "kind", "state", "messages", "last", "lag", "waiting", "reason"];
-                let none = "no receive port takes messages from anywhere; `locations` of a port can say where";
-                Listed { items, limit: usize::MAX, json }.show(terminal, none, &heads, |item| {
+                let none = "no receive port has receive locations; define them with `locations` of a port";
+                ItemList { items, limit: usize::MAX, json }.show(terminal, none, &heads, |item| {
                     let lag = item["lag_seconds"].as_f64().map_or(String::new(), |lag| format!("{lag:.1} s"));
                     let [port, location, kind, state, messages, last, waiting, reason] =
                         ["port", "location", "kind", "state", "messages", "last_at", "waiting", "reason"]
@@ -186,36 +189,36 @@ impl Args {
                     vec![port, location, kind, state.replace('_', " "), messages, last, lag, waiting, reason]
                 })
             }
-            What::Port { name, port, state } => {
+            Action::Port { name, port, state } => {
                 let path = format!("/v1/exchanges/{}/send/{}/state", segment(&name), segment(&port));
-                let given = if state == "as-defined" { Value::Null } else { state.as_str().into() };
-                client.put(&path, &json!({"state": given})).await?;
+                let setting = if state == "as-defined" { Value::Null } else { state.as_str().into() };
+                client.put(&path, &json!({"state": setting})).await?;
                 Ok(terminal.line(format_args!("{} of {} is {state}", printable(&port), printable(&name)))?)
             }
-            What::Flow { name, changes: true, json } => {
+            Action::Flow { name, changes: true, json } => {
                 let items = client.list(&format!("{}/changes", flow_of(&name)), &[], 1_000).await?;
-                let heads = ["at", "", "side", "port", "reason", ""];
-                Listed { items, limit: 1_000, json }.show(terminal, "nothing was slowed down", &heads, |item| {
+                let heads = ["at", "change", "side", "port", "reason", "detail"];
+                ItemList { items, limit: 1_000, json }.show(terminal, "no throttling so far", &heads, |item| {
                     let word = if item["begins"] == true { "begins" } else { "ends" };
                     let [at, side, port, reason, detail] =
                         ["at", "side", "port", "reason", "detail"].map(|name| text(item, name));
                     vec![at, word.to_owned(), side, port, reason, detail]
                 })
             }
-            What::Flow { name, changes: false, json } => {
+            Action::Flow { name, changes: false, json } => {
                 let found = client.get(&flow_of(&name), &[]).await?;
                 if json { Ok(terminal.json(&found)?) } else { show_flow(terminal, &found) }
             }
-            What::Throttle { name, side, rate, port } => {
-                let given = if rate == "off" { Value::Null } else { rate.as_str().into() };
-                client.put(&flow_of(&name), &json!({"side": side, "port": port, "rate": given})).await?;
+            Action::Throttle { name, side, rate, port } => {
+                let setting = if rate == "off" { Value::Null } else { rate.as_str().into() };
+                client.put(&flow_of(&name), &json!({"side": side, "port": port, "rate": setting})).await?;
                 show_flow(terminal, &client.get(&flow_of(&name), &[]).await?)
             }
-            What::Tracking { name, json } => {
+            Action::Tracking { name, json } => {
                 let found = client.get(&tracking_of(&name), &[]).await?;
                 if json { Ok(terminal.json(&found)?) } else { show_tracking(terminal, &found) }
             }
-            What::Track { name, bodies, port, route, sample } => {
+            Action::Track { name, bodies, port, route, sample } => {
                 let points = match bodies.as_str() {
                     "as-defined" => Value::Null,
                     "none" => json!([]),
@@ -240,8 +243,9 @@ fn show_flow(terminal: &Terminal, found: &Value) -> Outcome {
         let wait = item["wait_seconds"].as_f64().map_or("-".to_owned(), |wait| format!("{wait:.1} s"));
         vec![text(item, "port"), text(item, "waiting"), wait]
     };
-    terminal.table(&["send port", "waiting", "a new one"], &items("queues").iter().map(queue).collect::<Vec<_>>())?;
-    terminal.line(format_args!("{} senders wait for an answer", text(found, "in_flight")))?;
+    terminal
+        .table(&["send port", "waiting", "expected wait"], &items("queues").iter().map(queue).collect::<Vec<_>>())?;
+    terminal.line(format_args!("{} callers wait for a reply", text(found, "in_flight")))?;
     for set in items("rates") {
         let port = if set["port"].is_null() { String::new() } else { format!(" at {}", text(set, "port")) };
         terminal.line(format_args!("set: {}{port}, {}", text(set, "side"), text(set, "rate")))?;
@@ -269,14 +273,17 @@ fn show_tracking(terminal: &Terminal, found: &Value) -> Outcome {
     };
     terminal.table(&["side", "port", "bodies", "sample"], &ports.iter().map(row).collect::<Vec<_>>())?;
     let (bytes, dropped) = (text(found, "bytes"), text(found, "dropped"));
-    Ok(terminal.line(format_args!("of all exchanges: {bytes} bytes are kept, {dropped} entries were dropped"))?)
+    Ok(terminal.line(format_args!("all exchanges: {bytes} bytes stored, {dropped} entries dropped"))?)
 }
 
-/// Puts a definition. Gives its name and its version.
-async fn put(client: &Client, file: &PathBuf, query: &str) -> Outcome<(String, u64)> {
-    let definition = fs::read_to_string(file).map_err(|error| Failure::file("read the definition", file, &error))?;
+/// Applies a definition. Returns its name and version.
+async fn put(client: &Client, file: &std::path::Path, query: &str) -> Outcome<(String, u64)> {
+    let definition = platform::read_definition_text(file)?;
     let Some(name) = exchange_name(&definition) else {
-        return Err(Failure::failed(format!("say `exchange: <name>` at the top of {}", file.display())));
+        return Err(Failure::failed(format!(
+            "the exchange name is missing; add `exchange: <name>` at the top of {}",
+            file.display()
+        )));
     };
     let request = client.request(Method::PUT, &format!("/v1/exchanges/{}{query}", segment(&name)));
     let request = request.header(header::CONTENT_TYPE, "application/yaml").body(definition);
@@ -286,9 +293,9 @@ async fn put(client: &Client, file: &PathBuf, query: &str) -> Outcome<(String, u
         let mut failure = trouble.failure();
         let problems = trouble.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let read = problems.iter().filter_map(|problem| serde_json::from_value(problem.clone()).ok());
-        let located: Vec<String> = read.map(|problem| located(file, &problem)).collect();
-        if !located.is_empty() {
-            failure.details = located;
+        let compiler_format: Vec<String> = read.map(|problem| compiler_format(file, &problem)).collect();
+        if !compiler_format.is_empty() {
+            failure.details = compiler_format;
         }
         return Err(failure);
     }
@@ -296,14 +303,19 @@ async fn put(client: &Client, file: &PathBuf, query: &str) -> Outcome<(String, u
     Ok((name, version))
 }
 
-/// The name that a definition gives.
+/// Name of the exchange in a definition. Of one that cannot be read it is taken from the line that seems to give it, so
+/// that
+/// the server reports the problems.
 fn exchange_name(text: &str) -> Option<String> {
+    if let Some(name) = named_exchange(text) {
+        return Some(name.to_string());
+    }
     let line = text.lines().find_map(|line| line.strip_prefix("exchange:"))?;
     let name = line.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']);
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// A value of an item, for a table.
+/// Formats a value of an item for a table.
 pub(super) fn text(item: &Value, name: &str) -> String {
     match &item[name] {
         Value::Null => String::new(),

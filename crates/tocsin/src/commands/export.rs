@@ -1,4 +1,5 @@
-//! Writes subscribers, subscriptions or suppressions as NDJSON or CSV, and definitions as they were applied.
+//! Command `export`: writes subscribers, subscriptions or suppressions as NDJSON or CSV, and applied definitions as
+//! YAML.
 
 use std::path::{Path, PathBuf};
 
@@ -18,43 +19,43 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Writes the definition of an application; secrets in it are `***`, which keeps them when it is applied again
+enum Action {
+    /// Export the definition of an application; secrets as `***`
     Definition {
-        /// The application
+        /// Application
         application: String,
-        /// Writes to this file instead of to standard output
+        /// Output file; default is standard output
         #[arg(long, short)]
         output: Option<PathBuf>,
     },
-    /// Writes all subscribers with their devices
+    /// Export all subscribers with their devices
     Subscribers {
         #[command(flatten)]
         output: Output,
     },
-    /// Writes all subscriptions
+    /// Export all subscriptions
     Subscriptions {
         #[command(flatten)]
         output: Output,
-        /// Only of this application
+        /// Application to filter by
         #[arg(long)]
         application: Option<String>,
-        /// Only of this subscription class
+        /// Subscription class to filter by
         #[arg(long)]
         class: Option<String>,
     },
-    /// Writes all suppressions that are in force
+    /// Export all active suppressions
     Suppressions {
         #[command(flatten)]
         output: Output,
-        /// Only addresses of this protocol
+        /// Protocol of addresses to filter by
         #[arg(long)]
         protocol: Option<String>,
-        /// Only those of this cause
+        /// Cause to filter by
         #[arg(long)]
         cause: Option<String>,
     },
@@ -62,10 +63,10 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Output {
-    /// Writes to this file, whole or not at all, instead of to standard output
+    /// Output file, created only when complete; default is standard output
     #[arg(long, short)]
     output: Option<PathBuf>,
-    /// The form [default: by the file's name, else ndjson]
+    /// Format [default: by the file name, otherwise ndjson]
     #[arg(long, value_enum)]
     format: Option<Format>,
 }
@@ -74,22 +75,22 @@ impl Args {
     /// Streams the export.
     ///
     /// # Errors
-    /// The connection broke, or the output cannot be written. A file is then not there.
+    /// If the connection breaks or the output cannot be written; no output file is left.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let (path, output, named) = match self.what {
-            What::Definition { application, output } => {
+            Action::Definition { application, output } => {
                 return definition(terminal, client, &application, output.as_deref()).await;
             }
-            What::Subscribers { output } => ("/v1/export/subscribers", output, Vec::new()),
-            What::Suppressions { output, protocol, cause } => {
+            Action::Subscribers { output } => ("/v1/export/subscribers", output, Vec::new()),
+            Action::Suppressions { output, protocol, cause } => {
                 ("/v1/export/suppressions", output, vec![("protocol", protocol), ("cause", cause)])
             }
-            What::Subscriptions { output, application, class } => {
+            Action::Subscriptions { output, application, class } => {
                 ("/v1/export/subscriptions", output, vec![("application", application), ("class", class)])
             }
         };
         let format = output.format.or_else(|| output.output.as_deref().map(Format::of)).unwrap_or(Format::Ndjson);
-        let word = format.to_possible_value().expect("no form is hidden").get_name().to_owned();
+        let word = format.to_possible_value().expect("no format is hidden").get_name().to_owned();
         let mut query = vec![("format", word.as_str())];
         query.extend(named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
         let mut answer = client.send(client.request(Method::GET, &with_query(path, &query))).await?;
@@ -144,7 +145,7 @@ async fn definition(terminal: &Terminal, client: &Client, application: &str, out
 }
 
 fn broken(client: &Client, error: &reqwest::Error) -> Failure {
-    Failure::failed(format!("the export from {} broke off; what was written is not all", client.server()))
+    Failure::failed(format!("the export from {} was interrupted; the output is incomplete", client.server()))
         .because(error)
 }
 
@@ -156,16 +157,16 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
 
     #[tokio::test]
-    async fn an_export_goes_out_or_into_a_whole_file() {
+    async fn an_export_is_streamed_or_written_to_a_complete_file() {
         let server = FakeServer::start(vec![(200, json!("{\"id\":\"alice\"}\n")), (200, json!("id\nalice\n"))]).await;
         let (terminal, captured) = Terminal::captured();
-        let run = |args: &[&str]| <Wrapped as clap::Parser>::parse_from(args).args;
+        let run = |args: &[&str]| <TestCli as clap::Parser>::parse_from(args).args;
         run(&["export", "subscribers"]).run(&terminal, &server.client()).await.expect("an export");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("s.csv");

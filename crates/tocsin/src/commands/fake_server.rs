@@ -1,4 +1,4 @@
-//! A server for tests of commands: gives the answers it was told, in order, and remembers what it was asked.
+//! Test server for commands: sends scripted responses in order and records the requests.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -19,7 +19,7 @@ struct Script {
     requests: Vec<String>,
 }
 
-/// A server that plays a script.
+/// Server with scripted responses.
 pub struct FakeServer {
     address: std::net::SocketAddr,
     script: Arc<Mutex<Script>>,
@@ -27,7 +27,7 @@ pub struct FakeServer {
 }
 
 impl FakeServer {
-    /// Answers with these, in order; then with 599. Text is sent as it is, all else as JSON; a member `retry_after`
+    /// Sends these responses in order, then 599. Text is sent as is, other values as JSON; a member `retry_after`
     /// becomes the header.
     pub async fn start(answers: Vec<(u16, Value)>) -> Self {
         let script = Arc::new(Mutex::new(Script { answers: answers.into(), requests: Vec::new() }));
@@ -38,12 +38,12 @@ impl FakeServer {
         FakeServer { address, script, task }
     }
 
-    /// A client of it.
+    /// Creates a client of this server.
     pub fn client(&self) -> Client {
         Client::new(format!("http://{}", self.address), Some("tocsin_a_b".into())).expect("a client")
     }
 
-    /// What it was asked: method, path, telling headers and body.
+    /// Recorded requests: method, path, relevant headers and body.
     pub fn requests(&self) -> Vec<String> {
         self.script.lock().requests.clone()
     }
@@ -90,8 +90,7 @@ struct Command<A: clap::Args> {
     args: A,
 }
 
-/// Runs a command against a server that gives these answers. What it said, why it failed if it did, and what the server was
-/// asked must be as expected.
+/// Runs a command against a server with these responses. Compares output, failure and requests with the expectation.
 pub async fn check<A: clap::Args>(
     name: &str,
     args: &[&str],

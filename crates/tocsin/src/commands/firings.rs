@@ -1,9 +1,9 @@
-//! Lists rules that did not fire for events, fires them again, or strikes them off the list.
+//! Command `firings`: lists missed rule firings, runs them again, or dismisses them.
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::Value;
 
-use super::lists::{Listed, chosen};
+use super::lists::{ItemList, chosen};
 use crate::{
     client::Client,
     failure::{Failure, Outcome},
@@ -14,53 +14,53 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists what did not fire, with the reasons
+enum Action {
+    /// List missed firings and their reasons
     List {
         #[command(flatten)]
         filter: Filter,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists what took long since the server began, newest first, with how each rule was answered
+    /// List slow firings since the start, newest first
     Slow {
-        /// Only of this application
+        /// Application to filter by
         #[arg(long)]
         application: Option<String>,
-        /// Only of this rule
+        /// Rule to filter by
         #[arg(long)]
         rule: Option<String>,
-        /// Most of them
+        /// Maximum number of firings
         #[arg(long, default_value_t = 20)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Fires the rules for the event batches that they missed
+    /// Run the rules for the event batches that they missed
     Refire {
         #[command(flatten)]
         filter: Filter,
-        /// All that is listed
+        /// All listed firings; excludes other filters
         #[arg(long)]
         all: bool,
     },
-    /// Strikes them off the list: nobody will be told
+    /// Dismiss missed firings without running them
     Dismiss {
         #[command(flatten)]
         filter: Filter,
-        /// All that is listed
+        /// All listed firings; excludes other filters
         #[arg(long)]
         all: bool,
-        /// Does not ask
+        /// Confirmation; without it the command asks
         #[arg(long, short)]
         yes: bool,
     },
@@ -74,16 +74,16 @@ enum Status {
 
 #[derive(Debug, clap::Args)]
 struct Filter {
-    /// Only this one, by its number
+    /// Number of the missed firing
     #[arg(long)]
     id: Option<u64>,
-    /// Only of this application
+    /// Application to filter by
     #[arg(long)]
     application: Option<String>,
-    /// Only of this rule
+    /// Rule to filter by
     #[arg(long)]
     rule: Option<String>,
-    /// Only those that failed, or only those that were skipped
+    /// Status to filter by: failed or skipped
     #[arg(long)]
     status: Option<Status>,
 }
@@ -110,28 +110,28 @@ impl Filter {
 }
 
 impl Args {
-    /// Lists, fires again or strikes off.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it, a rule failed again, or the person at the terminal said no.
+    /// If the server refuses the request, a rule fails again, or the user declines.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { filter, limit, json } => {
+            Action::List { filter, limit, json } => {
                 let items = filter.list(client, limit).await?;
                 let heads = ["id", "status", "application", "rule", "batches", "from", "to", "since", "reason"];
-                Listed { items, limit, json }.show(terminal, "every rule has fired", &heads, row)
+                ItemList { items, limit, json }.show(terminal, "no missed firings", &heads, row)
             }
-            What::Slow { application, rule, limit, json } => {
+            Action::Slow { application, rule, limit, json } => {
                 let named = [("application", application.as_deref()), ("rule", rule.as_deref())];
                 let query: Vec<(&str, &str)> =
                     named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
                 let items = client.list("/v1/slow-firings", &query, limit).await?;
                 slow(terminal, &items, json)
             }
-            What::Refire { filter, all } => {
+            Action::Refire { filter, all } => {
                 let answer = client.post("/v1/firings/refire", &filter.body(all)?).await?;
                 let batches = answer["batches"].as_u64().unwrap_or_default();
-                terminal.line(format_args!("fired for {} event batches", thousands(batches)))?;
+                terminal.line(format_args!("rules run for {} event batches", thousands(batches)))?;
                 let failed = answer["failed"].as_array().map(Vec::as_slice).unwrap_or_default();
                 for again in failed {
                     let reason = printable(again["reason"].as_str().unwrap_or_default());
@@ -142,31 +142,31 @@ impl Args {
                     count => Err(Failure::failed(format!("{count} failed again and stay listed"))),
                 }
             }
-            What::Dismiss { filter, all, yes } => {
+            Action::Dismiss { filter, all, yes } => {
                 let body = filter.body(all)?;
                 if !yes {
                     let items = filter.list(client, usize::MAX).await?;
                     let batches: u64 = items.iter().filter_map(|item| item["batches"].as_u64()).sum();
-                    let question = format!("strike {} event batches off, untold?", thousands(batches));
+                    let question = format!("dismiss {} event batches without running their rules?", thousands(batches));
                     if !terminal.confirm(&question)? {
-                        return Err(Failure::failed("nothing was changed; --yes does not ask"));
+                        return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                     }
                 }
                 let answer = client.post("/v1/firings/dismiss", &body).await?;
                 let batches = answer["batches"].as_u64().unwrap_or_default();
-                Ok(terminal.line(format_args!("{} event batches struck off", thousands(batches)))?)
+                Ok(terminal.line(format_args!("{} event batches dismissed", thousands(batches)))?)
             }
         }
     }
 }
 
-/// What took long, each with its plan below it.
+/// Prints slow firings, each with its query plan.
 fn slow(terminal: &Terminal, items: &[Value], json: bool) -> Outcome {
     if json {
         return Ok(terminal.json(&items)?);
     }
     if items.is_empty() {
-        return Ok(terminal.line("no rule took long")?);
+        return Ok(terminal.line("no slow firings")?);
     }
     for item in items {
         let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_did_not_fire_is_listed() {
+    async fn missed_firings_are_listed() {
         let item = json!({"id": 3, "application": "stock", "rule": "limit", "status": "skipped", "reason": "it is stopped: x",
             "first": "eb-1", "last": "eb-9", "batches": 5, "since": "2026-11-22T08:00:00Z"});
         let args = ["list", "--status", "skipped"];
@@ -228,14 +228,14 @@ mod tests {
             &["list"],
             vec![(200, json!({"items": []}))],
             expect![[r#"
-            every rule has fired
+            no missed firings
             GET /v1/firings?limit=1000"#]],
         )
         .await;
     }
 
     #[tokio::test]
-    async fn what_took_long_is_listed_with_its_plan() {
+    async fn slow_firings_are_listed_with_their_plan() {
         let item = json!({"application": "stock", "version": 2, "rule": "sum", "batch": "eb-7", "events": 1000,
             "at": "2026-11-22T08:00:00Z", "took_ms": 1500.25, "timeout_ms": 10000.0, "plan": ["SCAN e", "SCAN w"]});
         check(
@@ -252,20 +252,20 @@ mod tests {
             &["slow"],
             vec![(200, json!({"items": []}))],
             expect![[r#"
-            no rule took long
+            no slow firings
             GET /v1/slow-firings?limit=1000"#]],
         )
         .await;
     }
 
     #[tokio::test]
-    async fn what_fails_again_is_said() {
+    async fn repeated_failures_are_reported() {
         let answer = json!({"batches": 4, "failed": [{"id": 7, "reason": "eb-2: too long"}]});
         check(
             &["refire", "--rule", "limit"],
             vec![(200, answer)],
             expect![[r#"
-            fired for 4 event batches
+            rules run for 4 event batches
             7 failed again: eb-2: too long
             failed: 1 failed again and stay listed
             POST /v1/firings/refire [application/json] {"rule":"limit"}"#]],
@@ -275,7 +275,7 @@ mod tests {
             &["refire"],
             vec![],
             expect![[r#"
-            failed: say which: --id, --application, --rule, --status or --all
+            failed: a filter is required: --id, --application, --rule, --status or --all
         "#]],
         )
         .await;
@@ -283,7 +283,7 @@ mod tests {
             &["dismiss", "--all", "--yes"],
             vec![(200, json!({"batches": 4}))],
             expect![[r#"
-            4 event batches struck off
+            4 event batches dismissed
             POST /v1/firings/dismiss [application/json] {"all":true}"#]],
         )
         .await;

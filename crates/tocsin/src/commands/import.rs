@@ -1,4 +1,4 @@
-//! Stores subscribers, subscriptions or suppressions from NDJSON or CSV.
+//! Command `import`: stores subscribers, subscriptions or suppressions from NDJSON or CSV.
 
 use std::path::{Path, PathBuf};
 
@@ -14,35 +14,35 @@ use crate::{
     terminal::{Colour, Terminal, printable, thousands},
 };
 
-/// Longest line of the answer.
+/// Maximum length of a line of the response.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Arguments of `tocsin import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Stores subscribers; those that exist are replaced
+enum Action {
+    /// Import subscribers; existing ones are replaced
     Subscribers {
         #[command(flatten)]
         input: Input,
     },
-    /// Stores subscriptions; those with a key that exists are replaced
+    /// Import subscriptions; existing keys are replaced
     Subscriptions {
         #[command(flatten)]
         input: Input,
-        /// The application of lines that name none
+        /// Application of lines that do not name one
         #[arg(long)]
         application: Option<String>,
-        /// The subscription class of lines that name none
+        /// Subscription class of lines that do not name one
         #[arg(long)]
         class: Option<String>,
     },
-    /// Stores suppressions, in place of what was known of their addresses
+    /// Import suppressions; existing ones are replaced
     Suppressions {
         #[command(flatten)]
         input: Input,
@@ -51,33 +51,33 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Input {
-    /// The file; - means standard input
+    /// Input file; - is standard input
     file: PathBuf,
-    /// The form of the file [default: by its name, else ndjson]
+    /// Format of the file [default: by its name, otherwise ndjson]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// The character encoding of the file, such as windows-1252 [default: by its byte-order mark, else utf-8]
+    /// Character encoding of the file, such as windows-1252 [default: by its byte-order mark, otherwise utf-8]
     #[arg(long)]
     charset: Option<String>,
 }
 
-/// The form of a file.
+/// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A JSON object a line
+    /// One JSON object per line
     Ndjson,
-    /// A header row, then a row each
+    /// A header row, then one row per record
     Csv,
 }
 
 impl Format {
-    /// The form that a file's name suggests.
+    /// Format by the file name.
     pub fn of(path: &Path) -> Self {
         let csv = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
         if csv { Format::Csv } else { Format::Ndjson }
     }
 
-    /// Its media type.
+    /// Media type of the format.
     pub fn media_type(self) -> &'static str {
         match self {
             Format::Ndjson => "application/x-ndjson",
@@ -87,15 +87,15 @@ impl Format {
 }
 
 impl Args {
-    /// Streams the file to the server and prints each line that was refused.
+    /// Streams the file to the server and prints each refused line.
     ///
     /// # Errors
-    /// A line was refused, or the connection broke; what was stored before stays stored.
+    /// If a line is refused or the connection breaks; lines stored before remain stored.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let (path, input) = match self.what {
-            What::Subscribers { input } => ("/v1/import/subscribers".to_owned(), input),
-            What::Suppressions { input } => ("/v1/import/suppressions".to_owned(), input),
-            What::Subscriptions { input, application, class } => {
+            Action::Subscribers { input } => ("/v1/import/subscribers".to_owned(), input),
+            Action::Suppressions { input } => ("/v1/import/suppressions".to_owned(), input),
+            Action::Subscriptions { input, application, class } => {
                 let named = [("application", &application), ("class", &class)];
                 let query: Vec<(&str, &str)> =
                     named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
@@ -150,14 +150,14 @@ impl Args {
         match failed {
             0 => Ok(()),
             failed => Err(Failure::failed(format!(
-                "mend the {} refused lines and import them again; the others are stored",
+                "fix the {} refused lines and import them again; the others are stored",
                 thousands(failed)
             ))),
         }
     }
 }
 
-/// How an import ended.
+/// Result of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Lines read.
@@ -166,23 +166,23 @@ pub struct Summary {
     pub stored: u64,
     /// Lines refused.
     pub failed: u64,
-    /// Lines of an export of which something was passed over.
+    /// Lines stored with a warning: a part was ignored.
     pub warned: u64,
 }
 
-/// A notice of the server about a line.
+/// Notice of the server about a line.
 #[derive(Debug, Clone, Copy)]
 pub enum LineNotice<'a> {
-    /// It was refused.
+    /// Line refused.
     Refused(&'a str),
-    /// Something of it was passed over.
+    /// Line stored with a warning: a part was ignored.
     Warned(&'a str),
 }
 
-/// Sends an import and reads its answer, line by line, as it comes.
+/// Sends an import and reads the response line by line as it arrives.
 ///
 /// # Errors
-/// The server refuses it as a whole, or the answer breaks off.
+/// If the server refuses the import, or the response is cut off.
 pub async fn upload(
     client: &Client,
     request: reqwest::RequestBuilder,
@@ -206,7 +206,7 @@ pub async fn upload(
                 continue;
             }
             let line: Value = serde_json::from_slice(line).map_err(|error| {
-                Failure::failed("the answer to the import is not what a Tocsin server says").because(&error)
+                Failure::failed("the response to the import is invalid; is this a Tocsin server?").because(&error)
             })?;
             match (line["line"].as_u64(), line["lines"].as_u64()) {
                 (Some(number), _) => match line["warnings"].as_array() {
@@ -221,9 +221,9 @@ pub async fn upload(
                     let (stored, failed, warned) = (count("stored"), count("failed"), count("warned"));
                     summary = Some(Summary { lines, stored, failed, warned });
                 }
-                // A failure in the middle of the stream is told as a line of its own.
+                // A failure in the middle of the stream is a separate line.
                 (None, None) => {
-                    return Err(Failure::failed("the import ended early; what was stored before stays stored")
+                    return Err(Failure::failed("the import ended early; lines stored before remain stored")
                         .detail(error_text(&line)));
                 }
             }
@@ -231,16 +231,16 @@ pub async fn upload(
         rest.drain(..start);
         if ended {
             return summary.ok_or_else(|| {
-                Failure::failed("the import broke off; repeat it: what was stored before is only replaced")
+                Failure::failed("the import was interrupted; repeat it: lines stored before are replaced")
             });
         }
         if rest.len() > LINE_BYTES_MAX {
-            return Err(Failure::failed("the answer to the import is not what a Tocsin server says"));
+            return Err(Failure::failed("the response to the import is invalid; is this a Tocsin server?"));
         }
     }
 }
 
-/// An error of a line, which is a problem (RFC 9457) or one of our own problems.
+/// Text of a line's error: a problem document (RFC 9457) or a problem of this client.
 fn error_text(error: &Value) -> String {
     let problems = error["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !problems.is_empty() {
@@ -259,7 +259,7 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -271,7 +271,7 @@ mod tests {
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
         let args = [&["import", args[0], file.to_str().expect("a path")], &args[1..]].concat();
-        let outcome = <Wrapped as clap::Parser>::parse_from(args).args.run(&terminal, &server.client()).await;
+        let outcome = <TestCli as clap::Parser>::parse_from(args).args.run(&terminal, &server.client()).await;
         let end = outcome.map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
         let text = format!("{}{end}{}", captured.text(), server.requests().join("\n"));
         expected.assert_eq(&text.replace(&*file.to_string_lossy(), "people.csv"));
@@ -286,7 +286,7 @@ mod tests {
             expect![[r#"
             people.csv:2: locale: `d` is not a language tag
             3 lines: 2 stored, 1 refused
-            failed: mend the 1 refused lines and import them again; the others are stored
+            failed: fix the 1 refused lines and import them again; the others are stored
             POST /v1/import/subscribers [text/csv] id,locale
             alice,de"#]],
         )
@@ -303,12 +303,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_breaks_off_is_a_failure() {
+    async fn a_truncated_response_is_a_failure() {
         check(
             &["subscribers", "--format", "ndjson"],
             vec![(200, json!(""))],
             expect![[r#"
-            failed: the import broke off; repeat it: what was stored before is only replaced
+            failed: the import was interrupted; repeat it: lines stored before are replaced
             POST /v1/import/subscribers [application/x-ndjson] id,locale
             alice,de"#]],
         )
@@ -317,7 +317,7 @@ mod tests {
             &["subscribers"],
             vec![(200, json!("{\"title\":\"the store failed\"}"))],
             expect![[r#"
-            failed: the import ended early; what was stored before stays stored
+            failed: the import ended early; lines stored before remain stored
               the store failed
             POST /v1/import/subscribers [text/csv] id,locale
             alice,de"#]],

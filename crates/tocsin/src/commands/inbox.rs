@@ -1,4 +1,4 @@
-//! Reads and marks the feed of a subscriber, follows it, and makes tokens for pages and apps.
+//! Command `inbox`: lists and marks the inbox of a subscriber, follows it as a stream, and creates access tokens.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use clap::{Subcommand, ValueEnum};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::lists::Listed;
+use super::lists::ItemList;
 use crate::{
     client::{Client, segment, with_query},
     configuration::Period,
@@ -14,102 +14,102 @@ use crate::{
     terminal::{Terminal, printable},
 };
 
-/// How long a stream that shows no life is waited for.
+/// Time without any bytes after which a stream counts as broken.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long to wait before a stream that ended is opened anew.
+/// Pause before a stream is reopened.
 const COME_BACK: Duration = Duration::from_secs(2);
-/// Bytes of an event, at most.
+/// Maximum size of a stream event in bytes.
 const EVENT_BYTES_MAX: usize = 64 << 20;
 
 /// Arguments of `tocsin inbox`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists a feed, newest first
+enum Action {
+    /// List the items of a feed, newest first
     List {
-        /// The subscriber's id
+        /// Subscriber id
         subscriber: String,
-        /// Only those that stand so
+        /// State of the items to list
         #[arg(long, value_enum, default_value = "current")]
         state: State,
         #[command(flatten)]
-        narrowed: Narrowed,
-        /// Most lines
+        narrowed: InboxFilter,
+        /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows an item
+    /// Show an item
     Show {
-        /// The subscriber's id
+        /// Subscriber id
         subscriber: String,
         /// The item's id, such as n-7-15
         item: String,
-        /// Prints JSON
+        /// Item id, such as n-7-15
         #[arg(long)]
         json: bool,
     },
-    /// Counts what is unread
+    /// Count the unread items
     Unread {
-        /// The subscriber's id
+        /// Subscriber id
         subscriber: String,
     },
-    /// Marks items as read
-    Read(Marked),
-    /// Marks items as unread
-    Unmark(Marked),
-    /// Puts items into the archive
-    Archive(Marked),
-    /// Takes items out of the archive
-    Unarchive(Marked),
-    /// Deletes items for good
-    Delete(Marked),
-    /// Follows a feed, until it is interrupted
+    /// Mark items as read
+    Read(MarkArgs),
+    /// Mark items as unread
+    Unmark(MarkArgs),
+    /// Move items to the archive
+    Archive(MarkArgs),
+    /// Move items back from the archive
+    Unarchive(MarkArgs),
+    /// Delete items permanently
+    Delete(MarkArgs),
+    /// Follow a feed until interrupted
     Watch {
-        /// The subscriber's id
+        /// Subscriber id
         subscriber: String,
-        /// Goes on behind this event
+        /// Event after which to continue
         #[arg(long, value_name = "ID")]
         after: Option<u64>,
-        /// Ends after so many events
+        /// Number of events after which to exit
         #[arg(long, value_name = "COUNT")]
         events: Option<usize>,
-        /// Prints JSON, an event a line
+        /// Print JSON, one event per line
         #[arg(long)]
         json: bool,
     },
-    /// Makes a token that opens this one feed, for a page or an app
+    /// Create a token for this feed, for a page or an app
     Token {
-        /// The subscriber's id
+        /// Subscriber id
         subscriber: String,
-        /// How long it lasts, at most 30d
+        /// Lifetime, at most 30d
         #[arg(long, default_value = "1h", value_name = "DURATION")]
         expires_in: Period,
-        /// It can only look
+        /// Token that can read but not mark items
         #[arg(long)]
         read_only: bool,
     },
 }
 
-/// How items stand.
+/// State filter of items.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum State {
     /// Not archived
     Current,
-    /// Of those, not read
+    /// Not archived and not read
     Unread,
-    /// Of those, read
+    /// Not archived and read
     Read,
     /// Archived
     Archived,
-    /// All
+    /// Any state
     All,
 }
 
@@ -126,19 +126,19 @@ impl State {
 }
 
 #[derive(Debug, clap::Args)]
-struct Narrowed {
-    /// Only of this application
+struct InboxFilter {
+    /// Application to filter by
     #[arg(long)]
     application: Option<String>,
-    /// Only of this notification class
+    /// Notification class to filter by
     #[arg(long)]
     class: Option<String>,
-    /// Only those that came through this channel
+    /// Channel to filter by
     #[arg(long)]
     channel: Option<String>,
 }
 
-impl Narrowed {
+impl InboxFilter {
     fn pairs(&self) -> Vec<(&'static str, &str)> {
         let named = [("application", &self.application), ("class", &self.class), ("channel", &self.channel)];
         named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
@@ -146,34 +146,34 @@ impl Narrowed {
 }
 
 #[derive(Debug, clap::Args)]
-struct Marked {
-    /// The subscriber's id
+struct MarkArgs {
+    /// Subscriber id
     subscriber: String,
-    /// The items' ids, such as n-7-15
+    /// Item ids, such as n-7-15
     items: Vec<String>,
-    /// All that are not archived, or that --state and the others choose
+    /// All current items, or those that --state and the other filters select
     #[arg(long)]
     all: bool,
-    /// With --all: only those that stand so
+    /// State to filter by, with --all
     #[arg(long, value_enum)]
     state: Option<State>,
     #[command(flatten)]
-    narrowed: Narrowed,
-    /// With --all: nothing that is newer than this item
+    narrowed: InboxFilter,
+    /// Newest item to include, with --all
     #[arg(long, value_name = "ITEM")]
     newest: Option<String>,
 }
 
-impl Marked {
+impl MarkArgs {
     async fn mark(self, terminal: &Terminal, client: &Client, mark: &str) -> Outcome {
         let narrowed = self.narrowed.pairs();
         let mut body = json!({ "mark": mark });
         match (self.items.is_empty(), self.all) {
-            (true, false) => return Err(Failure::usage("say which: give ids, or --all")),
-            (false, true) => return Err(Failure::usage("--all goes without ids")),
+            (true, false) => return Err(Failure::usage("item ids or --all are required")),
+            (false, true) => return Err(Failure::usage("--all excludes item ids")),
             (false, false) => {
                 if !narrowed.is_empty() || self.state.is_some() || self.newest.is_some() {
-                    return Err(Failure::usage("ids go alone; --state and the others narrow --all"));
+                    return Err(Failure::usage("--state and the other filters require --all"));
                 }
                 body["ids"] = json!(self.items);
             }
@@ -190,8 +190,9 @@ impl Marked {
                 }
             }
         }
-        let told = client.post(&format!("{}/mark", path(&self.subscriber)), &body).await?;
-        let (marked, unread) = (told["marked"].as_u64().unwrap_or(0), told["unread"].as_u64().unwrap_or(0));
+        let marked_items = client.post(&format!("{}/mark", path(&self.subscriber)), &body).await?;
+        let (marked, unread) =
+            (marked_items["marked"].as_u64().unwrap_or(0), marked_items["unread"].as_u64().unwrap_or(0));
         let items = if marked == 1 { "1 item".to_owned() } else { format!("{marked} items") };
         Ok(terminal.line(format_args!("{items} marked; {unread} unread"))?)
     }
@@ -202,40 +203,40 @@ fn path(subscriber: &str) -> String {
 }
 
 impl Args {
-    /// Lists, shows, marks, follows.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it.
+    /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { subscriber, state, narrowed, limit, json } => {
+            Action::List { subscriber, state, narrowed, limit, json } => {
                 let mut query = narrowed.pairs();
                 query.push(("state", state.word()));
                 let items = client.list(&path(&subscriber), &query, limit).await?;
-                let heads = ["id", "came", "state", "class", "subject"];
-                Listed { items, limit, json }.show(terminal, "nothing is there", &heads, row)
+                let heads = ["id", "created", "state", "class", "subject"];
+                ItemList { items, limit, json }.show(terminal, "the inbox has no such items", &heads, row)
             }
-            What::Show { subscriber, item, json } => {
+            Action::Show { subscriber, item, json } => {
                 let found = client.get(&format!("{}/{}", path(&subscriber), segment(&item)), &[]).await?;
                 if json {
                     return Ok(terminal.json(&found)?);
                 }
                 show(terminal, &found)
             }
-            What::Unread { subscriber } => {
-                let told = client.get(&format!("{}/unread", path(&subscriber)), &[]).await?;
-                Ok(terminal.line(&told["unread"])?)
+            Action::Unread { subscriber } => {
+                let counted = client.get(&format!("{}/unread", path(&subscriber)), &[]).await?;
+                Ok(terminal.line(&counted["unread"])?)
             }
-            What::Read(marked) => marked.mark(terminal, client, "read").await,
-            What::Unmark(marked) => marked.mark(terminal, client, "unread").await,
-            What::Archive(marked) => marked.mark(terminal, client, "archive").await,
-            What::Unarchive(marked) => marked.mark(terminal, client, "unarchive").await,
-            What::Delete(marked) => marked.mark(terminal, client, "delete").await,
-            What::Watch { subscriber, after, events, json } => {
+            Action::Read(marked) => marked.mark(terminal, client, "read").await,
+            Action::Unmark(marked) => marked.mark(terminal, client, "unread").await,
+            Action::Archive(marked) => marked.mark(terminal, client, "archive").await,
+            Action::Unarchive(marked) => marked.mark(terminal, client, "unarchive").await,
+            Action::Delete(marked) => marked.mark(terminal, client, "delete").await,
+            Action::Watch { subscriber, after, events, json } => {
                 let after = after.map(|after| after.to_string()).unwrap_or_default();
                 watch(terminal, client, &subscriber, after, events, json).await
             }
-            What::Token { subscriber, expires_in, read_only } => {
+            Action::Token { subscriber, expires_in, read_only } => {
                 let body = json!({"expires_in": expires_in.0.as_secs(), "read_only": read_only});
                 let made = client.post(&format!("{}/token", path(&subscriber)), &body).await?;
                 Ok(terminal.line(printable(made["token"].as_str().unwrap_or_default()))?)
@@ -256,7 +257,7 @@ fn state(item: &Value) -> &'static str {
     }
 }
 
-/// Its subject, or the first line of its text.
+/// Subject, or the first line of the text.
 fn headline(item: &Value) -> String {
     let said = item["subject"].as_str().or(item["text"].as_str()).unwrap_or_default();
     printable(said.lines().next().unwrap_or_default()).into_owned()
@@ -268,9 +269,13 @@ fn row(item: &Value) -> Vec<String> {
 
 fn show(terminal: &Terminal, item: &Value) -> Outcome {
     terminal.line(format_args!("{} of {}, {}", text(item, "id"), text(item, "class"), state(item)))?;
-    for (name, shown) in
-        [("subject", "subject"), ("text", "text"), ("link", "leads to"), ("created_at", "came"), ("expires_at", "goes")]
-    {
+    for (name, shown) in [
+        ("subject", "subject"),
+        ("text", "text"),
+        ("link", "link"),
+        ("created_at", "created"),
+        ("expires_at", "expires"),
+    ] {
         if item[name].is_string() {
             terminal.line(format_args!("{shown}: {}", text(item, name)))?;
         }
@@ -284,7 +289,7 @@ fn show(terminal: &Terminal, item: &Value) -> Outcome {
     Ok(())
 }
 
-/// Follows the stream, and opens it anew where it was when it ends.
+/// Follows the stream, and reopens it at the last event when it ends.
 async fn watch(
     terminal: &Terminal,
     client: &Client,
@@ -306,14 +311,14 @@ async fn watch(
                 let block: Vec<u8> = waiting.drain(..end + 2).collect();
                 let Some(event) = Event::read(&String::from_utf8_lossy(&block)) else { continue };
                 after.clone_from(&event.id);
-                event.tell(terminal, json)?;
+                event.print(terminal, json)?;
                 left -= 1;
                 if left == 0 {
                     return Ok(());
                 }
             }
             if waiting.len() > EVENT_BYTES_MAX {
-                return Err(Failure::failed("is this a Tocsin server? Its stream has no events"));
+                return Err(Failure::failed("the stream has no event ids; is this a Tocsin server?"));
             }
         }
         tokio::time::sleep(COME_BACK).await;
@@ -327,14 +332,14 @@ struct Event {
 }
 
 impl Event {
-    /// Reads a block; `None` for one that only shows that the stream lives.
+    /// Parses a block; `None` for a keep-alive comment.
     fn read(block: &str) -> Option<Event> {
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
         let data = serde_json::from_str(&field("data: ")?).ok()?;
         Some(Event { id: field("id: ")?, name: field("event: ")?, data })
     }
 
-    fn tell(&self, terminal: &Terminal, json: bool) -> Outcome {
+    fn print(&self, terminal: &Terminal, json: bool) -> Outcome {
         let Event { id, name, data } = self;
         if json {
             return Ok(terminal.line(json!({"id": id, "event": name, "data": data}))?);
@@ -342,7 +347,7 @@ impl Event {
         let said = match name.as_str() {
             "unread" => format!("{} unread", data["unread"]),
             "deleted" => format!("deleted {}", text(data, "id")),
-            "reset" => "what was missed is not known any more; list the feed".to_owned(),
+            "reset" => "events were lost; list the inbox again".to_owned(),
             name => format!("{} {} {} {}", printable(name), text(data, "id"), state(data), headline(data)),
         };
         Ok(terminal.line(said)?)
@@ -362,14 +367,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn feeds_are_listed_and_marked() {
+    async fn an_inbox_is_listed_and_marked() {
         let item = json!({"id": "n-7-15", "class": "shaken", "subject": "Kobe\u{1b}[2J", "created_at": "2026-11-21T09:30:00Z",
             "read_at": null, "archived_at": null, "link": "/a", "actions": [{"label": "Pay", "link": "/pay"}], "data": {"n": 1}});
         check(
             &["list", "a/b", "--state", "unread", "--class", "shaken"],
             vec![(200, json!({"items": [item]}))],
             expect![[r#"
-                id      came                  state   class   subject
+                id      created               state   class   subject
                 n-7-15  2026-11-21T09:30:00Z  unread  shaken  Kobe\u{1b}[2J
                 GET /v1/subscribers/a%2Fb/inbox?class=shaken&state=unread&limit=1000"#]],
         )
@@ -380,8 +385,8 @@ mod tests {
             expect![[r#"
             n-7-15 of shaken, unread
             subject: Kobe\u{1b}[2J
-            leads to: /a
-            came: 2026-11-21T09:30:00Z
+            link: /a
+            created: 2026-11-21T09:30:00Z
             action: Pay (/pay)
             data: {"n":1}
             GET /v1/subscribers/alice/inbox/n-7-15"#]],
@@ -407,7 +412,7 @@ mod tests {
             &["delete", "alice"],
             vec![],
             expect![[r#"
-            failed: say which: give ids, or --all
+            failed: item ids or --all are required
         "#]],
         )
         .await;
@@ -415,8 +420,8 @@ mod tests {
             &["read", "alice", "n-7-15", "--all"],
             vec![],
             expect![[r#"
-            failed: --all goes without ids
-        "#]],
+                failed: --all excludes item ids
+            "#]],
         )
         .await;
         check(
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_is_told_line_by_line() {
+    async fn a_stream_is_printed_line_by_line() {
         let stream = "retry: 2000\n\nid: 5\nevent: unread\ndata: {\"unread\":1}\n\n:\n\nid: 6\nevent: new\ndata: \
              {\"id\":\"n-7-15\",\"subject\":\"Kobe\",\"read_at\":null,\"archived_at\":null}\n\nid: 7\nevent: deleted\ndata: {\"id\":\"n-7-1\"}\n\n";
         check(

@@ -1,4 +1,4 @@
-//! Makes the data folder, a commented configuration file and the first key.
+//! Command `init`: creates the data folder, a commented configuration file and the first key.
 
 use std::{fs, io::Write};
 
@@ -14,10 +14,10 @@ use crate::{
 pub struct Args {}
 
 impl Args {
-    /// Makes what is missing; what is there stays as it is.
+    /// Creates missing files; existing ones stay unchanged.
     ///
     /// # Errors
-    /// The folder or the stores cannot be made, or a server runs on them.
+    /// If the folder or the stores cannot be created, or a server uses them.
     pub async fn run(self, terminal: &Terminal, args: &ConfigurationArgs) -> Outcome {
         let configuration = configuration::load(args, &[])?.configuration;
         let folder = &configuration.data.folder;
@@ -27,34 +27,34 @@ impl Args {
             Ok(mut new) => {
                 new.write_all(configuration::commented_file().as_bytes())
                     .map_err(|error| Failure::file("write", &file, &error))?;
-                terminal.line(format_args!("wrote {} with every setting and its meaning", file.display()))?;
+                terminal.line(format_args!("wrote {}, which describes every setting", file.display()))?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                terminal.line(format_args!("{} exists and stays as it is", file.display()))?;
+                terminal.line(format_args!("{} exists and is unchanged", file.display()))?;
             }
             Err(error) => return Err(Failure::file("write", &file, &error)),
         }
         let records = platform::open_records(&configuration).await?;
         match first_key::ensure(&*records, folder, platform::now()).await? {
             Some(key) => show_first_key(terminal, folder, &key)?,
-            None => terminal.line("the installation has keys; `tocsin keys create` makes more")?,
+            None => terminal.line("the installation has keys; `tocsin keys create` creates more")?,
         }
         terminal.line(format_args!("next: tocsin serve --data {}", folder.display()))?;
         Ok(())
     }
 }
 
-/// Prints the first key at a terminal, this once; elsewhere only where its file is, since pipes end in logs.
+/// Prints the first key on a terminal, once; otherwise only the path of its file, because pipes end in logs.
 ///
 /// # Errors
-/// The output does not take it.
+/// If the output cannot be written.
 pub fn show_first_key(terminal: &Terminal, folder: &std::path::Path, key: &str) -> std::io::Result<()> {
     if terminal.is_interactive() {
         let key = terminal.paint(Colour::Bold, key);
         terminal.line(format_args!("the first admin key, shown this once:\n\n    {key}\n"))?;
     }
     terminal.line(format_args!(
-        "the first admin key is in {} (mode 0600), where the commands of this machine find it; delete the file if you keep the key elsewhere",
+        "the first admin key is in {} (mode 0600), where the commands on this machine read it; delete the file if you store the key elsewhere",
         first_key::path(folder).display()
     ))
 }

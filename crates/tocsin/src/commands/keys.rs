@@ -1,4 +1,4 @@
-//! Lists, makes and revokes API keys.
+//! Command `keys`: lists, creates and revokes API keys.
 
 use std::time::SystemTime;
 
@@ -18,62 +18,62 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists the keys, without their secrets
+enum Action {
+    /// List the keys without their secrets
     List {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists the roles that a key can be made with
+    /// List the roles that a key can have
     Roles {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Makes a key and prints it this once
+    /// Create a key and print it once
     Create {
-        /// What it is for
+        /// Purpose of the key
         description: String,
-        /// What it may do: admin, or applications:read, applications:write, subscribers:read, subscribers:write, events:write,
-        /// operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write, messages:write, sync:read,
-        /// sync:write; may be repeated, or
-        /// separated by commas
+        /// Permissions: admin, or applications:read, applications:write, subscribers:read, subscribers:write,
+        /// events:write, operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write,
+        /// messages:write, sync:read, sync:write; repeatable, or comma-separated
         #[arg(long, required_unless_present = "role", value_delimiter = ',')]
         scope: Vec<String>,
-        /// A role, whose scopes it gets; `tocsin keys roles` lists them; may be repeated, or separated by commas
+        /// Role whose scopes the key gets; `tocsin keys roles` lists the roles; repeatable, or comma-separated
         #[arg(long, value_delimiter = ',')]
         role: Vec<String>,
-        /// A resource that it is limited to: application:NAME, source:APPLICATION/NAME, exchange:NAME, port:EXCHANGE/NAME or
-        /// container:DN; may be repeated. Without it, the key reaches all that your own key does
+        /// Resource that the key is limited to: application:NAME, source:APPLICATION/NAME, exchange:NAME,
+        /// port:EXCHANGE/NAME or
+        /// container:DN; repeatable; default is the reach of your own key
         #[arg(long)]
         resource: Vec<String>,
-        /// When it stops working: a time of RFC 3339, or a duration from now such as 90d
+        /// Expiry: a time of RFC 3339, or a duration from now such as 90d; default is never
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Revokes a key at once
+    /// Revoke a key immediately
     Revoke {
-        /// Its id, the middle part of the key
+        /// Key id, the middle part of the key
         id: String,
     },
 }
 
 impl Args {
-    /// Lists, makes or revokes.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it.
+    /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { json } => {
+            Action::List { json } => {
                 let items = client.list("/v1/keys", &[], 100_000).await?;
                 if json {
                     return Ok(terminal.json(&items)?);
@@ -81,15 +81,15 @@ impl Args {
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
                 Ok(terminal.table(&["id", "scopes", "resources", "created", "expires", "description"], &rows)?)
             }
-            What::Roles { json } => {
+            Action::Roles { json } => {
                 let items = client.list("/v1/roles", &[], 1_000).await?;
                 if json {
                     return Ok(terminal.json(&items)?);
                 }
                 let rows: Vec<Vec<String>> = items.iter().map(role_row).collect();
-                Ok(terminal.table(&["role", "for", "scopes"], &rows)?)
+                Ok(terminal.table(&["role", "description", "scopes"], &rows)?)
             }
-            What::Create { description, scope, role, resource, expires, json } => {
+            Action::Create { description, scope, role, resource, expires, json } => {
                 let expires = expires.map(|when| expiry(&when, SystemTime::now().into())).transpose()?;
                 let mut body = json!({
                     "description": description, "scopes": scope, "roles": role, "resources": resource,
@@ -103,13 +103,13 @@ impl Args {
                 }
                 let key = made["key"]
                     .as_str()
-                    .ok_or_else(|| Failure::failed("the answer has no key; is this a Tocsin server?"))?;
+                    .ok_or_else(|| Failure::failed("the response has no key; is this a Tocsin server?"))?;
                 Ok(terminal.line(format_args!(
                     "the key, shown this once:\n\n    {}",
                     terminal.paint(Colour::Bold, printable(key))
                 ))?)
             }
-            What::Revoke { id } => {
+            Action::Revoke { id } => {
                 client.send(client.request(Method::DELETE, &format!("/v1/keys/{}", segment(&id)))).await?;
                 Ok(terminal.line(format_args!("{id} is revoked"))?)
             }
@@ -117,7 +117,7 @@ impl Args {
     }
 }
 
-/// A time, or a duration from now.
+/// Parses a time, or a duration from now.
 fn expiry(when: &str, now: Timestamp) -> Outcome<Timestamp> {
     if let Ok(period) = when.parse::<Period>() {
         return Ok(now + period.0);

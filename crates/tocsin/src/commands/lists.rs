@@ -1,28 +1,29 @@
-//! What the commands that work through a list of the server have in common: they show it as a table or as JSON, and
-//! choose from it by a filter or take all.
+//! Shared code of commands for lists of the server: output as a table or JSON, and selection by a filter or all.
 
+use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    client::Client,
     failure::{Failure, Outcome},
-    terminal::Terminal,
+    terminal::{Terminal, printable},
 };
 
-/// What a list of the server gave.
-pub struct Listed {
-    /// The things.
+/// List returned by the server.
+pub struct ItemList {
+    /// Items.
     pub items: Vec<Value>,
-    /// How many are shown at most.
+    /// Maximum number of items shown.
     pub limit: usize,
-    /// As JSON instead of a table.
+    /// JSON instead of a table.
     pub json: bool,
 }
 
-impl Listed {
-    /// Shows them with a row for each, or says that there are none.
+impl ItemList {
+    /// Prints a row per item, or `none` for an empty list.
     ///
     /// # Errors
-    /// The terminal cannot be written to.
+    /// If the output cannot be written.
     pub fn show(
         mut self,
         terminal: &Terminal,
@@ -46,10 +47,55 @@ impl Listed {
     }
 }
 
-/// The filter of a request that works on what it chooses: by number, by name, or everything if that is said.
+/// The fields `names` of an item as cells of a table: text as it is, other values as JSON, missing ones empty.
+pub fn texts(item: &Value, names: &[&str]) -> Vec<String> {
+    let text = |name: &&str| match &item[*name] {
+        Value::String(text) => printable(text).into_owned(),
+        Value::Null => String::new(),
+        other => printable(&other.to_string()).into_owned(),
+    };
+    names.iter().map(text).collect()
+}
+
+/// Prints the `warnings` of a stored object, a line each.
 ///
 /// # Errors
-/// Nothing is chosen, or something beside everything.
+/// The output cannot be written.
+pub fn warnings(terminal: &Terminal, stored: &Value) -> Outcome {
+    for warning in stored["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        terminal.line(format_args!("warning: {}", printable(warning)))?;
+    }
+    Ok(())
+}
+
+/// Changes an object by a JSON merge patch (RFC 7396) and returns the object.
+///
+/// # Errors
+/// If the server refuses the request.
+pub async fn patch(client: &Client, path: &str, changes: &Value) -> Outcome<Value> {
+    let body = serde_json::to_vec(changes).expect("JSON values can be written");
+    let request = client.request(Method::PATCH, path).header("content-type", "application/merge-patch+json").body(body);
+    client.json(client.send(request).await?).await
+}
+
+/// An argument `NAME=VALUE`: the value is JSON if it parses as such, else a text.
+///
+/// # Errors
+/// The argument has no `=`, or an empty name.
+pub fn assignment(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+            Ok((name.to_owned(), value))
+        }
+        _ => Err(format!("`{text}` is not NAME=VALUE, such as city=Vienna or age=42")),
+    }
+}
+
+/// Request body that selects items by id, by named filters, or all.
+///
+/// # Errors
+/// If no filter is given, or --all is combined with a filter.
 pub fn chosen(id: Option<u64>, named: &[(&str, &str)], all: bool, ways: &str) -> Outcome<Value> {
     let mut body: Map<String, Value> =
         named.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect();
@@ -57,8 +103,8 @@ pub fn chosen(id: Option<u64>, named: &[(&str, &str)], all: bool, ways: &str) ->
         body.insert("id".into(), id.into());
     }
     match (body.is_empty(), all) {
-        (true, false) => Err(Failure::usage(format!("say which: {ways} or --all"))),
-        (false, true) => Err(Failure::usage("--all goes alone")),
+        (true, false) => Err(Failure::usage(format!("a filter is required: {ways} or --all"))),
+        (false, true) => Err(Failure::usage("--all excludes other filters")),
         (true, true) => Ok(json!({"all": true})),
         (false, false) => Ok(Value::Object(body)),
     }

@@ -1,4 +1,4 @@
-//! Receives mail and shows it on a page, without a server beside it.
+//! Command `mailbox`: receives mail and shows it on a web page, without a server.
 
 use std::net::SocketAddr;
 
@@ -12,33 +12,33 @@ use crate::{
 /// Arguments of `tocsin mailbox`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where mail is taken in; the next free port if it is busy
+    /// SMTP address; if it is in use, the next free port
     #[arg(long, default_value = "127.0.0.1:2525")]
     smtp: SocketAddr,
-    /// Where the page is; the next free port if it is busy
+    /// Address of the web page; if it is in use, the next free port
     #[arg(long, default_value = "127.0.0.1:8025")]
     page: SocketAddr,
-    /// How many of the newest mails are kept
+    /// Number of newest mails to keep
     #[arg(long, default_value_t = 500)]
     keep: usize,
 }
 
 impl Args {
-    /// Runs until it is told to stop.
+    /// Runs until a signal arrives.
     ///
     /// # Errors
-    /// No port is free.
+    /// If no port is free.
     pub async fn run(self, terminal: &Terminal) -> Outcome {
         let options = MailboxOptions { smtp: self.smtp, page: self.page, keep: self.keep, ..MailboxOptions::default() };
         let mut stop = Signals::new()?;
         let mailbox = Mailbox::start(options).await?;
         terminal.line(format_args!(
-            "mail to {}, read at http://{}/",
+            "SMTP at {}, web page at http://{}/",
             mailbox.smtp_address(),
             mailbox.page_address()
         ))?;
         stop.next().await;
-        terminal.line(format_args!("{} mails came", thousands(mailbox.counts().mails)))?;
+        terminal.line(format_args!("{} mails received", thousands(mailbox.counts().mails)))?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
-//! Sends messages through exchanges; lists, finds, shows, edits, resumes and ends them.
+//! Command `messages`: sends messages through exchanges; lists, finds, shows, edits, resumes and ends them.
 
-use std::{fs, io::Read, path::PathBuf, time::Duration};
+use std::{io::Read, path::PathBuf, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Subcommand;
@@ -8,10 +8,10 @@ use reqwest::{Method, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{exchange::text, lists::Listed};
+use super::{exchange::text, lists::ItemList};
 use crate::{
     client::{Client, problem, segment},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, read_file},
     terminal::{Terminal, cut, printable, thousands},
 };
 
@@ -19,150 +19,150 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Sends a message through a receive port, and prints the reply to a request
+enum Action {
+    /// Send a message through a receive port; print the reply
     Send {
-        /// The exchange
+        /// Exchange
         exchange: String,
-        /// The receive port
+        /// Receive port
         port: String,
-        /// The file with the body; standard input if none is given
+        /// File with the body; default is standard input
         file: Option<PathBuf>,
-        /// The media type of the body
+        /// Media type of the body
         #[arg(long, default_value = "application/json")]
         content_type: String,
-        /// What makes a repetition known as such
+        /// Idempotency key: a repeated message with the same key is accepted once
         #[arg(long)]
         key_of_message: Option<String>,
-        /// A header, as `Name: value`; may be repeated
+        /// Header, as `Name: value`; repeatable
         #[arg(long)]
         header: Vec<String>,
-        /// How many seconds to wait for a reply, at most as long as the port allows
+        /// Seconds to wait for a reply, limited by the port
         #[arg(long)]
         wait: Option<u64>,
     },
-    /// Lists messages, newest first
+    /// List messages, newest first
     List {
         #[command(flatten)]
         filter: Filter,
-        /// Only what is open, suspended or ended
+        /// Status to filter by
         #[arg(long, value_parser = ["open", "suspended", "ended"])]
         standing: Option<String>,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows a message: where it goes, and what became of it
+    /// Show a message, its legs and their results
     Show {
-        /// Its id, such as m-41
+        /// Message id, such as m-41
         id: String,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Prints the body of a message
+    /// Print the body of a message
     Body {
-        /// Its id
+        /// Message id
         id: String,
     },
-    /// Prints the reply to a request
+    /// Print the reply to a request
     Reply {
-        /// The id of the request
+        /// Message id of the request
         id: String,
-        /// How many seconds to wait for it
+        /// Seconds to wait for the reply
         #[arg(long, default_value_t = 0)]
         wait: u64,
     },
-    /// Lets suspended messages go on: routed anew, or sent again with a fresh schedule
+    /// Resume suspended messages: route or send them again
     Resume {
         #[command(flatten)]
         filter: Filter,
         #[command(flatten)]
-        when: When,
-        /// All that is suspended
+        when: PredicateFilter,
+        /// All suspended messages; excludes other filters
         #[arg(long)]
         all: bool,
     },
-    /// Changes suspended messages; with --resume they go on at once
+    /// Edit suspended messages; --resume resumes them
     Edit {
         #[command(flatten)]
         filter: Filter,
         #[command(flatten)]
-        when: When,
-        /// All that is suspended
+        when: PredicateFilter,
+        /// All suspended messages; excludes other filters
         #[arg(long)]
         all: bool,
-        /// A file with another body, of the message that --id names
+        /// File with the new body of the message given by --id
         #[arg(long)]
         body: Option<PathBuf>,
-        /// A merge patch (RFC 7396) of bodies of JSON: '{"amount": 12.5}'
+        /// JSON merge patch (RFC 7396) for JSON bodies: '{"amount": 12.5}'
         #[arg(long)]
         patch: Option<String>,
-        /// Another media type
+        /// New media type
         #[arg(long)]
         content_type: Option<String>,
-        /// Another value of a property, as `name=value`, the value as JSON or text; may be repeated
+        /// New property value, as `name=value`, the value as JSON or text; repeatable
         #[arg(long, value_name = "NAME=VALUE")]
         property: Vec<String>,
-        /// Lets them go on
+        /// Resume the messages after the edit
         #[arg(long)]
         resume: bool,
     },
-    /// Finds messages by a property that is declared with `search: true`, newest first
+    /// Find messages by a searchable property, newest first
     Find {
-        /// The exchange
+        /// Exchange
         exchange: String,
-        /// The property and its value: order=4711
+        /// Property and value: order=4711
         #[arg(value_name = "PROPERTY=VALUE")]
         what: String,
-        /// Only those that came not earlier than this, such as 2026-11-21T09:30:00Z
+        /// Earliest acceptance time, such as 2026-11-21T09:30:00Z
         #[arg(long)]
         since: Option<String>,
-        /// Only those that came earlier than this
+        /// Time before which the messages were accepted
         #[arg(long)]
         until: Option<String>,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists the bodies of a message that were kept on its way, or prints one of them
+    /// List the tracked bodies of a message, or print one
     Tracked {
-        /// Its id; of a reply that of its request
+        /// Message id; for a reply that of its request
         id: String,
-        /// The number of the body that is printed
+        /// Number of the body to print
         number: Option<u32>,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Prints the body of a message as it was before it was edited
+    /// Print the body of a message before it was edited
     Original {
-        /// Its id
+        /// Message id
         id: String,
     },
-    /// Closes suspended messages; nothing more of them leaves
+    /// End suspended messages without sending them
     End {
         #[command(flatten)]
         filter: Filter,
         #[command(flatten)]
-        when: When,
-        /// All of them
+        when: PredicateFilter,
+        /// All suspended messages; excludes other filters
         #[arg(long)]
         all: bool,
-        /// Those that are open and not suspended as well
+        /// Include open messages that are not suspended
         #[arg(long)]
         open: bool,
-        /// Does not ask
+        /// Confirmation; without it the command asks
         #[arg(long, short)]
         yes: bool,
     },
@@ -170,30 +170,30 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Filter {
-    /// Only this message
+    /// Message to select
     #[arg(long)]
     id: Option<String>,
-    /// Only of this exchange
+    /// Exchange to filter by
     #[arg(long)]
     exchange: Option<String>,
-    /// Only those that came through this port
+    /// Receive port to filter by
     #[arg(long)]
     port: Option<String>,
-    /// Only the parts of this message, which was split or made of them
+    /// Message whose parts to select: those split or created from it
     #[arg(long)]
     part_of: Option<String>,
-    /// Only those that go to this send port
+    /// Send port to filter by
     #[arg(long)]
     to: Option<String>,
-    /// Only those whose reason to be suspended contains this text
+    /// Text that the suspension reason must contain
     #[arg(long)]
     reason: Option<String>,
 }
 
-/// A predicate that chooses among them.
+/// Predicate filter.
 #[derive(Debug, clap::Args)]
-struct When {
-    /// Only those that meet this predicate over the properties of --exchange: 'message.amount > 100.0'
+struct PredicateFilter {
+    /// Predicate over the properties of --exchange to filter by: 'message.amount > 100.0'
     #[arg(long = "where")]
     when: Option<String>,
 }
@@ -210,29 +210,29 @@ impl Filter {
         named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
     }
 
-    fn body(&self, all: bool, when: &When) -> Outcome<Map<String, Value>> {
+    fn body(&self, all: bool, when: &PredicateFilter) -> Outcome<Map<String, Value>> {
         let mut body: Map<String, Value> =
             self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
         body.extend(self.id.as_ref().map(|id| ("id".to_owned(), Value::from(id.as_str()))));
         body.extend(when.when.as_ref().map(|when| ("when".to_owned(), Value::from(when.as_str()))));
         match (body.is_empty(), all) {
-            (true, false) => {
-                Err(Failure::usage("say which: --id, --exchange, --port, --part-of, --to, --reason or --all"))
-            }
-            (false, true) => Err(Failure::usage("--all goes alone")),
+            (true, false) => Err(Failure::usage(
+                "a filter is required: --id, --exchange, --port, --part-of, --to, --reason or --all",
+            )),
+            (false, true) => Err(Failure::usage("--all excludes other filters")),
             (true, true) => Ok(Map::from_iter([("all".to_owned(), json!(true))])),
             (false, false) => Ok(body),
         }
     }
 }
 
-/// What is changed, as the server takes it.
+/// Edit request from the arguments.
 fn edit(
     body: Option<PathBuf>,
     patch: Option<String>,
     content_type: Option<String>,
     properties: &[String],
-) -> Outcome<EditAsked> {
+) -> Outcome<MessageEdit> {
     let mut edit = Map::new();
     if let Some(file) = body {
         let (key, text) = match String::from_utf8(read(Some(file))?) {
@@ -242,12 +242,12 @@ fn edit(
         edit.insert(key.into(), text.into());
     }
     let read = |patch: String| {
-        RawValue::from_string(patch).map_err(|error| Failure::usage(format!("--patch takes JSON: {error}")))
+        RawValue::from_string(patch).map_err(|error| Failure::usage(format!("--patch must be JSON: {error}")))
     };
     let patch = patch.map(read).transpose()?;
     edit.extend(content_type.map(|kind| ("content_type".to_owned(), Value::from(kind))));
     let pair = |pair: &String| {
-        let wrong = || Failure::usage(format!("--property takes `name=value`, not `{pair}`"));
+        let wrong = || Failure::usage(format!("--property must be `name=value`; found `{pair}`"));
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         Ok::<_, Failure>((name.to_owned(), serde_json::from_str::<Value>(value).unwrap_or_else(|_| value.into())))
     };
@@ -256,14 +256,14 @@ fn edit(
         edit.insert("properties".into(), properties.into());
     }
     if edit.is_empty() && patch.is_none() {
-        return Err(Failure::usage("say what is changed: --body, --patch, --content-type or --property"));
+        return Err(Failure::usage("no change is given; use --body, --patch, --content-type or --property"));
     }
-    Ok(EditAsked { rest: edit, patch })
+    Ok(MessageEdit { rest: edit, patch })
 }
 
-/// An edit as the server takes it. The patch is sent as it was given: its numbers may have more digits than a double.
+/// Edit as the server expects it. The patch is sent verbatim: its numbers may have more digits than a double.
 #[derive(Debug, Serialize)]
-struct EditAsked {
+struct MessageEdit {
     #[serde(flatten)]
     rest: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,24 +274,24 @@ struct EditAsked {
 #[derive(Debug, Serialize)]
 struct EditRequest {
     messages: Map<String, Value>,
-    edit: EditAsked,
+    edit: MessageEdit,
     resume: bool,
 }
 
 impl Args {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it, or the person at the terminal said no.
+    /// If the server refuses the request, or the user declines.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::Send { exchange, port, file, content_type, key_of_message, header: headers, wait } => {
+            Action::Send { exchange, port, file, content_type, key_of_message, header: headers, wait } => {
                 let path = format!("/v1/exchanges/{}/receive/{}", segment(&exchange), segment(&port));
                 let mut request = client.request(Method::POST, &path).header(header::CONTENT_TYPE, content_type);
-                for given in &headers {
-                    let (name, value) = given
+                for header in &headers {
+                    let (name, value) = header
                         .split_once(':')
-                        .ok_or_else(|| Failure::usage(format!("--header takes `Name: value`, not `{given}`")))?;
+                        .ok_or_else(|| Failure::usage(format!("--header must be `Name: value`; found `{header}`")))?;
                     request = request.header(name.trim(), value.trim());
                 }
                 if let Some(key) = key_of_message {
@@ -302,23 +302,23 @@ impl Args {
                 }
                 print(terminal, client, request.body(read(file)?)).await
             }
-            What::List { filter, standing, limit, json } => {
+            Action::List { filter, standing, limit, json } => {
                 let mut query = filter.query();
                 query.extend(standing.as_deref().map(|standing| ("standing", standing)));
                 let mut items = client.list("/v1/messages", &query, limit).await?;
                 items.retain(|item| filter.id.as_ref().is_none_or(|id| item["id"] == id.as_str()));
-                Listed { items, limit, json }.show(terminal, "there are no messages", &HEADS, row)
+                ItemList { items, limit, json }.show(terminal, "there are no messages", &HEADS, row)
             }
-            What::Show { id, json } => {
+            Action::Show { id, json } => {
                 let found = client.get(&format!("/v1/messages/{}", segment(&id)), &[]).await?;
                 if json { Ok(terminal.json(&found)?) } else { show(terminal, &found) }
             }
-            What::Body { id } => print_bytes(terminal, client, &id, "body").await,
-            What::Reply { id, wait } => {
+            Action::Body { id } => print_bytes(terminal, client, &id, "body").await,
+            Action::Reply { id, wait } => {
                 let request = client.request(Method::GET, &format!("/v1/messages/{}/reply", segment(&id)));
                 print(terminal, client, request.header("prefer", format!("wait={wait}"))).await
             }
-            What::Edit { filter, when, all, body, patch, content_type, property, resume } => {
+            Action::Edit { filter, when, all, body, patch, content_type, property, resume } => {
                 let edit = edit(body, patch, content_type, &property)?;
                 let asked = EditRequest { messages: filter.body(all, &when)?, edit, resume };
                 let answer = client.post("/v1/messages/edit", &asked).await?;
@@ -328,39 +328,39 @@ impl Args {
                 let resumed = thousands(answer["resumed"].as_u64().unwrap_or_default());
                 Ok(terminal.line(format_args!("{} messages edited, {resumed} resumed", count(&answer)))?)
             }
-            What::Find { exchange, what, since, until, limit, json } => {
-                let wrong = || Failure::usage(format!("give `property=value`, not `{what}`"));
+            Action::Find { exchange, what, since, until, limit, json } => {
+                let wrong = || Failure::usage(format!("expected `property=value`; found `{what}`"));
                 let (property, value) = what.split_once('=').ok_or_else(wrong)?;
                 let mut query = vec![("property", property), ("value", value)];
                 query.extend(since.as_deref().map(|since| ("since", since)));
                 query.extend(until.as_deref().map(|until| ("until", until)));
                 let path = format!("/v1/exchanges/{}/messages", segment(&exchange));
                 let items = client.list(&path, &query, limit).await?;
-                Listed { items, limit, json }.show(terminal, "there are no such messages", &HEADS, row)
+                ItemList { items, limit, json }.show(terminal, "no messages found", &HEADS, row)
             }
-            What::Tracked { id, number: Some(number), .. } => {
+            Action::Tracked { id, number: Some(number), .. } => {
                 print_bytes(terminal, client, &id, &format!("tracked/{number}")).await
             }
-            What::Tracked { id, number: None, json } => {
+            Action::Tracked { id, number: None, json } => {
                 let items = client.list(&format!("/v1/messages/{}/tracked", segment(&id)), &[], usize::MAX).await?;
                 let heads = ["number", "at", "point", "port", "attempt", "type", "bytes", "change"];
                 let cells = ["number", "at", "point", "port", "attempt", "content_type", "bytes", "change"];
-                Listed { items, limit: usize::MAX, json }.show(terminal, "no body of it was kept", &heads, |item| {
+                ItemList { items, limit: usize::MAX, json }.show(terminal, "no body was tracked", &heads, |item| {
                     cells.iter().map(|name| text(item, name)).collect()
                 })
             }
-            What::Original { id } => print_bytes(terminal, client, &id, "original").await,
-            What::Resume { filter, when, all } => {
+            Action::Original { id } => print_bytes(terminal, client, &id, "original").await,
+            Action::Resume { filter, when, all } => {
                 let answer = client.post("/v1/messages/resume", &Value::Object(filter.body(all, &when)?)).await?;
                 Ok(terminal.line(format_args!("{} messages resumed", count(&answer)))?)
             }
-            What::End { filter, when, all, open, yes } => {
+            Action::End { filter, when, all, open, yes } => {
                 let mut body = filter.body(all, &when)?;
                 if open {
                     body.insert("standing".into(), "open".into());
                 }
-                if !yes && !terminal.confirm("close these messages for ever? Nothing more of them leaves")? {
-                    return Err(Failure::failed("nothing was changed; --yes ends without asking"));
+                if !yes && !terminal.confirm("end these messages permanently? They will not be sent")? {
+                    return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                 }
                 let answer = client.post("/v1/messages/end", &Value::Object(body)).await?;
                 Ok(terminal.line(format_args!("{} messages ended", count(&answer)))?)
@@ -375,7 +375,7 @@ fn count(answer: &Value) -> String {
 
 fn read(file: Option<PathBuf>) -> Outcome<Vec<u8>> {
     if let Some(file) = file {
-        return fs::read(&file).map_err(|error| Failure::file("read the body", &file, &error));
+        return read_file("read the body", &file);
     }
     let mut body = Vec::new();
     let read = std::io::stdin().read_to_end(&mut body);
@@ -383,37 +383,38 @@ fn read(file: Option<PathBuf>) -> Outcome<Vec<u8>> {
     Ok(body)
 }
 
-/// Prints what is kept of a message, as it is.
+/// Prints a stored body unchanged.
 async fn print_bytes(terminal: &Terminal, client: &Client, id: &str, what: &str) -> Outcome {
     let request = client.request(Method::GET, &format!("/v1/messages/{}/{what}", segment(id)));
     let bytes = client.send(request).await?.bytes().await;
-    let bytes = bytes.map_err(|error| Failure::failed("the answer broke off").because(&error))?;
+    let bytes = bytes.map_err(|error| Failure::failed("the response was interrupted").because(&error))?;
     Ok(terminal.bytes(&bytes)?)
 }
 
-/// Prints a reply as it came, or says where it will be.
+/// Prints a reply unchanged, or how to get it later.
 async fn print(terminal: &Terminal, client: &Client, request: reqwest::RequestBuilder) -> Outcome {
-    // The server holds the caller open for at most ten minutes.
+    // The server keeps a request open for at most ten minutes.
     let answer = client.exchange(request.timeout(Duration::from_secs(660))).await?;
     match answer.status() {
         StatusCode::ACCEPTED => {
-            let told = client.json(answer).await?;
-            let (id, state) = (text(&told, "message"), text(&told, "state"));
+            let pending = client.json(answer).await?;
+            let (id, state) = (text(&pending, "message"), text(&pending, "state"));
             let more = match state.as_str() {
                 "pending" => format!("; `tocsin messages reply {id} --wait 60` waits for the reply"),
-                _ => told["reason"].as_str().map(|why| format!(": {}", printable(why))).unwrap_or_default(),
+                _ => pending["reason"].as_str().map(|why| format!(": {}", printable(why))).unwrap_or_default(),
             };
             Ok(terminal.line(format_args!("{id} is {state}{more}"))?)
         }
         status if status.is_success() => {
             let body = answer.bytes().await;
-            Ok(terminal.bytes(&body.map_err(|error| Failure::failed("the answer broke off").because(&error))?)?)
+            Ok(terminal
+                .bytes(&body.map_err(|error| Failure::failed("the response was interrupted").because(&error))?)?)
         }
         _ => Err(problem(answer).await.failure()),
     }
 }
 
-/// Characters of a reason in a list.
+/// Maximum characters of a reason in a list.
 const REASON_CHARS: usize = 80;
 const HEADS: [&str; 8] = ["id", "exchange", "port", "kind", "accepted", "state", "legs", "reason"];
 
@@ -482,7 +483,7 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
     };
     let rows: Vec<Vec<String>> = legs.iter().map(cells).collect();
     if !rows.is_empty() {
-        terminal.table(&["to", "state", "attempts", "way", "tried", "due", "said"], &rows)?;
+        terminal.table(&["to", "state", "attempts", "port", "last attempt", "due", "response"], &rows)?;
     }
     let history = found["history"].as_array().map(Vec::as_slice).unwrap_or_default();
     let cells = |entry: &Value| {
@@ -492,7 +493,7 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
     };
     let rows: Vec<Vec<String>> = history.iter().map(cells).collect();
     if !rows.is_empty() {
-        terminal.table(&["at", "history", "to", "attempt", "way", "by", "text"], &rows)?;
+        terminal.table(&["at", "history", "to", "attempt", "port", "by", "text"], &rows)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Shows how a notification would read.
+//! Command `preview`: renders a notification without sending it.
 
 use std::path::{Path, PathBuf};
 
@@ -6,53 +6,53 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     client::{Client, segment},
-    commands::check::located,
+    commands::check::compiler_format,
     failure::{Failure, Outcome},
     platform,
     terminal::{Colour, Terminal, printable},
 };
 
-/// What a notification is made of, as `preview` and `send-test` take it.
+/// Sample of a notification, for `preview` and `send-test`.
 #[derive(Debug, clap::Args)]
 pub struct SampleArgs {
-    /// The application
+    /// Application
     application: String,
-    /// The rule that would make it; can be left out if there is only one
+    /// Rule that creates the notification; optional if there is only one
     #[arg(long)]
     rule: Option<String>,
-    /// A stored event, such as e-12-0, or a JSON object of the fields of its class
+    /// Stored event, such as e-12-0, or a JSON object with the fields of its class
     #[arg(long, value_name = "ID|JSON")]
     event: String,
-    /// A subscription, such as s-15, or a JSON object of the fields of its class
+    /// Subscription, such as s-15, or a JSON object with the fields of its class
     #[arg(long, value_name = "ID|JSON")]
     subscription: Option<String>,
-    /// A subscriber's id, or a JSON object with locale, time_zone and attributes
+    /// Subscriber id, or a JSON object with locale, time_zone and attributes
     #[arg(long, value_name = "ID|JSON")]
     subscriber: Option<String>,
-    /// A device of the subscriber
+    /// Device of the subscriber
     #[arg(long)]
     device: Option<String>,
-    /// The channel, in place of the device's
+    /// Channel that replaces the device's
     #[arg(long)]
     channel: Option<String>,
-    /// The locale, in place of the subscriber's
+    /// Locale that replaces the subscriber's
     #[arg(long)]
     locale: Option<String>,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 impl SampleArgs {
-    /// The path of a route of the application.
+    /// Path of a route of the application.
     pub fn path(&self, route: &str) -> String {
         format!("/v1/applications/{}/{route}", segment(&self.application))
     }
 
-    /// The body of the request.
+    /// Request body.
     ///
     /// # Errors
-    /// What begins like JSON is none.
+    /// If an argument starts like JSON but is invalid.
     pub fn body(&self) -> Outcome<Map<String, Value>> {
         let mut body = Map::new();
         for (key, given) in [
@@ -80,19 +80,19 @@ impl SampleArgs {
 pub struct Args {
     #[command(flatten)]
     sample: SampleArgs,
-    /// A definition that is not applied, in place of the running one
+    /// Definition to use instead of the running one; it is not applied
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Prints only this part, as it is: subject, text, html, json, sms
+    /// Part to print verbatim: subject, text, html, json or sms
     #[arg(long, conflicts_with = "json")]
     part: Option<String>,
 }
 
 impl Args {
-    /// Prints each part with the template that serves it.
+    /// Prints each part with the name of its template.
     ///
     /// # Errors
-    /// What was typed cannot be read, the server does not do it, or a template fails.
+    /// If an argument is invalid, the server refuses the request, or a template fails.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let mut body = self.sample.body()?;
         if let Some(file) = &self.file {
@@ -108,7 +108,7 @@ impl Args {
                 Some(content) => terminal.line(content.trim_end_matches('\n'))?,
                 None => {
                     let why = found.and_then(|part| part["error"].as_str()).unwrap_or("no template has this part");
-                    return Err(Failure::failed(format!("there is no {wanted}: {why}")));
+                    return Err(Failure::failed(format!("the part {wanted} is missing: {why}")));
                 }
             }
         } else {
@@ -116,22 +116,22 @@ impl Args {
         }
         let failed = |part: &Value| part["error"].is_string();
         match preview["parts"].as_array().into_iter().flatten().any(failed) || preview["failure"].is_string() {
-            true => Err(Failure::failed("the notification cannot be formatted")),
+            true => Err(Failure::failed("the notification cannot be rendered")),
             false => Ok(()),
         }
     }
 }
 
-/// A definition with the texts of its files in it.
+/// Reads a definition and inlines the texts of its files.
 fn read_definition(file: &Path) -> Outcome<String> {
     platform::read_definition(file)?.map_err(|problems| {
-        let mut failure = Failure::failed("mend what follows");
-        failure.details = problems.iter().map(|problem| located(file, problem)).collect();
+        let mut failure = Failure::failed("fix these problems");
+        failure.details = problems.iter().map(|problem| compiler_format(file, problem)).collect();
         failure
     })
 }
 
-/// The first lines about what it was made of.
+/// Prints the source of the notification.
 pub fn show_about(terminal: &Terminal, about: &Value) -> std::io::Result<()> {
     let text = |key: &str| printable(about[key].as_str().unwrap_or("-")).into_owned();
     terminal.line(terminal.paint(
@@ -146,7 +146,7 @@ fn show(terminal: &Terminal, preview: &Value) -> std::io::Result<()> {
     let none = Vec::new();
     let list = |key: &str| preview[key].as_array().unwrap_or(&none);
     let order: Vec<&str> = list("looked_for").iter().filter_map(Value::as_str).collect();
-    terminal.line(terminal.paint(Colour::Dim, format_args!("templates looked for: {}", order.join(", "))))?;
+    terminal.line(terminal.paint(Colour::Dim, format_args!("template lookup order: {}", order.join(", "))))?;
     for part in list("parts") {
         let text = |key: &str| part[key].as_str();
         let name = match text("header") {
@@ -155,7 +155,7 @@ fn show(terminal: &Terminal, preview: &Value) -> std::io::Result<()> {
         };
         let from = match text("template") {
             Some(template) => format!("from `{template}`"),
-            None => "made from the HTML".to_owned(),
+            None => "generated from the HTML".to_owned(),
         };
         terminal.line("")?;
         terminal.line(terminal.paint(Colour::Bold, format_args!("{name}, {from}")))?;

@@ -1,4 +1,4 @@
-//! Submits events, in batches, from JSON, NDJSON or the features of GeoJSON.
+//! Command `publish`: submits events in batches, from JSON, NDJSON or GeoJSON features.
 
 use std::{
     fs::File,
@@ -18,44 +18,44 @@ use crate::{
     terminal::{Colour, Terminal, thousands},
 };
 
-/// Longest time that one batch waits for the server to have room again.
+/// Maximum time that one batch waits for a busy server.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Largest document that is read whole, for `--items`.
+/// Maximum size of a document for `--items`, which is read into memory.
 const DOCUMENT_BYTES_MAX: u64 = 1 << 30;
 
 /// Arguments of `tocsin publish`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The application
+    /// Application
     application: String,
-    /// The event class
+    /// Event class
     class: String,
-    /// A file with JSON objects, one after the other (NDJSON) or in arrays; - or nothing means standard input
+    /// Events: JSON such as '{"door": "front"}', or a file with JSON objects (NDJSON) or arrays; - is standard input
     #[arg(default_value = "-")]
     file: PathBuf,
-    /// The events are the elements of this array of the document, such as features
+    /// Path of the array whose elements are the events, such as features
     #[arg(long, value_name = "PATH")]
     items: Option<String>,
-    /// Takes a field from a path of the item, such as magnitude=properties.mag or longitude=geometry.coordinates.0; without
-    /// any, items are taken as they are. May be repeated, or separated by commas
+    /// Field taken from a path of the item, such as magnitude=properties.mag or longitude=geometry.coordinates.0;
+    /// default is the item unchanged. Repeatable, or comma-separated
     #[arg(long, value_name = "FIELD=PATH", value_delimiter = ',')]
     map: Vec<Mapping>,
-    /// Leaves out items in which one of these mapped fields is missing or null
+    /// Mapped field that an item must have, not null; other items are skipped
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     require: Vec<String>,
-    /// Events in one batch
+    /// Number of events per batch
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     batch: u32,
-    /// The source that submits them
+    /// Name of the submitting source
     #[arg(long)]
     source: Option<String>,
-    /// Makes repeating this command harmless: batch number n is sent under the key KEY-n
+    /// Idempotency key, which makes a repeated command harmless: batch n is sent with the key KEY-n
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
-/// Where a field of the event comes from.
+/// Mapping of an event field to a path of the item.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mapping {
     field: String,
@@ -74,7 +74,7 @@ impl std::str::FromStr for Mapping {
     }
 }
 
-/// The value at a path of names and indices.
+/// Value at a path of names and indices.
 fn at<'a>(mut value: &'a Value, path: &[String]) -> Option<&'a Value> {
     for part in path {
         value = match value {
@@ -86,7 +86,7 @@ fn at<'a>(mut value: &'a Value, path: &[String]) -> Option<&'a Value> {
     Some(value)
 }
 
-/// An item as an event; `None` if a required field is missing. Null fields are left out.
+/// Converts an item to an event; `None` if a required field is missing. Null fields are omitted.
 pub fn map_item(item: Value, mappings: &[Mapping], required: &[String]) -> Option<Value> {
     if mappings.is_empty() {
         let missing = required.iter().any(|field| item.get(field).is_none_or(Value::is_null));
@@ -105,27 +105,27 @@ pub fn map_item(item: Value, mappings: &[Mapping], required: &[String]) -> Optio
     Some(Value::Object(event))
 }
 
-/// What was read.
-enum Read {
+/// Result of reading the input.
+enum ReadEvent {
     Batch(Vec<Value>),
     Failed(Failure),
 }
 
 impl Args {
-    /// Submits all of it. What was accepted before a failure stays accepted, and the failure says how much that is.
+    /// Submits all events. On failure, reports how many were accepted before.
     ///
     /// # Errors
-    /// The input is not JSON, or the server does not take a batch.
+    /// If the input is not JSON, or the server refuses a batch.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         for field in &self.require {
             if !self.map.is_empty() && !self.map.iter().any(|mapping| mapping.field == *field) {
-                return Err(Failure::usage(format!("--require {field} names no field of --map")));
+                return Err(Failure::usage(format!("--require {field}: unknown field; it must be a field of --map")));
             }
         }
         if self.file.as_os_str() == "-" && io::stdin().is_terminal() && terminal.is_interactive() {
             eprintln_quietly("reading events from the keyboard; end with Ctrl-D");
         }
-        // Two batches ahead: reading goes on while a batch travels, and memory stays bounded.
+        // Two batches of read-ahead: reading continues during a request, with bounded memory.
         let (sender, mut batches) = mpsc::channel(2);
         let reader = ReadPlan {
             file: self.file.clone(),
@@ -140,33 +140,33 @@ impl Args {
         let path = with_query(&path, &self.source.iter().map(|source| ("source", source.as_str())).collect::<Vec<_>>());
         let (mut events, mut count, mut duplicates) = (0u64, 0u64, 0u64);
         while let Some(read) = batches.recv().await {
-            let told = |failure: Failure| {
-                let done = format!(
-                    "{} events in {count} batches were accepted before; the batch that failed was not",
-                    thousands(events)
-                );
+            let with_progress = |failure: Failure| {
+                let done =
+                    format!("{} events in {count} batches were accepted before the failed batch", thousands(events));
                 failure.detail(done)
             };
             let batch = match read {
-                Read::Batch(batch) => batch,
-                Read::Failed(failure) => return Err(told(failure)),
+                ReadEvent::Batch(batch) => batch,
+                ReadEvent::Failed(failure) => return Err(with_progress(failure)),
             };
             let key = self.idempotency_key.as_ref().map(|key| format!("{key}-{count}"));
             let size = batch.len() as u64;
-            let answer = submit(client, &path, &Value::Array(batch), key.as_deref(), &bar).await.map_err(told)?;
+            let answer =
+                submit(client, &path, &Value::Array(batch), key.as_deref(), &bar).await.map_err(with_progress)?;
             events += size;
             count += 1;
             duplicates += u64::from(answer["duplicate"] == true);
             bar.inc(size);
         }
         bar.finish_and_clear();
-        let skipped = reading.await.map_err(|error| Failure::failed("reading the input failed").because(&error))?;
+        let skipped =
+            reading.await.map_err(|error| Failure::failed("the task that reads the input panicked").because(&error))?;
         let mut line = format!("{} events accepted in {} batches", thousands(events), thousands(count));
         if duplicates > 0 {
-            line += &format!(", {} of them accepted before under the same key", thousands(duplicates));
+            line += &format!(", {} of them duplicates with the same key", thousands(duplicates));
         }
         if skipped > 0 {
-            line += &format!("; {} items left out because a required field is missing", thousands(skipped));
+            line += &format!("; {} items skipped because a required field is missing", thousands(skipped));
         }
         terminal.line(terminal.paint(Colour::Green, line))?;
         Ok(())
@@ -178,10 +178,10 @@ fn eprintln_quietly(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Submits one batch; when the server has no room it waits as long as the server asks.
+/// Submits one batch; if the server is busy, retries after the time that the server requests.
 ///
 /// # Errors
-/// The server refuses it, or has had no room for ten minutes.
+/// If the server refuses the batch, or is busy for ten minutes.
 pub async fn submit(
     client: &Client,
     path: &str,
@@ -205,9 +205,9 @@ pub async fn submit(
         let busy = matches!(trouble.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         match trouble.retry_after {
             Some(wait) if busy && waited + wait <= PATIENCE => {
-                bar.set_message("the server asks to wait");
+                bar.set_message("the server is busy");
                 tokio::time::sleep(wait).await;
-                // A zero would make this loop spin without end.
+                // A zero would make this a busy loop.
                 waited += wait.max(Duration::from_millis(100));
             }
             _ => return Err(trouble.failure()),
@@ -215,7 +215,7 @@ pub async fn submit(
     }
 }
 
-/// How the input is read, on a thread that may block.
+/// Plan for reading the input on a blocking thread.
 struct ReadPlan {
     file: PathBuf,
     items: Option<String>,
@@ -225,8 +225,8 @@ struct ReadPlan {
 }
 
 impl ReadPlan {
-    /// Sends the events in batches; gives the number of items left out.
-    fn read(&self, sender: &mpsc::Sender<Read>) -> u64 {
+    /// Sends the events in batches; returns the number of skipped items.
+    fn read(&self, sender: &mpsc::Sender<ReadEvent>) -> u64 {
         let mut batch = Vec::with_capacity(self.batch);
         let mut skipped = 0u64;
         let result = self.each(&mut |item| {
@@ -237,36 +237,45 @@ impl ReadPlan {
             if batch.len() < self.batch {
                 return true;
             }
-            sender.blocking_send(Read::Batch(std::mem::replace(&mut batch, Vec::with_capacity(self.batch)))).is_ok()
+            sender
+                .blocking_send(ReadEvent::Batch(std::mem::replace(&mut batch, Vec::with_capacity(self.batch))))
+                .is_ok()
         });
-        // A receiver that is gone has failed and told why.
+        // A dropped receiver has already reported its failure.
         let _ = match result {
             Ok(()) if batch.is_empty() => Ok(()),
-            Ok(()) => sender.blocking_send(Read::Batch(batch)),
-            Err(failure) => sender.blocking_send(Read::Failed(failure)),
+            Ok(()) => sender.blocking_send(ReadEvent::Batch(batch)),
+            Err(failure) => sender.blocking_send(ReadEvent::Failed(failure)),
         };
         skipped
     }
 
     fn each(&self, take: &mut dyn FnMut(Value) -> bool) -> Outcome {
-        let name =
-            if self.file.as_os_str() == "-" { "standard input".to_owned() } else { self.file.display().to_string() };
-        let reader: Box<dyn BufRead> = if self.file.as_os_str() == "-" {
+        let inline = self.file.to_str().filter(|text| text.trim_start().starts_with(['{', '[']));
+        let name = match inline {
+            Some(_) => "the argument".to_owned(),
+            None if self.file.as_os_str() == "-" => "standard input".to_owned(),
+            None => self.file.display().to_string(),
+        };
+        let reader: Box<dyn BufRead> = if let Some(text) = inline {
+            Box::new(io::Cursor::new(text.to_owned()))
+        } else if self.file.as_os_str() == "-" {
             Box::new(BufReader::new(io::stdin()))
         } else {
             let file = File::open(&self.file).map_err(|error| Failure::file("read", &self.file, &error))?;
             if self.items.is_some() && file.metadata().is_ok_and(|data| data.len() > DOCUMENT_BYTES_MAX) {
                 return Err(Failure::failed(format!(
-                    "{name} is larger than 1 GiB; with --items a document is read whole, so cut it into NDJSON first"
+                    "{name} is larger than 1 GiB; --items reads it into memory; convert it to NDJSON first"
                 )));
             }
             Box::new(BufReader::with_capacity(1 << 16, file))
         };
-        // A byte-order mark, and UTF-16 as some programs write it.
+        // Handles a byte-order mark, and UTF-16 as some programs write it.
         let reader = Utf8Reader::new(reader, Syntax::Json, None);
         for document in serde_json::Deserializer::from_reader(reader).into_iter::<Value>() {
             let document = document.map_err(|error| {
-                Failure::failed(format!("{name}:{}:{}: is not JSON", error.line(), error.column())).because(&error)
+                Failure::failed(format!("{name}:{}:{}: is not valid JSON", error.line(), error.column()))
+                    .because(&error)
             })?;
             let items = match &self.items {
                 None => document,
@@ -306,7 +315,7 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -317,7 +326,7 @@ mod tests {
         std::fs::write(&file, input).expect("written");
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
-        let command = <Wrapped as clap::Parser>::try_parse_from(
+        let command = <TestCli as clap::Parser>::try_parse_from(
             [&["publish", "quakes", "quake", file.to_str().expect("a path")], args].concat(),
         );
         let outcome = match command {
@@ -351,7 +360,7 @@ mod tests {
             3 events accepted in 1 batches
             POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5},{"id":"b","longitude":1},{"id":"c","magnitude":2}]"#]]).await;
         check(&input.to_string(), &[&args[..], &["--require", "magnitude,longitude"]].concat(), accepted(1), expect![[r#"
-            1 events accepted in 1 batches; 2 items left out because a required field is missing
+            1 events accepted in 1 batches; 2 items skipped because a required field is missing
             POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5}]"#]]).await;
         check(
             "{}",
@@ -359,7 +368,7 @@ mod tests {
             vec![],
             expect![[r#"
             failed: events.json has no array at `features`
-              0 events in 0 batches were accepted before; the batch that failed was not
+              0 events in 0 batches were accepted before the failed batch
         "#]],
         )
         .await;
@@ -371,7 +380,7 @@ mod tests {
             &["--map", "a=b", "--require", "c"],
             vec![],
             expect![[r#"
-            failed: --require c names no field of --map
+            failed: --require c: unknown field; it must be a field of --map
         "#]],
         )
         .await;
@@ -393,17 +402,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_accepted_before_a_failure_is_told() {
+    async fn batches_accepted_before_a_failure_are_reported() {
         check(
             "{\"n\":1}\n{\"n\":2}\nnonsense",
             &["--batch", "1"],
             accepted(2),
             expect![[r#"
-            failed: events.json:3:2: is not JSON
-              expected ident at line 3 column 2
-              2 events in 2 batches were accepted before; the batch that failed was not
-            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
-            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]],
+                failed: events.json:3:2: is not valid JSON
+                  expected ident at line 3 column 2
+                  2 events in 2 batches were accepted before the failed batch
+                POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
+                POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]],
         )
         .await;
         let problems = json!({"title": "the events have mistakes", "problems": [{"path": "0.n", "message": "should be a string, not an integer"}]});
@@ -412,10 +421,10 @@ mod tests {
             &["--batch", "1"],
             [accepted(1), vec![(422, problems)]].concat(),
             expect![[r#"
-            failed: mend what follows
+            failed: fix these problems
               the events have mistakes (HTTP 422)
               0.n: should be a string, not an integer
-              1 events in 1 batches were accepted before; the batch that failed was not
+              1 events in 1 batches were accepted before the failed batch
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
             POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]],
         )
@@ -423,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_asks_to_wait_is_asked_again() {
+    async fn a_busy_server_is_retried() {
         let busy = json!({"title": "the journal is full", "retry_after": 0});
         check(
             "{\"n\":1}",
@@ -440,9 +449,9 @@ mod tests {
             &[],
             vec![(503, json!({"title": "closed", "retry_after": 3600}))],
             expect![[r#"
-            failed: the server cannot take it now; try again in 3600 s
+            failed: the server is busy; retry in 3600 s
               closed (HTTP 503)
-              0 events in 0 batches were accepted before; the batch that failed was not
+              0 events in 0 batches were accepted before the failed batch
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]],
         )
         .await;

@@ -1,4 +1,4 @@
-//! Prints the reference pages that are generated from the code.
+//! Command `reference`: prints the reference pages generated from the code.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::{cli::Cli, configuration, failure::Outcome, metrics, terminal::Termin
 /// Arguments of `tocsin reference`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which page
+    /// Page to print
     page: Page,
 }
 
@@ -24,7 +24,7 @@ impl Args {
     /// Prints the page.
     ///
     /// # Errors
-    /// The output does not take it.
+    /// If the output cannot be written.
     pub fn run(self, terminal: &Terminal) -> Outcome {
         let page = match self.page {
             Page::Commands => commands_page(),
@@ -35,12 +35,12 @@ impl Args {
     }
 }
 
-/// `docs/reference/commands.md`.
+/// Page `docs/reference/commands.md`.
 pub fn commands_page() -> String {
     let mut root = Cli::command();
     root.build();
     let mut page = format!(
-        "# Commands\n\n<!-- Generated from crates/tocsin/src/commands; `UPDATE=1 cargo test -p tocsin` writes it anew. -->\n\n{}\n\n\
+        "# Commands\n\n<!-- Generated from crates/tocsin/src/commands; `UPDATE=1 cargo test -p tocsin` regenerates it. -->\n\n{}\n\n\
          Exit codes: 0 fine, 1 the thing failed, 2 it was asked for wrongly.\n\n## Options of all commands\n\n",
         root.get_long_about().map(ToString::to_string).unwrap_or_default()
     );

@@ -1,4 +1,4 @@
-//! Keeps a replica on this machine: a SQLite file with the rows that a device may see, edited here and synchronised.
+//! Command `replica`: keeps a SQLite replica of the rows that a device may read; edits it locally and synchronizes it.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,102 +16,104 @@ use crate::{
     terminal::{Terminal, printable},
 };
 
-/// How long to wait before a link that broke is tried again, at first and at most.
+/// Back-off after a broken connection: initial and maximum pause.
 const COME_BACK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Arguments of `tocsin replica`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Makes a replica of the rows that a device may see
+enum Action {
+    /// Create a replica of the rows that a device may read
     Init {
-        /// The file
+        /// File
         file: PathBuf,
-        /// The token of the device, which `tocsin devices add` gives
+        /// Device token, which `tocsin sync devices add` prints
         #[arg(long, env = "TOCSIN_DEVICE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
         token: String,
     },
-    /// Sends edits and reads what is new
+    /// Upload edits and download changes
     Sync {
-        /// The file
+        /// File
         file: PathBuf,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Synchronises whenever the server has something new or rows were edited, until it is interrupted
+    /// Synchronize on every change until interrupted
     Watch {
-        /// The file
+        /// File
         file: PathBuf,
-        /// The time between two syncs where the server cannot be asked to wake the replica
+        /// Interval between syncs if the server cannot notify the replica
         #[arg(long, default_value = "10s", value_name = "DURATION")]
         every: Period,
     },
-    /// Asks the replica, in SQL
+    /// Query the replica in SQL
     Query {
-        /// The file
+        /// File
         file: PathBuf,
-        /// A query, such as `SELECT * FROM customers`
+        /// SQL query, such as `SELECT * FROM customers`
         sql: String,
-        /// Prints JSON, a row a line
+        /// Print JSON, one row per line
         #[arg(long)]
         json: bool,
     },
-    /// Writes fields of a row, or removes it; the server hears of it at the next sync
+    /// Change fields of a row, or delete it, until the next sync
     Edit {
-        /// The file
+        /// File
         file: PathBuf,
-        /// The collection
+        /// Collection
         collection: String,
-        /// The row's id; a row that is not there is made
+        /// Row id; a missing row is created
         id: String,
-        /// What its fields say, each as FIELD=JSON or FIELD=text
+        /// New field values, each as FIELD=JSON or FIELD=text
         #[arg(value_name = "FIELD=VALUE", required_unless_present = "remove", conflicts_with = "remove")]
         fields: Vec<String>,
-        /// Removes the row
+        /// Delete the row
         #[arg(long)]
         remove: bool,
     },
-    /// Shows how the replica stands: rows, edits that wait, and edits that were refused
+    /// Show rows, pending edits and refused edits
     Status {
-        /// The file
+        /// File
         file: PathBuf,
-        /// Forgets the edits that were refused
+        /// Delete the list of refused edits
         #[arg(long)]
         forget_refused: bool,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
 }
 
 impl Args {
-    /// Runs the command. `client` gives the server of the command line, which only `init` asks for.
+    /// Runs the command. `client` returns the server of the command line, which only `init` needs.
     ///
     /// # Errors
-    /// The file or the server does not do it.
+    /// If the file or the server refuses the operation.
     pub async fn run(self, terminal: &Terminal, client: impl FnOnce() -> Outcome<Client>) -> Outcome {
         match self.what {
-            What::Init { file, token } => init(terminal, &file, &token, client()?.server()),
-            What::Sync { file, json } => sync(terminal, &file, json).await,
-            What::Watch { file, every } => watch(terminal, &file, every.0).await,
-            What::Query { file, sql, json } => query(terminal, &file, &sql, json),
-            What::Edit { file, collection, id, fields, remove } => {
+            Action::Init { file, token } => init(terminal, &file, &token, client()?.server()),
+            Action::Sync { file, json } => sync(terminal, &file, json).await,
+            Action::Watch { file, every } => watch(terminal, &file, every.0).await,
+            Action::Query { file, sql, json } => query(terminal, &file, &sql, json),
+            Action::Edit { file, collection, id, fields, remove } => {
                 edit(terminal, &file, &collection, &id, &fields, remove)
             }
-            What::Status { file, forget_refused, json } => status(terminal, &file, forget_refused, json),
+            Action::Status { file, forget_refused, json } => status(terminal, &file, forget_refused, json),
         }
     }
 }
 
 fn init(terminal: &Terminal, file: &Path, token: &str, server: &str) -> Outcome {
     if !token.starts_with("tocsin_device_") {
-        return Err(Failure::usage("give the token of a device, which begins with `tocsin_device_`, not an API key"));
+        return Err(Failure::usage(
+            "--token must be a device token, which begins with `tocsin_device_`, not an API key",
+        ));
     }
     let home = Home { url: server.to_owned(), token: token.to_owned() };
     Replica::create(file, &home).map_err(|error| failure(&error))?;
@@ -122,14 +124,14 @@ async fn sync(terminal: &Terminal, file: &Path, json: bool) -> Outcome {
     let (mut replica, link) = open(file)?;
     let bar = terminal.progress(None, "{spinner} {msg}");
     let mut show = |progress: Progress| match progress {
-        Progress::Began => bar.set_message("the session began"),
+        Progress::Began => bar.set_message("session started"),
         Progress::Sent(edits) => bar.set_message(format!("{edits} edits sent")),
         Progress::Received(rows) => bar.set_message(format!("{rows} rows received")),
     };
     let done = replica.sync(&link, &mut show).await;
     bar.finish_and_clear();
     let summary = done.map_err(|error| failure(&error))?;
-    if json { Ok(terminal.json(&as_json(&summary))?) } else { Ok(terminal.line(told(&summary))?) }
+    if json { Ok(terminal.json(&as_json(&summary))?) } else { Ok(terminal.line(describe(&summary))?) }
 }
 
 async fn watch(terminal: &Terminal, file: &Path, every: Duration) -> Outcome {
@@ -140,13 +142,13 @@ async fn watch(terminal: &Terminal, file: &Path, every: Duration) -> Outcome {
             Ok(summary) => {
                 patience = COME_BACK.0;
                 if summary.applied + summary.conflicts + summary.refused + summary.rows + summary.removed > 0 {
-                    terminal.line(told(&summary))?;
+                    terminal.line(describe(&summary))?;
                 }
                 None
             }
             Err(ReplicaError::Link(LinkError::Busy(after))) => Some(after),
             Err(ReplicaError::Link(LinkError::Broken(why))) => {
-                terminal.line(format!("no link: {}; trying again in {} s", printable(&why), patience.as_secs()))?;
+                terminal.line(format!("not connected: {}; retrying in {} s", printable(&why), patience.as_secs()))?;
                 let wait = patience;
                 patience = (patience * 2).min(COME_BACK.1);
                 Some(wait)
@@ -193,24 +195,24 @@ fn edit(terminal: &Terminal, file: &Path, collection: &str, id: &str, fields: &[
     let replica = Replica::open(file).map_err(|error| failure(&error))?;
     if remove {
         let was_there = replica.remove(collection, id).map_err(|error| failure(&error))?;
-        let what = if was_there { "is removed" } else { "was not there" };
+        let what = if was_there { "is removed" } else { "did not exist" };
         return Ok(terminal.line(format!("`{}` {what}", printable(id)))?);
     }
     let mut values = Map::new();
     for field in fields {
         let Some((name, value)) = field.split_once('=') else {
-            return Err(Failure::usage(format!("give fields as FIELD=VALUE, not `{}`", printable(field))));
+            return Err(Failure::usage(format!("fields must be FIELD=VALUE; found `{}`", printable(field))));
         };
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
         values.insert(name.to_owned(), value);
     }
     replica.put(collection, id, &values).map_err(|error| failure(&error))?;
-    Ok(terminal.line(format!("`{}` is written; the server hears of it at the next sync", printable(id)))?)
+    Ok(terminal.line(format!("`{}` is changed; the next sync uploads the edit", printable(id)))?)
 }
 
 fn status(terminal: &Terminal, file: &Path, forget_refused: bool, json: bool) -> Outcome {
     let replica = Replica::open(file).map_err(|error| failure(&error))?;
-    let standing = replica.standing().map_err(|error| failure(&error))?;
+    let standing = replica.status().map_err(|error| failure(&error))?;
     let home = replica.home().map_err(|error| failure(&error))?;
     if json {
         let refused = standing.refused.iter().map(|refused| {
@@ -230,16 +232,15 @@ fn status(terminal: &Terminal, file: &Path, forget_refused: bool, json: bool) ->
             "complete_at": standing.is_whole.then(|| standing.seen.time()),
         }))?;
     } else {
-        terminal.line(format!("a replica of {}", printable(&home.url)))?;
+        terminal.line(format!("replica of {}", printable(&home.url)))?;
         match standing.is_whole {
-            true => terminal.line(format!("all is known up to {}", standing.seen.time()))?,
-            false => terminal.line("not all was read yet; `tocsin replica sync` goes on")?,
+            true => terminal.line(format!("complete up to {}", standing.seen.time()))?,
+            false => terminal.line("incomplete; `tocsin replica sync` continues the download")?,
         }
         for (name, rows) in &standing.collections {
             terminal.line(format!("{name}: {rows} rows"))?;
         }
-        terminal
-            .line(format!("{} edited rows and {} numbered edits wait to be sent", standing.edited, standing.sending))?;
+        terminal.line(format!("{} edited rows and {} numbered edits to upload", standing.edited, standing.sending))?;
         for refused in &standing.refused {
             let (collection, row) = &refused.row;
             terminal.line(format!("refused: {collection} `{}`: {}", printable(row), printable(&refused.why)))?;
@@ -258,15 +259,13 @@ fn open(file: &Path) -> Outcome<(Replica, HttpLink)> {
     Ok((replica, HttpLink::new(client.http().clone(), &home)))
 }
 
-fn told(summary: &Summary) -> String {
+fn describe(summary: &Summary) -> String {
     let Summary { sent, conflicts, refused, rows, removed, sent_again, .. } = summary;
     let mut text = format!(
-        "sent {sent} edits ({conflicts} met others, {refused} refused); received {rows} rows, dropped {removed}"
+        "sent {sent} edits ({conflicts} conflicts, {refused} refused); received {rows} rows, removed {removed}"
     );
     if *sent_again > 0 {
-        text.push_str(&format!(
-            "; the server was restored from a backup, and {sent_again} of the edits were sent again"
-        ));
+        text.push_str(&format!("; the server was restored from a backup; {sent_again} edits were sent again"));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! Makes a report: as tables, as CSV or as JSON.
+//! Command `report`: prints a report as tables, CSV or JSON.
 
 use std::fmt::Write as _;
 
@@ -13,60 +13,60 @@ use crate::{
 /// Arguments of `tocsin report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The report, such as `quantum-list`; without it, lists which there are
+    /// Name of the report, such as `quantum-list`; default is the list of reports
     name: Option<String>,
-    /// Of which thing: a quantum, a batch or a subscription
+    /// Id of the quantum, batch or subscription to report on
     id: Option<String>,
-    /// Only of this application
+    /// Application to filter by
     #[arg(long)]
     application: Option<String>,
-    /// Only of this class
+    /// Class to filter by
     #[arg(long)]
     class: Option<String>,
-    /// Only of this rule
+    /// Rule to filter by
     #[arg(long)]
     rule: Option<String>,
-    /// Only of this channel
+    /// Channel to filter by
     #[arg(long)]
     channel: Option<String>,
-    /// Only of this source
+    /// Source to filter by
     #[arg(long)]
     source: Option<String>,
-    /// Only in this state
+    /// State to filter by
     #[arg(long)]
     status: Option<String>,
-    /// What happened from this time on, such as 2027-01-04T08:00:00Z
+    /// Start of the period, such as 2027-01-04T08:00:00Z
     #[arg(long)]
     from: Option<String>,
-    /// What happened before this time
+    /// End of the period, exclusive
     #[arg(long)]
     to: Option<String>,
-    /// The length of an interval, such as 1m, 15m or 1d
+    /// Length of an interval, such as 1m, 15m or 1d
     #[arg(long)]
     interval: Option<String>,
-    /// The end of the answer before, for more of a list
+    /// Position to continue a list from, as printed by the previous call
     #[arg(long)]
     before: Option<String>,
     /// Most rows
     #[arg(long)]
     limit: Option<usize>,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// Prints CSV; of a report of several tables, the one of this name
+    /// Print CSV; TABLE selects one of several tables
     #[arg(long, num_args = 0..=1, default_missing_value = "", value_name = "TABLE")]
     csv: Option<String>,
 }
 
 impl Args {
-    /// Asks for the report and shows it.
+    /// Requests the report and prints it.
     ///
     /// # Errors
-    /// There is no such report, or it cannot answer what is asked.
+    /// If the report is unknown, or an argument is not supported.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let Some(name) = &self.name else { return self.list(terminal, client).await };
         let limit = self.limit.map(|limit| limit.to_string());
-        let given = [
+        let filters = [
             ("id", &self.id),
             ("application", &self.application),
             ("class", &self.class),
@@ -81,7 +81,7 @@ impl Args {
             ("limit", &limit),
         ];
         let asked: Vec<(&str, &str)> =
-            given.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
+            filters.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
         let report = client.get(&format!("/v1/reports/{}", segment(name)), &asked).await?;
         match &self.csv {
             _ if self.json => Ok(terminal.json(&report)?),
@@ -100,7 +100,7 @@ impl Args {
             vec![shown(&report["name"]), parameters.join(" "), shown(&report["description"])]
         };
         let rows: Vec<Vec<String>> = elements(&found["items"]).iter().map(row).collect();
-        Ok(terminal.table(&["report", "asks", "tells"], &rows)?)
+        Ok(terminal.table(&["report", "parameters", "description"], &rows)?)
     }
 }
 
@@ -108,7 +108,7 @@ fn elements(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The names of the columns of a table, in order.
+/// Names of the columns of a table, in order.
 fn columns(table: &Value) -> Vec<&str> {
     elements(&table["columns"]).iter().filter_map(Value::as_str).collect()
 }
@@ -123,7 +123,7 @@ fn print_tables(terminal: &Terminal, report: &Value) -> Outcome {
         let rows = elements(&table["rows"]);
         match rows {
             [] => terminal.line("nothing")?,
-            // One row of many columns is read better downwards.
+            // A single row with many columns is printed vertically.
             [row] if tables.len() > 1 => {
                 let pairs: Vec<Vec<String>> =
                     columns.iter().map(|column| vec![(*column).to_owned(), shown(&row[*column])]).collect();
@@ -137,7 +137,7 @@ fn print_tables(terminal: &Terminal, report: &Value) -> Outcome {
         }
     }
     if let Some(next) = report["next"].as_str() {
-        terminal.line(format_args!("there is more: --before {}", printable(next)))?;
+        terminal.line(format_args!("more rows: --before {}", printable(next)))?;
     }
     Ok(())
 }
@@ -148,7 +148,12 @@ fn print_csv(terminal: &Terminal, report: &Value, wanted: &str) -> Outcome {
     let at = match names.iter().position(|name| name == wanted) {
         Some(at) => at,
         None if wanted.is_empty() && tables.len() == 1 => 0,
-        None => return Err(Failure::usage(format!("say which table: --csv {}", names.join(" or --csv ")))),
+        None => {
+            return Err(Failure::usage(format!(
+                "the report has several tables; use --csv {}",
+                names.join(" or --csv ")
+            )));
+        }
     };
     let columns = columns(&tables[at]);
     let mut out = columns.join(",");
@@ -158,14 +163,14 @@ fn print_csv(terminal: &Terminal, report: &Value, wanted: &str) -> Outcome {
             let _ = write!(out, "{}{}", if at > 0 { "," } else { "" }, csv_cell(&row[*column]));
         }
     }
-    // Standard output has rows only.
+    // Standard output contains rows only.
     if let Some(next) = report["next"].as_str() {
-        eprintln!("there is more: --before {}", printable(next));
+        eprintln!("more rows: --before {}", printable(next));
     }
     Ok(terminal.line(out)?)
 }
 
-/// A value as people read it.
+/// Formats a value for tables.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -178,7 +183,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A value as a cell of CSV (RFC 4180) that no spreadsheet takes for a formula.
+/// Formats a value as a CSV cell (RFC 4180) that spreadsheets do not take for a formula.
 fn csv_cell(value: &Value) -> String {
     let text = match value {
         Value::Null => return String::new(),
@@ -191,7 +196,7 @@ fn csv_cell(value: &Value) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
-/// The reference of all reports, as Markdown.
+/// Reference of all reports, as Markdown.
 #[cfg(test)]
 fn reference_page() -> String {
     use tocsin_service::reports::CATALOGUE;
@@ -218,7 +223,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_committed_page_is_the_generated_one() {
+    fn the_committed_page_is_up_to_date() {
         crate::cli::compare_reference("reports.md", &reference_page());
     }
 
@@ -226,15 +231,15 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
 
-    async fn said(args: &[&str], answer: Value) -> String {
+    async fn output_of(args: &[&str], answer: Value) -> String {
         let server = FakeServer::start(vec![(200, answer)]).await;
         let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["report"], args].concat()).args;
+        let args = <TestCli as clap::Parser>::parse_from([&["report"], args].concat()).args;
         let end = args.run(&terminal, &server.client()).await;
         let end = end.map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
         format!("{}{end}{}", captured.text(), server.requests().join("\n"))
@@ -248,22 +253,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_report_is_a_table_csv_or_json() {
-        let table = said(&["quantum-list", "--status", "failed"], report()).await;
+        let table = output_of(&["quantum-list", "--status", "failed"], report()).await;
         for piece in ["execution_ms", "1.5", "--before 7", "GET /v1/reports/quantum-list?status=failed"] {
             assert!(table.contains(piece), "{piece}: {table}");
         }
-        let csv = said(&["quantum-list", "--csv"], report()).await;
+        let csv = output_of(&["quantum-list", "--csv"], report()).await;
         let expected = "quantum,execution_ms,reason,last_at\n7,1.5,\"'=1+1, \"\"no\"\"\",\n";
         assert!(csv.starts_with(expected), "{csv}");
-        assert!(said(&["quantum-list", "--json"], report()).await.contains("\"tables\""));
-        let wrong = said(&["quantum-list", "--csv", "events"], report()).await;
-        assert!(wrong.contains("failed: say which table: --csv quanta"), "{wrong}");
+        assert!(output_of(&["quantum-list", "--json"], report()).await.contains("\"tables\""));
+        let wrong = output_of(&["quantum-list", "--csv", "events"], report()).await;
+        assert!(wrong.contains("failed: the report has several tables; use --csv quanta"), "{wrong}");
     }
 
     #[tokio::test]
     async fn without_a_name_the_reports_are_listed() {
         let found = json!({"items": [{"name": "timings", "description": "how long", "parameters": ["from", "to"]}]});
-        let listed = said(&[], found).await;
+        let listed = output_of(&[], found).await;
         for piece in ["timings", "from to", "how long", "GET /v1/reports"] {
             assert!(listed.contains(piece), "{piece}: {listed}");
         }

@@ -1,4 +1,5 @@
-//! Sends again what had failed: counts it, asks, and has the server do it.
+//! Commands `resend` and `recover`: counts failed notifications, asks for confirmation, and has the server send them
+//! again.
 
 use reqwest::Method;
 use serde_json::{Map, Value};
@@ -12,17 +13,17 @@ use crate::{
 /// Arguments of `tocsin resend`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only this notification, such as `n-3-41`
+    /// Notification to resend, such as `n-3-41`
     notification: Option<String>,
     #[command(flatten)]
     range: Range,
-    /// Only for this subscriber
+    /// Subscriber to filter by
     #[arg(long)]
     subscriber: Option<String>,
-    /// Only for this device of the subscriber
+    /// Device of the subscriber to filter by
     #[arg(long, requires = "subscriber")]
     device: Option<String>,
-    /// All that failed
+    /// All failed notifications
     #[arg(long)]
     all: bool,
 }
@@ -30,9 +31,9 @@ pub struct Args {
 /// Arguments of `tocsin recover`.
 #[derive(Debug, clap::Args)]
 pub struct Recover {
-    /// The subscriber
+    /// Subscriber
     subscriber: String,
-    /// Its device
+    /// Device of the subscriber
     device: String,
     #[command(flatten)]
     range: Range,
@@ -40,37 +41,37 @@ pub struct Recover {
 
 #[derive(Debug, clap::Args)]
 struct Range {
-    /// Only what failed at this time of RFC 3339 or later
+    /// Earliest time of failure (RFC 3339)
     #[arg(long)]
     since: Option<String>,
-    /// Only what failed before this time
+    /// Time before which the notifications failed
     #[arg(long)]
     until: Option<String>,
-    /// Only of this application
+    /// Application to filter by
     #[arg(long)]
     application: Option<String>,
-    /// Only of this channel
+    /// Channel to filter by
     #[arg(long)]
     channel: Option<String>,
-    /// Only of this notification class
+    /// Notification class to filter by
     #[arg(long)]
     class: Option<String>,
-    /// Only what failed with words that contain this text
+    /// Text that the failure reason must contain
     #[arg(long)]
     reason: Option<String>,
-    /// What has become of it: refused, suspended, expired, ended; may be repeated
+    /// Outcome to filter by: refused, suspended, expired or ended; repeatable
     #[arg(long = "outcome")]
     outcomes: Vec<String>,
-    /// As other notifications, with ids and a time to live of their own
+    /// Resend as new notifications, with new ids and times to live
     #[arg(long)]
     as_new: bool,
-    /// The same request twice, by this key, is carried out once
+    /// Idempotency key: a repeated request with the same key is executed once
     #[arg(long)]
     idempotency_key: Option<String>,
-    /// Only counts
+    /// Count the notifications without sending them
     #[arg(long)]
     dry_run: bool,
-    /// Does not ask
+    /// Confirmation; without it the command asks
     #[arg(long, short)]
     yes: bool,
 }
@@ -100,15 +101,15 @@ impl Range {
     async fn send(&self, terminal: &Terminal, client: &Client, body: Map<String, Value>) -> Outcome {
         let many = count(client, &body).await?;
         let what = match many {
-            0 => return Ok(terminal.line("nothing that failed is meant")?),
+            0 => return Ok(terminal.line("no failed notifications match")?),
             1 => "1 notification".to_owned(),
             many => format!("{} notifications", thousands(many)),
         };
         if self.dry_run {
-            return Ok(terminal.line(format_args!("{what} would be sent again"))?);
+            return Ok(terminal.line(format_args!("{what} would be resent"))?);
         }
-        if !self.yes && !terminal.confirm(&format!("send {what} again?"))? {
-            return Err(Failure::failed("nothing was sent; --yes sends without asking"));
+        if !self.yes && !terminal.confirm(&format!("resend {what}?"))? {
+            return Err(Failure::failed("nothing was sent; --yes skips the confirmation"));
         }
         let mut request = client.request(Method::POST, "/v1/resends").json(&Value::Object(body));
         if let Some(key) = &self.idempotency_key {
@@ -116,20 +117,20 @@ impl Range {
         }
         let answer = client.json(client.send(request).await?).await?;
         let id = answer["id"].as_u64().unwrap_or_default();
-        Ok(terminal.line(format_args!("{what} are sent again, as request {id}"))?)
+        Ok(terminal.line(format_args!("{what} are resent as request {id}"))?)
     }
 }
 
-/// Counts to the end, request by request, since one looks at so many batches only.
+/// Counts page by page, because one request only examines a limited number of batches.
 async fn count(client: &Client, body: &Map<String, Value>) -> Outcome<u64> {
     let mut body = body.clone();
     let mut many = 0;
     loop {
-        let told = client.post("/v1/resends/preview", &Value::Object(body.clone())).await?;
-        many += told["notifications"]
+        let page = client.post("/v1/resends/preview", &Value::Object(body.clone())).await?;
+        many += page["notifications"]
             .as_u64()
-            .ok_or_else(|| Failure::failed("the answer has no count; is this a Tocsin server?"))?;
-        match told["next"].as_str() {
+            .ok_or_else(|| Failure::failed("the response has no count; is this a Tocsin server?"))?;
+        match page["next"].as_str() {
             Some(next) => drop(body.insert("after".into(), next.into())),
             None => return Ok(many),
         }
@@ -137,10 +138,10 @@ async fn count(client: &Client, body: &Map<String, Value>) -> Outcome<u64> {
 }
 
 impl Args {
-    /// Counts, asks and sends.
+    /// Counts, asks for confirmation and resends.
     ///
     /// # Errors
-    /// The server does not do it, or the person at the terminal said no.
+    /// If the server refuses the request, or the user declines.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let named = [("notification", &self.notification), ("subscriber", &self.subscriber), ("device", &self.device)];
         let mut body = self.range.body(&named);
@@ -149,19 +150,17 @@ impl Args {
         }
         let narrows = |name: &String| !["until", "outcomes", "as_new"].contains(&name.as_str());
         if !body.keys().any(narrows) {
-            return Err(Failure::usage(
-                "say what is to be sent again: a notification, or a condition such as --since, or --all",
-            ));
+            return Err(Failure::usage("a filter is required: a notification, a condition such as --since, or --all"));
         }
         self.range.send(terminal, client, body).await
     }
 }
 
 impl Recover {
-    /// Counts, asks and sends.
+    /// Counts, asks for confirmation and resends.
     ///
     /// # Errors
-    /// The server does not do it, or the person at the terminal said no.
+    /// If the server refuses the request, or the user declines.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let (subscriber, device) = (Some(self.subscriber), Some(self.device));
         let body = self.range.body(&[("subscriber", &subscriber), ("device", &device)]);
@@ -183,14 +182,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_counted_before_it_is_sent() {
+    async fn notifications_are_counted_before_they_are_resent() {
         let counted =
             |many: u64, next: Option<&str>| (200, json!({"notifications": many, "batches": 10, "next": next}));
         check(
             &["--application", "quakes", "--reason", "503", "--since", "2026-11-20T00:00:00Z", "--yes", "--idempotency-key", "k1"],
             vec![counted(1_000, Some("x")), counted(34, None), (202, json!({"id": 3}))],
             expect![[r#"
-                1,034 notifications are sent again, as request 3
+                1,034 notifications are resent as request 3
                 POST /v1/resends/preview [application/json] {"since":"2026-11-20T00:00:00Z","application":"quakes","reason":"503"}
                 POST /v1/resends/preview [application/json] {"since":"2026-11-20T00:00:00Z","application":"quakes","reason":"503","after":"x"}
                 POST /v1/resends [application/json] [k1] {"since":"2026-11-20T00:00:00Z","application":"quakes","reason":"503"}"#]],
@@ -200,7 +199,7 @@ mod tests {
             &["n-3-41", "--dry-run"],
             vec![counted(1, None)],
             expect![[r#"
-                1 notification would be sent again
+                1 notification would be resent
                 POST /v1/resends/preview [application/json] {"notification":"n-3-41"}"#]],
         )
         .await;
@@ -208,7 +207,7 @@ mod tests {
             &["--outcome", "refused", "--dry-run"],
             vec![],
             expect![[r#"
-                failed: say what is to be sent again: a notification, or a condition such as --since, or --all
+                failed: a filter is required: a notification, a condition such as --since, or --all
             "#]],
         )
         .await;
@@ -216,7 +215,7 @@ mod tests {
             &["--all"],
             vec![counted(7, None)],
             expect![[r#"
-                failed: nothing was sent; --yes sends without asking
+                failed: nothing was sent; --yes skips the confirmation
                 POST /v1/resends/preview [application/json] {"all":true}"#]],
         )
         .await;
@@ -227,7 +226,7 @@ mod tests {
         let run = async |args: Recover, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
         let answers = vec![(200, json!({"notifications": 0, "batches": 1}))];
         let expected = expect![[r#"
-            nothing that failed is meant
+            no failed notifications match
             POST /v1/resends/preview [application/json] {"subscriber":"ann","device":"hook","since":"2026-11-20T00:00:00Z"}"#]];
         let args = ["ann", "hook", "--since", "2026-11-20T00:00:00Z"];
         fake_server::check("recover", &args, answers, run, expected).await;

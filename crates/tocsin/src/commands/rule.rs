@@ -1,4 +1,4 @@
-//! Shows how rules are answered, and tries one on events.
+//! Command `rule`: explains the index use of rules, stops and resumes them, and tests one on events.
 
 use std::{io::Read, path::PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tocsin_matching::rule::BranchExplanation;
 use tocsin_model::problem::Problem;
 
-use super::lists::Listed;
+use super::lists::ItemList;
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
@@ -18,128 +18,126 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Shows how each rule of an application is answered
+enum Action {
+    /// Show how each rule of an application uses the index
     Explain {
-        /// The application
+        /// Application
         application: String,
-        /// Only this rule
+        /// Rule to explain; default is all
         rule: Option<String>,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists the rules that are stopped
+    /// List the stopped rules
     Stopped {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Stops a rule; what it misses is listed by `tocsin firings list`
+    /// Stop a rule; `tocsin firings list` shows what it misses
     Stop {
-        /// The application
+        /// Application
         application: String,
-        /// The rule
+        /// Rule
         rule: String,
-        /// Why, in words
+        /// Reason, shown to other operators
         #[arg(long, default_value = "")]
         reason: String,
     },
-    /// Lets a stopped rule go on; what it missed stays listed
+    /// Resume a stopped rule; missed firings stay listed
     Resume {
-        /// The application
+        /// Application
         application: String,
-        /// The rule
+        /// Rule
         rule: String,
     },
-    /// Lists the subscriptions that the running version of an application cannot match, and why
+    /// List subscriptions that the running version cannot match
     Unusable {
-        /// The application
+        /// Application
         application: String,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists the subscriptions whose filter no index answers, so that it is looked at for every event, and why
+    /// List subscriptions whose filter no index covers
     Unindexed {
-        /// The application
+        /// Application
         application: String,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Tries a rule on events: who would be told, or what it says of one subscription
-    ///
-    /// Nothing is stored and nobody is told. The rule need not be applied: give --on, --of and --when instead of a name.
+    /// Try a rule on events: all matches, or one subscription
     Test(Box<Test>),
 }
 
 #[derive(Debug, clap::Args)]
 struct Test {
-    /// The application
+    /// Application
     application: String,
-    /// A rule of its running version
+    /// Rule of the running version
     #[arg(required_unless_present = "on", conflicts_with_all = ["on", "of", "when"])]
     rule: Option<String>,
-    /// The event class of a rule that is not applied
+    /// Event class of a rule that is not applied
     #[arg(long, value_name = "CLASS", requires = "of")]
     on: Option<String>,
-    /// The subscription class of a rule that is not applied
+    /// Subscription class of a rule that is not applied
     #[arg(long, value_name = "CLASS", requires = "on")]
     of: Option<String>,
-    /// The predicate of a rule that is not applied, in CEL
+    /// Predicate of a rule that is not applied, in CEL
     #[arg(long, value_name = "EXPRESSION", requires = "on")]
     when: Option<String>,
-    /// An event, as a JSON object; can be given several times
+    /// Event, as a JSON object; repeatable
     #[arg(long, value_name = "JSON")]
     event: Vec<String>,
-    /// A file of events, one JSON object in a line; `-` is standard input
+    /// File of events, one JSON object per line; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "event")]
     events: Option<PathBuf>,
-    /// The last so many stored events of the class
+    /// Number of the latest stored events of the class to test with
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["event", "events"])]
     last: Option<usize>,
-    /// Only this subscription, condition by condition, such as s-15
+    /// Subscription to evaluate, condition by condition, such as s-15
     #[arg(long, value_name = "ID")]
     subscription: Option<String>,
-    /// The values of a subscription that is not stored, as a JSON object
+    /// Values of a subscription that is not stored, as a JSON object
     #[arg(long, value_name = "JSON", conflicts_with = "subscription")]
     values: Option<String>,
-    /// The filter of a subscription that is not stored, with its dialect in front: cel:event.price > 10
+    /// Filter of a subscription that is not stored, prefixed by its dialect: cel:event.price > 10
     #[arg(long, value_name = "FILTER", conflicts_with = "subscription")]
     filter: Option<String>,
-    /// How many of the stored subscriptions are tried [default: 100000]
+    /// Maximum number of stored subscriptions to test [default: 100000]
     #[arg(long, value_name = "COUNT")]
     subscriptions: Option<usize>,
-    /// How many of the matching ones are named for each event [default: 10]
+    /// Maximum number of matching subscriptions to print per event [default: 10]
     #[arg(long, value_name = "COUNT")]
     show: Option<usize>,
-    /// Measures the rule, and beside it a baseline: a rule that matches nothing
+    /// Measure the cost of the rule, compared with a rule that matches nothing
     #[arg(long, conflicts_with_all = ["subscription", "values", "filter"])]
     measure: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Explains, lists, stops, resumes or tries.
+    /// Runs the command.
     ///
     /// # Errors
-    /// What was typed is not JSON, or the server does not do it.
+    /// If an argument is not JSON, or the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::Explain { application, rule, json } => {
+            Action::Explain { application, rule, json } => {
                 let path = format!("/v1/applications/{}/rules", segment(&application));
                 let mut rules = client.list(&path, &[], usize::MAX).await?;
                 if let Some(rule) = &rule {
@@ -159,34 +157,34 @@ impl Args {
                 }
                 Ok(())
             }
-            What::Stopped { json } => {
+            Action::Stopped { json } => {
                 let items = client.list("/v1/stopped-rules", &[], usize::MAX).await?;
                 let heads = ["application", "rule", "by", "since", "reason"];
-                Listed { items, limit: usize::MAX, json }.show(terminal, "no rule is stopped", &heads, |item| {
+                ItemList { items, limit: usize::MAX, json }.show(terminal, "no rule is stopped", &heads, |item| {
                     heads.map(|name| printable(item[name].as_str().unwrap_or_default()).into_owned()).into()
                 })
             }
-            What::Stop { application, rule, reason } => {
+            Action::Stop { application, rule, reason } => {
                 let path = format!("/v1/applications/{}/rules/{}/stop", segment(&application), segment(&rule));
                 let request = client.request(reqwest::Method::POST, &path).json(&json!({"reason": reason}));
-                client.exchange(request).await?;
-                Ok(terminal.line(format_args!("`{rule}` is stopped; `tocsin rule resume` lets it go on"))?)
+                client.send(request).await?;
+                Ok(terminal.line(format_args!("`{rule}` is stopped; `tocsin rule resume` resumes it"))?)
             }
-            What::Resume { application, rule } => {
+            Action::Resume { application, rule } => {
                 let path = format!("/v1/applications/{}/rules/{}/resume", segment(&application), segment(&rule));
                 let answer = client.post(&path, &json!({})).await?;
                 let said = if answer["was_stopped"] == true {
-                    "goes on; `tocsin firings refire` fires what it missed"
+                    "is resumed; `tocsin firings refire` runs the missed firings"
                 } else {
                     "was not stopped"
                 };
                 Ok(terminal.line(format_args!("`{rule}` {said}"))?)
             }
-            What::Unusable { application, limit, json } => {
+            Action::Unusable { application, limit, json } => {
                 let path = format!("/v1/applications/{}/unusable-subscriptions", segment(&application));
                 let items = client.list(&path, &[], limit).await?;
-                let none = "every subscription can be matched";
-                Listed { items, limit, json }.show(terminal, none, &["subscription", "class", "reason"], |item| {
+                let none = "all subscriptions can be matched";
+                ItemList { items, limit, json }.show(terminal, none, &["subscription", "class", "reason"], |item| {
                     let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
                     let reason = serde_json::from_value::<Problem>(item["problem"].clone());
                     let reason =
@@ -194,17 +192,17 @@ impl Args {
                     vec![text("id"), text("class"), reason]
                 })
             }
-            What::Unindexed { application, limit, json } => {
+            Action::Unindexed { application, limit, json } => {
                 let path = format!("/v1/applications/{}/unindexed-subscriptions", segment(&application));
                 let items = client.list(&path, &[], limit).await?;
-                let none = "an index answers every filter";
+                let none = "all filters are indexed";
                 let columns = ["subscription", "class", "reason", "filter"];
-                Listed { items, limit, json }.show(terminal, none, &columns, |item| {
+                ItemList { items, limit, json }.show(terminal, none, &columns, |item| {
                     let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
                     vec![text("id"), text("class"), text("reason"), format!("{}:{}", text("dialect"), text("text"))]
                 })
             }
-            What::Test(test) => test.run(terminal, client).await,
+            Action::Test(test) => test.run(terminal, client).await,
         }
     }
 }
@@ -219,16 +217,18 @@ impl Test {
         explain(terminal, &answer["rule"])?;
         if let Some(tried) = answer["subscriptions"]["tried"].as_u64() {
             let all = if answer["subscriptions"]["all"] == true { "all" } else { "the first" };
-            terminal.line(format_args!("tried on {all} {} subscriptions", thousands(tried)))?;
+            terminal.line(format_args!("tested on {all} {} subscriptions", thousands(tried)))?;
             match answer["subscriptions"]["unusable"].as_u64() {
                 None | Some(0) => {}
-                Some(count) => terminal
-                    .line(format_args!("{} more do not fit this version: their filter or values", thousands(count)))?,
+                Some(count) => terminal.line(format_args!(
+                    "{} more cannot be matched by this version: invalid filter or values",
+                    thousands(count)
+                ))?,
             }
         }
         let events = answer["events"].as_array().map(Vec::as_slice).unwrap_or_default();
         if events.is_empty() {
-            return Ok(terminal.line("there is no stored event of this class")?);
+            return Ok(terminal.line("there are no stored events of this class")?);
         }
         for (at, event) in events.iter().enumerate() {
             tested(terminal, at, event)?;
@@ -236,7 +236,7 @@ impl Test {
         if let Some(cost) = answer["cost"].as_object() {
             let micros = |name: &str| format!("{:.3}", cost[name].as_f64().unwrap_or_default());
             terminal.line(format_args!(
-                "an event costs {} us, and {} us where nothing matches; {} us are the rule's own (medians of {} rounds)",
+                "cost per event {} us, baseline {} us, difference {} us (medians of {} rounds)",
                 micros("rule_us"),
                 micros("baseline_us"),
                 micros("own_us"),
@@ -289,7 +289,7 @@ impl Test {
     fn read_events(&self) -> Outcome<Vec<Value>> {
         let Some(file) = &self.events else {
             if self.event.is_empty() {
-                return Err(Failure::usage("say on which events: --event, --events or --last"));
+                return Err(Failure::usage("events are required: --event, --events or --last"));
             }
             return self.event.iter().map(|text| object("--event", text)).collect();
         };
@@ -298,7 +298,7 @@ impl Test {
             true => std::io::stdin().read_to_string(&mut text).map(|_| ()),
             false => std::fs::read_to_string(file).map(|read| text = read),
         };
-        read.map_err(|error| Failure::failed(format!("{} cannot be read", file.display())).because(&error))?;
+        read.map_err(|error| Failure::failed(format!("cannot read {}", file.display())).because(&error))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         lines.map(|(at, line)| object(&format!("line {} of {}", at + 1, file.display()), line)).collect()
     }
@@ -317,21 +317,21 @@ fn texts(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(|text| printable(text).into_owned()).collect()
 }
 
-/// What filters there are, and what an event costs among them.
+/// Filter statistics, and the cost per event.
 fn explain_filters(terminal: &Terminal, figure: &dyn Fn(&str) -> u64) -> Outcome {
     let (distinct, events) = (figure("distinct"), figure("events"));
     let mut said = format!("{} distinct filters", thousands(distinct));
     if figure("unindexed") > 0 {
-        said.push_str(&format!(", {} of them looked at for every event", thousands(figure("unindexed"))));
+        said.push_str(&format!(", {} of them tested for every event", thousands(figure("unindexed"))));
     }
     if events > 0 && distinct > 0 {
-        // One place behind the point says enough.
+        // One decimal place.
         let each = |name: &str| {
             let tenths = (u128::from(figure(name)) * 10).div_ceil(u128::from(events)) as u64;
             format!("{}.{}", thousands(tenths / 10), tenths % 10)
         };
         said.push_str(&format!(
-            "; for an event {} looked at, {} evaluated, {} matching (of {} events)",
+            "; per event {} candidates, {} evaluated, {} matching (of {} events)",
             each("candidates"),
             each("evaluated"),
             each("matched"),
@@ -342,18 +342,18 @@ fn explain_filters(terminal: &Terminal, figure: &dyn Fn(&str) -> u64) -> Outcome
     Ok(())
 }
 
-/// How a rule is answered, one line for each way, in the words of the compiler.
+/// Index use of a rule, one line per branch, in the compiler's words.
 fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
     terminal.line(format_args!("{}:", printable(rule["rule"].as_str().unwrap_or_default())))?;
     let branches = rule["branches"].as_array().map(Vec::as_slice).unwrap_or_default();
     for branch in branches {
-        let unknown = "the server explains a rule in a way that is not known here";
+        let unknown = "the server's explanation is not supported by this version of the command";
         let branch: BranchExplanation =
             serde_json::from_value(branch.clone()).map_err(|error| Failure::failed(unknown).because(&error))?;
         let count = match branch.candidates {
             None => String::new(),
-            Some(1) => "; 1 subscription stands there for an event".to_owned(),
-            Some(count) => format!("; about {} subscriptions stand there for an event", thousands(count)),
+            Some(1) => "; 1 candidate per event".to_owned(),
+            Some(count) => format!("; about {} candidates per event", thousands(count)),
         };
         terminal.line(format_args!("  {}{count}", printable(&branch.to_string())))?;
     }
@@ -365,7 +365,7 @@ fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
         terminal.line(format_args!("  query: {step}"))?;
     }
     if let (Some(audience), false) = (rule["audience"].as_str(), query.is_empty()) {
-        terminal.line(format_args!("  passes over who is no subscriber of `{}`", printable(audience)))?;
+        terminal.line(format_args!("  skips subscribers outside the segment `{}`", printable(audience)))?;
     }
     if branches.is_empty() && query.is_empty() {
         terminal.line("  never matches")?;
@@ -379,7 +379,7 @@ fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
     Ok(())
 }
 
-/// What a test found for one event.
+/// Result of a test for one event.
 fn tested(terminal: &Terminal, at: usize, event: &Value) -> Outcome {
     let name = event["event"].as_str().map_or_else(|| format!("event {}", at + 1), str::to_owned);
     if let Some(trial) = event["trial"].as_object() {
@@ -394,7 +394,7 @@ fn tested(terminal: &Terminal, at: usize, event: &Value) -> Outcome {
         }
         if let Some(filter) = filter {
             let verdict = filter["verdict"].as_str().unwrap_or_default();
-            terminal.line(format_args!("  {verdict:<5}  the filter as a whole"))?;
+            terminal.line(format_args!("  {verdict:<5}  the whole filter"))?;
         }
     } else {
         let ids = texts(&event["subscriptions"]);
@@ -418,8 +418,8 @@ fn condition_line(condition: &Value, of: &str) -> String {
         format!("{} = {}", text("field"), text("value"))
     });
     let values = values.collect::<Vec<String>>().join(", ");
-    let trouble = text("trouble");
-    let why = [values, trouble].into_iter().filter(|part| !part.is_empty()).collect::<Vec<String>>().join("; ");
+    let error = text("trouble");
+    let why = [values, error].into_iter().filter(|part| !part.is_empty()).collect::<Vec<String>>().join("; ");
     let why = if why.is_empty() { String::new() } else { format!("  ({why})") };
     format!("  {:<5}  {of}{}{why}", text("verdict"), text("text"))
 }
@@ -462,8 +462,8 @@ mod tests {
             vec![(200, json!({"items": [running]}))],
             expect![[r#"
             near:
-              looks up event.s == sub.s; takes those whose own filter matches, or that have none; about 1,200 subscriptions stand there for an event
-              5,000 distinct filters, 2 of them looked at for every event; for an event 3.1 looked at, 0.4 evaluated, 1,234.5 matching (of 10 events)
+              looks up event.s == sub.s; takes those whose own filter matches, or that have none; about 1,200 candidates per event
+              5,000 distinct filters, 2 of them tested for every event; per event 3.1 candidates, 0.4 evaluated, 1,234.5 matching (of 10 events)
               warning: w
             GET /v1/applications/quakes/rules?limit=1000"#]],
         )
@@ -479,9 +479,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_in_sql_is_explained_by_how_its_query_runs() {
+    async fn a_rule_in_sql_is_explained_by_its_query_plan() {
         let rule = json!({"rule": "turnover", "audience": "vip", "branches": [], "warnings": [],
-            "query": ["SCAN e", "  SEARCH w USING INDEX symbol"], "remembers": ["tells a subscription at most once in 1h"]});
+            "query": ["SCAN e", "  SEARCH w USING INDEX symbol"], "remembers": ["notifies a subscription at most once in 1h"]});
         check(
             &["explain", "shop"],
             vec![(200, json!({"items": [rule]}))],
@@ -489,15 +489,15 @@ mod tests {
             turnover:
               query: SCAN e
               query:   SEARCH w USING INDEX symbol
-              passes over who is no subscriber of `vip`
-              remembers: tells a subscription at most once in 1h
+              skips subscribers outside the segment `vip`
+              remembers: notifies a subscription at most once in 1h
             GET /v1/applications/shop/rules?limit=1000"#]],
         )
         .await;
     }
 
     #[tokio::test]
-    async fn what_a_rule_costs_is_told_beside_the_baseline() {
+    async fn the_cost_of_a_rule_is_printed_with_the_baseline() {
         let answer = json!({"rule": {"rule": "near", "branches": [], "query": ["SCAN e"], "warnings": [], "remembers": []},
             "subscriptions": {"tried": 2, "all": true}, "events": [{"matches": 0, "subscriptions": []}],
             "cost": {"rounds": 57, "rule_us": 3.25, "baseline_us": 1.0, "own_us": 2.25}});
@@ -507,16 +507,16 @@ mod tests {
             expect![[r#"
             near:
               query: SCAN e
-            tried on all 2 subscriptions
+            tested on all 2 subscriptions
             event 1: 0 matches
-            an event costs 3.250 us, and 1.000 us where nothing matches; 2.250 us are the rule's own (medians of 57 rounds)
+            cost per event 3.250 us, baseline 1.000 us, difference 2.250 us (medians of 57 rounds)
             POST /v1/applications/quakes/rules/test [application/json] {"rule":"near","last":1,"measure":true}"#]],
         )
         .await;
     }
 
     #[tokio::test]
-    async fn what_cannot_be_matched_is_listed_with_its_reason() {
+    async fn unmatchable_subscriptions_are_listed_with_their_reason() {
         let problem = json!({"path": "filter", "line": 1, "column": 1, "message": "the event class has no field `b`"});
         let item = json!({"id": "s-3", "class": "interest", "problem": problem});
         check(
@@ -532,7 +532,7 @@ mod tests {
             &["unusable", "quakes"],
             vec![(200, json!({"items": []}))],
             expect![[r#"
-            every subscription can be matched
+            all subscriptions can be matched
             GET /v1/applications/quakes/unusable-subscriptions?limit=1000"#]],
         )
         .await;
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_test_names_who_would_be_told() {
+    async fn a_test_lists_the_matching_subscriptions() {
         let answer = json!({"rule": rule(), "subscriptions": {"tried": 12000, "all": true, "unusable": 1},
             "events": [{"event": "e-1-2", "matches": 3, "subscriptions": ["s-1", "s-2"]},
                 {"event": null, "matches": 0, "subscriptions": [], "failures": ["the rule takes too long"]}]});
@@ -561,8 +561,8 @@ mod tests {
                 near:
                   looks up event.s == sub.s; takes those whose own filter matches, or that have none
                   warning: w
-                tried on all 12,000 subscriptions
-                1 more do not fit this version: their filter or values
+                tested on all 12,000 subscriptions
+                1 more cannot be matched by this version: invalid filter or values
                 e-1-2: 3 matches: s-1, s-2, ...
                 event 2: 0 matches
                   failed: the rule takes too long
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_test_of_one_says_why_not() {
+    async fn a_test_of_one_subscription_explains_each_condition() {
         let condition = |text: &str, verdict: &str| json!({"text": text, "verdict": verdict, "values": [{"field": "event.s", "value": "3"}]});
         let trial = json!({"matches": false, "conditions": [condition("event.s == sub.s", "holds")],
             "filter": {"verdict": "fails", "conditions": [condition("s > 4", "fails")]}});
@@ -599,14 +599,14 @@ mod tests {
             event 1: does not match
               holds  event.s == sub.s  (event.s = 3)
               fails  filter: s > 4  (event.s = 3)
-              fails  the filter as a whole
+              fails  the whole filter
             POST /v1/applications/quakes/rules/test [application/json] {"rule":{"on":"quake","subscription":"near","when":"event.s == sub.s"},"events":[{"s":3}],"subscription":{"filter":"cel:event.s > 4"}}"#]])
         .await;
         check(
             &["test", "quakes", "near"],
             vec![],
             expect![[r#"
-            failed: say on which events: --event, --events or --last
+            failed: events are required: --event, --events or --last
         "#]],
         )
         .await;
@@ -618,5 +618,25 @@ mod tests {
         "#]],
         )
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_rule_that_the_server_does_not_stop_is_not_shown_as_stopped() {
+        #[derive(clap::Parser)]
+        struct TestCli {
+            #[command(flatten)]
+            args: Args,
+        }
+        let refusal = json!({"type": "/problems/unauthenticated", "title": "A good key is needed", "status": 401});
+        let server = crate::commands::fake_server::FakeServer::start(vec![(401, refusal), (200, json!({}))]).await;
+        let run = async || {
+            let (terminal, captured) = Terminal::captured();
+            let args = <TestCli as clap::Parser>::parse_from(["rule", "stop", "quakes", "near"]).args;
+            (args.run(&terminal, &server.client()).await, captured.text())
+        };
+        let (outcome, text) = run().await;
+        assert!(outcome.is_err() && text.is_empty(), "{text}");
+        let (outcome, text) = run().await;
+        assert!(outcome.is_ok() && text.contains("is stopped"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Shows when schedules are due, and how far they have come.
+//! Command `schedules`: shows the due times and progress of schedules.
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -15,73 +15,74 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Shows the next runs of a schedule, without a server
+enum Action {
+    /// Compute the next runs of a schedule without a server
     Next {
-        /// Lines of RFC 5545, such as `DTSTART:20270104T080000` and `RRULE:FREQ=DAILY`, each an argument
+        /// Lines of RFC 5545, such as `DTSTART:20270104T080000` and `RRULE:FREQ=DAILY`, one argument each
         #[arg(required = true)]
         lines: Vec<String>,
-        /// The time zone, where the lines name none
+        /// Time zone of lines that do not name one
         #[arg(long, default_value = "UTC")]
         zone: String,
-        /// From this time on, such as 2027-01-04T08:00:00Z; now if not given
+        /// Start time, such as 2027-01-04T08:00:00Z; default is now
         #[arg(long)]
         from: Option<Timestamp>,
-        /// How many
+        /// Maximum number of runs
         #[arg(long, default_value_t = 10)]
         count: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows the next runs of a subscription, and how far the rules that follow its schedule have come
+    /// Show the next runs of a subscription and their progress
     Of {
-        /// The subscription, such as s-15
+        /// Subscription, such as s-15
         subscription: String,
-        /// How many
+        /// Maximum number of runs
         #[arg(long, default_value_t = 10)]
         count: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists how far the schedules of an application have come
+    /// List the progress of the schedules of an application
     List {
-        /// The application
+        /// Application
         application: String,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
 }
 
 impl Args {
-    /// Shows what was asked for.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The schedule is wrong, or the server does not know the subscription or application.
+    /// If the schedule is invalid, or the subscription or application is unknown.
     pub async fn run(self, terminal: &Terminal, client: impl FnOnce() -> Outcome<Client>) -> Outcome {
         match self.what {
-            What::Next { lines, zone, from, count, json } => {
-                let schedule = Schedule::parse_floating(&lines.join("\n")).map_err(|problems| wrong(&problems))?;
-                let schedule = schedule
-                    .in_zone(&zone)
-                    .ok_or_else(|| Failure::usage(format!("`{zone}` is not a time zone: give an IANA name")))?;
+            Action::Next { lines, zone, from, count, json } => {
+                let schedule =
+                    Schedule::parse_floating(&lines.join("\n")).map_err(|problems| usage_failure(&problems))?;
+                let schedule = schedule.in_zone(&zone).ok_or_else(|| {
+                    Failure::usage(format!("`{zone}` is not a time zone; expected an IANA name such as Europe/Vienna"))
+                })?;
                 let from = from.unwrap_or_else(|| std::time::SystemTime::now().into());
                 let preview = preview(&schedule, from, count.clamp(1, RUNS_MAX), Limits::default().schedule_interval);
                 if json {
                     return Ok(terminal.json(&preview)?);
                 }
-                show(terminal, &serde_json::to_value(&preview).expect("a preview is always JSON"))
+                show(terminal, &serde_json::to_value(&preview).expect("a preview is serializable"))
             }
-            What::Of { subscription, count, json } => {
+            Action::Of { subscription, count, json } => {
                 let path = format!("/v1/subscriptions/{}/schedule", segment(&subscription));
                 let found = client()?.get(&path, &[("count", &count.to_string())]).await?;
                 if json {
@@ -90,14 +91,14 @@ impl Args {
                 show(terminal, &found["preview"])?;
                 table(terminal, found["rules"].as_array().map_or(&[], Vec::as_slice))
             }
-            What::List { application, limit, json } => {
+            Action::List { application, limit, json } => {
                 let path = format!("/v1/applications/{}/schedules", segment(&application));
                 let items = client()?.list(&path, &[], limit).await?;
                 if json {
                     return Ok(terminal.json(&items)?);
                 }
                 if items.is_empty() {
-                    return Ok(terminal.line("nothing is scheduled")?);
+                    return Ok(terminal.line("no schedules")?);
                 }
                 table(terminal, &items)
             }
@@ -105,7 +106,7 @@ impl Args {
     }
 }
 
-fn wrong(problems: &[Problem]) -> Failure {
+fn usage_failure(problems: &[Problem]) -> Failure {
     Failure::usage(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
 }
 
@@ -113,14 +114,14 @@ fn text(value: &Value) -> String {
     printable(value.as_str().unwrap_or_default()).into_owned()
 }
 
-/// Prints the next runs of a schedule, and what decides them.
+/// Prints the next runs of a schedule, and the rules that determine them.
 fn show(terminal: &Terminal, preview: &Value) -> Outcome {
     let none = Vec::new();
     let runs = preview["runs"].as_array().unwrap_or(&none);
     let rows: Vec<Vec<String>> =
         runs.iter().map(|run| vec![text(&run["at"]), text(&run["local"]), text(&run["note"])]).collect();
     if rows.is_empty() {
-        terminal.line("it is never due again")?;
+        terminal.line("the schedule has no further runs")?;
     } else {
         terminal.table(&["at", &text(&preview["time_zone"]), ""], &rows)?;
     }
@@ -133,12 +134,12 @@ fn show(terminal: &Terminal, preview: &Value) -> Outcome {
     Ok(())
 }
 
-/// Prints how far schedules have come.
+/// Prints the progress of schedules.
 fn table(terminal: &Terminal, items: &[Value]) -> Outcome {
     let row = |item: &Value| {
         vec![
             text(&item["rule"]),
-            // Its lines one after another, as the arguments of `next` are.
+            // The lines joined by spaces, in the form of arguments of `next`.
             printable(&item["schedule"].as_str().unwrap_or_default().replace('\n', " ")).into_owned(),
             text(&item["last_run"]),
             if item["stopped"] == true { "stopped".to_owned() } else { text(&item["next_run"]) },
@@ -158,16 +159,16 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
 
-    /// What is printed and asked must contain these, in this order.
+    /// The output and requests must contain these, in this order.
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: &[&str]) {
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["schedules"], args].concat()).args;
+        let args = <TestCli as clap::Parser>::parse_from([&["schedules"], args].concat()).args;
         let end = args
             .run(&terminal, || Ok(server.client()))
             .await
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_server_knows_how_far_they_have_come() {
+    async fn progress_comes_from_the_server() {
         let status = json!({
             "rule": "morning",
             "schedule": "DTSTART:20270104T080000Z\nRRULE:FREQ=DAILY",
@@ -232,6 +233,6 @@ mod tests {
             &["morning", "DTSTART:20270104T080000Z RRULE:FREQ=DAILY", "2", "GET /v1/applications/stock/schedules"],
         )
         .await;
-        check(&["list", "stock"], vec![(200, json!({"items": []}))], &["nothing is scheduled"]).await;
+        check(&["list", "stock"], vec![(200, json!({"items": []}))], &["no schedules"]).await;
     }
 }

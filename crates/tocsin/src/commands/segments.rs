@@ -1,10 +1,10 @@
-//! Lists, stores and removes segments; shows who belongs to them, or would.
+//! Command `segments`: lists, stores and removes segments; shows and explains their members.
 
 use clap::Subcommand;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::lists::Listed;
+use super::lists::{ItemList, texts};
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
@@ -15,88 +15,88 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists the segments
+enum Action {
+    /// List the segments
     List {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Stores a segment, and counts its members
+    /// Store a segment and count its members
     Put {
-        /// Its name
+        /// Name
         name: String,
-        /// A filter of LDAP (RFC 4515), such as '(&(region=Vienna)(age>=18))'
+        /// LDAP filter (RFC 4515), such as '(&(region=Vienna)(age>=18))'
         filter: String,
-        /// What it is for
+        /// Purpose of the segment
         #[arg(long)]
         description: Option<String>,
     },
-    /// Counts who meets a filter that is not saved, and shows some of them
+    /// Count the members of a filter and show some
     Preview {
-        /// A filter of LDAP (RFC 4515), such as '(&(region=Vienna)(age>=18))'
+        /// LDAP filter (RFC 4515), such as '(&(region=Vienna)(age>=18))'
         filter: String,
-        /// How many to show; at most 100
+        /// Number of members to show, at most 100
         #[arg(long, default_value_t = 10)]
         sample: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists the members of a segment
+    /// List the members of a segment
     Members {
-        /// Its name
+        /// Name
         name: String,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Says whether a subscriber belongs to a segment, part by part of its filter
+    /// Explain whether a subscriber is a member of a segment
     Why {
-        /// The segment's name
+        /// Segment
         name: String,
-        /// The subscriber's id
+        /// Subscriber id
         subscriber: String,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Removes a segment; its members stay
+    /// Remove a segment; its members stay
     Remove {
-        /// Its name
+        /// Name
         name: String,
     },
 }
 
 impl Args {
-    /// Lists, stores, counts, shows or removes.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it.
+    /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { json } => {
+            Action::List { json } => {
                 let items = client.list("/v1/segments", &[], usize::MAX).await?;
                 let heads = ["name", "filter", "changed", "description"];
-                Listed { items, limit: usize::MAX, json }.show(terminal, "there are no segments", &heads, |item| {
+                ItemList { items, limit: usize::MAX, json }.show(terminal, "there are no segments", &heads, |item| {
                     texts(item, &["name", "filter", "updated_at", "description"])
                 })
             }
-            What::Put { name, filter, description } => {
+            Action::Put { name, filter, description } => {
                 let path = format!("/v1/segments/{}", segment(&name));
                 let body = json!({"filter": filter, "description": description});
                 client.send(client.request(Method::PUT, &path).json(&body)).await?;
                 let counted = count(client, &filter, 0).await?;
-                Ok(terminal.line(format_args!("{} is stored: {}", printable(&name), counted.sentence()))?)
+                Ok(terminal.line(format_args!("{} stored: {}", printable(&name), counted.sentence()))?)
             }
-            What::Preview { filter, sample, json } => {
+            Action::Preview { filter, sample, json } => {
                 let counted = count(client, &filter, sample).await?;
                 if json {
                     return Ok(terminal.json(&json!({
@@ -110,7 +110,7 @@ impl Args {
                 terminal.line(counted.sentence())?;
                 show(terminal, &counted.sample)
             }
-            What::Members { name, limit, json } => {
+            Action::Members { name, limit, json } => {
                 let path = format!("/v1/segments/{}/members", segment(&name));
                 let mut items = client.list(&path, &[], limit).await?;
                 let more = items.len() > limit;
@@ -119,7 +119,7 @@ impl Args {
                     return Ok(terminal.json(&items)?);
                 }
                 if items.is_empty() {
-                    return Ok(terminal.line(format_args!("nobody belongs to {}", printable(&name)))?);
+                    return Ok(terminal.line(format_args!("{} has no members", printable(&name)))?);
                 }
                 show(terminal, &items)?;
                 if more || items.len() == limit {
@@ -127,28 +127,29 @@ impl Args {
                 }
                 Ok(())
             }
-            What::Why { name, subscriber, json } => {
+            Action::Why { name, subscriber, json } => {
                 let path = format!("/v1/segments/{}/members/{}", segment(&name), segment(&subscriber));
-                let told = client.get(&path, &[]).await?;
+                let explained = client.get(&path, &[]).await?;
                 if json {
-                    return Ok(terminal.json(&told)?);
+                    return Ok(terminal.json(&explained)?);
                 }
-                let belongs = if told["member"].as_bool() == Some(true) { "belongs" } else { "does not belong" };
-                terminal.line(format_args!("{} {belongs} to {}", printable(&subscriber), printable(&name)))?;
-                let parts = told["parts"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let belongs =
+                    if explained["member"].as_bool() == Some(true) { "is a member" } else { "is not a member" };
+                terminal.line(format_args!("{} {belongs} of {}", printable(&subscriber), printable(&name)))?;
+                let parts = explained["parts"].as_array().map(Vec::as_slice).unwrap_or_default();
                 let rows: Vec<Vec<String>> = parts.iter().map(|part| texts(part, &["truth", "filter"])).collect();
-                Ok(terminal.table(&["is", "part"], &rows)?)
+                Ok(terminal.table(&["result", "part"], &rows)?)
             }
-            What::Remove { name } => {
+            Action::Remove { name } => {
                 client.send(client.request(Method::DELETE, &format!("/v1/segments/{}", segment(&name)))).await?;
-                Ok(terminal.line(format_args!("{} is removed", printable(&name)))?)
+                Ok(terminal.line(format_args!("{} removed", printable(&name)))?)
             }
         }
     }
 }
 
-/// How many meet a filter.
-struct Counted {
+/// Number of subscribers that match a filter.
+struct MemberCount {
     canonical: Value,
     members: u64,
     looked_at: u64,
@@ -156,7 +157,7 @@ struct Counted {
     sample: Vec<Value>,
 }
 
-impl Counted {
+impl MemberCount {
     fn sentence(&self) -> String {
         let many =
             if self.members == 1 { "1 member".to_owned() } else { format!("{} members", thousands(self.members)) };
@@ -164,22 +165,23 @@ impl Counted {
     }
 }
 
-/// Counts to the end, request by request, since one looks at so many only.
-async fn count(client: &Client, filter: &str, sample: usize) -> Outcome<Counted> {
-    let mut counted = Counted { canonical: Value::Null, members: 0, looked_at: 0, subscribers: 0, sample: Vec::new() };
+/// Counts page by page, because one request only examines a limited number of subscribers.
+async fn count(client: &Client, filter: &str, sample: usize) -> Outcome<MemberCount> {
+    let mut counted =
+        MemberCount { canonical: Value::Null, members: 0, looked_at: 0, subscribers: 0, sample: Vec::new() };
     let mut after: Option<String> = None;
     loop {
         let body = json!({"filter": filter, "sample": sample - counted.sample.len(), "after": after});
-        let told = client.post("/v1/segments/preview", &body).await?;
+        let page = client.post("/v1/segments/preview", &body).await?;
         let number = |name: &str| {
-            told[name].as_u64().ok_or_else(|| Failure::failed("the answer has no counts; is this a Tocsin server?"))
+            page[name].as_u64().ok_or_else(|| Failure::failed("the response has no counts; is this a Tocsin server?"))
         };
         counted.members += number("members")?;
         counted.looked_at += number("looked_at")?;
         counted.subscribers = number("subscribers")?;
-        counted.sample.extend(told["sample"].as_array().into_iter().flatten().take(sample).cloned());
-        counted.canonical = told["canonical"].clone();
-        match told["next"].as_str() {
+        counted.sample.extend(page["sample"].as_array().into_iter().flatten().take(sample).cloned());
+        counted.canonical = page["canonical"].clone();
+        match page["next"].as_str() {
             Some(next) if after.as_deref() != Some(next) => after = Some(next.to_owned()),
             _ => return Ok(counted),
         }
@@ -195,15 +197,6 @@ fn show(terminal: &Terminal, subscribers: &[Value]) -> Outcome {
     Ok(terminal.table(&["id", "enabled", "locale", "attributes"], &rows)?)
 }
 
-fn texts(item: &Value, names: &[&str]) -> Vec<String> {
-    let text = |name: &&str| match &item[*name] {
-        Value::String(text) => printable(text).into_owned(),
-        Value::Null => String::new(),
-        other => printable(&other.to_string()).into_owned(),
-    };
-    names.iter().map(text).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
@@ -216,22 +209,22 @@ mod tests {
         fake_server::check("segments", args, answers, run, expected).await;
     }
 
-    fn told(members: u64, ids: &[&str], next: Option<&str>) -> (u16, Value) {
+    fn counted(members: u64, ids: &[&str], next: Option<&str>) -> (u16, Value) {
         let sample: Vec<Value> =
             ids.iter().map(|id| json!({"id": id, "enabled": true, "attributes": {"age": 42}})).collect();
         let looked_at = 1_000_000;
-        let mut told = json!({"canonical": "(age=42)", "members": members, "looked_at": looked_at, "subscribers": 1_500_000, "sample": sample});
+        let mut page = json!({"canonical": "(age=42)", "members": members, "looked_at": looked_at, "subscribers": 1_500_000, "sample": sample});
         if let Some(next) = next {
-            told["next"] = next.into();
+            page["next"] = next.into();
         }
-        (200, told)
+        (200, page)
     }
 
     #[tokio::test]
-    async fn a_count_goes_on_to_the_end() {
+    async fn a_count_covers_all_pages() {
         check(
             &["preview", "(age=42)", "--sample", "2"],
-            vec![told(1, &["ann"], Some("x")), told(2_000, &["bob"], None)],
+            vec![counted(1, &["ann"], Some("x")), counted(2_000, &["bob"], None)],
             expect![[r#"
                 2,001 members of 1,500,000 subscribers
                 id   enabled  locale  attributes
@@ -244,12 +237,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn storing_tells_how_many_it_is() {
+    async fn storing_prints_the_number_of_members() {
         check(
             &["put", "adults", "(age>=18)"],
-            vec![(201, json!({"name": "adults"})), told(1, &[], None)],
+            vec![(201, json!({"name": "adults"})), counted(1, &[], None)],
             expect![[r#"
-                adults is stored: 1 member of 1,500,000 subscribers
+                adults stored: 1 member of 1,500,000 subscribers
                 PUT /v1/segments/adults [application/json] {"filter":"(age>=18)","description":null}
                 POST /v1/segments/preview [application/json] {"filter":"(age>=18)","sample":0,"after":null}"#]],
         )
@@ -257,15 +250,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn why_tells_part_by_part() {
+    async fn membership_is_explained_part_by_part() {
         let parts =
             json!([{"filter": "(age>=18)", "truth": "undefined"}, {"filter": "(region=Vienna)", "truth": "true"}]);
         check(
             &["why", "adults", "a/b"],
             vec![(200, json!({"member": false, "truth": "undefined", "parts": parts}))],
             expect![[r#"
-                a/b does not belong to adults
-                is         part
+                a/b is not a member of adults
+                result     part
                 undefined  (age>=18)
                 true       (region=Vienna)
                 GET /v1/segments/adults/members/a%2Fb"#]],

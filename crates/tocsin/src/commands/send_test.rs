@@ -1,4 +1,4 @@
-//! Sends one message as a test.
+//! Command `send-test`: sends one test notification and prints the receiver's response.
 
 use serde_json::{Value, json};
 
@@ -14,16 +14,16 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     sample: SampleArgs,
-    /// The address to which it goes, in place of the device's
+    /// Address that replaces the device's
     #[arg(long, value_name = "ADDRESS")]
     to: Option<String>,
 }
 
 impl Args {
-    /// Sends it and says what the far side made of it.
+    /// Sends the notification and prints the result.
     ///
     /// # Errors
-    /// What was typed cannot be read, the server does not do it, or the far side does not take it.
+    /// If an argument is invalid, the server refuses the request, or the receiver rejects the message.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let mut body = self.sample.body()?;
         if let Some(to) = &self.to {
@@ -31,7 +31,7 @@ impl Args {
         }
         let sent = client.post(&self.sample.path("send-test"), &Value::Object(body)).await?;
         let outcome = sent["outcome"].as_str().unwrap_or_default();
-        let reason = printable(sent["reason"].as_str().unwrap_or("the far side gave no reason")).into_owned();
+        let reason = printable(sent["reason"].as_str().unwrap_or("the receiver gave no reason")).into_owned();
         if self.sample.json {
             terminal.json(&sent)?;
         } else {

@@ -1,4 +1,4 @@
-//! Runs the server until it is told to stop.
+//! Command `serve`: runs the server until a signal arrives.
 
 use std::time::Duration;
 
@@ -15,23 +15,24 @@ use crate::{
 /// Arguments of `tocsin serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Address and port to listen at; the same as --set http.listen=ADDRESS
+    /// Listening address and port; same as --set http.listen=ADDRESS
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// What is logged; the same as --set log.level=LEVEL
+    /// Log level; same as --set log.level=LEVEL
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// `text` or `json`; the same as --set log.format=FORMAT
+    /// Log format, `text` or `json`; same as --set log.format=FORMAT
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 }
 
 impl Args {
-    /// Runs until SIGTERM or SIGINT; then takes nothing new, finishes what is in flight and ends. A second signal ends
-    /// the process at once, which loses nothing either: what was not finished is done again after the next start.
+    /// Runs until SIGTERM, SIGINT or SIGHUP; then stops the intake, finishes work in flight and ends. A second signal
+    /// ends the
+    /// process immediately without loss: unfinished work is repeated after the next start.
     ///
     /// # Errors
-    /// The server cannot start, or stops because a store failed.
+    /// If the server cannot start, or a store fails.
     pub async fn run(self, terminal: &Terminal, args: &ConfigurationArgs) -> Outcome {
         let named = [
             ("--listen", "http.listen", self.listen),
@@ -47,15 +48,15 @@ impl Args {
         let patience = layered.configuration.pipeline.drain_patience.0;
         let mut stop = Signals::new()?;
         let running = platform::start(layered.configuration).await?;
-        // Nobody has to read what a server prints: its output may be closed.
+        // The output may be closed.
         if let Some(key) = &running.first_key {
             let _ = show_first_key(terminal, &running.data_folder, key);
         }
-        let _ = terminal.line(format_args!("Tocsin answers at http://{}", running.address));
+        let _ = terminal.line(format_args!("Tocsin listens at http://{}", running.address));
         tracing::info!(address = %running.address, data = %running.data_folder.display(), version = env!("CARGO_PKG_VERSION"), "started");
         let outcome = tokio::select! {
             name = stop.next() => {
-                tracing::info!(signal = name, patience_seconds = patience.as_secs(), "stopping: intake ends, what is in flight is finished; a second signal ends at once");
+                tracing::info!(signal = name, patience_seconds = patience.as_secs(), "stopping: the intake is closed and work in flight is finished; a second signal stops immediately");
                 Ok(())
             }
             failure = running.failed() => Err(failure),
@@ -63,38 +64,44 @@ impl Args {
         let drained = tokio::select! {
             drained = tokio::time::timeout(patience + Duration::from_secs(5), running.stop(patience)) => drained.unwrap_or(false),
             name = stop.next() => {
-                tracing::warn!(signal = name, "ended by a second signal; what was in flight is done again after the next start");
+                tracing::warn!(signal = name, "stopped by a second signal; work in flight is repeated after the next start");
                 std::process::exit(0);
             }
         };
         if !drained {
-            tracing::warn!("not everything could be finished in time; it is done again after the next start");
+            tracing::warn!("some work was not finished in time; it is repeated after the next start");
         }
         tracing::info!("stopped");
         outcome
     }
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM, SIGINT, and SIGHUP, which a terminal sends when it closes.
 pub struct Signals {
     terminate: tokio::signal::unix::Signal,
+    hang_up: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Installs the signal handlers.
     ///
     /// # Errors
-    /// The system does not let us.
+    /// If the system refuses to install them.
     pub fn new() -> Outcome<Self> {
         let listen = |kind| signal(kind).map_err(|error| Failure::failed("cannot listen to signals").because(&error));
-        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
     }
 
-    /// Waits for the next one and gives its name.
+    /// Waits for the next signal and returns its name.
     pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
+            _ = self.hang_up.recv() => "SIGHUP",
             _ = self.interrupt.recv() => "SIGINT",
         }
     }

@@ -1,4 +1,4 @@
-//! Shows where the events of an application come from by themselves, and how each source does.
+//! Command `sources`: shows the event sources of an application and their state.
 
 use serde_json::Value;
 
@@ -11,12 +11,12 @@ use crate::{
 /// Arguments of `tocsin sources`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The application
+    /// Application
     application: String,
-    /// Only those that do not run as they should
+    /// Show only sources that are not running or refuse events
     #[arg(long)]
     trouble: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -25,7 +25,7 @@ impl Args {
     /// Lists the sources by name.
     ///
     /// # Errors
-    /// The server does not know the application.
+    /// If the application is unknown.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let path = format!("/v1/applications/{}/sources", segment(&self.application));
         let answer = client.get(&path, &[]).await?;
@@ -37,8 +37,8 @@ impl Args {
             return Ok(terminal.json(&items)?);
         }
         if items.is_empty() {
-            let none = "no source runs by itself; `sources` in the definition can name some";
-            return Ok(terminal.line(if self.trouble { "no source is in trouble" } else { none })?);
+            let none = "the application has no sources; define them with `sources` in the definition";
+            return Ok(terminal.line(if self.trouble { "all sources are healthy" } else { none })?);
         }
         let rows: Vec<Vec<String>> = items.iter().map(row).collect();
         let head =
@@ -75,7 +75,7 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -83,8 +83,8 @@ mod tests {
     async fn check(args: &[&str], answer: Value, expected: &[&str], absent: &str) {
         let server = FakeServer::start(vec![(200, answer)]).await;
         let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["sources"], args].concat()).args;
-        args.run(&terminal, &server.client()).await.expect("it is listed");
+        let args = <TestCli as clap::Parser>::parse_from([&["sources"], args].concat()).args;
+        args.run(&terminal, &server.client()).await.expect("the command succeeds");
         let said = format!("{}{}", captured.text(), server.requests().join("\n"));
         for piece in expected {
             assert!(said.contains(piece), "`{piece}` is missing in\n{said}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sources_and_their_trouble_are_listed() {
+    async fn sources_and_their_failures_are_listed() {
         let running = json!({"source": "drop", "kind": "directory", "class": "quake", "state": "running", "failures": 0,
             "events": 1707, "batches": 2, "refused": 0, "last_batch": "eb-7", "lag_seconds": 1.25, "waiting": 3});
         let troubled = json!({"source": "feed", "kind": "directory", "class": "quake", "state": "backing_off",
@@ -103,7 +103,7 @@ mod tests {
         check(&["quakes"], both.clone(), &["1707", "eb-7", "1.2 s", "backing off", "the folder is gone", request], "")
             .await;
         check(&["quakes", "--trouble"], both, &["feed"], "drop").await;
-        check(&["quakes"], json!({"items": []}), &["no source runs by itself"], "").await;
-        check(&["quakes", "--trouble"], json!({"items": []}), &["no source is in trouble"], "").await;
+        check(&["quakes"], json!({"items": []}), &["the application has no sources"], "").await;
+        check(&["quakes", "--trouble"], json!({"items": []}), &["all sources are healthy"], "").await;
     }
 }

@@ -1,11 +1,13 @@
-//! Makes claims for devices of subscribers, and subscribers parts of others.
+//! Manages subscribers and their devices, creates claim tokens, and merges subscribers.
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
 
+use super::lists::{ItemList, assignment, patch, texts, warnings};
 use crate::{
     client::{Client, segment},
-    failure::Outcome,
+    failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
 
@@ -13,49 +15,286 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Makes a claim, to be sent to a device: whoever gives it back gets what is sent there
+enum Action {
+    /// List subscribers
+    List {
+        /// Only ids that begin with this text
+        #[arg(long, value_name = "TEXT")]
+        id_prefix: Option<String>,
+        /// Only subscribers that have a device with this address
+        #[arg(long)]
+        address: Option<String>,
+        /// Maximum number of subscribers
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a subscriber and its devices
+    Show {
+        /// Subscriber
+        id: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a subscriber
+    Add {
+        /// Subscriber
+        id: String,
+        #[command(flatten)]
+        fields: Fields,
+    },
+    /// Change fields of a subscriber; the others stay
+    Change {
+        /// Subscriber
+        id: String,
+        #[command(flatten)]
+        fields: Fields,
+        /// Enable or disable all notifications
+        #[arg(long, value_name = "BOOL")]
+        enabled: Option<bool>,
+    },
+    /// Remove a subscriber with its devices and subscriptions
+    Remove {
+        /// Subscriber
+        id: String,
+    },
+    /// Manage the devices of a subscriber
+    Devices {
+        #[command(subcommand)]
+        what: Devices,
+    },
+    /// Create a claim token that proves ownership of a device
     Claim {
-        /// Whose device
+        /// Subscriber that owns the device
         subscriber: String,
-        /// The device
+        /// Device
         device: String,
-        /// Seconds until it ends, a week at most
+        /// Lifetime in seconds, at most a week
         #[arg(long, default_value_t = 3600)]
         expires_in: u64,
     },
-    /// Makes one who is known by its addresses only a part of another, who stays
+    /// Merge an address-only subscriber into another
     Merge {
-        /// Who is gone afterwards
+        /// Subscriber to merge; it is removed
         from: String,
-        /// Who stays
+        /// Subscriber that remains
         into: String,
-        /// The claim that was sent to a device of the one and came back
+        /// Claim token that was sent to a device of FROM and returned by its owner
         #[arg(long)]
         claim: Option<String>,
-        /// Without a claim: you know in another way that both are the same
+        /// Merge without a claim, if both are verified to be the same person
         #[arg(long, conflicts_with = "claim")]
         unverified: bool,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
 }
 
+/// Fields of a subscriber that `add` and `change` take.
+#[derive(Debug, clap::Args)]
+struct Fields {
+    /// Language, a BCP 47 tag such as de-AT
+    #[arg(long)]
+    locale: Option<String>,
+    /// IANA time zone, such as Europe/Vienna
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
+    /// Attribute, such as city=Vienna; the value is JSON or text, `null` removes it; may be repeated
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = assignment)]
+    attributes: Vec<(String, Value)>,
+    /// Device, such as mail=ada@example.org: its channel and address; may be repeated
+    #[arg(long = "device", value_name = "CHANNEL=ADDRESS", value_parser = device)]
+    devices: Vec<(String, String)>,
+}
+
+/// An argument `CHANNEL=ADDRESS`. The address stays text, also if it is a number.
+fn device(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((channel, address)) if !channel.is_empty() && !address.is_empty() => Ok((channel.into(), address.into())),
+        _ => Err(format!("`{text}` is not CHANNEL=ADDRESS, such as mail=ada@example.org")),
+    }
+}
+
+impl Fields {
+    /// The members that were given, as a JSON merge patch. A device has the name of its channel.
+    fn members(self) -> Map<String, Value> {
+        let mut members = Map::new();
+        let mut set = |name: &str, value: Option<Value>| value.map(|value| members.insert(name.to_owned(), value));
+        set("locale", self.locale.map(Value::from));
+        set("time_zone", self.time_zone.map(Value::from));
+        let attributes: Map<String, Value> = self.attributes.into_iter().collect();
+        set("attributes", (!attributes.is_empty()).then_some(Value::Object(attributes)));
+        let devices: Map<String, Value> = self
+            .devices
+            .into_iter()
+            .map(|(channel, address)| (channel.clone(), json!({"channel": channel, "address": address})))
+            .collect();
+        set("devices", (!devices.is_empty()).then_some(Value::Object(devices)));
+        members
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Devices {
+    /// Add a device, or replace the one with this name
+    Add {
+        /// Subscriber
+        subscriber: String,
+        /// Name of the device, such as phone
+        name: String,
+        /// Channel of an application
+        #[arg(long)]
+        channel: String,
+        /// Address: a mailbox, a URL, ...
+        #[arg(long)]
+        address: String,
+    },
+    /// Change the address or the state of a device
+    Change {
+        /// Subscriber
+        subscriber: String,
+        /// Name of the device
+        name: String,
+        /// New address
+        #[arg(long)]
+        address: Option<String>,
+        /// New state: active or disabled
+        #[arg(long)]
+        state: Option<String>,
+    },
+    /// Remove a device
+    Remove {
+        /// Subscriber
+        subscriber: String,
+        /// Name of the device
+        name: String,
+    },
+}
+
+impl Devices {
+    async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self {
+            Devices::Add { subscriber, name, channel, address } => {
+                let path = format!("/v1/subscribers/{}/devices/{}", segment(&subscriber), segment(&name));
+                let stored = client.put(&path, &json!({"channel": channel, "address": address})).await?;
+                let (subscriber, name) = (printable(&subscriber), printable(&name));
+                terminal.line(format_args!("device {name} of {subscriber} stored"))?;
+                warnings(terminal, &stored)
+            }
+            Devices::Change { subscriber, name, address, state } => {
+                let mut changes = Map::new();
+                for (member, value) in [("address", address), ("state", state)] {
+                    value.map(|value| changes.insert(member.to_owned(), value.into()));
+                }
+                if changes.is_empty() {
+                    return Err(Failure::usage("no change is given; use --address or --state"));
+                }
+                let shown = client.get(&path_of(&subscriber), &[]).await?;
+                if shown["devices"][&name].is_null() {
+                    let (subscriber, name) = (printable(&subscriber), printable(&name));
+                    return Err(Failure::failed(format!(
+                        "subscriber {subscriber} has no device {name}; `tocsin subscribers show` lists the devices"
+                    )));
+                }
+                let changes = json!({"devices": {name.clone(): changes}});
+                let stored = patch(client, &path_of(&subscriber), &changes).await?;
+                terminal.line(format_args!("device {} of {} changed", printable(&name), printable(&subscriber)))?;
+                warnings(terminal, &stored)
+            }
+            Devices::Remove { subscriber, name } => {
+                let path = format!("/v1/subscribers/{}/devices/{}", segment(&subscriber), segment(&name));
+                client.send(client.request(Method::DELETE, &path)).await?;
+                let (subscriber, name) = (printable(&subscriber), printable(&name));
+                Ok(terminal.line(format_args!("device {name} of {subscriber} removed"))?)
+            }
+        }
+    }
+}
+
+fn path_of(subscriber: &str) -> String {
+    format!("/v1/subscribers/{}", segment(subscriber))
+}
+
+/// Prints a subscriber and its devices.
+fn show(terminal: &Terminal, found: &Value) -> Outcome {
+    for name in ["id", "enabled", "locale", "time_zone", "attributes", "created_at", "updated_at"] {
+        let cell = texts(found, &[name]).remove(0);
+        if !cell.is_empty() && cell != "{}" {
+            terminal.line(format_args!("{:<12} {cell}", name.replace('_', " ")))?;
+        }
+    }
+    let row = |(name, device): (&String, &Value)| {
+        [vec![printable(name).into_owned()], texts(device, &["channel", "address", "state"])].concat()
+    };
+    let rows: Vec<Vec<String>> = found["devices"].as_object().into_iter().flatten().map(row).collect();
+    match rows.is_empty() {
+        true => Ok(terminal.line("no devices")?),
+        false => Ok(terminal.table(&["DEVICE", "CHANNEL", "ADDRESS", "STATE"], &rows)?),
+    }
+}
+
 impl Args {
-    /// Runs it.
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome<()> {
         match self.what {
-            What::Claim { subscriber, device, expires_in } => {
+            Action::List { id_prefix, address, limit, json } => {
+                let query: Vec<(&str, &str)> = [("id_prefix", &id_prefix), ("address", &address)]
+                    .into_iter()
+                    .filter_map(|(name, value)| Some((name, value.as_deref()?)))
+                    .collect();
+                let items = client.list("/v1/subscribers", &query, limit).await?;
+                let heads = ["SUBSCRIBER", "ENABLED", "LOCALE", "DEVICES"];
+                ItemList { items, limit, json }.show(terminal, "there are no subscribers", &heads, |item| {
+                    let devices = item["devices"].as_object().into_iter().flatten();
+                    let addresses: Vec<String> = devices.flat_map(|(_, device)| texts(device, &["address"])).collect();
+                    [texts(item, &["id", "enabled", "locale"]), vec![addresses.join(", ")]].concat()
+                })
+            }
+            Action::Show { id, json } => {
+                let found = client.get(&path_of(&id), &[]).await?;
+                if json { Ok(terminal.json(&found)?) } else { show(terminal, &found) }
+            }
+            Action::Add { id, fields } => {
+                let mut body = fields.members();
+                body.insert("id".to_owned(), id.clone().into());
+                let stored = client.post("/v1/subscribers", &Value::Object(body)).await?;
+                terminal.line(format_args!("subscriber {} added", printable(&id)))?;
+                warnings(terminal, &stored)
+            }
+            Action::Change { id, fields, enabled } => {
+                let mut changes = fields.members();
+                enabled.map(|enabled| changes.insert("enabled".to_owned(), enabled.into()));
+                if changes.is_empty() {
+                    return Err(Failure::usage(
+                        "no change is given; `tocsin help subscribers change` lists the fields",
+                    ));
+                }
+                let stored = patch(client, &path_of(&id), &Value::Object(changes)).await?;
+                terminal.line(format_args!("subscriber {} changed", printable(&id)))?;
+                warnings(terminal, &stored)
+            }
+            Action::Remove { id } => {
+                client.send(client.request(Method::DELETE, &path_of(&id))).await?;
+                Ok(terminal.line(format_args!("subscriber {} removed", printable(&id)))?)
+            }
+            Action::Devices { what } => what.run(terminal, client).await,
+            Action::Claim { subscriber, device, expires_in } => {
                 let path = format!("/v1/subscribers/{}/claim", segment(&subscriber));
                 let made = client.post(&path, &json!({"device": device, "expires_in": expires_in})).await?;
                 Ok(terminal.line(made["claim"].as_str().unwrap_or_default())?)
             }
-            What::Merge { from, into, claim, unverified, json } => {
+            Action::Merge { from, into, claim, unverified, json } => {
                 let path = format!("/v1/subscribers/{}/merge", segment(&into));
                 let body = match claim {
                     Some(claim) => json!({"from": from, "claim": claim}),
@@ -64,24 +303,21 @@ impl Args {
                 let merged = client.post(&path, &body).await?;
                 match json {
                     true => Ok(terminal.json(&merged)?),
-                    false => Ok(told(&merged).iter().try_for_each(|line| terminal.line(line))?),
+                    false => Ok(describe(&merged).iter().try_for_each(|line| terminal.line(line))?),
                 }
             }
         }
     }
 }
 
-/// What was done, in words.
-fn told(merged: &Value) -> Vec<String> {
+/// Describes the result of a merge.
+fn describe(merged: &Value) -> Vec<String> {
     let text = |value: &Value| printable(value.as_str().unwrap_or_default()).into_owned();
     let head = match merged["again"].as_bool() {
-        Some(true) => format!(
-            "{} had become a part of {} at {}",
-            text(&merged["from"]),
-            text(&merged["into"]),
-            text(&merged["at"])
-        ),
-        _ => format!("{} is a part of {} now", text(&merged["from"]), text(&merged["into"])),
+        Some(true) => {
+            format!("{} was merged into {} at {}", text(&merged["from"]), text(&merged["into"]), text(&merged["at"]))
+        }
+        _ => format!("{} merged into {}", text(&merged["from"]), text(&merged["into"])),
     };
     let names = |value: &Value| -> Vec<String> {
         let pair = |(old, new): (&String, &Value)| match text(new) {
@@ -93,11 +329,11 @@ fn told(merged: &Value) -> Vec<String> {
     let mut lines = vec![head];
     let count = |name: &str| merged[name].as_u64().unwrap_or_default();
     lines.push(format!(
-        "  subscriptions: {} went over, {} were there already",
+        "  subscriptions: {} moved, {} existed already",
         count("subscriptions"),
         count("double_subscriptions")
     ));
-    for (name, what) in [("devices", "devices"), ("double_devices", "devices that were there already")] {
+    for (name, what) in [("devices", "devices"), ("double_devices", "devices that existed already")] {
         let names = names(&merged[name]);
         if !names.is_empty() {
             lines.push(format!("  {what}: {}", names.join(", ")));
@@ -112,21 +348,148 @@ fn told(merged: &Value) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::{Expect, expect};
+
     use super::*;
+    use crate::commands::fake_server;
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("subscribers", args, answers, run, expected).await;
+    }
+
+    #[tokio::test]
+    async fn a_subscriber_is_added_changed_shown_and_removed() {
+        let ada = json!({"id": "ada", "enabled": true, "locale": "de-AT", "attributes": {"age": 42},
+            "devices": {"mail": {"channel": "mail", "address": "ada@example.org", "state": "active"}}});
+        let added = [
+            "add",
+            "ada",
+            "--locale",
+            "de-AT",
+            "--attribute",
+            "age=42",
+            "--attribute",
+            "city=Vienna",
+            "--device",
+            "mail=ada@example.org",
+            "--device",
+            "sms=0043123",
+        ];
+        check(&added, vec![(201, json!({"warnings": ["channel `sms` does not exist"]}))], expect![[r#"
+            subscriber ada added
+            warning: channel `sms` does not exist
+            POST /v1/subscribers [application/json] {"locale":"de-AT","attributes":{"age":42,"city":"Vienna"},"devices":{"mail":{"channel":"mail","address":"ada@example.org"},"sms":{"channel":"sms","address":"0043123"}},"id":"ada"}"#]]).await;
+        check(
+            &["change", "ada", "--enabled", "false", "--attribute", "city=null"],
+            vec![(200, ada.clone())],
+            expect![[r#"
+                subscriber ada changed
+                PATCH /v1/subscribers/ada [application/merge-patch+json] {"attributes":{"city":null},"enabled":false}"#]],
+        )
+        .await;
+        check(
+            &["change", "ada"],
+            vec![],
+            expect![[r#"
+            failed: no change is given; `tocsin help subscribers change` lists the fields
+        "#]],
+        )
+        .await;
+        check(
+            &["show", "ada"],
+            vec![(200, ada.clone())],
+            expect![[r#"
+            id           ada
+            enabled      true
+            locale       de-AT
+            attributes   {"age":42}
+            DEVICE  CHANNEL  ADDRESS          STATE
+            mail    mail     ada@example.org  active
+            GET /v1/subscribers/ada"#]],
+        )
+        .await;
+        check(
+            &["list", "--address", "ada@example.org"],
+            vec![(200, json!({"items": [ada]}))],
+            expect![[r#"
+            SUBSCRIBER  ENABLED  LOCALE  DEVICES
+            ada         true     de-AT   ada@example.org
+            GET /v1/subscribers?address=ada%40example.org&limit=1000"#]],
+        )
+        .await;
+        check(
+            &["remove", "ada"],
+            vec![(204, Value::Null)],
+            expect![[r#"
+            subscriber ada removed
+            DELETE /v1/subscribers/ada"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn devices_are_added_changed_and_removed() {
+        let ada = json!({"id": "ada", "devices": {"phone": {"channel": "sms", "address": "1"}}});
+        let added = ["devices", "add", "ada", "phone", "--channel", "sms", "--address", "0043123"];
+        check(
+            &added,
+            vec![(201, Value::Null)],
+            expect![[r#"
+            device phone of ada stored
+            PUT /v1/subscribers/ada/devices/phone [application/json] {"channel":"sms","address":"0043123"}"#]],
+        )
+        .await;
+        let changed = ["devices", "change", "ada", "phone", "--state", "disabled"];
+        check(
+            &changed,
+            vec![(200, ada.clone()), (200, Value::Null)],
+            expect![[r#"
+            device phone of ada changed
+            GET /v1/subscribers/ada
+            PATCH /v1/subscribers/ada [application/merge-patch+json] {"devices":{"phone":{"state":"disabled"}}}"#]],
+        )
+        .await;
+        let unknown = ["devices", "change", "ada", "fax", "--state", "disabled"];
+        check(
+            &unknown,
+            vec![(200, ada)],
+            expect![[r#"
+            failed: subscriber ada has no device fax; `tocsin subscribers show` lists the devices
+            GET /v1/subscribers/ada"#]],
+        )
+        .await;
+        check(
+            &["devices", "change", "ada", "phone"],
+            vec![],
+            expect![[r#"
+            failed: no change is given; use --address or --state
+        "#]],
+        )
+        .await;
+        check(
+            &["devices", "remove", "ada", "phone"],
+            vec![(204, Value::Null)],
+            expect![[r#"
+            device phone of ada removed
+            DELETE /v1/subscribers/ada/devices/phone"#]],
+        )
+        .await;
+    }
 
     #[test]
-    fn what_became_of_two_is_told() {
+    fn the_result_of_a_merge_is_described() {
         let merged = json!({
             "from": "anon-1", "into": "vera", "again": false, "at": "2026-11-21T09:30:00Z", "subscriptions": 2,
             "double_subscriptions": 1, "devices": {"main": "main_2"}, "double_devices": {"sms": "sms"},
             "attributes": ["city"],
         });
         expect_test::expect![[r#"
-            anon-1 is a part of vera now
-              subscriptions: 2 went over, 1 were there already
+            anon-1 merged into vera
+              subscriptions: 2 moved, 1 existed already
               devices: main (now main_2)
-              devices that were there already: sms
+              devices that existed already: sms
               attributes: city"#]]
-        .assert_eq(&told(&merged).join("\n"));
+        .assert_eq(&describe(&merged).join("\n"));
     }
 }

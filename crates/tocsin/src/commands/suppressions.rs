@@ -1,10 +1,10 @@
-//! Lists, sets and lifts suppressions: addresses and devices that nothing is sent to. Reports bounces and complaints.
+//! Command `suppressions`: lists, adds and removes suppressed addresses and devices; reports bounces and complaints.
 
 use clap::{Subcommand, ValueEnum};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::lists::Listed;
+use super::lists::ItemList;
 use crate::{
     client::{Client, problem_line, segment},
     failure::{Failure, Outcome},
@@ -15,117 +15,117 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists what is suppressed, and what bounces are counted of
+enum Action {
+    /// List suppressions and bounce counts
     List {
-        /// Only addresses of this protocol
+        /// Protocol of addresses to filter by
         #[arg(long)]
         protocol: Option<String>,
-        /// Only devices of this subscriber
+        /// Subscriber of devices to filter by
         #[arg(long)]
         subscriber: Option<String>,
-        /// Only those of this cause: soft_bounce, manual, hard_bounce, unsubscribed, complaint
+        /// Cause to filter by: soft_bounce, manual, hard_bounce, unsubscribed or complaint
         #[arg(long)]
         cause: Option<String>,
-        /// Only those whose address, or whose subscriber's id, contains this text
+        /// Text that the address or the subscriber id must contain
         #[arg(long)]
         contains: Option<String>,
-        /// Only those that are counted, but not suppressed yet
+        /// Show only bounce counts that have not led to a suppression yet
         #[arg(long)]
         counted: bool,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows what is known of an address or a device
+    /// Show the suppression of an address or a device
     Show {
         #[command(flatten)]
         target: Target,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Sends nothing there from now on
+    /// Suppress an address or a device
     Add {
         #[command(flatten)]
         target: Target,
-        /// Why: manual, hard_bounce, soft_bounce, unsubscribed, complaint
+        /// Cause: manual, hard_bounce, soft_bounce, unsubscribed or complaint
         #[arg(long, default_value = "manual")]
         cause: String,
-        /// Words for others who look at it
+        /// Note for other operators
         #[arg(long)]
         detail: Option<String>,
-        /// Until this time of RFC 3339 [default: until it is lifted]
+        /// Expiry time of RFC 3339 [default: until removed]
         #[arg(long)]
         until: Option<String>,
     },
-    /// Lifts a suppression
+    /// Lift a suppression
     Remove {
         #[command(flatten)]
         target: Target,
     },
-    /// Reports that a message came back or was complained about
+    /// Report a bounce or a complaint
     Report {
-        /// What happened
+        /// Kind of report
         kind: Kind,
         #[command(flatten)]
         target: Target,
-        /// The notification that came back, such as `n-3-41`, in place of an address
+        /// Notification that bounced, such as `n-3-41`, instead of an address
         #[arg(long)]
         notification: Option<String>,
-        /// Its enhanced status code, such as 5.1.1
+        /// Enhanced status code (RFC 3463), such as 5.1.1
         #[arg(long)]
         status: Option<String>,
-        /// It came back for good
+        /// Permanent failure
         #[arg(long, conflicts_with = "status")]
         permanent: bool,
-        /// It came back for the time being
+        /// Temporary failure
         #[arg(long, conflicts_with_all = ["status", "permanent"])]
         temporary: bool,
-        /// Only the device is meant, not the address wherever it is used
+        /// Count for the device only, not for its address on all devices
         #[arg(long)]
         only_device: bool,
-        /// The words of the far side
+        /// Diagnostic text of the receiver
         #[arg(long)]
         detail: Option<String>,
     },
 }
 
-/// What can be reported.
+/// Kind of report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// A message came back
+    /// Message not delivered
     Bounce,
-    /// A message was called spam
+    /// Message reported as spam
     Complaint,
-    /// Its owner unsubscribed with the provider
+    /// Unsubscribed at the provider
     Unsubscribe,
 }
 
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// The address
+    /// Address
     address: Option<String>,
-    /// Its protocol
+    /// Protocol of the address
     #[arg(long, default_value = "smtp")]
     protocol: String,
-    /// The subscriber whose device is meant, in place of an address
+    /// Subscriber of the device, instead of an address
     #[arg(long, requires = "device", conflicts_with = "address")]
     subscriber: Option<String>,
-    /// The device
+    /// Device
     #[arg(long, requires = "subscriber")]
     device: Option<String>,
 }
 
 impl Target {
-    /// Where it is, and what it is called.
+    /// Path of the suppression, and its display name.
     fn path(&self) -> Outcome<(String, String)> {
         match (&self.address, &self.subscriber, &self.device) {
             (Some(address), None, None) => Ok((
@@ -136,7 +136,7 @@ impl Target {
                 format!("/v1/suppressions/devices/{}/{}", segment(subscriber), segment(device)),
                 format!("{} of {}", printable(device), printable(subscriber)),
             )),
-            _ => Err(Failure::usage("say which: an address, or --subscriber and --device")),
+            _ => Err(Failure::usage("an address, or --subscriber and --device, is required")),
         }
     }
 
@@ -155,13 +155,13 @@ impl Target {
 }
 
 impl Args {
-    /// Lists, shows, sets, lifts or reports.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it.
+    /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { protocol, subscriber, cause, contains, counted, limit, json } => {
+            Action::List { protocol, subscriber, cause, contains, counted, limit, json } => {
                 let in_force = counted.then(|| "false".to_owned());
                 let named = [
                     ("protocol", &protocol),
@@ -175,9 +175,9 @@ impl Args {
                 let items = client.list("/v1/suppressions", &query, limit).await?;
                 let heads =
                     ["protocol", "address", "cause", "in force", "bounces", "since", "until", "origin", "detail"];
-                Listed { items, limit, json }.show(terminal, "nothing is suppressed", &heads, row)
+                ItemList { items, limit, json }.show(terminal, "no suppressions", &heads, row)
             }
-            What::Show { target, json } => {
+            Action::Show { target, json } => {
                 let found = client.get(&target.path()?.0, &[]).await?;
                 if json {
                     return Ok(terminal.json(&found)?);
@@ -187,22 +187,22 @@ impl Args {
                 }
                 Ok(())
             }
-            What::Add { target, cause, detail, until } => {
+            Action::Add { target, cause, detail, until } => {
                 let (path, what) = target.path()?;
                 let mut body = Map::from_iter([("cause".to_owned(), Value::from(cause))]);
                 body.extend(detail.map(|detail| ("detail".to_owned(), detail.into())));
                 body.extend(until.map(|until| ("expires_at".to_owned(), until.into())));
                 client.put(&path, &Value::Object(body)).await?;
-                Ok(terminal.line(format_args!("nothing is sent to {what} from now on"))?)
+                Ok(terminal.line(format_args!("{what} is suppressed"))?)
             }
-            What::Remove { target } => {
+            Action::Remove { target } => {
                 let (path, what) = target.path()?;
                 client.send(client.request(Method::DELETE, &path)).await?;
-                Ok(terminal.line(format_args!("messages may go to {what} again"))?)
+                Ok(terminal.line(format_args!("suppression of {what} removed"))?)
             }
-            What::Report { kind, target, notification, status, permanent, temporary, only_device, detail } => {
+            Action::Report { kind, target, notification, status, permanent, temporary, only_device, detail } => {
                 let mut report = target.named();
-                let kind = kind.to_possible_value().expect("no kind is hidden").get_name().to_owned();
+                let kind = kind.to_possible_value().expect("no variant is hidden").get_name().to_owned();
                 report.insert("kind".into(), kind.into());
                 let texts = [("notification", notification), ("status", status), ("detail", detail)];
                 report.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?.into()))));
@@ -223,11 +223,11 @@ impl Args {
                     Some(subscriber) => format!("{} of {}", text(&known["device"]), printable(subscriber)),
                     None => text(&known["address"]),
                 };
-                let told = match known["in_force"].as_bool() {
+                let text = match known["in_force"].as_bool() {
                     Some(true) => format!("{whom} is suppressed: {}", text(&known["cause"])),
                     _ => format!("{whom} has {} soft bounces; it is not suppressed yet", text(&known["bounces"])),
                 };
-                Ok(terminal.line(told)?)
+                Ok(terminal.line(text)?)
             }
         }
     }
@@ -242,12 +242,12 @@ fn text(value: &Value) -> String {
 }
 
 fn row(item: &Value) -> Vec<String> {
-    let (place, whose) = match item["subscriber"].as_str() {
+    let (protocol, whose) = match item["subscriber"].as_str() {
         Some(subscriber) => ("device".to_owned(), format!("{} of {}", text(&item["device"]), printable(subscriber))),
         None => (text(&item["protocol"]), text(&item["address"])),
     };
     let rest = ["cause", "in_force", "bounces", "since", "expires_at", "origin", "detail"];
-    [place, whose].into_iter().chain(rest.iter().map(|name| text(&item[*name]))).collect()
+    [protocol, whose].into_iter().chain(rest.iter().map(|name| text(&item[*name]))).collect()
 }
 
 #[cfg(test)]
@@ -262,7 +262,7 @@ mod tests {
         fake_server::check("suppressions", args, answers, run, expected).await;
     }
 
-    fn bounced() -> Value {
+    fn bounce_report() -> Value {
         json!({"protocol": "smtp", "address": "bob@example.org", "cause": "hard_bounce", "in_force": true, "bounces": 0,
             "origin": "postmark", "detail": "5.1.1", "since": "2026-11-21T09:30:00Z", "updated_at": "2026-11-21T09:30:00Z"})
     }
@@ -273,7 +273,7 @@ mod tests {
             "origin": "smtp", "detail": "full", "since": "2026-11-21T09:30:00Z", "expires_at": "2026-12-05T09:30:00Z"});
         check(
             &["list", "--cause", "hard_bounce"],
-            vec![(200, json!({"items": [bounced(), device]}))],
+            vec![(200, json!({"items": [bounce_report(), device]}))],
             expect![[r#"
                 protocol  address          cause        in force  bounces  since                 until                 origin    detail
                 smtp      bob@example.org  hard_bounce  true      0        2026-11-21T09:30:00Z                        postmark  5.1.1
@@ -284,12 +284,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_is_added_and_lifted() {
+    async fn a_suppression_is_added_and_removed() {
         check(
             &["add", "bob+a@example.org", "--detail", "asked by phone", "--until", "2027-01-01T00:00:00Z"],
-            vec![(201, bounced())],
+            vec![(201, bounce_report())],
             expect![[r#"
-                nothing is sent to bob+a@example.org from now on
+                bob+a@example.org is suppressed
                 PUT /v1/suppressions/addresses/smtp/bob%2Ba%40example.org [application/json] {"cause":"manual","detail":"asked by phone","expires_at":"2027-01-01T00:00:00Z"}"#]],
         )
         .await;
@@ -297,7 +297,7 @@ mod tests {
             &["remove", "--subscriber", "ann", "--device", "home"],
             vec![(204, Value::Null)],
             expect![[r#"
-            messages may go to home of ann again
+            suppression of home of ann removed
             DELETE /v1/suppressions/devices/ann/home"#]],
         )
         .await;
@@ -305,7 +305,7 @@ mod tests {
             &["remove"],
             vec![],
             expect![[r#"
-            failed: say which: an address, or --subscriber and --device
+            failed: an address, or --subscriber and --device, is required
         "#]],
         )
         .await;
@@ -315,7 +315,7 @@ mod tests {
     async fn a_bounce_is_reported() {
         check(
             &["report", "bounce", "--notification", "n-3-41", "--status", "5.1.1"],
-            vec![(200, json!({"items": [{"suppression": bounced()}]}))],
+            vec![(200, json!({"items": [{"suppression": bounce_report()}]}))],
             expect![[r#"
                 bob@example.org is suppressed: hard_bounce
                 POST /v1/suppressions/reports [application/json] {"reports":[{"kind":"bounce","notification":"n-3-41","status":"5.1.1"}]}"#]],

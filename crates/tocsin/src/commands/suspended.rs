@@ -1,4 +1,4 @@
-//! Lists, shows, edits, resumes or ends notifications that wait for an operator.
+//! Command `suspended`: lists, shows, edits, resumes and ends suspended notifications.
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -13,48 +13,48 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists what is suspended, with the reasons
+enum Action {
+    /// List suspensions and their reasons
     List {
         #[command(flatten)]
         filter: Filter,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 1000)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows one suspension: its notifications, and what they would say if they were resumed
+    /// Show a suspension, its notifications and their content
     Show {
-        /// Its number
+        /// Number of the suspension
         id: u64,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Changes what is sent when a suspension is resumed
+    /// Edit the content of a suspension before it is resumed
     Edit(Edit),
-    /// Sends again, with a fresh retry schedule
+    /// Resume suspensions with a fresh retry schedule
     Resume {
         #[command(flatten)]
         filter: Filter,
-        /// All that is suspended
+        /// All listed suspensions; excludes other filters
         #[arg(long)]
         all: bool,
     },
-    /// Closes without sending
+    /// End suspensions without sending
     End {
         #[command(flatten)]
         filter: Filter,
-        /// All that is suspended
+        /// All listed suspensions; excludes other filters
         #[arg(long)]
         all: bool,
-        /// Does not ask
+        /// Confirmation; without it the command asks
         #[arg(long, short)]
         yes: bool,
     },
@@ -62,33 +62,33 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Edit {
-    /// The number of the suspension
+    /// Number of the suspension
     id: u64,
-    /// Only this notification of it, such as `n-3-41`; may be repeated
+    /// Notification of the suspension to edit, such as `n-3-41`; repeatable; default is all
     #[arg(long)]
     notification: Vec<String>,
-    /// Other values of fields, as a JSON object
+    /// New field values, as a JSON object
     #[arg(long)]
     fields: Option<String>,
-    /// Another subject
+    /// New subject
     #[arg(long)]
     subject: Option<String>,
-    /// Another text
+    /// New text
     #[arg(long)]
     text: Option<String>,
-    /// Other HTML
+    /// New HTML
     #[arg(long)]
     html: Option<String>,
-    /// Other JSON
+    /// New JSON body
     #[arg(long)]
     body: Option<String>,
-    /// A header, as `Name: value`; may be repeated
+    /// New header, as `Name: value`; repeatable
     #[arg(long)]
     header: Vec<String>,
-    /// Another address
+    /// New address
     #[arg(long)]
     address: Option<String>,
-    /// Takes away what was edited before
+    /// Discard earlier edits
     #[arg(long)]
     clear: bool,
 }
@@ -98,7 +98,7 @@ impl Edit {
         let mut edit = Map::new();
         if let Some(fields) = &self.fields {
             let fields: Map<String, Value> = serde_json::from_str(fields)
-                .map_err(|error| Failure::usage(format!("--fields takes a JSON object: {error}")))?;
+                .map_err(|error| Failure::usage(format!("--fields must be a JSON object: {error}")))?;
             edit.insert("fields".into(), Value::Object(fields));
         }
         let parts = [("subject", &self.subject), ("text", &self.text), ("html", &self.html), ("json", &self.body)];
@@ -110,7 +110,7 @@ impl Edit {
         for header in &self.header {
             let (name, value) = header
                 .split_once(':')
-                .ok_or_else(|| Failure::usage(format!("--header takes `Name: value`, not `{header}`")))?;
+                .ok_or_else(|| Failure::usage(format!("--header must be `Name: value`; found `{header}`")))?;
             headers.insert(name.trim().to_owned(), Value::from(value.trim()));
         }
         if !headers.is_empty() {
@@ -125,10 +125,10 @@ impl Edit {
         let edit = match (edit.is_empty(), self.clear) {
             (true, false) => {
                 return Err(Failure::usage(
-                    "say what is changed: --fields, --subject, --text, --html, --body, --header, --address or --clear",
+                    "no change is given; use --fields, --subject, --text, --html, --body, --header, --address or --clear",
                 ));
             }
-            (false, true) => return Err(Failure::usage("--clear goes without other changes")),
+            (false, true) => return Err(Failure::usage("--clear excludes other changes")),
             (true, true) => Value::Null,
             (false, false) => Value::Object(edit),
         };
@@ -142,25 +142,25 @@ impl Edit {
 
 #[derive(Debug, clap::Args)]
 struct Filter {
-    /// Only this suspension, by its number
+    /// Number of the suspension to select
     #[arg(long)]
     id: Option<u64>,
-    /// Only of this application
+    /// Application to filter by
     #[arg(long)]
     application: Option<String>,
-    /// Only of this channel
+    /// Channel to filter by
     #[arg(long)]
     channel: Option<String>,
-    /// Only of this notification batch
+    /// Notification batch to filter by
     #[arg(long)]
     batch: Option<String>,
-    /// Only of this notification class
+    /// Notification class to filter by
     #[arg(long)]
     class: Option<String>,
-    /// Only those whose reason contains this text
+    /// Text that the reason must contain
     #[arg(long)]
     reason: Option<String>,
-    /// Only those that were suspended before this time of RFC 3339
+    /// Time of RFC 3339 before which the notifications were suspended
     #[arg(long)]
     before: Option<String>,
 }
@@ -186,9 +186,9 @@ impl Filter {
         }
         match (body.is_empty(), all) {
             (true, false) => Err(Failure::usage(
-                "say which: --id, --application, --channel, --batch, --class, --reason, --before or --all",
+                "a filter is required: --id, --application, --channel, --batch, --class, --reason, --before or --all",
             )),
-            (false, true) => Err(Failure::usage("--all goes alone")),
+            (false, true) => Err(Failure::usage("--all excludes other filters")),
             (true, true) => Ok(json!({"all": true})),
             (false, false) => Ok(Value::Object(body)),
         }
@@ -203,19 +203,19 @@ impl Filter {
 }
 
 impl Args {
-    /// Lists, shows, edits, resumes or ends.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it, or the person at the terminal said no.
+    /// If the server refuses the request, or the user declines.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { filter, limit, json } => {
+            Action::List { filter, limit, json } => {
                 let items = filter.list(client, limit).await?;
                 if json {
                     return Ok(terminal.json(&items)?);
                 }
                 if items.is_empty() {
-                    return Ok(terminal.line("nothing is suspended")?);
+                    return Ok(terminal.line("no suspended notifications")?);
                 }
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
                 terminal
@@ -225,31 +225,33 @@ impl Args {
                 }
                 Ok(())
             }
-            What::Show { id, json } => {
+            Action::Show { id, json } => {
                 let found = client.get(&format!("/v1/suspensions/{id}"), &[]).await?;
                 if json { Ok(terminal.json(&found)?) } else { show(terminal, &found) }
             }
-            What::Edit(edit) => {
+            Action::Edit(edit) => {
                 let path = format!("/v1/suspensions/{}/edit", edit.id);
                 let answer = client.put(&path, &edit.request()?).await?;
                 let id = answer["id"].as_u64().unwrap_or(edit.id);
                 Ok(terminal
-                    .line(format_args!("suspension {id} is edited; `tocsin suspended resume --id {id}` sends it"))?)
+                    .line(format_args!("suspension {id} edited; `tocsin suspended resume --id {id}` sends it"))?)
             }
-            What::Resume { filter, all } => {
+            Action::Resume { filter, all } => {
                 let answer = client.post("/v1/suspensions/resume", &filter.body(all)?).await?;
                 Ok(terminal.line(format_args!(
                     "{} notifications resumed",
                     thousands(answer["notifications"].as_u64().unwrap_or_default())
                 ))?)
             }
-            What::End { filter, all, yes } => {
+            Action::End { filter, all, yes } => {
                 let body = filter.body(all)?;
                 if !yes {
                     let items = filter.list(client, usize::MAX).await?;
                     let many: u64 = items.iter().map(|item| count(item).unwrap_or(1)).sum();
-                    if !terminal.confirm(&format!("close {} notifications for ever, unsent?", thousands(many)))? {
-                        return Err(Failure::failed("nothing was changed; --yes ends without asking"));
+                    if !terminal
+                        .confirm(&format!("end {} notifications permanently without sending them?", thousands(many)))?
+                    {
+                        return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                     }
                 }
                 let answer = client.post("/v1/suspensions/end", &body).await?;
@@ -262,7 +264,7 @@ impl Args {
     }
 }
 
-/// A suspension for people: what it is, then each notification with what it would say.
+/// Prints a suspension, then the rendered content of each notification.
 fn show(terminal: &Terminal, found: &Value) -> Outcome {
     let text = |value: &Value| match value {
         Value::String(text) => printable(text).into_owned(),
@@ -288,7 +290,7 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
     Ok(())
 }
 
-/// How many notifications a suspension holds.
+/// Number of notifications of a suspension.
 fn count(item: &Value) -> Option<u64> {
     item["notifications"]
         .as_u64()
@@ -314,7 +316,7 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
@@ -322,7 +324,7 @@ mod tests {
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["suspended"], args].concat()).args;
+        let args = <TestCli as clap::Parser>::parse_from([&["suspended"], args].concat()).args;
         let end = args
             .run(&terminal, &server.client())
             .await
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_go_on_page_after_page() {
+    async fn lists_cover_all_pages() {
         let page = |id: u64| json!({"id": id, "batch": "nb-7", "application": "quakes", "channel": "email", "notifications": 1200, "since": "2026-11-21T09:30:00Z", "reason": "550 no"});
         let answers = vec![(200, json!({"items": [page(1)], "next": "a b"})), (200, json!({"items": [page(2)]}))];
         check(
@@ -349,14 +351,14 @@ mod tests {
             &["list"],
             vec![(200, json!({"items": []}))],
             expect![[r#"
-            nothing is suspended
+            no suspended notifications
             GET /v1/suspensions?limit=1000"#]],
         )
         .await;
     }
 
     #[tokio::test]
-    async fn one_is_shown_with_what_it_would_say() {
+    async fn a_suspension_is_shown_with_its_content() {
         let shown = json!([{
             "notification": {"id": "n-7-2", "fields": {"place": "Kobe"}, "recipient": {"subscriber": "ann"}},
             "channel": "email", "address": "ann@example.org", "subject": "Kobe", "text": "A quake",
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_is_edited() {
+    async fn a_suspension_is_edited() {
         let args = [
             "edit",
             "4",
@@ -411,7 +413,7 @@ mod tests {
             &args,
             vec![(200, json!({"id": 5}))],
             expect![[r#"
-                suspension 5 is edited; `tocsin suspended resume --id 5` sends it
+                suspension 5 edited; `tocsin suspended resume --id 5` sends it
                 PUT /v1/suspensions/4/edit [application/json] {"edit":{"fields":{"place":"Lima"},"content":{"subject":"Mended","headers":{"X-Why":"again: and again"}},"address":"ann@example.com"},"notifications":["n-7-2"]}"#]],
         )
         .await;
@@ -419,7 +421,7 @@ mod tests {
             &["edit", "4", "--clear"],
             vec![(200, json!({"id": 4}))],
             expect![[r#"
-                suspension 4 is edited; `tocsin suspended resume --id 4` sends it
+                suspension 4 edited; `tocsin suspended resume --id 4` sends it
                 PUT /v1/suspensions/4/edit [application/json] {"edit":null}"#]],
         )
         .await;
@@ -427,7 +429,7 @@ mod tests {
             &["edit", "4"],
             vec![],
             expect![[r#"
-            failed: say what is changed: --fields, --subject, --text, --html, --body, --header, --address or --clear
+            failed: no change is given; use --fields, --subject, --text, --html, --body, --header, --address or --clear
         "#]],
         )
         .await;
@@ -435,7 +437,7 @@ mod tests {
             &["edit", "4", "--clear", "--text", "x"],
             vec![],
             expect![[r#"
-            failed: --clear goes without other changes
+            failed: --clear excludes other changes
         "#]],
         )
         .await;
@@ -443,19 +445,19 @@ mod tests {
             &["edit", "4", "--header", "X-Why"],
             vec![],
             expect![[r#"
-            failed: --header takes `Name: value`, not `X-Why`
+            failed: --header must be `Name: value`; found `X-Why`
         "#]],
         )
         .await;
     }
 
     #[tokio::test]
-    async fn nothing_is_touched_by_accident() {
+    async fn a_filter_and_a_confirmation_are_required() {
         check(
             &["resume"],
             vec![],
             expect![[r#"
-            failed: say which: --id, --application, --channel, --batch, --class, --reason, --before or --all
+            failed: a filter is required: --id, --application, --channel, --batch, --class, --reason, --before or --all
         "#]],
         )
         .await;
@@ -471,7 +473,7 @@ mod tests {
             &["end", "--batch", "nb-7"],
             vec![(200, json!({"items": [{"id": 1, "notifications": 3}]}))],
             expect![[r#"
-            failed: nothing was changed; --yes ends without asking
+            failed: nothing was changed; --yes skips the confirmation
             GET /v1/suspensions?batch=nb-7&limit=1000"#]],
         )
         .await;

@@ -1,9 +1,9 @@
-//! Switches parts of the platform off and on, and removes what is past its retention at once.
+//! Commands `switch` and `retention`: switches components off and on; deletes expired data now.
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::lists::Listed;
+use super::lists::ItemList;
 use crate::{
     client::Client,
     failure::Outcome,
@@ -14,58 +14,58 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists everything that is switched off
+enum Action {
+    /// List everything that is switched off
     List {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// What comes to it waits until it is switched on again
+    /// Pause a component; its work waits
     Pause {
         /// `role:match`, `role:deliver`, `role:sources`, `application:NAME`, `source:APPLICATION/NAME` or
         /// `channel:APPLICATION/NAME`
         component: String,
-        /// Why, for others
+        /// Reason, shown to other operators
         #[arg(long, default_value = "")]
         reason: String,
     },
-    /// What comes to it is refused until it is switched on again
+    /// Disable a component; its work is refused
     Disable {
         /// `role:accept`, `application:NAME` or `event-class:APPLICATION/NAME`
         component: String,
-        /// Why, for others
+        /// Reason, shown to other operators
         #[arg(long, default_value = "")]
         reason: String,
     },
-    /// Switches it on again
+    /// Enable a component
     Enable {
-        /// What was paused or disabled
+        /// Paused or disabled component
         component: String,
     },
 }
 
 impl Args {
-    /// Does what was asked for.
+    /// Runs the command.
     ///
     /// # Errors
-    /// There is no such thing, or it cannot be switched like that.
+    /// If the component is unknown or does not support the state.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { json } => {
+            Action::List { json } => {
                 let found = client.get("/v1/switches", &[]).await?;
                 let items = found["items"].as_array().cloned().unwrap_or_default();
                 let limit = items.len() + 1;
-                let heads = ["what", "state", "since", "by", "reason"];
-                Listed { items, limit, json }.show(terminal, "nothing is switched off", &heads, row)
+                let heads = ["component", "state", "since", "by", "reason"];
+                ItemList { items, limit, json }.show(terminal, "no component is switched off", &heads, row)
             }
-            What::Pause { component, reason } => off(terminal, client, &component, "paused", &reason).await,
-            What::Disable { component, reason } => off(terminal, client, &component, "disabled", &reason).await,
-            What::Enable { component } => {
+            Action::Pause { component, reason } => off(terminal, client, &component, "paused", &reason).await,
+            Action::Disable { component, reason } => off(terminal, client, &component, "disabled", &reason).await,
+            Action::Enable { component } => {
                 let answer = client.post("/v1/switches/on", &json!({"component": component})).await?;
                 let was = if answer["was_off"] == true { "is switched on" } else { "was not switched off" };
                 Ok(terminal.line(format_args!("{component} {was}"))?)
@@ -80,7 +80,7 @@ async fn off(terminal: &Terminal, client: &Client, component: &str, state: &str,
     let found = client.get("/v1/switches", &[]).await?;
     let mine = |item: &&Value| item["component"] == component;
     let pending = found["items"].as_array().and_then(|items| items.iter().find(mine)).is_some_and(is_pending);
-    let still = if pending { "; what was begun is still being finished" } else { "" };
+    let still = if pending { "; work in progress is still being finished" } else { "" };
     Ok(terminal.line(format_args!("{component} is {state}{still}"))?)
 }
 
@@ -99,14 +99,14 @@ fn row(item: &Value) -> Vec<String> {
 pub struct Retention {}
 
 impl Retention {
-    /// Removes it, at whatever hour.
+    /// Deletes expired data regardless of the scheduled hour.
     ///
     /// # Errors
-    /// The key may not, or the store failed.
+    /// If the key has no permission, or the store fails.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let answer = client.post("/v1/retention/run", &json!({})).await?;
         let batches = answer["batches"].as_u64().unwrap_or_default();
-        Ok(terminal.line(format_args!("removed {} batches", thousands(batches)))?)
+        Ok(terminal.line(format_args!("deleted {} batches", thousands(batches)))?)
     }
 }
 
@@ -116,19 +116,19 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     #[derive(clap::Parser)]
-    struct Wrapped {
+    struct TestCli {
         #[command(flatten)]
         args: Args,
     }
 
     #[tokio::test]
-    async fn what_is_pending_is_said() {
+    async fn pending_work_is_mentioned() {
         let item = json!({"component": "channel:stock/mail", "state": "paused", "pending": true, "by": "ops", "reason": "moving", "since": "2027-01-04T08:00:00Z"});
         let cases = [
             (
                 vec!["pause", "channel:stock/mail", "--reason", "moving"],
                 vec![(200, json!({})), (200, json!({"items": [item]}))],
-                "channel:stock/mail is paused; what was begun is still being finished",
+                "channel:stock/mail is paused; work in progress is still being finished",
             ),
             (vec!["list"], vec![(200, json!({"items": [item]}))], "paused, pending"),
             (vec!["enable", "role:match"], vec![(200, json!({"was_off": false}))], "role:match was not switched off"),
@@ -136,7 +136,7 @@ mod tests {
         for (words, answers, expected) in cases {
             let server = FakeServer::start(answers).await;
             let (terminal, captured) = Terminal::captured();
-            let args = <Wrapped as clap::Parser>::parse_from([vec!["switch"], words].concat()).args;
+            let args = <TestCli as clap::Parser>::parse_from([vec!["switch"], words].concat()).args;
             args.run(&terminal, &server.client()).await.expect("it works");
             assert!(captured.text().contains(expected), "{}", captured.text());
         }

@@ -1,4 +1,4 @@
-//! Tells the story of an event, batch, notification, message or subscriber.
+//! Command `trace`: prints the timeline of an event, batch, notification, message or subscriber.
 
 use std::io;
 
@@ -14,10 +14,10 @@ use crate::{
 /// Arguments of `tocsin trace`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An event (e-12-0), event batch (eb-12), notification (n-7-3), notification batch (nb-7), message (m-41) or a
-    /// subscriber's id
+    /// Event (e-12-0), event batch (eb-12), notification (n-7-3), notification batch (nb-7), message (m-41) or
+    /// subscriber id
     id: String,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -26,7 +26,7 @@ impl Args {
     /// Prints the timeline.
     ///
     /// # Errors
-    /// The server does not know the id.
+    /// If the id is unknown.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let trace = client.get(&format!("/v1/trace/{}", segment(&self.id)), &[]).await?;
         if self.json {
@@ -38,10 +38,10 @@ impl Args {
     }
 }
 
-/// Prints a trace for people: each step with the time since the first one.
+/// Prints a trace: each step with the time since the first one.
 ///
 /// # Errors
-/// The output does not take it.
+/// If the output cannot be written.
 pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
     let text = |value: &Value| printable(value.as_str().unwrap_or_default()).into_owned();
     terminal.line(
@@ -83,7 +83,7 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
         terminal.line(line.trim_end())?;
     }
     if steps.is_empty() {
-        terminal.line("nothing has happened to it yet")?;
+        terminal.line("no steps recorded yet")?;
     }
     if let Some(latencies) = trace["latencies"].as_object().filter(|latencies| !latencies.is_empty()) {
         let parts: Vec<String> = latencies
@@ -95,7 +95,7 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
         terminal.line(terminal.paint(Colour::Dim, parts.join(", ")))?;
     }
     if trace["truncated"] == true || trace["more"].as_u64().is_some_and(|more| more > 0) {
-        terminal.line(terminal.paint(Colour::Dim, "there is more; ask for one of the ids above"))?;
+        terminal.line(terminal.paint(Colour::Dim, "truncated; trace one of the ids above for more"))?;
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ mod tests {
             {"at": "2026-11-21T09:30:01.5Z", "what": "answered", "id": "n-7-3", "text": "250 ok\u{1b}[2J"}],
             "context": {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "parent_span_id": "00f067aa0ba902b7"},
             "latencies": {"generation_ms": 4.2, "wait_ms": null}});
-        show(&terminal, &trace).expect("memory takes it");
+        show(&terminal, &trace).expect("writing to memory succeeds");
         expect![[r#"
             notification n-7-3
             trace 4bf92f3577b34da6a3ce929d0e0e4736, from span 00f067aa0ba902b7

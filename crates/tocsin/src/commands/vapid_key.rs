@@ -1,4 +1,4 @@
-//! Makes the key pair with which messages to browsers are signed.
+//! Command `vapid-key`: creates the key pair that signs web push messages.
 
 use serde_json::json;
 use tocsin_delivery::webpush::{VapidKey, generate_key};
@@ -11,16 +11,16 @@ use crate::{
 /// Arguments of `tocsin vapid-key`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Makes a key pair and prints it as two variables of the environment. Nothing is stored.
+    /// Creates a key pair and prints it as two environment variables. Nothing is stored.
     ///
     /// # Errors
-    /// The system has no random numbers.
+    /// If the system has no random numbers.
     pub fn run(self, terminal: &Terminal) -> Outcome {
         let VapidKey { public, private } = generate_key().map_err(Failure::failed)?;
         if self.json {

@@ -1,6 +1,6 @@
-//! Four layers become one configuration, each value with its source.
+//! Merge of the configuration layers, with the source of each value.
 
-use std::{collections::BTreeMap, fmt, fs, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use clap::Args;
 use serde_json::Value;
@@ -8,38 +8,38 @@ use tocsin_model::problem::{Problem, closest};
 use toml::de::{DeTable, DeValue};
 
 use super::{Configuration, Key, keys, otel};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, read_text_file};
 
-/// Variables that mean something to the command line and are not keys of the configuration.
+/// Variables of the command line that are not configuration keys.
 const OTHER_VARIABLES: [&str; 4] = ["TOCSIN_CONFIG", "TOCSIN_SERVER", "TOCSIN_KEY", "TOCSIN_KEY_FILE"];
 
-/// The name of the configuration file in the working folder or the data folder.
+/// File name of the configuration in the working folder or the data folder.
 pub const FILE: &str = "tocsin.toml";
 
-/// Where a configuration comes from, as flags.
+/// Configuration flags.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ConfigurationArgs {
-    /// The configuration file [default: tocsin.toml in the working folder, else in the data folder]
+    /// Configuration file [default: tocsin.toml in the working folder, otherwise in the data folder]
     #[arg(long, global = true, value_name = "FILE", env = "TOCSIN_CONFIG", help_heading = "Configuration")]
     pub config: Option<PathBuf>,
-    /// The data folder; the same as --set data.folder=FOLDER
+    /// Data folder; same as --set data.folder=FOLDER
     #[arg(long, global = true, value_name = "FOLDER", help_heading = "Configuration")]
     pub data: Option<PathBuf>,
-    /// Sets any key, such as --set http.listen=0.0.0.0:8480; may be repeated
+    /// Value of any key, such as --set http.listen=0.0.0.0:8480; repeatable
     #[arg(long, global = true, value_name = "KEY=VALUE", help_heading = "Configuration")]
     pub set: Vec<String>,
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody said otherwise.
+    /// Default.
     Default,
-    /// A line of the configuration file.
+    /// Path and line of the configuration file.
     File(String, u32),
-    /// An environment variable.
+    /// Environment variable.
     Variable(String),
-    /// A flag.
+    /// Flag.
     Flag(String),
 }
 
@@ -54,59 +54,59 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value and where it comes from.
+/// Value and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
-    /// The value.
+    /// Value.
     pub value: Value,
-    /// Where it comes from.
+    /// Source.
     pub source: Source,
 }
 
-/// What the layers say, before they become one.
+/// Raw layers before the merge.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
-    /// The file's path and text.
+    /// Path and text of the file.
     pub file: Option<(String, String)>,
-    /// Variables: `TOCSIN_*`, and `OTEL_*` below them; others are not looked at.
+    /// Environment variables: `TOCSIN_*`, and below them `OTEL_*`; others are ignored.
     pub variables: Vec<(String, String)>,
-    /// Flags: how it was typed, the key, the value.
+    /// Flags: as typed, key, value.
     pub flags: Vec<(String, String, String)>,
 }
 
-/// One configuration, and where each value comes from.
+/// Merged configuration with the source of each value.
 #[derive(Debug, Clone)]
-pub struct Layered {
-    /// The configuration.
+pub struct MergedConfiguration {
+    /// Configuration.
     pub configuration: Configuration,
-    /// Each key's value and source.
+    /// Value and source of each key.
     pub settings: BTreeMap<&'static str, Setting>,
-    /// What looks like a mistake and does no harm.
+    /// Warnings: probable mistakes without effect.
     pub warnings: Vec<String>,
 }
 
 impl Layers {
-    /// Makes one configuration of the layers.
+    /// Merges the layers.
     ///
     /// # Errors
-    /// Every problem, each with its place.
-    pub fn merge(&self) -> Result<Layered, Vec<String>> {
+    /// All problems, each with its position.
+    pub fn merge(&self) -> Result<MergedConfiguration, Vec<String>> {
         let (mut problems, mut warnings) = (Vec::new(), Vec::new());
         let mut settings: BTreeMap<&'static str, Setting> = keys()
             .map(|key| (key.path.as_str(), Setting { value: key.default.clone(), source: Source::Default }))
             .collect();
-        let mut set = |key: &'static Key, value: Value, source: Source, place: &str| match try_alone(key, &value) {
+        let mut set = |key: &'static Key, value: Value, source: Source, position: &str| match try_alone(key, &value) {
             Ok(()) => {
                 settings.insert(&key.path, Setting { value, source });
             }
-            Err(message) => problems.push(format!("{place}: {}: {message}", key.path)),
+            Err(message) => problems.push(format!("{position}: {}: {message}", key.path)),
         };
         let mut wrong = Vec::new();
         let said = otel::read(&self.variables, &mut warnings);
         let set_said = |is_weak: bool, set: &mut dyn FnMut(&'static Key, Value, Source, &str)| {
             for one in said.iter().filter(|one| one.is_weak == is_weak) {
-                let key = keys().find(|key| key.path == one.key).expect("these variables name keys that there are");
-                set(key, typed(key, &one.text), Source::Variable(one.variable.to_owned()), one.variable);
+                let key = keys().find(|key| key.path == one.key).expect("these variables name existing keys");
+                set(key, typed_value(key, &one.text), Source::Variable(one.variable.to_owned()), one.variable);
             }
         };
         set_said(true, &mut set);
@@ -126,19 +126,19 @@ impl Layers {
                 continue;
             }
             match keys().find(|key| key.variable() == *name) {
-                Some(key) => set(key, typed(key, text), Source::Variable(name.clone()), name),
-                // Not an error: container platforms make variables after the names of services.
+                Some(key) => set(key, typed_value(key, text), Source::Variable(name.clone()), name),
+                // Not an error: container platforms create variables from service names.
                 None => {
                     let known: Vec<String> = keys().map(Key::variable).collect();
                     let meant = closest(name, known.iter().map(String::as_str));
                     let hint = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
-                    warnings.push(format!("the variable {name} is not a setting and does nothing{hint}"));
+                    warnings.push(format!("the variable {name} is not a configuration key and is ignored{hint}"));
                 }
             }
         }
         for (flag, path, text) in &self.flags {
             match keys().find(|key| key.path == *path) {
-                Some(key) => set(key, typed(key, text), Source::Flag(flag.clone()), flag),
+                Some(key) => set(key, typed_value(key, text), Source::Flag(flag.clone()), flag),
                 None => wrong.push(format!("{flag}: {}", unknown(path))),
             }
         }
@@ -148,19 +148,19 @@ impl Layers {
         }
         let configuration = assemble(settings.iter().map(|(path, setting)| (*path, setting.value.clone())));
         let configuration = configuration.map_err(|message| vec![message])?;
-        Ok(Layered { configuration, settings, warnings })
+        Ok(MergedConfiguration { configuration, settings, warnings })
     }
 }
 
 /// Reads flags, variables and the file of this process.
 ///
 /// # Errors
-/// Every problem found, for people.
-pub fn load(args: &ConfigurationArgs, more: &[(&str, &str, String)]) -> Outcome<Layered> {
+/// All problems.
+pub fn load(args: &ConfigurationArgs, more: &[(&str, &str, String)]) -> Outcome<MergedConfiguration> {
     let mut flags = Vec::new();
     for assignment in &args.set {
         let Some((key, value)) = assignment.split_once('=') else {
-            return Err(Failure::usage(format!("--set takes KEY=VALUE, not `{assignment}`")));
+            return Err(Failure::usage(format!("--set must be KEY=VALUE; found `{assignment}`")));
         };
         flags.push((format!("--set {key}"), key.trim().to_owned(), value.trim().to_owned()));
     }
@@ -175,28 +175,27 @@ pub fn load(args: &ConfigurationArgs, more: &[(&str, &str, String)]) -> Outcome<
     let mut layers = Layers { file: None, variables, flags };
     layers.file = match file_of(args, &layers)? {
         Some(path) => {
-            let text =
-                fs::read_to_string(&path).map_err(|error| Failure::file("read the configuration", &path, &error))?;
+            let text = read_text_file("read the configuration", &path)?;
             Some((path.display().to_string(), text))
         }
         None => None,
     };
     layers.merge().map_err(|problems| {
-        let mut failure = Failure::usage("mend the configuration:");
+        let mut failure = Failure::usage("the configuration is invalid:");
         failure.details = problems;
         failure
     })
 }
 
-/// The configuration file: the one that was named, else the first of the usual places that exists.
+/// Path of the configuration file: the given one, otherwise the first existing one of the usual places.
 ///
 /// # Errors
-/// Flags or variables are wrong, so that the data folder is not known.
+/// If flags or variables are invalid, so that the data folder is unknown.
 pub fn file_of(args: &ConfigurationArgs, layers: &Layers) -> Outcome<Option<PathBuf>> {
     if let Some(path) = &args.config {
         return Ok(Some(path.clone()));
     }
-    // The data folder of the layers above the file decides where else the file may be.
+    // The layers above the file determine the data folder, the second place of the file.
     let above = Layers { file: None, ..layers.clone() };
     let folder = above
         .merge()
@@ -204,8 +203,8 @@ pub fn file_of(args: &ConfigurationArgs, layers: &Layers) -> Outcome<Option<Path
     Ok([PathBuf::from(FILE), folder.join(FILE)].into_iter().find(|path| path.is_file()))
 }
 
-/// A value from text, by the key's type. What does not fit stays text, and the struct says what is wrong.
-fn typed(key: &Key, text: &str) -> Value {
+/// Converts text to the key's type. Unconvertible text stays text, and deserialization reports the error.
+fn typed_value(key: &Key, text: &str) -> Value {
     let parsed = match key.kind {
         "integer" => text.trim().parse::<i64>().ok().map(Value::from),
         "number" => text.trim().parse::<f64>().ok().map(Value::from),
@@ -222,7 +221,7 @@ fn typed(key: &Key, text: &str) -> Value {
     parsed.unwrap_or_else(|| Value::from(text))
 }
 
-/// Whether the struct takes this value for the key, all else being default.
+/// Deserializes the key's value alone, with defaults for all other keys.
 fn try_alone(key: &Key, value: &Value) -> Result<(), String> {
     assemble([(key.path.as_str(), value.clone())])?;
     key.check_range(value)?;
@@ -245,7 +244,7 @@ fn assemble<'a>(values: impl IntoIterator<Item = (&'a str, Value)>) -> Result<Co
 fn unknown(path: &str) -> String {
     let sections = keys().filter_map(|key| key.path.split_once('.')).map(|(section, _)| section);
     let meant = closest(path, keys().map(|key| key.path.as_str())).map(str::to_owned).or_else(|| {
-        // A right key in the wrong section is a common slip.
+        // A key in the wrong section is a common mistake.
         let name = path.rsplit('.').next().unwrap_or(path);
         keys().find(|key| key.path.rsplit('.').next() == Some(name)).map(|key| key.path.clone())
     });
@@ -253,14 +252,14 @@ fn unknown(path: &str) -> String {
         (Some(meant), _) => format!("did you mean `{meant}`?"),
         (None, Some((section, _))) if let Some(known) = sections.clone().find(|known| *known == section) => {
             let of: Vec<&str> = keys().filter_map(|key| key.path.strip_prefix(known)?.strip_prefix('.')).collect();
-            format!("`[{known}]` has {}", of.join(", "))
+            format!("the keys of `[{known}]` are {}", of.join(", "))
         }
-        _ => "see `tocsin config` for all keys".to_owned(),
+        _ => "`tocsin config` lists all keys".to_owned(),
     };
-    Problem::at(path, "is not a key").hint(hint).to_string()
+    Problem::at(path, "unknown key").hint(hint).to_string()
 }
 
-/// Line and column, from 1.
+/// Line and column, starting at 1.
 type Position = (u32, u32);
 
 fn read_file<'a>(path: &str, text: &'a str, wrong: &mut Vec<String>) -> Vec<(Position, &'static Key, Value)> {
@@ -323,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// Merges layers and shows what is not default, or what is wrong.
+    /// Merges layers; shows values that are not default, or the problems.
     fn check(file: &str, variables: &[(&str, &str)], flags: &[(&str, &str)], expected: Expect) {
         let layers = Layers {
             file: Some(("tocsin.toml".into(), file.into())),
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn each_layer_wins_over_the_one_before() {
+    fn each_layer_overrides_the_previous_one() {
         check(
             "[http]\nlisten = '127.0.0.1:1'\n",
             &[],
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_others_stand_between_the_file_and_ours() {
+    fn otel_variables_override_the_file_and_are_overridden_by_tocsin_variables() {
         check(
             "[telemetry]\nendpoint = 'http://file:4318'\nservice_name = 'file'\n",
             &[
@@ -396,12 +395,12 @@ mod tests {
                 telemetry.endpoint = "http://file:4318" (tocsin.toml:2)
                 telemetry.queue_spans = 9 (TOCSIN_TELEMETRY_QUEUE_SPANS)
                 telemetry.service_name = "otel" (OTEL_SERVICE_NAME)
-                warning: OTEL_EXPORTER_OTLP_PROTOCOL: `grpc` is not spoken; spans go by `http/protobuf` or `http/json`, usually to port 4318"#]],
+                warning: OTEL_EXPORTER_OTLP_PROTOCOL: `grpc` is not supported; use `http/protobuf` or `http/json`, usually at port 4318"#]],
         );
     }
 
     #[test]
-    fn text_takes_the_type_of_its_key() {
+    fn text_is_converted_to_the_type_of_its_key() {
         check(
             "journal.disk_reserve = '1GiB'\nrecords.readers = 0x4\n",
             &[
@@ -421,20 +420,20 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_with_its_place() {
+    fn every_problem_is_reported_with_its_position() {
         check(
             "[http]\nlisten = 5\nlistn = 'x'\n[jurnal]\nreaders = 2\n[log]\nformat = 'xml'\ncolour = true\n",
             &[("TOCSIN_RUNTIME_THREADS", "many"), ("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")],
             &[("drain_patience", "1s"), ("http.header_timeout", "soon")],
             expect![[r#"
-                tocsin.toml:3:1: http.listn: is not a key; did you mean `http.listen`?
-                tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `records.readers`?
-                tocsin.toml:8:1: log.colour: is not a key; `[log]` has level, format
-                --set drain_patience: drain_patience: is not a key; did you mean `pipeline.drain_patience`?
+                tocsin.toml:3:1: http.listn: unknown key; did you mean `http.listen`?
+                tocsin.toml:5:1: jurnal.readers: unknown key; did you mean `records.readers`?
+                tocsin.toml:8:1: log.colour: unknown key; the keys of `[log]` are level, format
+                --set drain_patience: drain_patience: unknown key; did you mean `pipeline.drain_patience`?
                 tocsin.toml:2:1: http.listen: invalid type: integer `5`, expected socket address
                 tocsin.toml:7:1: log.format: unknown variant `xml`, expected `text` or `json`
                 TOCSIN_RUNTIME_THREADS: runtime.threads: invalid type: string "many", expected u32
-                --set http.header_timeout: http.header_timeout: `soon` is not a duration; write a whole number with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"#]],
+                --set http.header_timeout: http.header_timeout: `soon` is not a duration; expected an integer with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"#]],
         );
         check("[http\nlisten = 5", &[], &[], expect!["tocsin.toml:1:6: unclosed table, expected `]`"]);
         check(
@@ -442,8 +441,8 @@ mod tests {
             &[("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")],
             &[],
             expect![[r#"
-            warning: the variable TOCSIN_HTTP_LISTN is not a setting and does nothing; did you mean `TOCSIN_HTTP_LISTEN`?
-            warning: the variable TOCSIN_PORT is not a setting and does nothing"#]],
+            warning: the variable TOCSIN_HTTP_LISTN is not a configuration key and is ignored; did you mean `TOCSIN_HTTP_LISTEN`?
+            warning: the variable TOCSIN_PORT is not a configuration key and is ignored"#]],
         );
     }
 }

@@ -1,20 +1,19 @@
-//! What the variables of [OpenTelemetry] say, as keys of ours: who runs several programs beside each other sets them once
-//! for all.
+//! Maps [OpenTelemetry] environment variables to configuration keys, so that several programs can share one setting.
 //!
 //! [OpenTelemetry]: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
 
-/// A value for a key, and the variable that says it.
+/// Value of a key with the variable that sets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct OtelSetting {
     pub key: &'static str,
     pub text: String,
     pub variable: &'static str,
-    /// Whether a file goes before it.
+    /// Whether the configuration file overrides it.
     pub is_weak: bool,
 }
 
-/// The variables that say a key by themselves, as they are or as milliseconds; a later one wins over an earlier one, as
-/// those for traces do over those for all signals.
+/// Variables that map to one key, unchanged or as milliseconds. Later entries override earlier ones, as variables for
+/// traces override those for all signals.
 static PLAIN: [(&str, &str, bool); 14] = [
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "telemetry.endpoint", false),
     ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "telemetry.traces_endpoint", false),
@@ -31,19 +30,19 @@ static PLAIN: [(&str, &str, bool); 14] = [
     ("OTEL_BSP_SCHEDULE_DELAY", "telemetry.delay", true),
     ("OTEL_BSP_MAX_QUEUE_SIZE", "telemetry.queue_spans", false),
 ];
-/// Where a collector is if nobody says it.
+/// Default endpoint of a collector.
 const COLLECTOR: &str = "http://localhost:4318";
 
-/// What these variables say. What we cannot do is a warning, as the specification wants it.
-pub(super) fn read(variables: &[(String, String)], warnings: &mut Vec<String>) -> Vec<Said> {
-    // An empty one is as good as none.
+/// Reads the variables. Unsupported values are warnings, as the specification requires.
+pub(super) fn read(variables: &[(String, String)], warnings: &mut Vec<String>) -> Vec<OtelSetting> {
+    // An empty variable counts as unset.
     let find = |name: &str| {
         let found = variables.iter().find(|(known, _)| known == name).map(|(_, text)| text.trim());
         found.filter(|text| !text.is_empty())
     };
     let mut said = Vec::new();
     let mut say = |key, text: &str, variable, is_weak| {
-        said.push(Said { key, text: text.to_owned(), variable, is_weak });
+        said.push(OtelSetting { key, text: text.to_owned(), variable, is_weak });
     };
     let exporters = find("OTEL_TRACES_EXPORTER").map(|text| text.split(',').map(str::trim).collect::<Vec<_>>());
     if exporters.as_ref().is_some_and(|known| known.contains(&"otlp")) {
@@ -62,7 +61,7 @@ pub(super) fn read(variables: &[(String, String)], warnings: &mut Vec<String>) -
         match find(variable) {
             Some(text @ ("http/protobuf" | "http/json")) => say("telemetry.protocol", text, variable, false),
             Some(text) => warnings.push(format!(
-                "{variable}: `{text}` is not spoken; spans go by `http/protobuf` or `http/json`, usually to port 4318"
+                "{variable}: `{text}` is not supported; use `http/protobuf` or `http/json`, usually at port 4318"
             )),
             None => {}
         }
@@ -77,11 +76,11 @@ pub(super) fn read(variables: &[(String, String)], warnings: &mut Vec<String>) -
         };
         match ratio {
             Some(ratio) => say("telemetry.sample_ratio", ratio, "OTEL_TRACES_SAMPLER", false),
-            None => warnings.push(format!("OTEL_TRACES_SAMPLER: `{sampler}` is not a sampler that we know")),
+            None => warnings.push(format!("OTEL_TRACES_SAMPLER: `{sampler}` is not a supported sampler")),
         }
         if matches!(sampler, "always_on" | "traceidratio") {
             warnings.push(format!(
-                "OTEL_TRACES_SAMPLER: `{sampler}` is taken as `parentbased_{sampler}`: who begins a trace decides"
+                "OTEL_TRACES_SAMPLER: `{sampler}` is treated as `parentbased_{sampler}`: the caller's sampling decision applies"
             ));
         }
         if sampler == "always_off" {
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variable_says_a_key() {
+    fn each_variable_sets_a_key() {
         check(
             &[
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4318"),
@@ -146,23 +145,23 @@ mod tests {
     }
 
     #[test]
-    fn what_we_cannot_do_is_a_warning() {
+    fn unsupported_values_are_warnings() {
         check(
             &[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("OTEL_TRACES_SAMPLER", "jaeger_remote")],
             expect![[r#"
-                OTEL_EXPORTER_OTLP_PROTOCOL: `grpc` is not spoken; spans go by `http/protobuf` or `http/json`, usually to port 4318
-                OTEL_TRACES_SAMPLER: `jaeger_remote` is not a sampler that we know"#]],
+                OTEL_EXPORTER_OTLP_PROTOCOL: `grpc` is not supported; use `http/protobuf` or `http/json`, usually at port 4318
+                OTEL_TRACES_SAMPLER: `jaeger_remote` is not a supported sampler"#]],
         );
         check(
             &[("OTEL_TRACES_SAMPLER", "always_on")],
             expect![[r#"
                 telemetry.sample_ratio = 1 (OTEL_TRACES_SAMPLER)
-                OTEL_TRACES_SAMPLER: `always_on` is taken as `parentbased_always_on`: who begins a trace decides"#]],
+                OTEL_TRACES_SAMPLER: `always_on` is treated as `parentbased_always_on`: the caller's sampling decision applies"#]],
         );
     }
 
     #[test]
-    fn traces_are_switched_off_and_on() {
+    fn traces_are_disabled_and_enabled() {
         check(
             &[("OTEL_TRACES_EXPORTER", "otlp")],
             expect!["telemetry.endpoint = http://localhost:4318 (OTEL_TRACES_EXPORTER, weak)"],

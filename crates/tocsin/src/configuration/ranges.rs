@@ -1,6 +1,7 @@
 //! Permitted ranges of the numeric keys: integers, numbers, durations and sizes.
 //!
-//! One row for each key, both ends included, in the spelling of the configuration file. A value outside is refused at the
+//! One row for each key, both ends included, in the spelling of the configuration file. A value outside is refused at
+//! the
 //! start, with the source of the value; the reference page shows the range.
 
 use std::{fmt, str::FromStr, time::Duration};
@@ -9,12 +10,12 @@ use serde_json::Value;
 
 use super::{Key, Period, Size};
 
-/// The least and the greatest value of a key.
+/// Minimum and maximum of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// The least value.
+    /// Minimum.
     pub min: &'static str,
-    /// The greatest value.
+    /// Maximum.
     pub max: &'static str,
 }
 
@@ -96,12 +97,12 @@ const RANGES: &[(&str, &str, &str)] = &[
     ("runtime.threads", "0", "1024"),
 ];
 
-/// The range of a key; `None` for one that holds no number.
+/// Range of a key; `None` for keys that are not numeric.
 pub(super) fn range_of(path: &str) -> Option<Range> {
     RANGES.iter().find(|row| row.0 == path).map(|(_, min, max)| Range { min, max })
 }
 
-/// A value on the scale of its kind.
+/// Comparable value of a numeric key.
 #[derive(PartialEq, PartialOrd)]
 enum Measure {
     Number(f64),
@@ -121,17 +122,17 @@ impl Measure {
 }
 
 impl Key {
-    /// Checks that a value, which the key's type takes, is within the key's range.
+    /// Checks that a valid value is within the key's range.
     ///
     /// # Errors
-    /// It is not; the text names the range.
+    /// If it is outside; the text names the range.
     pub(super) fn check_range(&self, value: &Value) -> Result<(), String> {
         let Some(range) = self.range else { return Ok(()) };
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let measure = |text: &str| Measure::of(self.kind, text);
         match (measure(&text), measure(range.min), measure(range.max)) {
             (Some(value), Some(min), Some(max)) if min <= value && value <= max => Ok(()),
-            _ => Err(format!("`{text}` is out of range: give a value from {range}")),
+            _ => Err(format!("`{text}` is out of range: expected {range}")),
         }
     }
 }
@@ -151,7 +152,7 @@ mod tests {
     fn b31_every_numeric_key_has_a_range_that_holds_its_default() {
         for key in keys() {
             let is_numeric = matches!(key.kind, "integer" | "number" | "duration" | "size");
-            assert_eq!(key.range.is_some(), is_numeric, "give `{}` a row in RANGES", key.path);
+            assert_eq!(key.range.is_some(), is_numeric, "`{}` needs a row in RANGES", key.path);
             assert_eq!(key.check_range(&key.default), Ok(()), "{}", key.path);
             if let Some(range) = key.range {
                 let (min, max) = (Measure::of(key.kind, range.min), Measure::of(key.kind, range.max));
@@ -159,7 +160,7 @@ mod tests {
             }
         }
         for (path, ..) in RANGES {
-            assert!(keys().any(|key| key.path == *path), "`{path}` is not a key");
+            assert!(keys().any(|key| key.path == *path), "unknown key `{path}`");
         }
     }
 
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn b31_every_numeric_key_refuses_a_value_beyond_either_end() {
         for key in keys().filter(|key| key.range.is_some()) {
-            let range = key.range.expect("it has one");
+            let range = key.range.expect("numeric keys have a range");
             let (below, above) = match key.kind {
                 "integer" | "number" => ("-1", "99999999999999"),
                 "duration" => ("-1s", "99999999d"),
@@ -187,7 +188,7 @@ mod tests {
         let message = refusal("http.connections_max", "0").expect("refused");
         assert_eq!(
             message,
-            "--set http.connections_max: http.connections_max: `0` is out of range: give a value from 1 to 1000000"
+            "--set http.connections_max: http.connections_max: `0` is out of range: expected 1 to 1000000"
         );
         assert!(refusal("telemetry.sample_ratio", "2").is_some());
         assert!(refusal("telemetry.sample_ratio", "NaN").is_some());

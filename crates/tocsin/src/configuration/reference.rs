@@ -1,4 +1,4 @@
-//! The reference page and the commented file, both made from the table of keys.
+//! Generator of the configuration reference and the commented configuration file, from the table of keys.
 
 use std::fmt::Write;
 
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use super::table::SECTIONS;
 
-/// `docs/reference/configuration.md`.
+/// Page `docs/reference/configuration.md`.
 pub fn reference_page() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
          <!-- Generated from crates/tocsin/src/configuration.rs; `UPDATE=1 cargo test -p tocsin` writes it anew. -->\n\n\
-         Defaults come first, then one TOML file (`--config`, else `tocsin.toml` in the working folder, else in the data\n\
-         folder), then variables (those of OpenTelemetry for `telemetry`, then `TOCSIN_*`), then flags (`--set KEY=VALUE`);\n\
-         the later wins. `tocsin config` prints the\n\
-         effective values, each with its source. `tocsin init` writes a file with every key and its meaning.\n\n\
+         The defaults are overridden by one TOML file (`--config`, otherwise `tocsin.toml` in the working folder, otherwise in the data\n\
+         folder), then by environment variables (those of OpenTelemetry for `telemetry`, then `TOCSIN_*`), then by flags\n\
+         (`--set KEY=VALUE`). `tocsin config` prints the\n\
+         effective values, each with its source. `tocsin init` writes a file with every key and its description.\n\n\
          Sizes are written `64KiB`, `16MiB`, `1GiB`; durations `250ms`, `30s`, `5m`, `2h`, `7d`; in variables and flags, lists\n\
          are separated by commas. A value outside of its range is refused at the start.\n",
     );
@@ -39,10 +39,10 @@ pub fn reference_page() -> String {
     page
 }
 
-/// A configuration file in which every key stands with its meaning and its default, commented out.
+/// Configuration file with every key, its description and its default, commented out.
 pub fn commented_file() -> String {
     let mut file = String::from(
-        "# Configuration of Tocsin. What is commented out has its default. `tocsin config` shows what is in effect.\n",
+        "# Configuration of Tocsin. Commented keys have their default. `tocsin config` prints the effective values.\n",
     );
     for (section, doc, keys) in SECTIONS.iter() {
         let _ = write!(file, "\n# {doc}\n[{section}]\n");
@@ -58,7 +58,7 @@ pub fn commented_file() -> String {
     file
 }
 
-/// JSON's spelling of strings, numbers, booleans and lists of them is TOML's too.
+/// JSON strings, numbers, booleans and lists of them are valid TOML.
 fn toml_value(value: &Value) -> String {
     value.to_string()
 }
@@ -85,7 +85,7 @@ mod tests {
     use crate::configuration::{Configuration, Layers};
 
     #[test]
-    fn the_commented_file_says_nothing_and_uncommented_says_the_defaults() {
+    fn the_commented_file_is_empty_and_uncommented_sets_the_defaults() {
         let file = commented_file();
         let layered =
             Layers { file: Some(("x".into(), file.clone())), ..Layers::default() }.merge().expect("a configuration");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_page_is_the_generated_one() {
+    fn the_committed_page_is_up_to_date() {
         crate::cli::compare_reference("configuration.md", &reference_page());
     }
 }

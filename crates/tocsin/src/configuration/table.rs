@@ -1,4 +1,4 @@
-//! Every key with its type, default and meaning, read from the structs.
+//! Table of all configuration keys with type, default and description, derived from the structs.
 
 use std::sync::LazyLock;
 
@@ -10,37 +10,37 @@ use super::{
     ranges::{self, Range},
 };
 
-/// One key.
+/// Configuration key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
     /// Section and name: `http.listen`.
     pub path: String,
-    /// What it holds, in a word or two.
+    /// Type, in a word or two.
     pub kind: &'static str,
-    /// What it holds if nobody says otherwise.
+    /// Default value.
     pub default: Value,
-    /// What it means.
+    /// Description.
     pub doc: String,
-    /// Whether its value is never shown.
+    /// Whether its value is hidden in output.
     pub secret: bool,
-    /// The least and the greatest value of a numeric key.
+    /// Range of a numeric key.
     pub range: Option<Range>,
 }
 
 impl Key {
-    /// Its environment variable: `TOCSIN_HTTP_LISTEN`.
+    /// Environment variable: `TOCSIN_HTTP_LISTEN`.
     pub fn variable(&self) -> String {
         format!("TOCSIN_{}", self.path.replace('.', "_").to_uppercase())
     }
 }
 
-/// A section: its name, what it is for, and its keys.
+/// Section: name, description, keys.
 pub(super) type Section = (String, String, Vec<Key>);
 
 pub(super) static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<Configuration>().to_value();
-    let defaults = serde_json::to_value(Configuration::default()).expect("a configuration is plain data");
+    let defaults = serde_json::to_value(Configuration::default()).expect("a configuration is serializable");
     let sections = schema["properties"].as_object().expect("the configuration has sections");
     sections
         .iter()
@@ -64,7 +64,7 @@ pub fn keys() -> impl Iterator<Item = &'static Key> + Clone {
     SECTIONS.iter().flat_map(|(_, _, keys)| keys)
 }
 
-/// The docstring, its lines joined.
+/// Doc comment as one line.
 fn doc(schema: &Value) -> String {
     schema["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,28 +1,28 @@
-//! Values with units, and values that are not shown.
+//! Configuration values with units, and secrets.
 
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// A duration, written `250ms`, `30s`, `5m`, `2h` or `7d`.
+/// Duration, written `250ms`, `30s`, `5m`, `2h` or `7d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
 
-/// A number of bytes, written `4096`, `64KiB`, `16MiB` or `1GiB`; `KB`, `MB`, `GB` are decimal.
+/// Size in bytes, written `4096`, `64KiB`, `16MiB` or `1GiB`; `KB`, `MB`, `GB` are decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// A value that is never shown.
+/// Value that is never shown.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(pub String);
 
 impl Period {
-    /// Whole seconds.
+    /// Duration of whole seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Period(Duration::from_secs(seconds))
     }
-    /// Milliseconds.
+    /// Duration of milliseconds.
     pub const fn millis(millis: u64) -> Self {
         Period(Duration::from_millis(millis))
     }
@@ -39,7 +39,7 @@ const SIZES: [(&str, u64); 7] = [
     ("B", 1),
 ];
 
-/// A whole number and its unit, multiplied.
+/// Parses an integer with a unit and multiplies both.
 fn measure(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -47,7 +47,7 @@ fn measure(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     units.iter().find(|(name, _)| *name == unit).and_then(|(_, factor)| number.checked_mul(*factor))
 }
 
-/// The number in the largest unit that divides it.
+/// Formats the number in the largest unit that divides it.
 fn write_measure(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)], least: &str) -> fmt::Result {
     match units.iter().find(|(_, factor)| number > 0 && number.is_multiple_of(*factor)) {
         Some((unit, factor)) => write!(f, "{}{unit}", number / factor),
@@ -60,7 +60,7 @@ impl FromStr for Period {
     fn from_str(text: &str) -> Result<Self, String> {
         measure(text, &PERIODS)
             .map(Period::millis)
-            .ok_or_else(|| format!("`{text}` is not a duration; write a whole number with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"))
+            .ok_or_else(|| format!("`{text}` is not a duration; expected an integer with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"))
     }
 }
 
@@ -71,7 +71,7 @@ impl FromStr for Size {
         plain
             .or_else(|| measure(text, &SIZES))
             .map(Size)
-            .ok_or_else(|| format!("`{text}` is not a size; write a whole number of bytes, or with a unit, such as `64KiB`, `16MiB` or `1GiB`"))
+            .ok_or_else(|| format!("`{text}` is not a size; expected an integer number of bytes, or with a unit, such as `64KiB`, `16MiB` or `1GiB`"))
     }
 }
 
@@ -120,7 +120,7 @@ impl<'de> Deserialize<'de> for Period {
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a size is a number of bytes, or text with a unit such as `16MiB`")]
+        #[serde(untagged, expecting = "a number of bytes, or text with a unit such as `16MiB`")]
         enum Form {
             Bytes(u64),
             Text(String),
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn periods_and_sizes_read_what_they_write() {
+    fn periods_and_sizes_round_trip() {
         for text in ["250ms", "30s", "5m", "2h", "7d", "0s", "90s"] {
             assert_eq!(text.parse::<Period>().expect(text).to_string(), text);
         }

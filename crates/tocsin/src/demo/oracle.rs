@@ -1,19 +1,19 @@
-//! Who should have been told: every event against every person, computed without Tocsin's rules.
+//! Oracle: expected notifications, by testing every event against every person without Tocsin's rules.
 
 use super::world::Person;
 
-/// An earthquake, as far as the wishes look at it.
+/// Fields of an earthquake that the subscriptions use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quake {
-    /// Unknown for some.
+    /// Magnitude; unknown for some.
     pub magnitude: Option<f64>,
-    /// In degrees.
+    /// Latitude in degrees.
     pub latitude: f64,
-    /// In degrees.
+    /// Longitude in degrees.
     pub longitude: f64,
 }
 
-/// How many mails each person should get, in the order of the people.
+/// Expected number of mails for each person.
 pub fn expected_mails(people: &[Person], quakes: &[Quake]) -> Vec<u64> {
     let vectors: Vec<[f64; 3]> = quakes.iter().map(|quake| unit(quake.latitude, quake.longitude)).collect();
     let wants = |person: &Person| {
@@ -27,15 +27,15 @@ pub fn expected_mails(people: &[Person], quakes: &[Quake]) -> Vec<u64> {
     people.iter().map(wants).collect()
 }
 
-/// The place as a vector from the earth's centre. Vectors, because the rule language uses the haversine formula: two ways
-/// to the same distance do not share their mistakes.
+/// Unit vector of a position. The rule language uses the haversine formula; an independent method does not share its
+/// errors.
 fn unit(latitude: f64, longitude: f64) -> [f64; 3] {
     let (latitude, longitude) = (latitude.to_radians(), longitude.to_radians());
     [latitude.cos() * longitude.cos(), latitude.cos() * longitude.sin(), latitude.sin()]
 }
 
-/// The angle between two places, from the sine and the cosine, which is exact for near and far ones alike; times the
-/// mean radius of the earth.
+/// Great-circle distance: the angle from sine and cosine, exact for near and far positions, times the mean radius of
+/// the earth.
 fn arc_km(a: &[f64; 3], b: &[f64; 3]) -> f64 {
     let cross = [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
     let sine = cross.iter().map(|part| part * part).sum::<f64>().sqrt();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_those_of_the_globe() {
+    fn distances_match_known_values() {
         let between = |a: (f64, f64), b: (f64, f64)| arc_km(&unit(a.0, a.1), &unit(b.0, b.1)).round();
         assert_eq!(between((52.52, 13.41), (48.14, 11.58)), 504.0);
         assert_eq!(between((0.0, 179.5), (0.0, -179.5)), 111.0);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn both_conditions_count_and_an_unknown_magnitude_is_none() {
+    fn both_conditions_count_and_an_unknown_magnitude_does_not_match() {
         let person = Person {
             distance_km: 600.0,
             magnitude_min: 4.0,

@@ -1,4 +1,4 @@
-//! A server on a fresh folder, and what every demo does with it.
+//! Server on a temporary folder, and the steps common to all demos.
 
 use std::{
     path::PathBuf,
@@ -15,33 +15,33 @@ use crate::{
     configuration::{self, ConfigurationArgs, LogFormat, Period},
     failure::{Failure, Outcome},
     mailbox,
-    platform::{self, Running},
+    platform::{self, RunningServer},
     terminal::{Colour, Terminal, duration, thousands},
 };
 
-/// A demo that makes no progress for so long has failed.
+/// Time without progress after which a demo fails.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// A server that plays.
-pub(super) struct Stage {
+/// Demo server with its folder and client.
+pub(super) struct DemoServer {
     pub client: Client,
     pub key: String,
-    running: Running,
+    running: RunningServer,
     folder: Folder,
 }
 
-/// A folder that goes when the demo goes.
+/// Temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed lies in the folder for temporary things anyway.
+        // Leftovers are in the system's temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-impl Stage {
-    /// Starts a server on a fresh folder, at the configured port or the next free one.
+impl DemoServer {
+    /// Starts a server on a temporary folder, at the configured port or the next free one.
     pub(super) async fn open(args: &ConfigurationArgs) -> Outcome<Self> {
         let layered = configuration::load(args, &[])?;
         let mut configuration = layered.configuration;
@@ -57,16 +57,16 @@ impl Stage {
         }
         configuration.log.format = LogFormat::Text;
         configuration.pipeline.drain_patience = Period::seconds(5);
-        // Released at once: the port may be taken in between, and then starting says so.
+        // Released at once; if another process takes the port, starting fails.
         configuration.http.listen = mailbox::bind(configuration.http.listen)
             .await?
             .local_addr()
-            .map_err(|error| Failure::failed("a socket has no address").because(&error))?;
+            .map_err(|error| Failure::failed("cannot read the address of a socket").because(&error))?;
         crate::logging::start(&configuration.log)?;
         let running = platform::start(configuration).await?;
-        let key = running.first_key.clone().ok_or_else(|| Failure::failed("the fresh folder was not fresh"))?;
+        let key = running.first_key.clone().ok_or_else(|| Failure::failed("the temporary folder was not empty"))?;
         let client = Client::new(format!("http://{}", running.address), Some(key.clone()))?;
-        Ok(Stage { client, key, running, folder })
+        Ok(DemoServer { client, key, running, folder })
     }
 
     /// Applies a definition.
@@ -77,7 +77,7 @@ impl Stage {
         self.client.send(request).await.map(|_| ())
     }
 
-    /// Imports objects, a line each.
+    /// Imports objects, one per line.
     pub(super) async fn import(
         &self,
         what: &str,
@@ -87,7 +87,7 @@ impl Stage {
     ) -> Outcome {
         let mut lines = Vec::new();
         for object in objects {
-            serde_json::to_writer(&mut lines, &object).expect("JSON values can be written");
+            serde_json::to_writer(&mut lines, &object).expect("JSON values are serializable");
             lines.push(b'\n');
             bar.inc(1);
         }
@@ -109,7 +109,7 @@ impl Stage {
         }
     }
 
-    /// Submits a batch of events under a key of its own.
+    /// Submits a batch of events with an idempotency key.
     pub(super) async fn publish(
         &self,
         application: &str,
@@ -125,7 +125,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until everything has left the server, or nothing moves any more. Gives the last report.
+    /// Waits until everything is delivered, or there is no progress. Returns the last report.
     pub(super) async fn delivered(
         &self,
         expected: u64,
@@ -152,12 +152,12 @@ impl Stage {
         }
     }
 
-    /// How the server is doing.
+    /// Status of the server.
     pub(super) async fn report(&self) -> Outcome<Report> {
         Report::read(self.client.get("/v1/status", &[]).await?)
     }
 
-    /// Stays until somebody ends it, then stops the server.
+    /// Keeps running until a signal arrives (unless `once`), then stops the server.
     pub(super) async fn close(self, terminal: &Terminal, once: bool, signals: &mut Signals) -> Outcome {
         if !once {
             terminal.line("\nRunning until Ctrl-C.")?;
@@ -173,9 +173,9 @@ impl Stage {
     }
 }
 
-/// Prints the figures of a demo.
+/// Prints the statistics of a demo.
 pub(super) fn show_report(terminal: &Terminal, report: &Report, took: Duration) -> std::io::Result<()> {
-    terminal.line(terminal.paint(Colour::Bold, "\nWhat happened"))?;
+    terminal.line(terminal.paint(Colour::Bold, "\nResults"))?;
     let rate = |count: u64| thousands((count as f64 / took.as_secs_f64().max(1e-3)).round() as u64);
     let totals = &report.totals;
     terminal.line(format_args!(
@@ -190,7 +190,7 @@ pub(super) fn show_report(terminal: &Terminal, report: &Report, took: Duration) 
     ))?;
     let delivered = report.attempts("delivered");
     terminal.line(format_args!(
-        "  {:>10} delivered in {}, {} a second",
+        "  {:>10} delivered in {}, {} per second",
         thousands(delivered),
         duration(took),
         rate(delivered)
@@ -218,7 +218,7 @@ pub(super) fn show_report(terminal: &Terminal, report: &Report, took: Duration) 
     Ok(())
 }
 
-/// Prints one line of the comparison; gives whether it holds.
+/// Prints one line of the comparison; returns whether it matches.
 pub(super) fn compare(terminal: &Terminal, what: &str, expected: u64, found: u64) -> std::io::Result<bool> {
     let (mark, colour) = if expected == found { ("✓", Colour::Green) } else { ("✗", Colour::Red) };
     terminal.line(format_args!(
@@ -230,9 +230,9 @@ pub(super) fn compare(terminal: &Terminal, what: &str, expected: u64, found: u64
     Ok(expected == found)
 }
 
-/// Prints where to look.
-pub(super) fn show_addresses(terminal: &Terminal, stage: &Stage, more: &[(&str, String)]) -> std::io::Result<()> {
-    terminal.line(terminal.paint(Colour::Bold, "\nWhere to look"))?;
+/// Prints the addresses to visit.
+pub(super) fn show_addresses(terminal: &Terminal, stage: &DemoServer, more: &[(&str, String)]) -> std::io::Result<()> {
+    terminal.line(terminal.paint(Colour::Bold, "\nAddresses"))?;
     let server = stage.client.server();
     let ours = [
         ("status page", format!("{server}/")),

@@ -1,24 +1,24 @@
-//! A week of earthquakes, told by mail to people who live near them.
+//! Demo: a week of earthquakes, delivered by mail to people who live near them.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::{
-    Plan,
+    DemoOptions,
     oracle::{Quake, expected_mails},
-    play::{Stage, compare, show_addresses, show_report},
+    play::{DemoServer, compare, show_addresses, show_report},
     world::{Person, people},
 };
 use crate::{
     commands::{serve::Signals, trace},
     configuration::ConfigurationArgs,
     failure::{Failure, Outcome},
-    mailbox::{Mailbox, MailboxOptions, Readable},
+    mailbox::{Mailbox, MailboxOptions, ParsedMail},
     terminal::{Colour, Terminal, printable, thousands},
 };
 
-/// The files of `examples/quakes`, so that the binary needs none.
+/// Embeds a file of `examples/quakes`, so that the binary needs no files.
 macro_rules! example {
     ($path:literal) => {
         include_str!(concat!("../../../../examples/quakes/", $path))
@@ -36,26 +36,30 @@ const TEMPLATES: [(&str, &str); 6] = [
 ];
 const WEEK: &str = example!("usgs-earthquakes-week.geojson");
 
-/// Plays the week as fast as it is accepted, an hour in a batch.
+/// Replays the week as fast as it is accepted, in batches of one hour.
 ///
 /// # Errors
-/// Something does not start, or a mail is missing.
-pub async fn quakes(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome {
+/// If a part does not start, or a mail is missing.
+pub async fn quakes(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &DemoOptions) -> Outcome {
     let mut signals = Signals::new()?;
     let (stage, _mailbox, right) = tokio::select! {
         played = play(terminal, configuration, plan) => played?,
         _ = signals.next() => return Err(Failure::failed("stopped before the end")),
     };
     stage.close(terminal, plan.once, &mut signals).await?;
-    if right { Ok(()) } else { Err(Failure::failed("not every mail is where it should be; the log above tells more")) }
+    if right { Ok(()) } else { Err(Failure::failed("a mail is missing; see the log above")) }
 }
 
-/// Plays it; gives what goes on running, and whether every mail came.
-async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome<(Stage, Mailbox, bool)> {
+/// Runs the demo; returns the running parts, and whether every mail arrived.
+async fn play(
+    terminal: &Terminal,
+    configuration: &ConfigurationArgs,
+    plan: &DemoOptions,
+) -> Outcome<(DemoServer, Mailbox, bool)> {
     let mailbox = Mailbox::start(MailboxOptions::default()).await?;
-    let stage = Stage::open(configuration).await?;
+    let stage = DemoServer::open(configuration).await?;
     terminal.line(format_args!(
-        "Tocsin answers at {}, mails arrive at http://{}/",
+        "Tocsin listens at {}, mails arrive at http://{}/",
         stage.client.server(),
         mailbox.page_address()
     ))?;
@@ -77,11 +81,8 @@ async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Pla
     terminal.line(format_args!("{} people subscribed to earthquakes near them", thousands(people.len() as u64)))?;
 
     let events = week()?;
-    let quakes: Vec<Quake> = events
-        .iter()
-        .map(quake)
-        .collect::<Option<_>>()
-        .ok_or_else(|| Failure::failed("the week has a quake without a place"))?;
+    let quakes: Vec<Quake> =
+        events.iter().map(quake).collect::<Option<_>>().ok_or_else(|| Failure::failed("an earthquake has no place"))?;
     let started = Instant::now();
     let bar = terminal.progress(Some(events.len() as u64), "quakes    {wide_bar} {human_pos}/{human_len}  {elapsed}");
     let events_count = events.len();
@@ -100,34 +101,33 @@ async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Pla
 
     show_report(terminal, &report, took)?;
     show_one(terminal, &stage, &mailbox).await?;
-    terminal.line(
-        terminal.paint(Colour::Bold, "\nIs it right? Every quake was compared with every person, without Tocsin"),
-    )?;
+    terminal
+        .line(terminal.paint(Colour::Bold, "\nVerification: every quake compared with every person, without Tocsin"))?;
     let counts = mailbox.counts();
     let distinct = counts.mails - counts.repeated;
-    let mut right = compare(terminal, "notifications made", total, report.totals.notifications)?;
-    right &= compare(terminal, "mails that came", total, distinct)?;
+    let mut right = compare(terminal, "notifications created", total, report.totals.notifications)?;
+    right &= compare(terminal, "mails received", total, distinct)?;
     let served =
         people.iter().zip(&expected).filter(|(person, expected)| mailbox.mails_for(&person.address()) >= **expected);
-    right &= compare(terminal, "people with all of theirs", people.len() as u64, served.count() as u64)?;
+    right &= compare(terminal, "people with all their mails", people.len() as u64, served.count() as u64)?;
     if counts.repeated > 0 {
-        terminal.line(format_args!(
-            "  {} mails came a second time, under the same Message-ID",
-            thousands(counts.repeated)
-        ))?;
+        terminal
+            .line(format_args!("  {} mails arrived twice, with the same Message-ID", thousands(counts.repeated)))?;
     }
-    show_addresses(terminal, &stage, &[("mailbox", format!("http://{}/", mailbox.page_address()))])?;
+    if !plan.once {
+        show_addresses(terminal, &stage, &[("mailbox", format!("http://{}/", mailbox.page_address()))])?;
+    }
     Ok((stage, mailbox, right))
 }
 
-/// The example's definition with its templates inside, and mails going to the mailbox.
+/// Definition of the example with inlined templates and the mailbox as SMTP server.
 fn definition(mailbox: &Mailbox) -> Outcome<String> {
     let load = |path: &str| {
         let found = TEMPLATES.iter().find(|(name, _)| *name == path);
-        found.map(|(_, text)| text.to_string()).ok_or_else(|| format!("{path} is not in the binary"))
+        found.map(|(_, text)| text.to_string()).ok_or_else(|| format!("{path} is not embedded in the binary"))
     };
     let text = crate::platform::inline_definition(DEFINITION, &load).map_err(|problems| {
-        let mut failure = Failure::failed("the example is damaged");
+        let mut failure = Failure::failed("the example is corrupt");
         failure.details = problems.iter().map(ToString::to_string).collect();
         failure
     })?;
@@ -154,7 +154,7 @@ fn subscription(person: &Person) -> Value {
     })
 }
 
-/// The features of the week as events, in the order of time.
+/// Features of the week as events, ordered by time.
 fn week() -> Outcome<Vec<Value>> {
     use crate::commands::publish::{Mapping, map_item};
     const MAPPINGS: [&str; 8] = [
@@ -170,7 +170,7 @@ fn week() -> Outcome<Vec<Value>> {
     let mappings: Vec<Mapping> =
         MAPPINGS.iter().map(|text| text.parse()).collect::<Result<_, _>>().map_err(Failure::failed)?;
     let mut document: Value =
-        serde_json::from_str(WEEK).map_err(|error| Failure::failed("the example is damaged").because(&error))?;
+        serde_json::from_str(WEEK).map_err(|error| Failure::failed("the example is corrupt").because(&error))?;
     let Value::Array(features) = document["features"].take() else {
         return Err(Failure::failed("the example has no features"));
     };
@@ -187,7 +187,7 @@ fn quake(event: &Value) -> Option<Quake> {
     })
 }
 
-/// Events of the same hour together, hours in order.
+/// Groups events by hour, in order.
 fn by_hour(events: Vec<Value>) -> Vec<(i64, Vec<Value>)> {
     let mut hours: Vec<(i64, Vec<Value>)> = Vec::new();
     for event in events {
@@ -200,18 +200,18 @@ fn by_hour(events: Vec<Value>) -> Vec<(i64, Vec<Value>)> {
     hours
 }
 
-/// Prints the newest mail, and the story of its notification.
-async fn show_one(terminal: &Terminal, stage: &Stage, mailbox: &Mailbox) -> Outcome {
+/// Prints the newest mail, and the trace of its notification.
+async fn show_one(terminal: &Terminal, stage: &DemoServer, mailbox: &Mailbox) -> Outcome {
     let mails = mailbox.newest();
     let Some(mail) = mails.first() else { return Ok(()) };
-    let read = Readable::read(&mail.bytes);
-    terminal.line(terminal.paint(Colour::Bold, "\nOne of the mails"))?;
+    let read = ParsedMail::read(&mail.bytes);
+    terminal.line(terminal.paint(Colour::Bold, "\nA sample mail"))?;
     terminal.line(format_args!("  To: {}", printable(&mail.to.join(", "))))?;
     terminal.line(format_args!("  Subject: {}\n", printable(read.header("subject").unwrap_or_default())))?;
     for line in read.part("text/plain").unwrap_or_default().lines() {
         terminal.line(format_args!("  {}", printable(line)))?;
     }
-    // A Message-ID is `<n-7-3.installation@domain>`.
+    // A Message-ID has the form `<n-7-3.installation@domain>`.
     let id = read
         .header("message-id")
         .and_then(|id| id.trim_start_matches('<').split(['.', '@']).next())
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_week_is_whole_and_in_order() {
+    fn the_week_is_complete_and_ordered() {
         let events = week().expect("the example");
         assert_eq!(events.len(), 1_707);
         assert!(events.iter().map(quake).all(|quake| quake.is_some()));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_definition_is_whole_and_names_the_mailbox() {
+    async fn the_definition_is_complete_and_names_the_mailbox() {
         let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let mailbox = Mailbox::start(MailboxOptions { smtp: local, page: local, ..MailboxOptions::default() })
             .await

@@ -1,4 +1,4 @@
-//! A market: quotes meet orders that wait for a price, and each one that comes true is posted to its owner's address.
+//! Demo: a stock market; quotes match orders that wait for a price, and each match is posted to the order's owner.
 
 use std::{
     sync::{
@@ -12,8 +12,8 @@ use axum::{Router, body::Bytes, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 
 use super::{
-    Plan,
-    play::{Stage, compare, show_addresses, show_report},
+    DemoOptions,
+    play::{DemoServer, compare, show_addresses, show_report},
 };
 use crate::{
     commands::serve::Signals,
@@ -28,30 +28,30 @@ const DEFINITION: &str = include_str!("../../../../examples/stock/application.ya
 const ORDERS_EACH: u32 = 5;
 const BATCHES: u64 = 10;
 
-/// Plays ten minutes of the market, each minute a batch with every symbol.
+/// Replays ten minutes of the market, each minute a batch with every symbol.
 ///
 /// # Errors
-/// Something does not start, or a message is missing.
-pub async fn stock(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome {
+/// If a part does not start, or a message is missing.
+pub async fn stock(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &DemoOptions) -> Outcome {
     let mut signals = Signals::new()?;
     let (stage, right) = tokio::select! {
         played = play(terminal, configuration, plan) => played?,
         _ = signals.next() => return Err(Failure::failed("stopped before the end")),
     };
     stage.close(terminal, plan.once, &mut signals).await?;
-    if right {
-        Ok(())
-    } else {
-        Err(Failure::failed("not every message is where it should be; the log above tells more"))
-    }
+    if right { Ok(()) } else { Err(Failure::failed("a message is missing; see the log above")) }
 }
 
-/// Plays it; gives the server, which goes on running, and whether every message came.
-async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome<(Stage, bool)> {
+/// Runs the demo; returns the running server, and whether every message arrived.
+async fn play(
+    terminal: &Terminal,
+    configuration: &ConfigurationArgs,
+    plan: &DemoOptions,
+) -> Outcome<(DemoServer, bool)> {
     let (hook, received) = receive().await?;
-    let stage = Stage::open(configuration).await?;
+    let stage = DemoServer::open(configuration).await?;
     terminal
-        .line(format_args!("Tocsin answers at {}, messages are posted to http://{hook}/", stage.client.server()))?;
+        .line(format_args!("Tocsin listens at {}, messages are posted to http://{hook}/", stage.client.server()))?;
     stage.apply("stock", DEFINITION.to_owned()).await?;
     let market = Market::new(plan.seed);
     let orders: Vec<Order> = market.orders(plan.subscribers, ORDERS_EACH).collect();
@@ -66,7 +66,7 @@ async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Pla
         .await?;
     bar.finish_and_clear();
     terminal.line(format_args!(
-        "{} orders of {} people wait for a price",
+        "{} orders of {} people imported",
         thousands(orders.len() as u64),
         thousands(u64::from(plan.subscribers))
     ))?;
@@ -85,12 +85,13 @@ async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Pla
     let took = started.elapsed();
     bar.finish_and_clear();
     show_report(terminal, &report, took)?;
-    terminal.line(
-        terminal.paint(Colour::Bold, "\nIs it right? Every quote was compared with every order, without Tocsin"),
-    )?;
-    let mut right = compare(terminal, "notifications made", expected, report.totals.notifications)?;
-    right &= compare(terminal, "messages that came", expected, received.load(Ordering::Relaxed))?;
-    show_addresses(terminal, &stage, &[])?;
+    terminal
+        .line(terminal.paint(Colour::Bold, "\nVerification: every quote compared with every order, without Tocsin"))?;
+    let mut right = compare(terminal, "notifications created", expected, report.totals.notifications)?;
+    right &= compare(terminal, "messages received", expected, received.load(Ordering::Relaxed))?;
+    if !plan.once {
+        show_addresses(terminal, &stage, &[])?;
+    }
     Ok((stage, right))
 }
 
@@ -105,10 +106,12 @@ fn event(quote: &Quote) -> Value {
     json!({"symbol": format!("S{:04}", quote.symbol), "price": quote.price, "change": quote.change, "volume": quote.volume})
 }
 
-/// Counts what is posted.
+/// Starts a receiver that counts posts.
 async fn receive() -> Outcome<(std::net::SocketAddr, Arc<AtomicU64>)> {
     let listener = mailbox::bind(([127, 0, 0, 1], 9000).into()).await?;
-    let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::failed("cannot read the address of a socket").because(&error))?;
     let received = Arc::new(AtomicU64::new(0));
     let count = |State(received): State<Arc<AtomicU64>>, _: Bytes| async move {
         received.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +119,7 @@ async fn receive() -> Outcome<(std::net::SocketAddr, Arc<AtomicU64>)> {
     };
     let app = Router::new().fallback(count).with_state(received.clone());
     tokio::spawn(async move {
-        // It ends only with the process.
+        // It ends with the process.
         let _ = axum::serve(listener, app).await;
     });
     Ok((address, received))
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_needs_no_files() {
+    fn the_definition_is_self_contained() {
         assert!(!DEFINITION.contains("file:"));
     }
 }

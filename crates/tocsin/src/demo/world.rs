@@ -1,4 +1,4 @@
-//! People around the world: from real cities, weighted by how many live there, each with wishes of their own.
+//! Generated people around the world: from real cities weighted by population, each with one subscription.
 
 /// City, latitude, longitude, time zone, millions of people, speaks German.
 type City = (&'static str, f64, f64, &'static str, f64, bool);
@@ -41,35 +41,35 @@ const CITIES: [City; 62] = [
 const DISTANCES_KM: [f64; 7] = [100.0, 200.0, 300.0, 500.0, 1_000.0, 2_000.0, 5_000.0];
 const MAGNITUDES: [f64; 8] = [2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0];
 
-/// Someone with one wish.
+/// Person with one subscription.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Person {
-    /// `osaka-00042`.
+    /// Id, such as `osaka-00042`.
     pub id: String,
-    /// The city.
+    /// City.
     pub city: &'static str,
-    /// `en` or `de`.
+    /// Locale, `en` or `de`.
     pub locale: &'static str,
-    /// IANA name.
+    /// IANA time zone.
     pub time_zone: &'static str,
-    /// Where they live, in degrees.
+    /// Latitude of the home in degrees.
     pub latitude: f64,
-    /// See `latitude`.
+    /// Longitude of the home in degrees.
     pub longitude: f64,
-    /// How far away may it be?
+    /// Maximum distance.
     pub distance_km: f64,
-    /// How weak may it be?
+    /// Minimum magnitude.
     pub magnitude_min: f64,
 }
 
 impl Person {
-    /// Their mailbox.
+    /// Mail address.
     pub fn address(&self) -> String {
         format!("{}@people.example", self.id)
     }
 }
 
-/// The same people for the same seed.
+/// Generates people, deterministic by seed.
 pub fn people(count: u32, seed: u64) -> Vec<Person> {
     let mut chance = fastrand::Rng::with_seed(seed);
     let all: f64 = CITIES.iter().map(|city| city.4).sum();
@@ -81,7 +81,7 @@ pub fn people(count: u32, seed: u64) -> Vec<Person> {
                 ticket < 0.0
             });
             let &(name, latitude, longitude, time_zone, _, german) = city.unwrap_or(&CITIES[0]);
-            // They live within some twenty kilometres of the centre, to the nearest ten metres.
+            // Within about twenty kilometres of the centre, rounded to ten metres.
             let nearby =
                 |centre: f64, chance: &mut fastrand::Rng| ((centre + (chance.f64() - 0.5) * 0.4) * 1e4).round() / 1e4;
             Person {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_makes_the_same_people() {
+    fn the_same_seed_generates_the_same_people() {
         let crowd = people(1_000, 7);
         assert_eq!(crowd, people(1_000, 7));
         assert_ne!(crowd, people(1_000, 8));

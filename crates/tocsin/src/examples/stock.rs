@@ -1,19 +1,19 @@
-//! A stock market: quotes of 1,000 symbols, and orders that wait for a price, a change or a volume.
+//! Stock market example: quotes of 1,000 symbols, and orders that wait for a price, a change or a volume.
 //!
-//! Everything follows from a seed by integer and floating-point arithmetic that is the same on every machine of one
-//! architecture, so a figure can be measured again. Popular symbols have most orders (Zipf with exponent 0.8), and
-//! triggers are spread so that about 4 % of the orders match a batch with one quote of every symbol. An order is a
-//! subscription; the application is `examples/stock/application.yaml`.
+//! All data follow from a seed by arithmetic that is deterministic on machines of one architecture, so that figures are
+//! reproducible. Popular symbols have most orders (Zipf with exponent 0.8), and triggers are spread so that about 4 %
+//! of the orders match a batch with one quote of every symbol. An order is a subscription; the application is
+//! `examples/stock/application.yaml`.
 
 use std::io::{self, Write};
 
-/// How many symbols are traded.
+/// Number of symbols.
 pub const SYMBOLS: usize = 1_000;
 
-/// The seed of the figures on record.
+/// Seed of the published figures.
 pub const SEED: u64 = 0x5EED_2026;
 
-/// The kind of an order; each has a rule of its name.
+/// Kind of order; each kind has a rule with its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The price fell to the trigger or below.
@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in the application.
+    /// Name in the application.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Stop => "stop",
@@ -38,23 +38,23 @@ impl Kind {
     }
 }
 
-/// One order: the values of a subscription.
+/// Order: the values of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
-    /// Whose it is: `u0` is 0.
+    /// Number of the owner: `u0` is 0.
     pub subscriber: u32,
-    /// Its place among the orders of the same subscriber.
+    /// Index among the orders of the subscriber.
     pub place: u32,
-    /// Which symbol it waits for: `S0000` is 0.
+    /// Index of the symbol: `S0000` is 0.
     pub symbol: u16,
-    /// What it waits for.
+    /// Kind.
     pub kind: Kind,
-    /// Cents, hundredths of a percent or shares, by its kind.
+    /// Trigger in cents, hundredths of a percent or shares, by kind.
     pub trigger: i64,
 }
 
 impl Order {
-    /// Whether a quote fulfils it. This is what the application's rules say, written once more for tests.
+    /// Whether a quote triggers the order: the application's rules, implemented independently for tests.
     pub fn is_met_by(&self, quote: &Quote) -> bool {
         self.symbol == quote.symbol
             && match self.kind {
@@ -66,35 +66,35 @@ impl Order {
     }
 }
 
-/// One quote: the values of an event.
+/// Quote: the values of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quote {
-    /// The symbol: `S0000` is 0.
+    /// Index of the symbol: `S0000` is 0.
     pub symbol: u16,
-    /// Cents.
+    /// Price in cents.
     pub price: i64,
-    /// How far the price moved since the day before, in hundredths of a percent, without sign.
+    /// Absolute price change since the previous day, in hundredths of a percent.
     pub change: i64,
-    /// Shares traded.
+    /// Number of shares traded.
     pub volume: i64,
 }
 
-/// The market of one seed.
+/// Market generated from one seed.
 #[derive(Debug, Clone)]
 pub struct Market {
     seed: u64,
-    /// Usual price in cents, by symbol.
+    /// Base price in cents, by symbol.
     prices: Vec<f64>,
-    /// Usual volume, by symbol.
+    /// Base volume, by symbol.
     volumes: Vec<f64>,
-    /// The share of orders that go to this symbol or one before it.
+    /// Cumulative share of orders, by symbol.
     popularity: Vec<f64>,
 }
 
 impl Market {
-    /// The market of this seed.
+    /// Creates the market of this seed.
     pub fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed, 1);
+        let mut dice = SplitMix64::new(seed, 1);
         let prices = (0..SYMBOLS).map(|_| 500.0 + 20_000.0 * dice.exponential()).collect();
         let volumes = (0..SYMBOLS).map(|_| 1_000.0 + 50_000.0 * dice.exponential()).collect();
         let weights = (1..=SYMBOLS).map(|rank| (rank as f64).powf(-0.8));
@@ -109,9 +109,9 @@ impl Market {
         Market { seed, prices, volumes, popularity }
     }
 
-    /// The orders of subscribers `0..subscribers`, so many each, in the order of the subscribers.
+    /// Orders of subscribers `0..subscribers`, `orders_each` per subscriber, ordered by subscriber.
     pub fn orders(&self, subscribers: u32, orders_each: u32) -> impl Iterator<Item = Order> + '_ {
-        let mut dice = Dice::new(self.seed, 2);
+        let mut dice = SplitMix64::new(self.seed, 2);
         (0..subscribers).flat_map(move |subscriber| (0..orders_each).map(move |place| (subscriber, place))).map(
             move |(subscriber, place)| {
                 let share = dice.fraction();
@@ -128,9 +128,9 @@ impl Market {
         )
     }
 
-    /// Batch number `number`: one quote of every symbol. Any batch can be made without those before it.
+    /// Batch `number`: one quote of every symbol. Batches are independent of each other.
     pub fn quotes(&self, number: u64) -> Vec<Quote> {
-        let mut dice = Dice::new(self.seed, 100 + number);
+        let mut dice = SplitMix64::new(self.seed, 100 + number);
         let quote = |symbol: usize| {
             let move_ = dice.normal();
             Quote {
@@ -144,11 +144,11 @@ impl Market {
     }
 }
 
-/// Writes subscribers `u0`, `u1`, ... as NDJSON for the import. Each has one device, `web`, on the channel of that name;
-/// its address is `url` with `/u<number>` behind it.
+/// Writes subscribers `u0`, `u1`, ... as NDJSON for the import. Each has one device `web` on the channel of that name;
+/// its address is `url` followed by `/u<number>`.
 ///
 /// # Errors
-/// Those of the writer.
+/// Errors of the writer.
 pub fn write_subscribers(out: &mut impl Write, subscribers: u32, url: &str) -> io::Result<()> {
     for number in 0..subscribers {
         let address = serde_json::Value::from(format!("{}/u{number}", url.trim_end_matches('/')));
@@ -157,10 +157,11 @@ pub fn write_subscribers(out: &mut impl Write, subscribers: u32, url: &str) -> i
     Ok(())
 }
 
-/// Writes orders as NDJSON for the import of subscriptions. Their key is their place, so a second import changes nothing.
+/// Writes orders as NDJSON for the import of subscriptions. Their key is their index, so that a second import changes
+/// nothing.
 ///
 /// # Errors
-/// Those of the writer.
+/// Errors of the writer.
 pub fn write_subscriptions(out: &mut impl Write, orders: impl IntoIterator<Item = Order>) -> io::Result<()> {
     for Order { subscriber, place, symbol, kind, trigger } in orders {
         writeln!(
@@ -175,7 +176,7 @@ pub fn write_subscriptions(out: &mut impl Write, orders: impl IntoIterator<Item 
 /// Writes quotes as NDJSON for the events endpoint.
 ///
 /// # Errors
-/// Those of the writer.
+/// Errors of the writer.
 pub fn write_quotes(out: &mut impl Write, quotes: &[Quote]) -> io::Result<()> {
     for Quote { symbol, price, change, volume } in quotes {
         writeln!(out, r#"{{"symbol":"S{symbol:04}","price":{price},"change":{change},"volume":{volume}}}"#)?;
@@ -183,12 +184,12 @@ pub fn write_quotes(out: &mut impl Write, quotes: &[Quote]) -> io::Result<()> {
     Ok(())
 }
 
-/// splitmix64: small, fast, and the same everywhere. Each stream of a seed is independent of the others.
-struct Dice(u64);
+/// Random generator splitmix64: small, fast, portable. Streams of one seed are independent of each other.
+struct SplitMix64(u64);
 
-impl Dice {
+impl SplitMix64 {
     fn new(seed: u64, stream: u64) -> Self {
-        Dice(seed ^ stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        SplitMix64(seed ^ stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
     fn next(&mut self) -> u64 {
@@ -199,7 +200,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to but without 1.
+    /// Uniform in [0, 1).
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -208,13 +209,13 @@ impl Dice {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Mean 0, deviation 1 (Box and Muller).
+    /// Normal distribution, mean 0, deviation 1 (Box-Muller).
     fn normal(&mut self) -> f64 {
         let (length, angle) = (1.0 - self.fraction(), self.fraction());
         (-2.0 * length.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
-    /// Mean 1.
+    /// Exponential distribution, mean 1.
     fn exponential(&mut self) -> f64 {
         -(1.0 - self.fraction()).ln()
     }
@@ -226,24 +227,24 @@ mod tests {
 
     fn lines(write: impl Fn(&mut Vec<u8>) -> io::Result<()>) -> Vec<serde_json::Value> {
         let mut out = Vec::new();
-        write(&mut out).expect("a vector takes everything");
+        write(&mut out).expect("writing to a vector succeeds");
         let text = String::from_utf8(out).expect("text");
         text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
     }
 
     #[test]
-    fn a_seed_makes_one_market() {
+    fn a_seed_determines_the_market() {
         let (one, same, other) = (Market::new(SEED), Market::new(SEED), Market::new(SEED + 1));
         assert!(one.orders(100, 5).eq(same.orders(100, 5)));
         assert!(!one.orders(100, 5).eq(other.orders(100, 5)));
         assert_eq!(one.quotes(3), same.quotes(3));
         assert_ne!(one.quotes(3), one.quotes(4));
-        // More subscribers do not change those who were there.
+        // More subscribers do not change the existing ones.
         assert!(one.orders(200, 5).take(500).eq(one.orders(100, 5)));
     }
 
     #[test]
-    fn a_batch_matches_about_four_in_a_hundred() {
+    fn a_batch_matches_about_four_percent() {
         let market = Market::new(SEED);
         let batches: Vec<Vec<Quote>> = (0..10).map(|number| market.quotes(number)).collect();
         let orders: Vec<Order> = market.orders(20_000, 5).collect();
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_are_what_the_import_takes() {
+    fn the_lines_have_the_import_format() {
         let market = Market::new(SEED);
         let subscribers = lines(|out| write_subscribers(out, 2, "http://127.0.0.1:9000/hook/"));
         assert_eq!(subscribers[1]["id"], "u1");

@@ -1,6 +1,6 @@
-//! What a mail says, read for people: decoded headers, and its text and HTML parts.
+//! Mail parser for display: decoded headers, and text and HTML parts.
 //!
-//! Enough of RFC 5322, 2045-2047 and 8187-free everyday mail to show it; what cannot be read is shown as it is.
+//! Covers everyday mail of RFC 5322 and 2045-2047; anything unparsable is shown unchanged.
 
 use base64::{
     Engine,
@@ -8,10 +8,10 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 
-/// Parts inside parts that are followed.
+/// Maximum nesting depth of parts.
 const DEPTH_MAX: usize = 8;
 
-/// Most parts of one mail that are shown.
+/// Maximum number of parts shown.
 const PARTS_MAX: usize = 100;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -21,40 +21,40 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// A mail, read.
+/// Parsed mail.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Readable {
+pub struct ParsedMail {
     /// Headers in order, unfolded and decoded.
     pub headers: Vec<(String, String)>,
-    /// Its parts that are text.
+    /// Text parts.
     pub parts: Vec<Part>,
 }
 
-/// A part that is text.
+/// Text part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Its media type, such as `text/html`.
+    /// Media type, such as `text/html`.
     pub kind: String,
-    /// Its text.
+    /// Decoded text.
     pub text: String,
 }
 
-impl Readable {
-    /// Reads a mail. Never fails: mail is what people make of it.
+impl ParsedMail {
+    /// Parses a mail. Never fails.
     pub fn read(bytes: &[u8]) -> Self {
         let (headers, body) = split(bytes);
         let mut parts = Vec::new();
         collect(&headers, body, 0, &mut parts);
         let headers = headers.into_iter().map(|(name, value)| (name, decode_words(&value))).collect();
-        Readable { headers, parts }
+        ParsedMail { headers, parts }
     }
 
-    /// The first header of this name.
+    /// First header with this name.
     pub fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name)
     }
 
-    /// The first part of this media type.
+    /// First part with this media type.
     pub fn part(&self, kind: &str) -> Option<&str> {
         self.parts.iter().find(|part| part.kind == kind).map(|part| part.text.as_str())
     }
@@ -66,7 +66,7 @@ fn find<'a>(headers: &'a Headers, name: &str) -> Option<&'a str> {
     headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
-/// Unfolded headers, and what follows the empty line.
+/// Splits into unfolded headers and the body.
 fn split(bytes: &[u8]) -> (Headers, &[u8]) {
     let mut headers: Headers = Vec::new();
     let mut rest = bytes;
@@ -114,7 +114,7 @@ fn collect(headers: &Headers, body: &[u8], depth: usize, parts: &mut Vec<Part>) 
     }
 }
 
-/// The value of `name=value` or `name="value"` after a semicolon.
+/// Value of a header parameter `name=value` or `name="value"`.
 fn parameter(header: &str, name: &str) -> Option<String> {
     let value = header.split(';').skip(1).find_map(|part| {
         let (known, value) = part.split_once('=')?;
@@ -123,7 +123,7 @@ fn parameter(header: &str, name: &str) -> Option<String> {
     Some(value.trim_matches('"').to_owned())
 }
 
-/// What lies between the delimiters of a multipart body (RFC 2046, section 5.1.1).
+/// Parts between the delimiters of a multipart body (RFC 2046, section 5.1.1).
 fn pieces<'a>(body: &'a [u8], boundary: &str) -> Vec<&'a [u8]> {
     let delimiter = format!("--{boundary}").into_bytes();
     let mut pieces = Vec::new();
@@ -135,7 +135,7 @@ fn pieces<'a>(body: &'a [u8], boundary: &str) -> Vec<&'a [u8]> {
             && (rest.is_empty() || rest == b"--")
         {
             if let Some(start) = start {
-                // The line break before the delimiter belongs to the delimiter.
+                // The line break before the delimiter is part of it.
                 let piece: &[u8] = &body[start..at];
                 pieces.push(piece.strip_suffix(b"\r\n").or(piece.strip_suffix(b"\n")).unwrap_or(piece));
             }
@@ -158,7 +158,7 @@ fn decode_base64(bytes: &[u8]) -> Vec<u8> {
     BASE64.decode(&dense).unwrap_or(dense)
 }
 
-/// Quoted-printable (RFC 2045, section 6.7); `words` reads the `Q` encoding of headers, where `_` is a space.
+/// Decodes quoted-printable (RFC 2045, section 6.7); `words` selects the `Q` encoding of headers, where `_` is a space.
 fn decode_quoted(bytes: &[u8], words: bool) -> Vec<u8> {
     let hex = |byte: u8| char::from(byte).to_digit(16);
     let mut out = Vec::with_capacity(bytes.len());
@@ -185,7 +185,7 @@ fn decode_quoted(bytes: &[u8], words: bool) -> Vec<u8> {
     out
 }
 
-/// Encoded words (RFC 2047); white space between two of them is dropped.
+/// Decodes encoded words (RFC 2047); white space between two of them is dropped.
 fn decode_words(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let (mut rest, mut after_word) = (value, false);
@@ -221,11 +221,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_everyday_mail_is_read() {
+    fn an_everyday_mail_is_parsed() {
         let mail = "From: a@x\r\nSubject: =?utf-8?B?RXJkYmViZW46?= =?utf-8?Q?_St=C3=A4rke?=\r\n 5\r\nContent-Type: multipart/alternative;\r\n boundary=\"b1\"\r\n\r\n\
             preamble\r\n--b1\r\nContent-Type: text/plain; charset=\"utf-8\"\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\nSt=C3=A4rke 5=\r\n.1\r\n--b1\r\n\
             Content-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\n\r\nPGI+U3TDpHJr\r\nZTwvYj4=\r\n--b1--\r\nepilogue";
-        let read = Readable::read(mail.as_bytes());
+        let read = ParsedMail::read(mail.as_bytes());
         assert_eq!(read.header("subject"), Some("Erdbeben: Stärke 5"));
         assert_eq!(read.part("text/plain"), Some("Stärke 5.1"));
         assert_eq!(read.part("text/html"), Some("<b>Stärke</b>"));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_can_be_read() {
+    fn any_input_can_be_parsed() {
         for odd in [
             "",
             "no headers",
@@ -241,10 +241,10 @@ mod tests {
             "Content-Type: multipart/mixed; boundary=b\n\n--b\n--b\n--b--",
             "=?utf-8?Q?=ZZ?=",
         ] {
-            Readable::read(odd.as_bytes());
+            ParsedMail::read(odd.as_bytes());
         }
         let nested = "Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n".repeat(50);
-        assert_eq!(Readable::read(nested.as_bytes()).parts, []);
+        assert_eq!(ParsedMail::read(nested.as_bytes()).parts, []);
         assert_eq!(decode_words("a =?utf-8?Q?b?= c =?bad"), "a b c =?bad");
     }
 }

@@ -1,4 +1,4 @@
-//! The page that lists and shows mails. What mails say is escaped; their HTML lives in a frame that may do nothing.
+//! Web page that lists and shows mails. Texts are escaped; HTML parts are shown in a sandboxed frame.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -12,7 +12,7 @@ use axum::{
 use serde_json::{Value, json};
 use tocsin_model::markup::escape;
 
-use super::{Mail, Readable, Shared};
+use super::{Mail, MailboxState, ParsedMail};
 use crate::terminal::thousands;
 
 const STYLE: &str = "body{overflow-wrap:anywhere;font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b1f24;background:#fff}\
@@ -23,14 +23,14 @@ iframe{width:100%;height:24rem;border:1px solid #e3e6ea;border-radius:6px;backgr
 @media(max-width:40rem){body{margin:1rem auto;padding:0 .75rem}table.list tr:first-child{display:none}table.list td{display:block;border:0;padding:.1rem 0}table.list tr{display:block;padding:.5rem 0;border-bottom:1px solid #e3e6ea}table.headers th,table.headers td{display:block;border:0;padding:.1rem 0}table.headers th{padding-top:.5rem}}\
 @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}pre{background:#161b22}a{color:#79c0ff}td,th,iframe,table.list tr{border-color:#30363d}th,.dim{color:#9198a1}}";
 
-/// What the page itself may do: show its own style and frames, nothing from elsewhere.
+/// Content security policy of the page: its own style and frames only.
 const PAGE_POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; form-action 'none'";
 
-/// What a mail's HTML may do: look nice.
+/// Content security policy of a mail's HTML: styles and inline images only.
 const MAIL_POLICY: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
-pub(super) fn router(shared: Arc<Shared>) -> Router {
+pub(super) fn router(shared: Arc<MailboxState>) -> Router {
     Router::new()
         .route("/", get(list))
         .route("/mails/{number}", get(show))
@@ -41,11 +41,11 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+async fn list(State(shared): State<Arc<MailboxState>>) -> Response {
     let (counts, mails) = snapshot(&shared);
     let mut rows = String::new();
     for mail in &mails {
-        let read = Readable::read(&mail.bytes);
+        let read = ParsedMail::read(&mail.bytes);
         let subject = read.header("subject").filter(|subject| !subject.is_empty()).unwrap_or("(no subject)");
         let _ = write!(
             rows,
@@ -60,7 +60,8 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
     if mails.is_empty() {
         rows.push_str("<tr><td colspan=4 class=dim>No mail yet.</td></tr>");
     }
-    let head = format!("{} mails came, the newest {} are kept", thousands(counts.mails), thousands(mails.len() as u64));
+    let head =
+        format!("{} mails received, the newest {} are kept", thousands(counts.mails), thousands(mails.len() as u64));
     page(
         "Mailbox",
         "<meta http-equiv=refresh content=5>",
@@ -70,9 +71,9 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
     )
 }
 
-async fn show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Response {
-    let Some(mail) = find(&shared, number) else { return gone(number) };
-    let read = Readable::read(&mail.bytes);
+async fn show(State(shared): State<Arc<MailboxState>>, Path(number): Path<u64>) -> Response {
+    let Some(mail) = find(&shared, number) else { return not_found(number) };
+    let read = ParsedMail::read(&mail.bytes);
     let subject = escape(read.header("subject").unwrap_or("(no subject)"));
     let mut body = format!(
         "<p><a href=\"/\">&larr; all mails</a></p><h1>{subject}</h1><p class=dim>from {} to {}, {}</p>",
@@ -93,13 +94,13 @@ async fn show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Res
     for (name, value) in &read.headers {
         let _ = write!(body, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
     }
-    let _ = write!(body, "</table><p><a href=\"/mails/{number}/raw\">as it came</a></p>");
+    let _ = write!(body, "</table><p><a href=\"/mails/{number}/raw\">raw source</a></p>");
     page(&subject, "", &body)
 }
 
-async fn html(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Response {
-    let Some(mail) = find(&shared, number) else { return gone(number) };
-    let read = Readable::read(&mail.bytes);
+async fn html(State(shared): State<Arc<MailboxState>>, Path(number): Path<u64>) -> Response {
+    let Some(mail) = find(&shared, number) else { return not_found(number) };
+    let read = ParsedMail::read(&mail.bytes);
     let headers = [
         (header::CONTENT_SECURITY_POLICY, MAIL_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -108,25 +109,25 @@ async fn html(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Res
     (headers, Html(read.part("text/html").unwrap_or_default().to_owned())).into_response()
 }
 
-async fn raw(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Response {
-    let Some(mail) = find(&shared, number) else { return gone(number) };
+async fn raw(State(shared): State<Arc<MailboxState>>, Path(number): Path<u64>) -> Response {
+    let Some(mail) = find(&shared, number) else { return not_found(number) };
     let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (headers, mail.bytes.clone()).into_response()
 }
 
-async fn api_list(State(shared): State<Arc<Shared>>) -> Json<Value> {
+async fn api_list(State(shared): State<Arc<MailboxState>>) -> Json<Value> {
     let (counts, mails) = snapshot(&shared);
-    let items: Vec<Value> = mails.iter().map(|mail| summary(mail, &Readable::read(&mail.bytes))).collect();
+    let items: Vec<Value> = mails.iter().map(|mail| summary(mail, &ParsedMail::read(&mail.bytes))).collect();
     Json(
         json!({"mails": counts.mails, "recipients": counts.recipients, "bytes": counts.bytes, "repeated": counts.repeated, "items": items}),
     )
 }
 
-async fn api_show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Response {
+async fn api_show(State(shared): State<Arc<MailboxState>>, Path(number): Path<u64>) -> Response {
     let Some(mail) = find(&shared, number) else {
-        return (StatusCode::NOT_FOUND, Json(json!({"title": "no such mail"}))).into_response();
+        return (StatusCode::NOT_FOUND, Json(json!({"title": "mail not found"}))).into_response();
     };
-    let read = Readable::read(&mail.bytes);
+    let read = ParsedMail::read(&mail.bytes);
     let mut shown = summary(&mail, &read);
     shown["headers"] = read.headers.iter().map(|(name, value)| json!([name, value])).collect();
     shown["text"] = Value::from(read.part("text/plain"));
@@ -134,24 +135,24 @@ async fn api_show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) ->
     Json(shown).into_response()
 }
 
-fn summary(mail: &Mail, read: &Readable) -> Value {
+fn summary(mail: &Mail, read: &ParsedMail) -> Value {
     json!({"number": mail.number, "received_at": mail.received_at, "from": mail.from, "to": mail.to, "subject": read.header("subject"), "message_id": read.header("message-id")})
 }
 
-fn snapshot(shared: &Shared) -> (super::Counts, Vec<Arc<Mail>>) {
+fn snapshot(shared: &MailboxState) -> (super::Counts, Vec<Arc<Mail>>) {
     let ring = shared.ring.lock();
     (ring.counts(), ring.newest().cloned().collect())
 }
 
-fn find(shared: &Shared, number: u64) -> Option<Arc<Mail>> {
+fn find(shared: &MailboxState, number: u64) -> Option<Arc<Mail>> {
     shared.ring.lock().find(number)
 }
 
-fn gone(number: u64) -> Response {
+fn not_found(number: u64) -> Response {
     let body = format!(
-        "<p><a href=\"/\">&larr; all mails</a></p><h1>Mail {number} is not kept</h1><p>Only the newest are.</p>"
+        "<p><a href=\"/\">&larr; all mails</a></p><h1>Mail {number} not found</h1><p>Only the newest mails are kept.</p>"
     );
-    (StatusCode::NOT_FOUND, page("Not kept", "", &body)).into_response()
+    (StatusCode::NOT_FOUND, page("Not found", "", &body)).into_response()
 }
 
 fn page(title: &str, head: &str, body: &str) -> Response {

@@ -1,4 +1,4 @@
-//! Counts of all mails, and the newest of them.
+//! Counters of all mails, and a ring of the newest ones.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -8,37 +8,37 @@ use std::{
 
 use tocsin_model::time::Timestamp;
 
-/// Most `Message-ID`s told apart.
+/// Maximum number of `Message-ID`s compared.
 const IDS_MAX: usize = 4_000_000;
 
-/// Most recipients counted one by one.
+/// Maximum number of recipients with their own counter.
 const RECIPIENTS_MAX: usize = 1_000_000;
 
-/// A mail as it came.
+/// Received mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mail {
-    /// From 1, in the order they came.
+    /// Number in order of arrival, starting at 1.
     pub number: u64,
-    /// When its last byte came.
+    /// Time of its last byte.
     pub received_at: Timestamp,
-    /// The envelope's sender.
+    /// Envelope sender.
     pub from: String,
-    /// The envelope's recipients.
+    /// Envelope recipients.
     pub to: Vec<String>,
     /// Headers and body.
     pub bytes: Vec<u8>,
 }
 
-/// What came so far.
+/// Counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Mails, each once however many recipients it has.
+    /// Mails, independent of the number of recipients.
     pub mails: u64,
     /// Recipients of all mails.
     pub recipients: u64,
     /// Bytes of all mails.
     pub bytes: u64,
-    /// Mails whose `Message-ID` had come before, among the first four million.
+    /// Mails whose `Message-ID` is a duplicate, among the first four million.
     pub repeated: u64,
 }
 
@@ -67,7 +67,7 @@ impl Ring {
         }
     }
 
-    /// Counts a mail and keeps it; gives how many have come.
+    /// Counts a mail and stores it; returns the number of mails so far.
     pub(super) fn put(&mut self, from: String, to: Vec<String>, bytes: Vec<u8>, now: Timestamp) -> u64 {
         self.counts.mails += 1;
         self.counts.recipients += to.len() as u64;
@@ -116,7 +116,7 @@ impl Ring {
     }
 }
 
-/// The value of the first `Message-ID` header.
+/// Value of the first `Message-ID` header.
 fn message_id(mail: &[u8]) -> Option<&[u8]> {
     const NAME: &[u8] = b"message-id:";
     let headers = mail.split(|byte| *byte == b'\n').take_while(|line| !line.iter().all(u8::is_ascii_whitespace));
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_go_on_when_mails_are_forgotten() {
+    fn counters_include_evicted_mails() {
         let mut ring = Ring::new(2, 1000);
         for at in 0..5 {
             let bytes = format!("Subject: x\r\nMESSAGE-ID: <{}@x>\r\n\r\nMessage-ID: <body>", at % 4).into_bytes();

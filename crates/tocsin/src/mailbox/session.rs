@@ -1,4 +1,4 @@
-//! One conversation of RFC 5321, with pipelining (RFC 2920): commands that came together are answered together.
+//! SMTP session (RFC 5321) with pipelining (RFC 2920): commands received together get one combined reply.
 
 use std::{io, slice::Iter};
 
@@ -12,27 +12,27 @@ use tokio::{
     time::timeout,
 };
 
-use super::Shared;
+use super::MailboxState;
 
-/// Bytes read at once; with the largest mail, all the memory that a conversation may take.
+/// Read buffer size; with the largest mail, the memory limit of a session.
 const READ_BYTES: usize = 64 << 10;
 
-/// Most recipients of one mail (RFC 5321, section 4.5.3.1.8, asks for at least 100).
+/// Maximum recipients of one mail (RFC 5321, section 4.5.3.1.8, requires at least 100).
 const RECIPIENTS_MAX: usize = 1_000;
 
-/// Most commands that make no sense, before the conversation ends.
+/// Number of invalid commands after which the session ends.
 const ERRORS_MAX: u32 = 50;
 
-/// What the next bytes are.
+/// Parser state.
 enum State {
     Command,
     Data(DataReceiver),
-    /// The mail is too large; the rest is read and forgotten.
+    /// The mail is too large; the rest is read and discarded.
     Overflow(DummyDataReceiver),
 }
 
 struct Session<'a> {
-    shared: &'a Shared,
+    shared: &'a MailboxState,
     state: State,
     commands: RequestReceiver,
     from: Option<String>,
@@ -43,9 +43,9 @@ struct Session<'a> {
     ended: bool,
 }
 
-/// Talks until the other side quits, says nothing for too long, or goes away.
-pub(super) async fn converse(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    // Replies are small and waited for.
+/// Runs the session until QUIT, the idle timeout or a disconnect.
+pub(super) async fn run_session(mut stream: TcpStream, shared: &MailboxState) -> io::Result<()> {
+    // Replies are small and the client waits for them.
     stream.set_nodelay(true)?;
     let mut session = Session {
         shared,
@@ -66,7 +66,7 @@ pub(super) async fn converse(mut stream: TcpStream, shared: &Shared) -> io::Resu
             return stream.shutdown().await;
         }
         let Ok(read) = timeout(shared.options.idle, stream.read(&mut buffer)).await else {
-            session.say("421 4.4.2 nothing was said for too long");
+            session.say("421 4.4.2 idle timeout");
             session.ended = true;
             continue;
         };
@@ -78,7 +78,7 @@ pub(super) async fn converse(mut stream: TcpStream, shared: &Shared) -> io::Resu
 }
 
 impl Session<'_> {
-    /// Takes what came, and leaves the replies to it.
+    /// Processes received bytes; appends the replies.
     fn take(&mut self, bytes: &[u8]) {
         let mut bytes = bytes.iter();
         while !self.ended && !bytes.as_slice().is_empty() {
@@ -90,7 +90,7 @@ impl Session<'_> {
                         let body = std::mem::take(&mut self.body);
                         let from = self.from.take().unwrap_or_default();
                         self.shared.put(from, std::mem::take(&mut self.to), body);
-                        self.say("250 2.0.0 kept");
+                        self.say("250 2.0.0 accepted");
                         self.state = State::Command;
                     } else if complete {
                         self.too_large();
@@ -116,20 +116,18 @@ impl Session<'_> {
                 self.errors += 1;
                 match error {
                     Error::UnknownCommand => self.say("500 5.5.1 unknown command"),
-                    Error::InvalidSenderAddress => self.say("501 5.1.7 the sender is not an address"),
-                    Error::InvalidRecipientAddress => self.say("501 5.1.3 the recipient is not an address"),
-                    Error::SyntaxError { .. } | Error::InvalidParameter { .. } => {
-                        self.say("501 5.5.4 cannot be understood")
-                    }
-                    Error::UnsupportedParameter { .. } => self.say("555 5.5.4 a parameter is not supported"),
-                    // What follows may be the middle of anything.
+                    Error::InvalidSenderAddress => self.say("501 5.1.7 invalid sender address"),
+                    Error::InvalidRecipientAddress => self.say("501 5.1.3 invalid recipient address"),
+                    Error::SyntaxError { .. } | Error::InvalidParameter { .. } => self.say("501 5.5.4 syntax error"),
+                    Error::UnsupportedParameter { .. } => self.say("555 5.5.4 unsupported parameter"),
+                    // The position in the stream is unknown.
                     _ => {
-                        self.say("421 4.7.0 the line is too long");
+                        self.say("421 4.7.0 line too long");
                         self.ended = true;
                     }
                 }
                 if self.errors > ERRORS_MAX {
-                    self.say("421 4.7.0 too many mistakes");
+                    self.say("421 4.7.0 too many errors");
                     self.ended = true;
                 }
                 return;
@@ -146,48 +144,50 @@ impl Session<'_> {
                 hello.capabilities =
                     EXT_PIPELINING | EXT_8BIT_MIME | EXT_SMTP_UTF8 | EXT_SIZE | EXT_ENHANCED_STATUS_CODES;
                 hello.size = self.shared.options.mail_bytes_max;
-                hello.write(&mut self.replies).expect("memory takes every reply");
+                hello.write(&mut self.replies).expect("writing to memory succeeds");
             }
             Request::Helo { .. } => {
                 self.reset();
                 self.say("250 mailbox.localhost");
             }
-            Request::Mail { .. } if self.from.is_some() => self.say("503 5.5.1 a mail is under way; RSET ends it"),
-            Request::Mail { from } if from.size > self.shared.options.mail_bytes_max => self.say("552 5.3.4 too large"),
+            Request::Mail { .. } if self.from.is_some() => self.say("503 5.5.1 nested MAIL command"),
+            Request::Mail { from } if from.size > self.shared.options.mail_bytes_max => {
+                self.say("552 5.3.4 message too large")
+            }
             Request::Mail { from } => {
                 self.from = Some(from.address);
                 self.say("250 2.1.0 ok");
             }
-            Request::Rcpt { .. } if self.from.is_none() => self.say("503 5.5.1 say MAIL first"),
+            Request::Rcpt { .. } if self.from.is_none() => self.say("503 5.5.1 MAIL first"),
             Request::Rcpt { .. } if self.to.len() >= RECIPIENTS_MAX => self.say("452 4.5.3 too many recipients"),
             Request::Rcpt { to } => {
                 self.to.push(to.address);
                 self.say("250 2.1.5 ok");
             }
-            Request::Data if self.from.is_none() => self.say("503 5.5.1 say MAIL first"),
-            Request::Data if self.to.is_empty() => self.say("554 5.5.1 nobody to give it to"),
+            Request::Data if self.from.is_none() => self.say("503 5.5.1 MAIL first"),
+            Request::Data if self.to.is_empty() => self.say("554 5.5.1 no valid recipients"),
             Request::Data => {
                 self.state = State::Data(DataReceiver::new());
-                self.say("354 go on, end with a dot");
+                self.say("354 end data with a dot");
             }
             Request::Rset => {
                 self.reset();
-                self.say("250 2.0.0 forgotten");
+                self.say("250 2.0.0 reset");
             }
             Request::Noop { .. } => self.say("250 2.0.0 ok"),
-            Request::Vrfy { .. } => self.say("252 2.5.0 every mail is taken in"),
+            Request::Vrfy { .. } => self.say("252 2.5.0 all mail is accepted"),
             Request::Help { .. } => self.say("214 2.0.0 see RFC 5321"),
             Request::Quit => {
                 self.say("221 2.0.0 bye");
                 self.ended = true;
             }
-            _ => self.say("502 5.5.1 not offered here"),
+            _ => self.say("502 5.5.1 not implemented"),
         }
     }
 
     fn too_large(&mut self) {
         self.reset();
-        self.say("552 5.3.4 too large");
+        self.say("552 5.3.4 message too large");
     }
 
     fn reset(&mut self) {

@@ -1,4 +1,4 @@
-//! Conversations with a mailbox, as a mail server has them.
+//! Tests of SMTP sessions with a mailbox.
 
 use expect_test::{Expect, expect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,8 +12,8 @@ async fn start(change: impl FnOnce(&mut MailboxOptions)) -> Mailbox {
     Mailbox::start(options).await.expect("free ports")
 }
 
-/// Says everything at once and reads until the mailbox hangs up.
-async fn talk(mailbox: &Mailbox, words: &[u8]) -> String {
+/// Sends everything at once and reads until the mailbox disconnects.
+async fn run_dialogue(mailbox: &Mailbox, words: &[u8]) -> String {
     let mut stream = TcpStream::connect(mailbox.smtp_address()).await.expect("it listens");
     stream.write_all(words).await.expect("it reads");
     let mut replies = String::new();
@@ -23,12 +23,12 @@ async fn talk(mailbox: &Mailbox, words: &[u8]) -> String {
 
 async fn check(words: &str, expected: Expect) -> Mailbox {
     let mailbox = start(|options| options.mail_bytes_max = 200).await;
-    expected.assert_eq(&talk(&mailbox, words.replace('\n', "\r\n").as_bytes()).await);
+    expected.assert_eq(&run_dialogue(&mailbox, words.replace('\n', "\r\n").as_bytes()).await);
     mailbox
 }
 
 #[tokio::test]
-async fn a_pipelined_conversation() {
+async fn a_pipelined_session() {
     let words = "EHLO me\nMAIL FROM:<a@x> BODY=8BITMIME SMTPUTF8\nRCPT TO:<grüße@x>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\nSubject: hi\n\n..dot\nend\n.\n\
         MAIL FROM:<>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\n\n.\nQUIT\n";
     let mailbox = check(
@@ -44,12 +44,12 @@ async fn a_pipelined_conversation() {
         250 2.1.0 ok
         250 2.1.5 ok
         250 2.1.5 ok
-        354 go on, end with a dot
-        250 2.0.0 kept
+        354 end data with a dot
+        250 2.0.0 accepted
         250 2.1.0 ok
         250 2.1.5 ok
-        354 go on, end with a dot
-        250 2.0.0 kept
+        354 end data with a dot
+        250 2.0.0 accepted
         221 2.0.0 bye
     "#]],
     )
@@ -57,28 +57,28 @@ async fn a_pipelined_conversation() {
     assert_eq!(mailbox.counts(), Counts { mails: 2, recipients: 3, bytes: mailbox.counts().bytes, repeated: 1 });
     let mails = mailbox.newest();
     assert_eq!(mails[1].to, ["grüße@x", "b@x"]);
-    assert_eq!(Readable::read(&mails[1].bytes).part("text/plain"), Some(".dot\r\nend\r\n"));
+    assert_eq!(ParsedMail::read(&mails[1].bytes).part("text/plain"), Some(".dot\r\nend\r\n"));
     assert_eq!((mailbox.mails_for("b@x"), mailbox.mails_for("grüße@x")), (2, 1));
     assert_eq!(*mailbox.arrivals().borrow(), 2);
 }
 
 #[tokio::test]
-async fn mistakes_are_answered_and_survived() {
+async fn errors_get_a_reply_and_do_not_end_the_session() {
     let words = "RCPT TO:<b@x>\nDATA\nNONSENSE\nMAIL FROM:<a@x> SIZE=9999\nMAIL FROM:<a@x>\nMAIL FROM:<b@x>\nDATA\nRSET\nSTARTTLS\nVRFY b\nNOOP\nHELO me\nQUIT\n";
     let mailbox = check(
         words,
         expect![[r#"
         220 mailbox.localhost ESMTP Tocsin mailbox
-        503 5.5.1 say MAIL first
-        503 5.5.1 say MAIL first
+        503 5.5.1 MAIL first
+        503 5.5.1 MAIL first
         500 5.5.1 unknown command
-        552 5.3.4 too large
+        552 5.3.4 message too large
         250 2.1.0 ok
-        503 5.5.1 a mail is under way; RSET ends it
-        554 5.5.1 nobody to give it to
-        250 2.0.0 forgotten
-        502 5.5.1 not offered here
-        252 2.5.0 every mail is taken in
+        503 5.5.1 nested MAIL command
+        554 5.5.1 no valid recipients
+        250 2.0.0 reset
+        502 5.5.1 not implemented
+        252 2.5.0 all mail is accepted
         250 2.0.0 ok
         250 mailbox.localhost
         221 2.0.0 bye
@@ -89,7 +89,7 @@ async fn mistakes_are_answered_and_survived() {
 }
 
 #[tokio::test]
-async fn a_large_mail_is_refused_and_the_next_is_taken() {
+async fn a_large_mail_is_refused_and_the_next_is_accepted() {
     let words = format!(
         "MAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\n{}.\nMAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\nsmall\n.\nQUIT\n",
         "a long line of text\n".repeat(20_000)
@@ -100,12 +100,12 @@ async fn a_large_mail_is_refused_and_the_next_is_taken() {
         220 mailbox.localhost ESMTP Tocsin mailbox
         250 2.1.0 ok
         250 2.1.5 ok
-        354 go on, end with a dot
-        552 5.3.4 too large
+        354 end data with a dot
+        552 5.3.4 message too large
         250 2.1.0 ok
         250 2.1.5 ok
-        354 go on, end with a dot
-        250 2.0.0 kept
+        354 end data with a dot
+        250 2.0.0 accepted
         221 2.0.0 bye
     "#]],
     )
@@ -114,7 +114,7 @@ async fn a_large_mail_is_refused_and_the_next_is_taken() {
 }
 
 #[tokio::test]
-async fn a_conversation_byte_by_byte() {
+async fn a_session_byte_by_byte() {
     let mailbox = start(|_| {}).await;
     let mut stream = TcpStream::connect(mailbox.smtp_address()).await.expect("it listens");
     stream.set_nodelay(true).expect("a socket option");
@@ -123,12 +123,12 @@ async fn a_conversation_byte_by_byte() {
     }
     let mut replies = String::new();
     stream.read_to_string(&mut replies).await.expect("it answers");
-    assert!(replies.ends_with("250 2.0.0 kept\r\n221 2.0.0 bye\r\n"), "{replies}");
+    assert!(replies.ends_with("250 2.0.0 accepted\r\n221 2.0.0 bye\r\n"), "{replies}");
     assert_eq!(mailbox.newest()[0].bytes, b"x\r\n.\r\n");
 }
 
 #[tokio::test]
-async fn only_one_end_ends_a_mail() {
+async fn only_the_standard_terminator_ends_a_mail() {
     let ends = [
         "\n.\n",
         "\n.\r\n",
@@ -146,28 +146,30 @@ async fn only_one_end_ends_a_mail() {
         let mailbox = start(|_| {}).await;
         let other = "MAIL FROM:<other@x>\r\nRCPT TO:<b@x>\r\nDATA\r\nother\r\n.\r\n";
         let words = format!("MAIL FROM:<a@x>\r\nRCPT TO:<b@x>\r\nDATA\r\none{end}{other}QUIT\r\n");
-        talk(&mailbox, words.as_bytes()).await;
+        run_dialogue(&mailbox, words.as_bytes()).await;
         let mails = mailbox.newest();
-        assert_eq!(mails.len(), 1, "{end:?} ends no mail");
+        assert_eq!(mails.len(), 1, "{end:?} must not end a mail");
         assert!(mails[0].bytes.ends_with(b"other\r\n"), "{end:?}");
     }
 }
 
 #[tokio::test]
-async fn bounds_hold() {
+async fn limits_are_enforced() {
     let mailbox = start(|options| options.sessions_max = 0).await;
-    assert_eq!(talk(&mailbox, b"").await, "421 4.3.2 too many conversations, come back later\n");
+    assert_eq!(run_dialogue(&mailbox, b"").await, "421 4.3.2 too many sessions, try again later\n");
     let mailbox = start(|_| {}).await;
-    assert!(talk(&mailbox, &[b'x'; 100_000]).await.ends_with("421 4.7.0 the line is too long\n"));
+    assert!(run_dialogue(&mailbox, &[b'x'; 100_000]).await.ends_with("421 4.7.0 line too long\n"));
     let mailbox = start(|_| {}).await;
-    assert!(talk(&mailbox, "NONSENSE\r\n".repeat(100).as_bytes()).await.ends_with("421 4.7.0 too many mistakes\n"));
+    assert!(
+        run_dialogue(&mailbox, "NONSENSE\r\n".repeat(100).as_bytes()).await.ends_with("421 4.7.0 too many errors\n")
+    );
 }
 
 #[tokio::test]
-async fn the_page_shows_mails_and_runs_nothing_of_them() {
+async fn the_page_shows_mails_and_executes_nothing() {
     let mailbox = start(|_| {}).await;
     let mail = "MAIL FROM:<a@x>\r\nRCPT TO:<b@x>\r\nDATA\r\nSubject: <script>1</script>\r\nContent-Type: text/html\r\n\r\n<script>2</script>\r\n.\r\nQUIT\r\n";
-    talk(&mailbox, mail.as_bytes()).await;
+    run_dialogue(&mailbox, mail.as_bytes()).await;
     let client = crate::client::Client::new(format!("http://{}", mailbox.page_address()), None).expect("a client");
     let get = async |path: &str| {
         let answer = client.exchange(client.request(reqwest::Method::GET, path)).await.expect("an answer");
@@ -190,7 +192,7 @@ async fn the_page_shows_mails_and_runs_nothing_of_them() {
 }
 
 #[tokio::test]
-async fn a_busy_port_gives_way_to_the_next() {
+async fn a_busy_port_is_replaced_by_the_next() {
     let first = start(|_| {}).await;
     let second = start(|options| options.smtp = first.smtp_address()).await;
     assert!(second.smtp_address().port() > first.smtp_address().port());

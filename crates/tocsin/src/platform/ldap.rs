@@ -1,4 +1,4 @@
-//! The directory and its LDAP face, if there is to be one.
+//! Directory and its LDAP face, if configured.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -12,7 +12,7 @@ use tocsin_directory::{
     password::Lockout,
 };
 use tocsin_face_http::ScimOptions;
-use tocsin_face_ldap::{CertificateRule, LdapOptions, Opening, Operators, Validity, authorities};
+use tocsin_face_ldap::{CertificateRule, LdapOptions, Operators, TlsStart, Validity, authorities};
 use tocsin_model::mailbox::MailChannels;
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Caller, Scope, Service, resources::Resource};
@@ -26,44 +26,44 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// A face that may begin: its addresses are taken, and all of its configuration was read.
-pub(super) struct Prepared {
-    listeners: Vec<(TcpListener, Opening)>,
+/// LDAP face that is ready to start: its addresses are bound and its configuration is valid.
+pub(super) struct PreparedLdapFace {
+    listeners: Vec<(TcpListener, TlsStart)>,
     directory: Directory,
     options: LdapOptions,
     cache_bytes: u64,
 }
 
-/// The addresses and the certificate of the face, before anything else is opened.
-pub(super) struct Doors {
-    listeners: Vec<(TcpListener, Opening)>,
+/// Bound addresses and certificate of the LDAP face, before the directory is opened.
+pub(super) struct LdapListeners {
+    listeners: Vec<(TcpListener, TlsStart)>,
     tls: Option<Arc<rustls::ServerConfig>>,
 }
 
-/// Takes the configured addresses; `None`: there is to be no directory.
+/// Binds the configured addresses; `None` if no directory is configured.
 ///
 /// # Errors
-/// One is no address, or is taken; certificate or key cannot be read.
-pub(super) async fn listen(options: &Ldap) -> Outcome<Option<Doors>> {
+/// If an address is invalid or in use, or certificate or key cannot be read.
+pub(super) async fn listen(options: &Ldap) -> Outcome<Option<LdapListeners>> {
     if options.listen.is_empty() && options.listen_tls.is_empty() && !options.scim {
         return Ok(None);
     }
     let tls = tls(options)?;
     let mut listeners = Vec::new();
-    for (text, opening) in [(&options.listen, Opening::Plain), (&options.listen_tls, Opening::Tls)] {
+    for (text, opening) in [(&options.listen, TlsStart::Plain), (&options.listen_tls, TlsStart::Tls)] {
         if text.is_empty() {
             continue;
         }
         let listener = TcpListener::bind(text).await.map_err(|error| {
-            Failure::failed(format!("cannot listen for LDAP at `{text}`; give an address and a free port"))
+            Failure::failed(format!("cannot listen for LDAP at `{text}`; check the address, and that the port is free"))
                 .because(&error)
         })?;
         listeners.push((listener, opening));
     }
-    Ok(Some(Doors { listeners, tls }))
+    Ok(Some(LdapListeners { listeners, tls }))
 }
 
-/// Certificate and key, if they are configured, and whether clients may have some too.
+/// TLS configuration, if configured, with optional client certificates.
 fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
     let takes_clients = !options.tls_client_ca.as_os_str().is_empty();
     if options.tls_certificate.as_os_str().is_empty() {
@@ -74,7 +74,7 @@ fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
             false => Ok(None),
         };
     }
-    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::usage(format!("mend {what}: {error}"));
+    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::usage(format!("{what}: {error}"));
     let chain = CertificateDer::pem_file_iter(&options.tls_certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| failed("ldap.tls_certificate", &error))?;
@@ -93,7 +93,7 @@ fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
     Ok(Some(Arc::new(configured.map_err(|error| failed("ldap.tls_certificate and ldap.tls_key", &error))?)))
 }
 
-/// Which entries the holders of certificates are, if certificates are taken.
+/// Rules that map client certificates to entries, if client certificates are accepted.
 fn certificate_rules(ldap: &Ldap) -> Outcome<Vec<CertificateRule>> {
     if ldap.tls_client_ca.as_os_str().is_empty() {
         return Ok(Vec::new());
@@ -101,7 +101,7 @@ fn certificate_rules(ldap: &Ldap) -> Outcome<Vec<CertificateRule>> {
     let schema = tocsin_directory::schema::Schema::standard();
     let read = |text: &String| {
         CertificateRule::read(text, &schema)
-            .map_err(|why| Failure::usage(format!("mend ldap.certificate_rules: `{text}` {why}")))
+            .map_err(|why| Failure::usage(format!("ldap.certificate_rules: `{text}` {why}")))
     };
     ldap.certificate_rules.iter().map(read).collect()
 }
@@ -109,11 +109,11 @@ fn certificate_rules(ldap: &Ldap) -> Outcome<Vec<CertificateRule>> {
 /// Opens the directory.
 ///
 /// # Errors
-/// What of the configuration is wrong, or that the store does not answer.
+/// If the configuration is invalid, or the store does not respond.
 pub(super) async fn open(
     configuration: &Configuration,
     entries: Arc<dyn Entries>,
-    channels: MailChannelsNow,
+    channels: CurrentMailChannels,
 ) -> Outcome<Directory> {
     let ldap = &configuration.ldap;
     let options = Options {
@@ -130,19 +130,19 @@ pub(super) async fn open(
         cache_bytes: ldap.cache.0,
     };
     let opened = Directory::open(entries, options, Arc::new(now)).await;
-    opened.map_err(|refusal| Failure::usage(format!("the directory does not open; mend [ldap]: {}", refusal.message)))
+    opened.map_err(|refusal| Failure::usage(format!("cannot open the directory; check [ldap]: {}", refusal.message)))
 }
 
-/// Opens the directory behind the doors, so that mistakes are told before anything flows.
+/// Opens the directory before the pipeline starts, so that errors are reported early.
 ///
 /// # Errors
-/// What of the configuration is wrong, or that the store does not answer.
+/// If the configuration is invalid, or the store does not respond.
 pub(super) async fn prepare(
-    doors: Doors,
+    doors: LdapListeners,
     configuration: &Configuration,
     entries: Arc<dyn Entries>,
-    channels: MailChannelsNow,
-) -> Outcome<Prepared> {
+    channels: CurrentMailChannels,
+) -> Outcome<PreparedLdapFace> {
     let ldap = &configuration.ldap;
     let directory = open(configuration, entries, channels).await?;
     let options = LdapOptions {
@@ -161,11 +161,11 @@ pub(super) async fn prepare(
         require_tls: ldap.require_tls,
         ..LdapOptions::default()
     };
-    Ok(Prepared { listeners: doors.listeners, directory, options, cache_bytes: ldap.cache.0 })
+    Ok(PreparedLdapFace { listeners: doors.listeners, directory, options, cache_bytes: ldap.cache.0 })
 }
 
-impl Prepared {
-    /// What provisioning clients see, if they are to see anything.
+impl PreparedLdapFace {
+    /// SCIM view of the directory, if enabled.
     pub(super) fn scim(&self, configuration: &Configuration) -> Outcome<Option<ScimOptions>> {
         let public_url = super::public_url(&configuration.http.public_url)?;
         let options = ScimOptions { directory: self.directory.clone(), public_url };
@@ -173,31 +173,31 @@ impl Prepared {
     }
 }
 
-/// Begins to serve.
-pub(super) fn start(prepared: Prepared, service: Arc<Service>, stopping: CancellationToken) -> JoinHandle<()> {
-    let Prepared { listeners, directory, options, cache_bytes } = prepared;
+/// Starts serving.
+pub(super) fn start(prepared: PreparedLdapFace, service: Arc<Service>, stopping: CancellationToken) -> JoinHandle<()> {
+    let PreparedLdapFace { listeners, directory, options, cache_bytes } = prepared;
     let (kept, ended) = (directory.clone(), stopping.clone());
-    tokio::spawn(async move { ended.run_until_cancelled(look_after(kept, cache_bytes)).await });
-    tokio::spawn(tocsin_face_ldap::serve(listeners, directory, Arc::new(Keys(service)), options, stopping))
+    tokio::spawn(async move { ended.run_until_cancelled(maintain(kept, cache_bytes)).await });
+    tokio::spawn(tocsin_face_ldap::serve(listeners, directory, Arc::new(OperatorKeys(service)), options, stopping))
 }
 
-/// Builds what is missing of the indexes, fills the cache, and removes what comes to its end, beside the serving.
-async fn look_after(directory: Directory, cache_bytes: u64) {
+/// Background maintenance: builds missing indexes, fills the cache, deletes expired entries.
+async fn maintain(directory: Directory, cache_bytes: u64) {
     if let Err(error) = directory.build_indexes().await {
-        tracing::error!(%error, "the indexes of the directory could not be built; searches look at every entry");
+        tracing::error!(%error, "cannot build the indexes of the directory; searches scan all entries");
     }
     let warmed = async {
         if let Err(error) = directory.warm(cache_bytes / 10 * 9).await {
-            tracing::warn!(%error, "the directory's cache could not be filled");
+            tracing::warn!(%error, "cannot fill the directory cache");
         }
     };
     tokio::join!(warmed, directory.keep_expiring());
 }
 
-fn shape(pairs: &[String], channels: MailChannelsNow) -> Outcome<Shape> {
+fn shape(pairs: &[String], channels: CurrentMailChannels) -> Outcome<Shape> {
     let wrong = |text: &str| {
         Failure::usage(format!(
-            "mend ldap.device_attributes: `{text}` is no attribute with its channel, such as mail=email"
+            "ldap.device_attributes: `{text}` is not an attribute with its channel, such as mail=email"
         ))
     };
     let schema = tocsin_directory::schema::Schema::standard();
@@ -213,32 +213,32 @@ fn shape(pairs: &[String], channels: MailChannelsNow) -> Outcome<Shape> {
     Ok(Shape { devices, check_address })
 }
 
-/// The channels that send mail: of the applications that are stored, until the flow runs.
+/// Channels that send mail: of the stored applications, until the pipeline runs.
 #[derive(Clone, Default)]
-pub(super) struct MailChannelsNow {
+pub(super) struct CurrentMailChannels {
     stored: MailChannels,
     pipeline: Arc<OnceLock<Weak<Pipeline>>>,
 }
 
-impl MailChannelsNow {
-    /// As the stored definitions say.
+impl CurrentMailChannels {
+    /// Reads the channels of the stored definitions.
     ///
     /// # Errors
-    /// The records do not answer.
-    pub(super) async fn stored(records: &dyn Records) -> Outcome<MailChannelsNow> {
+    /// If the records do not respond.
+    pub(super) async fn stored(records: &dyn Records) -> Outcome<CurrentMailChannels> {
         let stored = records.applications().await;
-        let stored = stored.map_err(|error| Failure::failed("the records do not answer").because(&error))?;
-        // A secret may be missing here, and a definition of a newer version unreadable: its addresses are checked less.
+        let stored = stored.map_err(|error| Failure::failed("the records do not respond").because(&error))?;
+        // A secret may be missing here, and a newer definition unreadable: its addresses are checked less strictly.
         let read = |text: &str| tocsin_model::definition::read(text, &|_| Some(String::new())).ok();
         let applications: Vec<_> = stored.iter().filter_map(|version| read(&version.text)).collect();
         let channels = applications.iter().flat_map(|application| &application.channels);
         let stored = MailChannels::of(channels.map(|(name, channel)| (name, &channel.protocol)));
-        Ok(MailChannelsNow { stored, pipeline: Arc::default() })
+        Ok(CurrentMailChannels { stored, pipeline: Arc::default() })
     }
 
-    /// From now on as the flow has them.
+    /// Switches to the channels of the running pipeline.
     pub(super) fn follow(&self, pipeline: &Arc<Pipeline>) {
-        // Told once, at the start.
+        // Set once, at the start.
         let _ = self.pipeline.set(Arc::downgrade(pipeline));
     }
 
@@ -248,11 +248,11 @@ impl MailChannelsNow {
     }
 }
 
-/// Operators of the directory hold a key that may change subscribers. One that is limited to containers acts below these; one
-/// that is limited to other resources does not bind.
-struct Keys(Arc<Service>);
+/// Directory operators: keys that may change subscribers. A key limited to containers acts below these; a key limited
+/// to other resources only does not bind.
+struct OperatorKeys(Arc<Service>);
 
-impl Operators for Keys {
+impl Operators for OperatorKeys {
     fn operator(&self, key: &str) -> Option<Validity> {
         let caller = self.0.authenticate(key).ok()?;
         caller.needs(Scope::SubscribersWrite).ok()?;
@@ -272,7 +272,7 @@ impl Operators for Keys {
     }
 }
 
-/// The containers that a key is limited to.
+/// Containers that a key is limited to.
 fn containers_of(caller: &Caller) -> Vec<String> {
     let container = |resource: &Resource| match resource {
         Resource::Container(name) => Some(name.clone()),

@@ -1,10 +1,10 @@
-//! How much memory the process has, and may have; known on Linux.
+//! Memory use and memory limit of the process, known on Linux.
 
 use std::{fs, sync::Arc};
 
 use tocsin_exchange::flow::Memory;
 
-/// The memory of this process. `most` of 0 is nine tenths of what it may have.
+/// Memory of this process. A `most` of 0 means nine tenths of the limit.
 pub fn of_process(most: u64) -> Memory {
     let most = if most > 0 { most } else { limit().map_or(0, |limit| limit / 10 * 9) };
     Memory { used: Arc::new(resident), most }
@@ -14,7 +14,7 @@ fn resident() -> Option<u64> {
     kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
-/// What the machine has, or what the control group allows if that is less.
+/// Memory of the machine, or of the control group if that is less.
 fn limit() -> Option<u64> {
     let machine = kilobytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")?;
     let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
@@ -22,9 +22,9 @@ fn limit() -> Option<u64> {
     Some(allowed.fold(machine, u64::min))
 }
 
-/// The bytes that a line tells in kilobytes.
-fn kilobytes(told: &str, name: &str) -> Option<u64> {
-    let line = told.lines().find_map(|line| line.strip_prefix(name))?;
+/// Value of a line in kilobytes, in bytes.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
@@ -37,7 +37,7 @@ mod tests {
         assert_eq!(kilobytes("MemFree: 1 kB\nMemTotal:       24689760 kB\n", "MemTotal:"), Some(24_689_760 << 10));
         assert_eq!(kilobytes("nothing", "MemTotal:"), None);
         let memory = of_process(0);
-        let used = (memory.used)().expect("Linux tells");
+        let used = (memory.used)().expect("Linux provides it");
         assert!(used > 0 && used < memory.most, "{used} {}", memory.most);
         assert_eq!(of_process(7).most, 7);
     }

@@ -1,4 +1,4 @@
-//! The rows that devices keep replicas of: their store, their room, and its upkeep.
+//! Replicated rows of devices: their store, their service, and its maintenance.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -32,8 +32,8 @@ use tocsin_store::{
 };
 use tocsin_sync::{
     Limits, Parts, Replicas, Sizing,
-    built_in::{Desk, Done, OwnChange},
-    programs::{Answer, Arbiter, Question},
+    built_in::{OwnChange, OwnChangeResult, SubscriberEditor},
+    programs::{ConflictResolver, EditConflict, ResolverAnswer},
     raise_events::{Event, Intake, IntakeError, Round},
 };
 use tokio::task::JoinHandle;
@@ -45,18 +45,18 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// Time between two rounds of upkeep.
-const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// Interval of maintenance.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long events of rows wait for an application that takes none, at first and at most.
-const HELD: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// What the journal remembers of events of rows: the stamp of the last change whose event it has.
-const PLACE: &str = "stamp";
+/// Back-off while an application does not accept row events: initial and maximum pause.
+const EVENT_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Checkpoint in the journal: stamp of the last change whose event it has.
+const CHECKPOINT: &str = "stamp";
 
-/// Opens `sync.db`, and the room over it.
+/// Opens `sync.db`, and the replica service over it.
 ///
 /// # Errors
-/// The store does not open, or the records do not answer.
+/// If the store does not open, or the records do not respond.
 pub async fn open(
     configuration: &Configuration,
     records: Arc<dyn Records>,
@@ -77,31 +77,32 @@ pub async fn open(
         watchers: options.watchers_max as usize,
     };
     let opening = tokio::task::spawn_blocking(move || SqliteCollections::open(&folder, &kept)).await;
-    let opened = opening.map_err(|error| Failure::failed("opening the rows of devices broke").because(&error))?;
+    let opened =
+        opening.map_err(|error| Failure::failed("the task that opens the rows of devices panicked").because(&error))?;
     let store = Arc::new(opened.map_err(|error| store_failure("rows of devices", &error))?);
     let (clock, environment) = (Arc::new(now), Arc::new(|name: &str| std::env::var(name).ok()));
     let opened = Replicas::open(Parts { records, inbox, store, clock, environment, limits }).await;
-    opened.map_err(|error| Failure::failed("the devices that keep replicas cannot be read").because(&error))
+    opened.map_err(|error| Failure::failed("cannot read the sync devices").because(&error))
 }
 
-/// Forgets what is past its time, until the server ends.
-pub fn tidy_now_and_then(replicas: &Arc<Replicas>, stopping: CancellationToken) {
+/// Deletes expired data at intervals, until the server ends.
+pub fn run_maintenance(replicas: &Arc<Replicas>, stopping: CancellationToken) {
     let replicas = Arc::downgrade(replicas);
     tokio::spawn(async move {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(TIDY_EVERY) => {}
+                () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
                 () = stopping.cancelled() => return,
             }
             let Some(replicas) = replicas.upgrade() else { return };
             if let Err(error) = replicas.tidy().await {
-                tracing::warn!(%error, "what is past its time could not be forgotten; will try again");
+                tracing::warn!(%error, "cannot delete expired sync data; will retry");
             }
         }
     });
 }
 
-/// Lets changes of rows raise events, until the server ends.
+/// Raises events of row changes, until the server ends.
 pub fn raise_events(
     replicas: &Arc<Replicas>,
     pipeline: Arc<Pipeline>,
@@ -109,9 +110,9 @@ pub fn raise_events(
     stopping: CancellationToken,
 ) -> JoinHandle<()> {
     let replicas = replicas.clone();
-    let flow = Flow { pipeline, journal };
+    let flow = JournalIntake { pipeline, journal };
     tokio::spawn(async move {
-        let mut pause = HELD.0;
+        let mut pause = EVENT_BACKOFF.0;
         loop {
             let round = tokio::select! {
                 round = replicas.raise_events(&flow) => round,
@@ -119,26 +120,26 @@ pub fn raise_events(
             };
             let wait = match round {
                 Ok(Round::Done) => {
-                    pause = HELD.0;
+                    pause = EVENT_BACKOFF.0;
                     None
                 }
                 Ok(Round::Held) => Some(pause),
                 Err(error) => {
-                    tracing::warn!(%error, "events of rows could not be read; will try again");
-                    Some(HELD.1)
+                    tracing::warn!(%error, "cannot read row events; will retry");
+                    Some(EVENT_BACKOFF.1)
                 }
             };
             tokio::select! {
                 () = replicas.wait_raised(), if wait.is_none() => {}
-                () = tokio::time::sleep(wait.unwrap_or(HELD.1)), if wait.is_some() => pause = (pause * 2).min(HELD.1),
+                () = tokio::time::sleep(wait.unwrap_or(EVENT_BACKOFF.1)), if wait.is_some() => pause = (pause * 2).min(EVENT_BACKOFF.1),
                 () = stopping.cancelled() => return,
             }
         }
     })
 }
 
-/// The flow, which events of rows go into like those of a source: the journal has them and their place in one commit.
-struct Flow {
+/// Intake of row events into the pipeline: the journal stores them with their checkpoint in one commit.
+struct JournalIntake {
     pipeline: Arc<Pipeline>,
     journal: Arc<dyn Journal>,
 }
@@ -148,15 +149,15 @@ fn later(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> IntakeEr
 }
 
 fn mark(upto: Stamp) -> Vec<Mark> {
-    vec![Mark::set(PLACE, upto.0.to_string())]
+    vec![Mark::set(CHECKPOINT, upto.0.to_string())]
 }
 
-impl Intake for Flow {
+impl Intake for JournalIntake {
     async fn place(&self, application: &Name) -> Result<Option<Stamp>, IntakeError> {
         let marks = self.journal.marks(&(application.clone(), row_source()), None, 1).await.map_err(later)?;
         let value = marks.into_iter().next().and_then(|mark| mark.value);
         let stamp = value.map(|value| std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok().map(Stamp)));
-        stamp.map(|stamp| stamp.ok_or_else(|| later("the mark of the events of rows cannot be read"))).transpose()
+        stamp.map(|stamp| stamp.ok_or_else(|| later("cannot parse the checkpoint of the row events"))).transpose()
     }
 
     async fn set_place(&self, application: &Name, upto: Stamp) -> Result<(), IntakeError> {
@@ -171,7 +172,7 @@ impl Intake for Flow {
         upto: Stamp,
     ) -> Result<u64, IntakeError> {
         let compiled = self.pipeline.application(application);
-        let compiled = compiled.ok_or_else(|| later(format!("the application `{application}` does not run")))?;
+        let compiled = compiled.ok_or_else(|| later(format!("the application `{application}` is not running")))?;
         let count = events.len() as u64;
         let mut packer = compiled.application.events.get(class).map(|class| EventPacker::new(class.fields.clone()));
         if let (Some(packer), Some(class)) = (&mut packer, compiled.application.events.get(class)) {
@@ -202,17 +203,17 @@ impl Intake for Flow {
     }
 }
 
-/// The service, which changes what devices say of their subscribers.
-pub struct ServiceDesk(pub Arc<Service>);
+/// Service that applies changes which devices make to their subscribers.
+pub struct ServiceEditor(pub Arc<Service>);
 
 #[async_trait]
-impl Desk for ServiceDesk {
+impl SubscriberEditor for ServiceEditor {
     async fn change(
         &self,
         application: &Name,
         subscriber: &SubscriberId,
         change: OwnChange<'_>,
-    ) -> Result<Done, StoreError> {
+    ) -> Result<OwnChangeResult, StoreError> {
         let owner = Owner { application: application.clone(), subscriber: subscriber.clone() };
         let done = match change {
             OwnChange::PutDevice(name, set) => self.0.put_own_device(&owner, name, set).await,
@@ -222,32 +223,32 @@ impl Desk for ServiceDesk {
             OwnChange::RemoveSubscription(id) => self.0.remove_own_subscription(&owner, id).await,
         };
         match done {
-            Ok(()) => Ok(Done::Done),
-            Err(ServiceError::Missing(_)) => Ok(Done::Unseen),
-            Err(ServiceError::Invalid(problems)) => Ok(Done::Refused(problems)),
-            Err(ServiceError::Malformed(problem)) => Ok(Done::Refused(vec![problem])),
+            Ok(()) => Ok(OwnChangeResult::Done),
+            Err(ServiceError::Missing(_)) => Ok(OwnChangeResult::Unseen),
+            Err(ServiceError::Invalid(problems)) => Ok(OwnChangeResult::Refused(problems)),
+            Err(ServiceError::Malformed(problem)) => Ok(OwnChangeResult::Refused(vec![problem])),
             Err(ServiceError::Full { reason, .. }) => Err(StoreError::Full(reason)),
             Err(error) => Err(StoreError::unavailable(error)),
         }
     }
 }
 
-/// Programs that decide between edits that meet: those that the operator allows, started when they are needed and kept.
+/// Conflict resolver programs that the operator permits, started on demand and reused.
 pub struct AllowedPrograms {
     programs: Programs,
-    started: Mutex<HashMap<(Name, Name), Started>>,
+    started: Mutex<HashMap<(Name, Name), RunningProgram>>,
 }
 
-/// Programs of one kind, and how they were defined.
-type Started = (Process, Arc<Changer>);
+/// Running programs of one collection, with their definition.
+type RunningProgram = (Process, Arc<Changer>);
 
 impl AllowedPrograms {
-    /// Those that may be started.
+    /// Creates an empty pool of these permitted programs.
     pub fn new(programs: Programs) -> AllowedPrograms {
         AllowedPrograms { programs, started: Mutex::default() }
     }
 
-    /// That of a collection as it is defined now.
+    /// Program of a collection as it is currently defined.
     fn changer(&self, application: &Name, collection: &Name, process: &Process) -> Result<Arc<Changer>, String> {
         let mut started = self.started.lock();
         let key = (application.clone(), collection.clone());
@@ -266,16 +267,16 @@ impl AllowedPrograms {
 }
 
 #[async_trait]
-impl Arbiter for AllowedPrograms {
-    async fn ask(
+impl ConflictResolver for AllowedPrograms {
+    async fn resolve(
         &self,
         application: &Name,
         collection: &Name,
         process: &Process,
-        question: &Question,
-    ) -> Result<Answer, String> {
+        question: &EditConflict,
+    ) -> Result<ResolverAnswer, String> {
         let changer = self.changer(application, collection, process)?;
-        let Question { n, row, client, server, base, .. } = question;
+        let EditConflict { n, row, client, server, base, .. } = question;
         let properties = Map::from_iter([
             ("application".to_owned(), application.as_str().into()),
             ("collection".to_owned(), collection.as_str().into()),
@@ -285,12 +286,12 @@ impl Arbiter for AllowedPrograms {
             ("base".to_owned(), base.clone()),
         ]);
         let asked = Changed { content_type: "application/json".to_owned(), properties, body: Vec::new() };
-        let mut told = changer.change(&format!("edit-{n}"), &asked).await?.properties;
-        match (told.remove("winner"), told.remove("set")) {
-            (Some(winner), None) if winner == "client" => Ok(Answer::Client),
-            (Some(winner), None) if winner == "server" => Ok(Answer::Server),
-            (None, Some(Json::Object(set))) => Ok(Answer::Set(set)),
-            _ => Err("the program says neither `winner` (`client` or `server`) nor `set` (fields)".to_owned()),
+        let mut decision = changer.change(&format!("edit-{n}"), &asked).await?.properties;
+        match (decision.remove("winner"), decision.remove("set")) {
+            (Some(winner), None) if winner == "client" => Ok(ResolverAnswer::Client),
+            (Some(winner), None) if winner == "server" => Ok(ResolverAnswer::Server),
+            (None, Some(Json::Object(set))) => Ok(ResolverAnswer::Set(set)),
+            _ => Err("the program returned neither `winner` (`client` or `server`) nor `set` (fields)".to_owned()),
         }
     }
 }

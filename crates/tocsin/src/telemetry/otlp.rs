@@ -1,15 +1,15 @@
-//! Spans as OTLP 1.9 writes them in JSON: `ExportTraceServiceRequest`, ids as hexadecimal digits, 64-bit numbers as text.
+//! OTLP 1.9 in JSON: `ExportTraceServiceRequest`, ids as hexadecimal digits, 64-bit numbers as text.
 
 use serde_json::{Value, json};
 use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
 use tocsin_pipeline::{Attribute, Span, SpanKind};
 
-/// Who tells the spans, as names and values.
+/// Resource: the attributes of the process that exports the spans.
 pub struct Resource(pub(super) Vec<(String, String)>);
 
 impl Resource {
-    /// This program, of this installation, and what its operator says of it. The name of the service goes before one that
-    /// stands among the others, unless it is the usual one.
+    /// Attributes of this program and installation, followed by configured ones. A configured `service.name` replaces
+    /// the default service name.
     pub fn new(service_name: &str, installation: &str, more: Vec<(String, String)>) -> Resource {
         let named = more.iter().any(|(name, _)| name == "service.name") && service_name == "tocsin";
         let own = [
@@ -27,7 +27,7 @@ impl Resource {
         Resource(all)
     }
 
-    /// The body of a request.
+    /// Encodes a request body.
     pub fn body(&self, spans: &[Span]) -> String {
         let attributes: Vec<Value> = self.0.iter().map(|(name, value)| text(name, value)).collect();
         let spans: Vec<Value> = spans.iter().map(span).collect();
@@ -39,30 +39,30 @@ impl Resource {
 
 fn span(span: &Span) -> Value {
     let attributes: Vec<Value> = span.attributes.iter().map(|(name, value)| attribute(name, value)).collect();
-    let mut told = json!({
+    let mut encoded = json!({
         "traceId": digits_of(&span.context.trace),
         "spanId": digits_of(&span.context.span),
         "flags": span.context.flags,
         "name": span.name,
         "kind": number_of(span.kind),
         "startTimeUnixNano": nanoseconds(span.start),
-        // No clock goes back within a span.
+        // The wall clock can go back; a span cannot end before its start.
         "endTimeUnixNano": nanoseconds(span.end.max(span.start)),
         "attributes": attributes,
     });
     if let Some(parent) = &span.parent {
-        told["parentSpanId"] = digits_of(parent).into();
+        encoded["parentSpanId"] = digits_of(parent).into();
     }
     if !span.context.state.is_empty() {
-        told["traceState"] = (*span.context.state).into();
+        encoded["traceState"] = (*span.context.state).into();
     }
     if let Some(why) = &span.failed {
-        told["status"] = json!({"code": 2, "message": why});
+        encoded["status"] = json!({"code": 2, "message": why});
     }
-    told
+    encoded
 }
 
-/// The number of a kind in the protocol.
+/// Number of a span kind in the protocol.
 pub(super) fn number_of(kind: SpanKind) -> u64 {
     match kind {
         SpanKind::Internal => 1,
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_written_as_the_protocol_has_it() {
+    fn a_span_is_encoded_as_specified() {
         let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let context = TraceContext::read(parent, Some("a=b")).expect("a context");
         let span = Span {
@@ -132,11 +132,11 @@ mod tests {
     }
 
     #[test]
-    fn what_operators_say_of_the_server_is_told() {
+    fn configured_attributes_are_part_of_the_resource() {
         let shown = |name: &str, more: &[(&str, &str)]| {
             let more = more.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-            let told = Resource::new(name, "abc", more).0;
-            told.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+            let attributes = Resource::new(name, "abc", more).0;
+            attributes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
         };
         let version = env!("CARGO_PKG_VERSION");
         let rest = format!("service.version={version} service.instance.id=abc");

@@ -1,10 +1,10 @@
-//! Spans in Protocol Buffers: the few messages of OTLP 1.9 that a request with spans is made of.
+//! OTLP 1.9 in Protocol Buffers: encoder of the few messages in a trace request.
 
 use tocsin_pipeline::{Attribute, Span};
 
 use super::otlp::{Resource, number_of};
 
-/// A message that grows: fields in the order in which they are put.
+/// Message under construction: fields in the order they are added.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -50,7 +50,7 @@ impl Message {
         self.bytes(field, &message.0)
     }
 
-    /// Field 9 of a span, field 1 of a resource: a name with a value.
+    /// Adds an attribute: field 9 of a span, field 1 of a resource.
     fn attribute(self, field: u64, name: &str, value: &Message) -> Message {
         self.message(field, &Message::default().bytes(1, name.as_bytes()).message(2, value))
     }
@@ -61,12 +61,13 @@ fn text(text: &str) -> Message {
 }
 
 impl Resource {
-    /// The body of a request.
+    /// Encodes a request body.
     pub fn protobuf(&self, spans: &[Span]) -> Vec<u8> {
         let resource =
-            self.0.iter().fold(Message::default(), |told, (name, value)| told.attribute(1, name, &text(value)));
+            self.0.iter().fold(Message::default(), |encoded, (name, value)| encoded.attribute(1, name, &text(value)));
         let scope = Message::default().bytes(1, b"tocsin").bytes(2, env!("CARGO_PKG_VERSION").as_bytes());
-        let scoped = spans.iter().fold(Message::default().message(1, &scope), |told, one| told.message(2, &span(one)));
+        let scoped =
+            spans.iter().fold(Message::default().message(1, &scope), |encoded, one| encoded.message(2, &span(one)));
         let spans = Message::default().message(1, &resource).message(2, &scoped);
         Message::default().message(1, &spans).0
     }
@@ -74,30 +75,30 @@ impl Resource {
 
 fn span(span: &Span) -> Message {
     let nanoseconds = |at: i64| u64::try_from(at.max(0)).unwrap_or(0).saturating_mul(1_000);
-    let mut told = Message::default().bytes(1, &span.context.trace).bytes(2, &span.context.span);
+    let mut encoded = Message::default().bytes(1, &span.context.trace).bytes(2, &span.context.span);
     if !span.context.state.is_empty() {
-        told = told.bytes(3, span.context.state.as_bytes());
+        encoded = encoded.bytes(3, span.context.state.as_bytes());
     }
     if let Some(parent) = &span.parent {
-        told = told.bytes(4, parent);
+        encoded = encoded.bytes(4, parent);
     }
-    told = told
+    encoded = encoded
         .bytes(5, span.name.as_bytes())
         .number(6, number_of(span.kind))
         .fixed64(7, nanoseconds(span.start.0))
-        // No clock goes back within a span.
+        // The wall clock can go back; a span cannot end before its start.
         .fixed64(8, nanoseconds(span.end.max(span.start).0));
     for (name, value) in &span.attributes {
         let value = match value {
             Attribute::Text(value) => text(value),
             Attribute::Number(number) => Message::default().number(3, *number as u64),
         };
-        told = told.attribute(9, name, &value);
+        encoded = encoded.attribute(9, name, &value);
     }
     if let Some(why) = &span.failed {
-        told = told.message(15, &Message::default().bytes(2, why.as_bytes()).number(3, 2));
+        encoded = encoded.message(15, &Message::default().bytes(2, why.as_bytes()).number(3, 2));
     }
-    told.fixed32(16, u32::from(span.context.flags))
+    encoded.fixed32(16, u32::from(span.context.flags))
 }
 
 #[cfg(test)]
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_written_as_the_protocol_has_it() {
+    fn a_span_is_encoded_as_specified() {
         let context = TraceContext::read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some("a=b"));
         let context = context.expect("a context");
         let span = Span {
@@ -121,8 +122,8 @@ mod tests {
             attributes: vec![("n", Attribute::Number(300)), ("t", Attribute::Text("x".to_owned()))],
             failed: Some("no".to_owned()),
         };
-        let told = super::span(&span);
-        // As `protoc --decode_raw` shows it: 1: trace, 2: span, 3: state, 4: parent, 5: name, 6: kind, 7 and 8: times,
+        let encoded = super::span(&span);
+        // As shown by `protoc --decode_raw`: 1: trace, 2: span, 3: state, 4: parent, 5: name, 6: kind, 7 and 8: times,
         // 9: attributes, 15: status, 16: flags.
         let expected = [
             &b"\x0a\x10\x4b\xf9\x2f\x35\x77\xb3\x4d\xa6\xa3\xce\x92\x9d\x0e\x0e\x47\x36"[..],
@@ -135,9 +136,9 @@ mod tests {
             b"\x4a\x08\x0a\x01n\x12\x03\x18\xac\x02\x4a\x08\x0a\x01t\x12\x03\x0a\x01x",
             b"\x7a\x06\x12\x02no\x18\x02\x85\x01\x01\0\0\0",
         ];
-        assert_eq!(told.0, expected.concat());
-        // A request is the same within four envelopes.
+        assert_eq!(encoded.0, expected.concat());
+        // A request wraps the span in four envelopes.
         let body = Resource::new("tocsin", "abc", Vec::new()).protobuf(&[span]);
-        assert!(body[0] == 0x0a && body.ends_with(&told.0));
+        assert!(body[0] == 0x0a && body.ends_with(&encoded.0));
     }
 }

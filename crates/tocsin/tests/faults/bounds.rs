@@ -1,5 +1,5 @@
-//! The system refuses descriptors, threads or memory. The server sheds load, goes on and recovers; without memory the
-//! process may end, and what it acknowledged is there.
+//! Resource exhaustion: no descriptors, threads or memory. The server sheds load, continues and recovers; without
+//! memory the process may end, but acknowledged writes are kept.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use tokio::{
 };
 
 use crate::{
-    shim::Word,
+    shim::ControlWord,
     support::{self, Platform},
     writers::FaultSetup,
 };
 
-/// Sets a limit of the running server; gives the one before.
-fn limit(platform: &Platform, resource: Resource, current: u64) -> Rlimit {
+/// Sets a set_limit of the running server; returns the previous one.
+fn set_limit(platform: &Platform, resource: Resource, current: u64) -> Rlimit {
     let pid = Pid::from_raw(i32::try_from(platform.pid()).expect("small")).expect("a process");
-    // A child has the limits of its parent.
+    // Child processes inherit these limits.
     let before = getrlimit(resource);
     prlimit(Some(pid), resource, Rlimit { current: Some(current), ..before }).expect("it is lower");
     before
@@ -30,7 +30,7 @@ fn descriptors(platform: &Platform) -> u64 {
     std::fs::read_dir(format!("/proc/{}/fd", platform.pid())).expect("Linux").count() as u64
 }
 
-/// Submits an event by an open connection; gives the head of the answer.
+/// Submits an event on an open connection; returns the response.
 async fn ask(stream: &mut TcpStream, platform: &Platform, token: &str) -> String {
     let body = json!({ "token": token }).to_string();
     let head = format!(
@@ -41,7 +41,7 @@ async fn ask(stream: &mut TcpStream, platform: &Platform, token: &str) -> String
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
     let mut answer = Vec::new();
-    // Until the body of the answer, which is one object of JSON, has ended.
+    // Until the end of the body, which is one JSON object.
     while !answer.ends_with(b"}") && !answer.ends_with(b"}\n") {
         let read = tokio::time::timeout(support::PATIENCE, stream.read_buf(&mut answer)).await.expect("an answer");
         assert_ne!(read.expect("read"), 0, "the connection stays open: {}", String::from_utf8_lossy(&answer));
@@ -49,7 +49,7 @@ async fn ask(stream: &mut TcpStream, platform: &Platform, token: &str) -> String
     String::from_utf8(answer).expect("text")
 }
 
-/// Waits until a condition holds, which has no signal.
+/// Polls until a condition holds that has no signal.
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {
@@ -59,14 +59,14 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     tokio::time::timeout(support::PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not yet: {what}"));
 }
 
-/// Without descriptors no connection is accepted, and the loops that accept them wait in between. Connections that are open
-/// are served. With descriptors again all is as before.
+/// Without descriptors no connection is accepted, and the accept loops pause in between. Open connections are served.
+/// With descriptors everything works again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a6_without_descriptors_load_is_shed_and_nothing_spins() {
+async fn a6_without_descriptors_load_is_shed_without_busy_loops() {
     let (ldap, mail) = (support::free_port(), support::free_port());
     let listen = format!("127.0.0.1:{ldap}");
     let ldap = [("TOCSIN_LDAP_LISTEN", &*listen), ("TOCSIN_LDAP_SUFFIX", "o=site")];
-    // The shadow of a disk needs descriptors itself.
+    // The shadow of the disk needs descriptors itself.
     let mut site = FaultSetup::prepare_with(&[&ldap[..], &[("FAULTS_ROOT", "")]].concat()).await;
     site.platform.restart().await;
     site.define().await;
@@ -80,45 +80,46 @@ async fn a6_without_descriptors_load_is_shed_and_nothing_spins() {
     clients.end().await;
     site.check_delivered().await;
 
-    // A connection that is open already; nothing else uses it.
+    // A connection that is open before; nothing else uses it.
     let mut open = TcpStream::connect(site.platform.url.trim_start_matches("http://")).await.expect("accepted");
     ask(&mut open, &site.platform, "before").await;
     let pid = site.platform.pid();
-    let before = limit(&site.platform, Resource::Nofile, descriptors(&site.platform));
+    let before = set_limit(&site.platform, Resource::Nofile, descriptors(&site.platform));
     let http = site.platform.url.trim_start_matches("http://").to_owned();
-    let mut held = Vec::new();
+    let mut connections = Vec::new();
     for address in [http.clone(), listen.clone(), format!("127.0.0.1:{mail}")] {
         for _ in 0..60 {
-            held.push(TcpStream::connect(&address).await.expect("the kernel takes it"));
+            connections.push(TcpStream::connect(&address).await.expect("the kernel accepts it"));
         }
     }
-    until("a failed accept", || site.disk.get(Word::FailedAccepts) > 0).await;
-    let (began, first) = (Instant::now(), site.disk.get(Word::FailedAccepts));
-    until("failed accepts", || site.disk.get(Word::FailedAccepts) >= first + 30).await;
-    // Three loops with pauses of 50 ms fail at most 60 times a second. One without a pause would have failed 30 times at once.
-    let (elapsed, failed) = (began.elapsed(), site.disk.get(Word::FailedAccepts) - first);
+    until("a failed accept", || site.disk.get(ControlWord::FailedAccepts) > 0).await;
+    let (began, first) = (Instant::now(), site.disk.get(ControlWord::FailedAccepts));
+    until("failed accepts", || site.disk.get(ControlWord::FailedAccepts) >= first + 30).await;
+    // Three loops with pauses of 50 ms fail at most 60 times per second; a loop without a pause would fail 30 times at
+    // once.
+    let (elapsed, failed) = (began.elapsed(), site.disk.get(ControlWord::FailedAccepts) - first);
     assert!(
         elapsed >= Duration::from_millis(50) * u32::try_from(failed / 3 - 2).expect("few"),
         "{failed} in {elapsed:?}"
     );
-    println!("{failed} of {} accepts failed in {elapsed:?}", site.disk.get(Word::Accepts));
+    println!("{failed} of {} accepts failed in {elapsed:?}", site.disk.get(ControlWord::Accepts));
 
-    // An open connection is served, and what it stores is stored.
+    // An open connection is served, and its writes are stored.
     let answer = ask(&mut open, &site.platform, "without-descriptors").await;
     assert!(answer.starts_with("HTTP/1.1 202") || answer.starts_with("HTTP/1.1 503"), "{answer}");
     if answer.starts_with("HTTP/1.1 202") {
         site.acknowledged.events.lock().insert("without-descriptors".to_owned());
     }
 
-    drop(held);
+    drop(connections);
     let pid_of = |platform: &Platform| Pid::from_raw(i32::try_from(platform.pid()).expect("small")).expect("a process");
-    prlimit(Some(pid_of(&site.platform)), Resource::Nofile, before).expect("the limit of before");
+    prlimit(Some(pid_of(&site.platform)), Resource::Nofile, before).expect("the previous set_limit");
     let fresh = reqwest::Client::builder().timeout(support::PATIENCE).build().expect("a client");
     let ready = fresh.get(format!("{}/readyz", site.platform.url)).send().await.expect("accepted again");
     assert!(ready.status().is_success(), "{}", ready.status());
     for address in [listen, format!("127.0.0.1:{mail}")] {
         let mut stream = TcpStream::connect(&address).await.expect("accepted again");
-        stream.write_all(b"\r\n").await.expect("it is read");
+        stream.write_all(b"\r\n").await.expect("the server reads");
     }
     let clients = site.write();
     site.acknowledged.more(20, &clients).await;
@@ -129,12 +130,11 @@ async fn a6_without_descriptors_load_is_shed_and_nothing_spins() {
     assert_eq!(site.platform.terminate(), Some(0));
 }
 
-/// The system starts no thread: requests that need one are answered with an error, the others are served, and nothing
-/// waits without end.
+/// The system starts no thread: requests that need one get an error, the others are served, and none waits forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a6_without_new_threads_every_request_is_answered() {
+async fn a6_without_new_threads_every_request_gets_a_response() {
     let mut site = FaultSetup::start().await;
-    site.disk.set(Word::RefuseThreads, 1);
+    site.disk.set(ControlWord::RefuseThreads, 1);
     let clients = site.write();
     let definition = "application: NAME\nevents: { e: { fields: { a: string } } }\n";
     let (mut applied, mut refused) = (0, 0);
@@ -150,9 +150,9 @@ async fn a6_without_new_threads_every_request_is_answered() {
         }
     }
     site.acknowledged.more(50, &clients).await;
-    println!("{applied} applied, {refused} refused, {} threads refused", site.disk.get(Word::RefusedThreads));
-    assert!(site.disk.get(Word::RefusedThreads) > 0, "no thread was refused");
-    site.disk.set(Word::RefuseThreads, 0);
+    println!("{applied} applied, {refused} refused, {} threads refused", site.disk.get(ControlWord::RefusedThreads));
+    assert!(site.disk.get(ControlWord::RefusedThreads) > 0, "no thread was refused");
+    site.disk.set(ControlWord::RefuseThreads, 0);
     clients.end().await;
     site.platform.apply("more0", &definition.replace("NAME", "more0")).await;
     site.check_delivered().await;
@@ -160,11 +160,11 @@ async fn a6_without_new_threads_every_request_is_answered() {
     assert_eq!(site.platform.terminate(), Some(0));
 }
 
-/// An allocation that fails ends the process; bounds of bodies and queues keep it from coming to that. Here the system gives
-/// almost none: whether the server sheds or ends, what it acknowledged is there after a restart.
+/// A failed allocation ends the process; limits of bodies and queues prevent it. Here the system provides almost no
+/// memory: whether the server sheds load or ends, acknowledged writes are there after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a6_without_memory_nothing_acknowledged_is_lost() {
-    // Without an arena each large allocation is one of the system, which refuses it.
+    // Without an arena each large allocation is a system allocation, which is refused.
     let mut site = FaultSetup::prepare_with(&[("MIMALLOC_ARENA_RESERVE", "0")]).await;
     site.platform.restart().await;
     site.define().await;
@@ -173,8 +173,8 @@ async fn a6_without_memory_nothing_acknowledged_is_lost() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", site.platform.pid())).expect("Linux");
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a size");
     let kib: u64 = size.trim().trim_end_matches(" kB").parse().expect("a number");
-    limit(&site.platform, Resource::As, kib << 10);
-    // Much at once, and nothing of it is valid.
+    set_limit(&site.platform, Resource::As, kib << 10);
+    // Many large invalid requests at once.
     let large = (0..40).map(|_| {
         let body = json!({ "token": 1, "nothing": "x".repeat(4_000_000) });
         let request = site.platform.request(reqwest::Method::POST, "/v1/applications/notes/events/note").json(&body);

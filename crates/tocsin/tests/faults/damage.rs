@@ -1,4 +1,5 @@
-//! Flipped bits and truncated files: detected when they are read, reported with advice, and never taken for less data.
+//! File damage: flipped bits and truncated files are detected when read, reported with advice, and never taken for less
+//! data.
 
 use std::{
     collections::BTreeSet,
@@ -10,32 +11,32 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    shim::Unsynced,
+    shim::UnsyncedData,
     support::{self, Platform, Start},
     writers::FaultSetup,
 };
 
-/// The outcome of a damage.
+/// Outcome of a damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// The server does not start, and says which file is damaged and what to do.
+    /// The server does not start, and reports the damaged file and advice.
     Refused,
-    /// It serves what it can, and says so where it cannot.
+    /// The server serves the readable data, and reports the rest.
     Reported,
-    /// A value is another, which only checksums of pages would show.
+    /// A value changed, which only page checksums would detect.
     Changed,
-    /// Nothing that is stored was met.
+    /// The damage hit no stored data.
     Whole,
 }
 
-/// Files that hold what was stored, without those that are made anew.
+/// Files of stored data, without those that are rebuilt.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").to_str().expect("text");
         let is_store = name.ends_with(".db") || name.ends_with(".db-wal");
-        if is_store && !name.starts_with("tracking") && path.metadata().expect("it is there").len() > 0 {
+        if is_store && !name.starts_with("tracking") && path.metadata().expect("the file exists").len() > 0 {
             found.push(path);
         }
     }
@@ -55,7 +56,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Flips a bit, or cuts a database off. A log that is cut off is what a power loss leaves.
+/// Flips a bit, or truncates a database. A truncated log is the state after a power loss.
 fn damage(file: &Path, random: &mut fastrand::Rng) -> String {
     let mut bytes = fs::read(file).expect("the file");
     let is_log = file.extension().is_some_and(|extension| extension == "db-wal");
@@ -72,7 +73,7 @@ fn damage(file: &Path, random: &mut fastrand::Rng) -> String {
     what
 }
 
-/// Everything that is listed under a path, by this key; the error of the first page that is none.
+/// Lists everything under a path by this key, or returns the error of the first failing page.
 async fn list(platform: &Platform, path: &str, key: &str) -> Result<BTreeSet<String>, String> {
     let mut found = BTreeSet::new();
     let mut next = format!("{path}?limit=1000");
@@ -93,7 +94,7 @@ async fn list(platform: &Platform, path: &str, key: &str) -> Result<BTreeSet<Str
     }
 }
 
-/// The lists of a platform, as far as they can be read.
+/// Lists of a platform, as far as they can be read.
 async fn stored(platform: &Platform) -> Vec<Result<BTreeSet<String>, String>> {
     let mut lists = Vec::new();
     for (path, key) in [("/v1/subscribers", "id"), ("/v1/subscriptions", "id"), ("/v1/messages", "id")] {
@@ -105,12 +106,12 @@ async fn stored(platform: &Platform) -> Vec<Result<BTreeSet<String>, String>> {
 async fn damage_each(cases: u64) {
     let seed = support::seed();
     let mut site = FaultSetup::start().await;
-    // Enough for several pages of each table, and a part of it in the logs.
+    // Enough for several pages per table, some of them in the logs.
     let clients = site.write();
     site.acknowledged.more(600, &clients).await;
     site.kill(clients).await;
     let mut random = fastrand::Rng::with_seed(seed);
-    site.disk.lose_power(Unsynced::Dropped, &mut random);
+    site.disk.lose_power(UnsyncedData::Dropped, &mut random);
     let whole = site.platform.folder.clone();
     let scratch = tempfile::tempdir().expect("a folder");
     let expected = {
@@ -118,11 +119,11 @@ async fn damage_each(cases: u64) {
         copy(&whole, &folder);
         let mut platform = Platform::start_in(&folder, &site.environment()).await;
         let expected = stored(&platform).await;
-        // It puts all into the databases, where the killed one left it in the logs.
+        // A clean stop checkpoints what the killed process left in the logs.
         assert_eq!(platform.terminate(), Some(0));
-        expected.into_iter().map(|list| list.expect("it is whole")).collect::<Vec<_>>()
+        expected.into_iter().map(|list| list.expect("the list is complete")).collect::<Vec<_>>()
     };
-    assert!(expected.iter().all(|list| !list.is_empty()), "there is something to lose");
+    assert!(expected.iter().all(|list| !list.is_empty()), "there are data to lose");
     let stopped = scratch.path().join("whole");
     let mut outcomes = std::collections::BTreeMap::<Outcome, u32>::new();
     for case in 0..cases {
@@ -144,12 +145,12 @@ async fn examine(site: &FaultSetup, folder: &Path, expected: &[BTreeSet<String>]
     let mut platform = Platform::prepare(folder.to_owned(), &site.environment());
     match platform.try_restart(|_| true).await {
         Start::Ended(status) => {
-            // Once more, for what it says.
-            let said = platform.command().arg("serve").stdin(Stdio::null()).output().expect("it runs");
+            // A second start, for its output.
+            let said = platform.command().arg("serve").stdin(Stdio::null()).output().expect("the binary starts");
             let said = String::from_utf8_lossy(&said.stderr).into_owned();
             assert!(!status.success() && !said.contains("panicked"), "{what}: {status} {said}");
             let advises = ["restore", "backup"].iter().any(|word| said.contains(word));
-            assert!(advises, "{what}: it does not say what to do: {said}");
+            assert!(advises, "{what}: the advice is missing: {said}");
             return Outcome::Refused;
         }
         Start::NotReady | Start::Ready => {}
@@ -166,7 +167,7 @@ async fn examine(site: &FaultSetup, folder: &Path, expected: &[BTreeSet<String>]
             Ok(found) if found.len() == expected.len() && expected.difference(found).count() == 1 => is_changed = true,
             Ok(found) => {
                 let gone: Vec<&String> = expected.difference(found).take(5).collect();
-                panic!("{what}: {} of {} rows are there, and nobody says so: {gone:?}", found.len(), expected.len());
+                panic!("{what}: {} of {} rows are there, without a report: {gone:?}", found.len(), expected.len());
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Power losses: what was not synced is gone, or some pages of it are, and the entries of folders that were not synced. The
-//! server starts on what is left, and nothing that it acknowledged is missing.
+//! Power loss: unsynced writes and folder entries are lost completely or in part. The server starts on the rest, and
+//! nothing acknowledged is missing.
 
 use crate::{
-    shim::{Disk, Unsynced, Word},
+    shim::{ControlWord, Disk, UnsyncedData},
     support,
     writers::FaultSetup,
 };
@@ -14,8 +14,8 @@ async fn lose_power(rounds: usize) {
         let clients = site.write();
         site.acknowledged.more(random.usize(1..120), &clients).await;
         site.kill(clients).await;
-        // The first loss is the strictest: nothing was synced by chance.
-        let unsynced = if round % 2 == 0 { Unsynced::Dropped } else { Unsynced::Mixed };
+        // The first loss is the strictest: no unsynced data survive.
+        let unsynced = if round % 2 == 0 { UnsyncedData::Dropped } else { UnsyncedData::Mixed };
         site.disk.lose_power(unsynced, &mut random);
         site.check_integrity();
         site.platform.restart().await;
@@ -23,21 +23,21 @@ async fn lose_power(rounds: usize) {
     }
     site.check_delivered().await;
     let acknowledged = &site.acknowledged;
-    println!("{} writes were acknowledged, {} syncs", acknowledged.count(), site.disk.get(Word::Syncs));
+    println!("{} writes were acknowledged, {} syncs", acknowledged.count(), site.disk.get(ControlWord::Syncs));
     assert!(!acknowledged.events.lock().is_empty() && !acknowledged.messages.lock().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a3_nothing_acknowledged_is_lost_with_the_power() {
+async fn a3_nothing_acknowledged_is_lost_in_a_power_loss() {
     lose_power(4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_a3_nothing_acknowledged_is_lost_with_the_power_50_times() {
+async fn slow_a3_nothing_acknowledged_is_lost_in_50_power_losses() {
     lose_power(50).await;
 }
 
-/// The first start: what `serve` made before it said that it is ready is there after a power loss, folders included.
+/// First start: everything created before `serve` reports ready survives a power loss, folders included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a3_the_first_start_survives_a_power_loss() {
     let mut random = fastrand::Rng::with_seed(support::seed());
@@ -45,15 +45,15 @@ async fn a3_the_first_start_survives_a_power_loss() {
     site.platform.restart().await;
     let key = site.platform.key();
     site.platform.kill();
-    site.disk.lose_power(Unsynced::Dropped, &mut random);
+    site.disk.lose_power(UnsyncedData::Dropped, &mut random);
     site.platform.restart().await;
-    assert_eq!(site.platform.key(), key, "the first key that was shown is the one that is stored");
+    assert_eq!(site.platform.key(), key, "the first key that was shown is stored");
     site.platform.get("/v1/status").await;
 }
 
-/// The shadow drops what was not synced, or the tests above show nothing.
+/// The shadow drops unsynced data; otherwise the tests above prove nothing.
 #[test]
-fn a3_the_shadow_drops_what_was_not_synced() {
+fn a3_the_shadow_drops_unsynced_data() {
     let mut random = fastrand::Rng::with_seed(support::seed());
     let disk = Disk::new();
     let script = r#"
@@ -73,7 +73,7 @@ with open("renamed", "a") as file:
     let mut python = std::process::Command::new("python3");
     let status = python.args(["-c", script]).envs(disk.environment()).status().expect("python3");
     assert!(status.success());
-    disk.lose_power(Unsynced::Dropped, &mut random);
+    disk.lose_power(UnsyncedData::Dropped, &mut random);
     let mut left: Vec<(String, String)> = std::fs::read_dir(disk.root())
         .expect("a folder")
         .map(|entry| entry.expect("an entry").path())

@@ -1,4 +1,5 @@
-//! A library in C that is loaded into the server: it keeps a durable copy of a folder, fails syncs and refuses threads.
+//! Fault injection library in C, loaded into the server: keeps a durable copy of a folder, fails syncs and refuses
+//! threads.
 
 use std::{
     collections::HashMap,
@@ -13,7 +14,7 @@ const PAGE: usize = 4096;
 
 /// Words of the control file, in the order of `faults.c`.
 #[derive(Debug, Clone, Copy)]
-pub enum Word {
+pub enum ControlWord {
     Syncs,
     FailSyncAt,
     FailedSyncs,
@@ -24,24 +25,24 @@ pub enum Word {
     FailedStores,
 }
 
-/// The unsynced data that survives a power loss.
+/// Unsynced data that survives a power loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsynced {
-    /// Nothing.
+pub enum UnsyncedData {
+    /// None.
     Dropped,
-    /// Any page of it, and the entries of any folder.
+    /// Random pages, and random folder entries.
     Mixed,
 }
 
-/// A folder whose durable state is known.
+/// Folder with a known durable state.
 pub struct Disk {
-    /// Removed at the end.
+    /// Removed on drop.
     folder: tempfile::TempDir,
     control: fs::File,
 }
 
 impl Disk {
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn new() -> Disk {
         let folder = tempfile::tempdir().expect("a folder");
         let control = fs::File::options().create_new(true).read(true).write(true).open(folder.path().join("control"));
@@ -52,7 +53,7 @@ impl Disk {
         disk
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn root(&self) -> PathBuf {
         self.folder.path().join("disk")
     }
@@ -61,7 +62,7 @@ impl Disk {
         self.folder.path().join("shadow")
     }
 
-    /// The variables with which a process is started whose syncs count.
+    /// Environment variables of a process whose syncs are tracked.
     pub fn environment(&self) -> Vec<(String, String)> {
         let text = |path: &Path| path.to_str().expect("text").to_owned();
         [
@@ -74,30 +75,30 @@ impl Disk {
         .into()
     }
 
-    pub fn get(&self, word: Word) -> u64 {
+    pub fn get(&self, word: ControlWord) -> u64 {
         let mut bytes = [0; 8];
         self.control.read_exact_at(&mut bytes, word as u64 * 8).expect("a word");
         u64::from_ne_bytes(bytes)
     }
 
-    pub fn set(&self, word: Word, value: u64) {
+    pub fn set(&self, word: ControlWord, value: u64) {
         self.control.write_all_at(&value.to_ne_bytes(), word as u64 * 8).expect("a word");
     }
 
-    /// Puts what survives a power loss in the place of the folder. The process that used it has ended.
-    pub fn lose_power(&self, unsynced: Unsynced, random: &mut fastrand::Rng) {
+    /// Replaces the folder by the state that survives a power loss. The process that used it has ended.
+    pub fn lose_power(&self, unsynced: UnsyncedData, random: &mut fastrand::Rng) {
         let image = self.folder.path().join("image");
-        let mut places = HashMap::new();
-        find_places(&self.root(), &mut places);
+        let mut paths = HashMap::new();
+        find_paths(&self.root(), &mut paths);
         let inode = fs::metadata(self.root()).expect("the folder").ino();
-        let mut after = AfterLoss { shadow: self.shadow(), places, unsynced, random };
+        let mut after = LossSimulation { shadow: self.shadow(), paths, unsynced, random };
         after.make_folder(inode, &image);
         fs::remove_dir_all(self.root()).expect("removed");
         fs::rename(&image, self.root()).expect("renamed");
         self.begin_shadow();
     }
 
-    /// All that is there now is durable.
+    /// Marks the present state as durable.
     fn begin_shadow(&self) {
         let shadow = self.shadow();
         let _ = fs::remove_dir_all(&shadow);
@@ -111,7 +112,7 @@ impl Disk {
         let mut lines = String::new();
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
-            let about = fs::symlink_metadata(&path).expect("it is there");
+            let about = fs::symlink_metadata(&path).expect("it exists");
             let (kind, inode) = (if about.is_dir() { 'd' } else { 'f' }, about.ino().to_string());
             let name = path.file_name().expect("a name").to_str().expect("text").to_owned();
             lines.push_str(&format!("{kind} {inode} {name}\n"));
@@ -127,36 +128,36 @@ impl Disk {
     }
 }
 
-/// The path of each inode.
-fn find_places(folder: &Path, places: &mut HashMap<u64, PathBuf>) {
+/// Collects the path of each inode.
+fn find_paths(folder: &Path, paths: &mut HashMap<u64, PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
-        let about = fs::symlink_metadata(&path).expect("it is there");
-        places.insert(about.ino(), path.clone());
+        let about = fs::symlink_metadata(&path).expect("it exists");
+        paths.insert(about.ino(), path.clone());
         if about.is_dir() {
-            find_places(&path, places);
+            find_paths(&path, paths);
         }
     }
-    places.insert(fs::metadata(folder).expect("a folder").ino(), folder.to_owned());
+    paths.insert(fs::metadata(folder).expect("a folder").ino(), folder.to_owned());
 }
 
-struct AfterLoss<'a> {
+struct LossSimulation<'a> {
     shadow: PathBuf,
-    places: HashMap<u64, PathBuf>,
-    unsynced: Unsynced,
+    paths: HashMap<u64, PathBuf>,
+    unsynced: UnsyncedData,
     random: &'a mut fastrand::Rng,
 }
 
-impl AfterLoss<'_> {
+impl LossSimulation<'_> {
     fn chance(&mut self) -> bool {
-        self.unsynced == Unsynced::Mixed && self.random.bool()
+        self.unsynced == UnsyncedData::Mixed && self.random.bool()
     }
 
     fn make_folder(&mut self, inode: u64, to: &Path) {
         fs::create_dir(to).expect("a folder");
         fs::set_permissions(to, fs::Permissions::from_mode(0o700)).expect("set");
         let durable = fs::read_to_string(self.shadow.join("dirs").join(inode.to_string())).unwrap_or_default();
-        let live = self.places.get(&inode).cloned().filter(|_| self.chance());
+        let live = self.paths.get(&inode).cloned().filter(|_| self.chance());
         let entries: Vec<(bool, u64, String)> = match live {
             Some(folder) => {
                 let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
@@ -180,9 +181,9 @@ impl AfterLoss<'_> {
     fn make_file(&mut self, inode: u64, to: &Path) {
         let durable = fs::read(self.shadow.join("inodes").join(inode.to_string())).unwrap_or_default();
         let mut content = durable;
-        if self.unsynced == Unsynced::Mixed {
+        if self.unsynced == UnsyncedData::Mixed {
             let linked = self.shadow.join("links").join(inode.to_string());
-            let live = fs::read(if linked.exists() { &linked } else { &self.places[&inode] }).expect("the file");
+            let live = fs::read(if linked.exists() { &linked } else { &self.paths[&inode] }).expect("the file");
             if self.random.bool() {
                 content.resize(live.len(), 0);
             }

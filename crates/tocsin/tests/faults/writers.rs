@@ -1,4 +1,4 @@
-//! Clients that write to a server in every way that is acknowledged, and remember what was.
+//! Clients that perform every acknowledged kind of write, and record the acknowledgements.
 
 use std::{
     collections::BTreeSet,
@@ -39,15 +39,15 @@ const EXCHANGE: &str = r#"
 exchange: relay
 receive: { orders: { mode: one_way } }
 send:
-  far:
+  receiver:
     mode: one_way
     protocol: http
-    options: { url: "${FAR}/x", allow_networks: [127.0.0.1] }
+    options: { url: "${RECEIVER}/x", allow_networks: [127.0.0.1] }
     retry: [1s, 1s, 1s, 1s, 5s, 5s]
-routes: { every: { when: "true", to: far } }
+routes: { every: { when: "true", to: receiver } }
 "#;
 
-/// The writes that were acknowledged.
+/// Acknowledged writes.
 #[derive(Default)]
 pub struct Acknowledged {
     pub events: Mutex<BTreeSet<String>>,
@@ -66,7 +66,7 @@ impl Acknowledged {
         *self.count.borrow()
     }
 
-    /// Waits until so many more were acknowledged, or until the server is gone or refuses them all.
+    /// Waits for `count` more acknowledgements, or until the server is gone or refuses all writes.
     pub async fn more(&self, count: usize, clients: &Clients) {
         let mut counted = self.count.subscribe();
         let until = self.count() + count;
@@ -80,7 +80,7 @@ impl Acknowledged {
     }
 }
 
-/// A server on such a disk, and the receivers, which outlive it.
+/// Server on a fault-injecting disk, with receivers that outlive it.
 pub struct FaultSetup {
     pub disk: Disk,
     pub mails: Mails,
@@ -92,31 +92,31 @@ pub struct FaultSetup {
 }
 
 impl FaultSetup {
-    /// The receivers and an empty disk; the server does not run yet.
+    /// Creates the receivers and an empty disk; the server is not started.
     pub async fn prepare() -> FaultSetup {
         FaultSetup::prepare_with(&[]).await
     }
 
-    /// As `prepare`, with more variables.
+    /// As `prepare`, with additional environment variables.
     pub async fn prepare_with(more: &[(&str, &str)]) -> FaultSetup {
         let (disk, mails, hooks) = (Disk::new(), Mails::start().await, Hooks::start("{}").await);
         let mut environment = disk.environment();
         environment.push(("SINK".to_owned(), mails.port.to_string()));
-        environment.push(("FAR".to_owned(), format!("http://127.0.0.1:{}", hooks.port)));
+        environment.push(("RECEIVER".to_owned(), format!("http://127.0.0.1:{}", hooks.port)));
         let own = environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let borrowed: Vec<_> = own.chain(more.iter().copied()).collect();
-        // Two folders that are not there yet.
+        // Two folders that do not exist yet.
         let platform = Platform::prepare(disk.root().join("site/data"), &borrowed);
         let receivers = environment.split_off(environment.len() - 2);
         FaultSetup { disk, mails, hooks, platform, acknowledged: Arc::default(), number: 0, receivers }
     }
 
-    /// The variables that name the receivers, for another server.
+    /// Environment variables with the addresses of the receivers, for another server.
     pub fn environment(&self) -> Vec<(&str, &str)> {
         self.receivers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     }
 
-    /// A server with an application and an exchange.
+    /// Starts a server with an application and an exchange.
     pub async fn start() -> FaultSetup {
         let mut site = FaultSetup::prepare().await;
         site.platform.restart().await;
@@ -124,7 +124,7 @@ impl FaultSetup {
         site
     }
 
-    /// Applies the definitions and makes the subscriber of all notes.
+    /// Applies the definitions and creates the subscriber of all notes.
     pub async fn define(&self) {
         self.platform.apply("notes", APPLICATION).await;
         let request = self.platform.request(reqwest::Method::PUT, "/v1/exchanges/relay");
@@ -135,7 +135,7 @@ impl FaultSetup {
         self.platform.subscribe("notes", "every", "larry", "log", "larry", json!({})).await;
     }
 
-    /// Clients that write until they are stopped or the server is gone.
+    /// Starts clients that write until they are stopped or the server is gone.
     pub fn write(&mut self) -> Clients {
         self.number += 1;
         let stop = Arc::new(AtomicBool::new(false));
@@ -162,13 +162,13 @@ impl FaultSetup {
         Clients { tasks: tasks.collect(), stop, idle: idle.clone() }
     }
 
-    /// Kills the server while clients write, and ends these.
+    /// Kills the server while clients write, and stops these.
     pub async fn kill(&mut self, clients: Clients) {
         self.platform.kill();
         clients.end().await;
     }
 
-    /// Every subscriber that was acknowledged is there.
+    /// Checks that every acknowledged subscriber exists.
     pub async fn check_subscribers(&self) {
         let mut found = BTreeSet::new();
         let mut path = "/v1/subscribers?limit=1000".to_owned();
@@ -186,11 +186,11 @@ impl FaultSetup {
         assert!(missing.is_empty(), "{} of {} subscribers are missing: {missing:?}", missing.len(), acknowledged.len());
     }
 
-    /// Every event comes as a mail and stands in the file of the other channel, and every message comes to its receiver. What
-    /// comes twice carries the same id.
+    /// Checks that every event arrives as a mail and in the other channel's file, and every message at its receiver.
+    /// Repeats carry the same id.
     pub async fn check_delivered(&self) {
         let events = self.acknowledged.events.lock().clone();
-        // A suspended event fails the test at once, not as one that is missing after a while.
+        // A suspended event fails the test at once, not as missing after a timeout.
         self.platform.settled().await;
         let status = self.platform.get("/v1/status").await;
         assert_eq!(status["backlog"]["suspended"], 0, "{}", self.platform.get("/v1/suspensions").await);
@@ -226,7 +226,7 @@ impl FaultSetup {
         assert!(came.is_ok(), "messages are missing at their receiver");
     }
 
-    /// Each database of the folder is sound, as a copy of it shows.
+    /// Checks the integrity of each database in a copy of the folder.
     pub fn check_integrity(&self) {
         let copy = tempfile::tempdir().expect("a folder");
         for entry in std::fs::read_dir(&self.platform.folder).expect("the data folder") {
@@ -248,7 +248,7 @@ impl FaultSetup {
     }
 }
 
-/// The tokens in the files of the channel `log`.
+/// Tokens in the files of channel `log`.
 fn records(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -267,7 +267,7 @@ fn records(folder: &Path) -> BTreeSet<String> {
     found
 }
 
-/// Clients that run.
+/// Running clients.
 pub struct Clients {
     tasks: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -279,11 +279,11 @@ impl Clients {
         let _ = self.idle.subscribe().wait_for(|idle| *idle == self.tasks.len()).await;
     }
 
-    /// Stops them and waits for their ends.
+    /// Stops the clients and waits for their ends.
     pub async fn end(self) {
         self.stop.store(true, Ordering::SeqCst);
         for task in self.tasks {
-            task.await.expect("a client ends well");
+            task.await.expect("the client task succeeds");
         }
     }
 }
@@ -299,7 +299,8 @@ struct Client {
 }
 
 impl Client {
-    /// Whether a request was acknowledged; `None`: the server is gone or stores nothing any more, and the client ends.
+    /// Whether a request was acknowledged; `None` if the server is gone or stores nothing any more, which ends the
+    /// client.
     async fn ask(&self, path: &str, token: &str, body: Value) -> Option<()> {
         if self.stop.load(Ordering::SeqCst) {
             return None;

@@ -1,10 +1,10 @@
-//! Strings that break software, in every place of a message that a template, a channel or an address fills, through the real
-//! server to far ends that are not ours: what comes out is read by libraries of Python and Node. Nothing that somebody wrote
-//! may add a header field, a recipient, an element, a key, a line or a part of a path.
+//! Injection: strings that break software, in every position of a message that a template, a channel or an address
+//! fills, through the real server to third-party parsers in Python and Node. No user text may add a header field, a
+//! recipient, an element, a key, a line or a path segment.
 
 mod messages; // mails, requests and files
 mod people; // addresses and locales
-mod services; // phones, chats, feeds and browsers
+mod services; // SMS, chat, inbox and browser services
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,7 +17,7 @@ use std::{
 use serde_json::{Value, json};
 use support::Platform;
 
-/// The Big List of Naughty Strings, and some that aim at what we make.
+/// Big List of Naughty Strings, plus strings that target our formats.
 fn strings() -> Vec<String> {
     let list = fs::read_to_string(support::repository("testdata/naughty-strings.json")).expect("the list");
     let list: Vec<String> = serde_json::from_str(&list).expect("the list is JSON");
@@ -47,8 +47,8 @@ fn strings() -> Vec<String> {
     own.into_iter().map(str::to_owned).chain(list).collect()
 }
 
-/// Accepts an event for each string: `token` says which, `text` and `more.x` are it.
-async fn tell_all(platform: &Platform, path: &str, strings: &[String]) {
+/// Publishes an event for each string: `token` is its number, `text` and `more.x` are the string.
+async fn publish_all(platform: &Platform, path: &str, strings: &[String]) {
     let event = |(at, text): (usize, &String)| json!({"token": format!("t{at}"), "text": text, "more": {"x": text}});
     let events: Vec<Value> = strings.iter().enumerate().map(event).collect();
     for events in events.chunks(100) {
@@ -57,7 +57,7 @@ async fn tell_all(platform: &Platform, path: &str, strings: &[String]) {
     }
 }
 
-/// What became of so many attempts, once there are so many.
+/// Attempts by outcome, once there are `count`.
 async fn attempts(platform: &Platform, count: usize) -> Value {
     let waiting = async {
         loop {
@@ -67,14 +67,14 @@ async fn attempts(platform: &Platform, count: usize) -> Value {
                 return attempts;
             }
             // Receipts have no signal to the outside.
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            // Receipts have no external signal.
         }
     };
     tokio::time::timeout(support::PATIENCE, waiting).await.expect("everything is attempted")
 }
 
-/// What counts of a text that may have been broken into lines, and whose control characters became spaces.
-fn essence(text: &str) -> String {
+/// Significant characters of a text that may be wrapped, with control characters as spaces.
+fn significant(text: &str) -> String {
     let is_nothing = |c: char| {
         c.is_whitespace()
             || c.is_control()
@@ -83,7 +83,7 @@ fn essence(text: &str) -> String {
     text.chars().filter(|c| !is_nothing(*c)).collect()
 }
 
-/// What a program of Python says to lines of JSON.
+/// Runs a Python program on lines of JSON; returns its output lines.
 fn python(arguments: &[&str], lines: &[String]) -> Vec<Value> {
     let mut command = Command::new("python3");
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());

@@ -1,12 +1,13 @@
+//! Injection by texts in mails, HTTP requests and files.
+
 use std::{collections::BTreeMap, fs};
 
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::{
-    attempts, essence, python, strings,
+    attempts, publish_all, python, significant, strings,
     support::{Platform, hooks::Hooks, mails::Mails},
-    tell_all,
 };
 
 const APPLICATION: &str = r#"
@@ -46,12 +47,12 @@ channels:
   words: { protocol: file, options: { path: notes.txt, format: text } }
 "#;
 
-/// Whether a text in the place of a part of a path would lead out of it, so that no request is made.
-fn climbs(text: &str) -> bool {
+/// Whether a text in place of a path segment would leave it, so that no request is made.
+fn is_relative_segment(text: &str) -> bool {
     matches!(text, "." | "..")
 }
 
-/// Whether a text is as `{text|100}` cuts it: at most so many characters, between two characters as people see them.
+/// Whether a text is truncated as by `{text|100}`: to at most this many characters, between grapheme clusters.
 fn is_cut(found: &str, text: &str, characters: usize) -> bool {
     if text.chars().count() <= characters {
         return found == text;
@@ -60,7 +61,7 @@ fn is_cut(found: &str, text: &str, characters: usize) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_breaks_out_of_a_mail_a_request_or_a_line() {
+async fn no_string_breaks_out_of_a_mail_a_request_or_a_line() {
     let mails = Mails::start().await;
     let hooks = Hooks::start("").await;
     let platform = Platform::start(&[]).await;
@@ -77,9 +78,9 @@ async fn nobody_breaks_out_of_a_mail_a_request_or_a_line() {
         platform.subscribe("relay", "every", subscriber, channel, address, json!({})).await;
     }
     let strings = strings();
-    tell_all(&platform, "/v1/applications/relay/events/note", &strings).await;
+    publish_all(&platform, "/v1/applications/relay/events/note", &strings).await;
     let attempts = attempts(&platform, 6 * strings.len()).await;
-    let climbing = strings.iter().filter(|text| climbs(text)).count();
+    let climbing = strings.iter().filter(|text| is_relative_segment(text)).count();
     assert_eq!(attempts["refused"], climbing, "{attempts}");
     assert_eq!(attempts["delivered"], 6 * strings.len() - climbing, "{attempts}");
     check_mails(&mails, &strings);
@@ -110,7 +111,7 @@ fn check_mails(mails: &Mails, strings: &[String]) {
         let shape = |part: &Value| json!([part["type"], part["name"], part["elements"]]);
         json!([mail["to"], mail["defects"], parts.iter().map(shape).collect::<Vec<_>>()])
     };
-    // A header without text is left out.
+    // A header without text is omitted.
     let fields = |mail: &Value| {
         let fields = mail["fields"].as_array().expect("fields").iter();
         fields.filter(|name| *name != "x-note").cloned().collect::<Vec<_>>()
@@ -121,11 +122,11 @@ fn check_mails(mails: &Mails, strings: &[String]) {
         assert_eq!(fields(mail), fields(&mails[&0]), "{text:?}");
         let subject = mail["subject"].as_str().expect("a subject");
         assert!(!subject.contains(['\r', '\n']), "{subject:?}");
-        assert_eq!(essence(subject), essence(&format!("note {text}")), "{text:?}");
+        assert_eq!(significant(subject), significant(&format!("note {text}")), "{text:?}");
         let body = mail["parts"][0]["content"].as_str().expect("text");
-        assert_eq!(essence(body), essence(&format!("token: t{at}[{text}]")), "{text:?}");
+        assert_eq!(significant(body), significant(&format!("token: t{at}[{text}]")), "{text:?}");
         let page = mail["parts"][1]["content"].as_str().expect("text");
-        assert_eq!(essence(page), essence(&format!("[{text}]{text}")), "{text:?}");
+        assert_eq!(significant(page), significant(&format!("[{text}]{text}")), "{text:?}");
     }
 }
 
@@ -133,14 +134,14 @@ fn check_requests(hooks: &Hooks, strings: &[String]) {
     let received = hooks.all();
     let names = |headers: &HeaderMap| {
         let mut names: Vec<String> = headers.keys().map(ToString::to_string).collect();
-        // One without text is left out.
+        // A header without text is omitted.
         names.retain(|name| !matches!(name.as_str(), "x-field" | "x-note"));
         names.sort();
         (names, headers.len() - headers.keys_len())
     };
     let (hooks, forms): (Vec<_>, Vec<_>) = received.iter().partition(|(uri, ..)| uri.starts_with("/hook"));
-    let told = strings.iter().filter(|text| !climbs(text)).count();
-    assert_eq!((hooks.len(), forms.len()), (told, strings.len()), "{:?}", received.first());
+    let sent = strings.iter().filter(|text| !is_relative_segment(text)).count();
+    assert_eq!((hooks.len(), forms.len()), (sent, strings.len()), "{:?}", received.first());
     for (uri, headers, body) in &hooks {
         let body: Value = serde_json::from_slice(body).expect("JSON");
         let at: usize = body["token"].as_str().and_then(|token| token[1..].parse().ok()).expect("a token");
@@ -187,12 +188,12 @@ fn check_files(platform: &Platform, strings: &[String]) {
         assert_eq!(row.as_array().map(Vec::len), Some(4), "{row}");
         let text = &strings[at(row[0].as_str().expect("a token"))];
         let written = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
-        // No spreadsheet takes it for a formula.
+        // Spreadsheets must not take it for a formula.
         let guard = if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\'']) { "'" } else { "" };
         assert_eq!(row[1], format!("{guard}{written}").as_str());
     }
     assert_eq!(read("notes.txt").lines().count(), strings.len());
-    // Nothing made a file of its own.
+    // No string created a file.
     let mut names: Vec<String> = fs::read_dir(&platform.folder)
         .expect("the folder")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())

@@ -1,3 +1,5 @@
+//! Injection by addresses and locales of subscribers.
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -20,7 +22,7 @@ rules: { everyone: { on: note, subscription: every, notify: note } }
 channels: { email: { protocol: smtp, options: { host: 127.0.0.1, port: @SMTP@, tls: off, from: t@example.org }, retry: [] } }
 "#;
 
-/// Makes subscribers of which each may be refused; gives how many there are then.
+/// Creates subscribers, each of which may be refused; returns how many exist.
 async fn make(platform: &Platform, subscribers: impl Iterator<Item = (String, Value)>) -> usize {
     let mut made = 0;
     for (id, subscriber) in subscribers {
@@ -53,7 +55,7 @@ async fn slow_an_address_adds_no_recipient() {
         "ann@example.org NOTIFY=SUCCESS",
         "zoe@example.org",
     ];
-    // Each string as a whole address, and as what stands before and behind the sign.
+    // Each string as a whole address, and before and after the `@`.
     let strings = strings();
     let naughty = strings.iter().flat_map(|text| [format!("{text}@example.org"), format!("ann@{text}"), text.clone()]);
     let addresses: Vec<String> = own.iter().map(|&text| text.to_owned()).chain(naughty).collect();
@@ -72,13 +74,13 @@ async fn slow_an_address_adds_no_recipient() {
     assert_eq!(attempts["delivered"], all.len(), "{attempts}");
     assert_eq!(attempts["refused"], made - all.len(), "{attempts}");
     assert!(all.iter().any(|mail| mail.to == ["zoe@example.org"]));
-    assert!(all.len() > 100, "{} of {made} could be written to", all.len());
+    assert!(all.len() > 100, "{} of {made} have a valid address", all.len());
     for mail in &all {
         let [to] = &mail.to[..] else { panic!("{:?}", mail.to) };
-        // A comment is no part of an address (RFC 5322, 3.2.2).
+        // A comment is not part of an address (RFC 5322, 3.2.2).
         let local = |address: &str| address.split(['@', '(']).next().unwrap_or_default().trim().to_owned();
         let whole = addresses.iter().any(|address| local(address) == local(to));
-        assert!(whole && !to.contains("eve"), "{to:?} is nobody's address");
+        assert!(whole && !to.contains("eve"), "{to:?} is not an address of a subscriber");
         assert_eq!(mail.header("bcc"), None, "{}", mail.text);
         let shown = mail.header("to").expect("a recipient");
         assert!(shown == format!("<{to}>") || shown == *to, "{shown} is not {to}");
@@ -86,7 +88,7 @@ async fn slow_an_address_adds_no_recipient() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_a_locale_opens_nothing_else() {
+async fn slow_a_locale_selects_nothing_else() {
     let mails = Mails::start().await;
     let platform = Platform::start(&[]).await;
     platform.apply("relay", &APPLICATION.replace("@SMTP@", &mails.port.to_string())).await;
@@ -102,7 +104,7 @@ async fn slow_a_locale_opens_nothing_else() {
     assert_eq!(status, 202, "{answer}");
     platform.settled().await;
     let all = mails.all();
-    assert_eq!(all.len(), made, "whoever could be stored is told");
+    assert_eq!(all.len(), made, "every stored subscriber is notified");
     for mail in &all {
         let at: usize = mail.to[0][1..].split('@').next().and_then(|number| number.parse().ok()).expect("a number");
         let is_german = locales[at].to_ascii_lowercase().split(['-', '_']).next() == Some("de");

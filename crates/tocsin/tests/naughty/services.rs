@@ -1,11 +1,12 @@
+//! Injection by texts in SMS, chat, inbox and browser messages.
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use crate::{
-    attempts, essence, strings,
+    attempts, publish_all, significant, strings,
     support::{Platform, hooks::Hooks, push},
-    tell_all,
 };
 
 const APPLICATION: &str = r#"
@@ -33,7 +34,7 @@ channels:
       allow_networks: [127.0.0.1]
 "#;
 
-/// The recipes, what each wants to know, and the address of a device.
+/// Recipes with their parameters, and the address of a device.
 fn recipes(origin: &str) -> [(&'static str, Value, String); 8] {
     let server = json!(origin);
     [
@@ -52,13 +53,13 @@ fn recipes(origin: &str) -> [(&'static str, Value, String); 8] {
     ]
 }
 
-/// What makes each recipe take an answer for a delivery.
-const TAKEN: &str =
+/// Response that every recipe takes for a successful delivery.
+const ACCEPTED: &str =
     r#"{"ok": true, "sid": "SM1", "status": "queued", "messages": [{"status": "0", "message-id": "1"}]}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_nobody_breaks_out_of_what_phones_chats_feeds_and_browsers_are_told() {
-    let hooks = Hooks::start(TAKEN).await;
+async fn slow_no_string_breaks_out_of_sms_chat_inbox_and_browser_messages() {
+    let hooks = Hooks::start(ACCEPTED).await;
     let origin = format!("http://127.0.0.1:{}", hooks.port);
     let made = std::process::Command::new(env!("CARGO_BIN_EXE_tocsin")).args(["vapid-key", "--json"]).output();
     let keys: Value = serde_json::from_slice(&made.expect("it runs").stdout).expect("JSON");
@@ -79,14 +80,14 @@ async fn slow_nobody_breaks_out_of_what_phones_chats_feeds_and_browsers_are_told
     platform.subscribe("relay", "every", "hal", "push", &push::address(&format!("{origin}/push")), json!({})).await;
 
     let strings = strings();
-    tell_all(&platform, "/v1/applications/relay/events/note", &strings).await;
+    publish_all(&platform, "/v1/applications/relay/events/note", &strings).await;
     let channels = recipes(&origin).len() + 2;
     let attempts = attempts(&platform, channels * strings.len()).await;
     assert_eq!(attempts["delivered"], channels * strings.len(), "{attempts}");
 
     let received = hooks.all();
     let of = |path: &str| received.iter().filter(|(uri, ..)| uri == path).collect::<Vec<_>>();
-    for (path, place) in [
+    for (path, pointer) in [
         ("/slack", "/text"),
         ("/api/chat.postMessage", "/text"),
         ("/teams", "/attachments/0/content/body/1/text"),
@@ -95,17 +96,17 @@ async fn slow_nobody_breaks_out_of_what_phones_chats_feeds_and_browsers_are_told
         ("/notify", "/body"),
     ] {
         let bodies = of(path).into_iter().map(|(_, _, body)| serde_json::from_slice(body).expect("JSON")).collect();
-        check_json(path, place, bodies, &strings);
+        check_json(path, pointer, bodies, &strings);
     }
-    for (path, place) in [("/2010-04-01/Accounts/AC1/Messages.json", "Body"), ("/sms/json", "text")] {
+    for (path, field) in [("/2010-04-01/Accounts/AC1/Messages.json", "Body"), ("/sms/json", "text")] {
         let bodies: Vec<Value> = of(path).into_iter().map(|(_, _, body)| form(body)).collect();
-        check_json(path, &format!("/{place}"), bodies, &strings);
+        check_json(path, &format!("/{field}"), bodies, &strings);
     }
     check_browser(&of("/push"), &origin, &strings);
     check_feed(&platform, &strings).await;
 }
 
-/// A form as an object. Two entries of one name would be one too few.
+/// Form as an object; a repeated name would be lost and fail the test.
 fn form(body: &[u8]) -> Value {
     let entries: Vec<(String, String)> = url::form_urlencoded::parse(body).into_owned().collect();
     let object: BTreeMap<String, String> = entries.iter().cloned().collect();
@@ -113,13 +114,13 @@ fn form(body: &[u8]) -> Value {
     json!(object)
 }
 
-/// Which string a text is about.
-fn place_of(text: &str) -> usize {
+/// Index of the string in a text.
+fn index_in(text: &str) -> usize {
     let token = text.split("token: t").nth(1).unwrap_or_else(|| panic!("no token in {text:?}"));
     token.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no number in {text:?}"))
 }
 
-/// A document without its texts.
+/// Document without its texts.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(object) => object.iter().map(|(key, value)| (key.clone(), shape(value))).collect(),
@@ -129,16 +130,16 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// Documents have the shape of the harmless one, and say the string at a place and nowhere else where it was not before.
-fn check_json(path: &str, place: &str, documents: Vec<Value>, strings: &[String]) {
-    let text = |document: &Value| document.pointer(place).and_then(Value::as_str).expect("a text").to_owned();
+/// Checks that documents have the shape of the harmless one, and contain the string only at `pointer`.
+fn check_json(path: &str, pointer: &str, documents: Vec<Value>, strings: &[String]) {
+    let text = |document: &Value| document.pointer(pointer).and_then(Value::as_str).expect("a text").to_owned();
     let documents: BTreeMap<usize, Value> =
-        documents.into_iter().map(|document| (place_of(&text(&document)), document)).collect();
+        documents.into_iter().map(|document| (index_in(&text(&document)), document)).collect();
     assert_eq!(documents.len(), strings.len(), "{path}");
     let harmless = shape(&documents[&0]);
     for (at, document) in &documents {
         assert_eq!(shape(document), harmless, "{path}: {:?}", strings[*at]);
-        // Slack reads three characters as markup, so it is told entities.
+        // Slack reads three characters as markup, so they are sent as entities.
         let said = match path {
             "/slack" | "/api/chat.postMessage" => {
                 let text = text(document);
@@ -147,7 +148,7 @@ fn check_json(path: &str, place: &str, documents: Vec<Value>, strings: &[String]
             }
             _ => text(document),
         };
-        assert_eq!(essence(&said), essence(&format!("token: t{at} [{}]", strings[*at])), "{path}");
+        assert_eq!(significant(&said), significant(&format!("token: t{at} [{}]", strings[*at])), "{path}");
     }
 }
 
@@ -161,10 +162,10 @@ fn check_browser(requests: &[&crate::support::hooks::Request], origin: &str, str
         let message: Value = serde_json::from_str(message["text"].as_str().expect("a text")).expect("JSON");
         let keys: Vec<&String> = message.as_object().expect("an object").keys().collect();
         assert_eq!(keys, ["id", "title", "body", "data"], "{message}");
-        let at = place_of(message["body"].as_str().expect("a text"));
+        let at = index_in(message["body"].as_str().expect("a text"));
         let text = &strings[at];
         assert_eq!(message["data"], json!({"token": format!("t{at}"), "text": text, "more": {"x": text}}));
-        assert_eq!(essence(message["title"].as_str().expect("a text")), essence(&format!("t{at} {text}")));
+        assert_eq!(significant(message["title"].as_str().expect("a text")), significant(&format!("t{at} {text}")));
     }
 }
 
@@ -173,10 +174,10 @@ async fn check_feed(platform: &Platform, strings: &[String]) {
     loop {
         let page = platform.get(&format!("/v1/subscribers/gil/inbox?state=all&limit=100{after}")).await;
         for item in page["items"].as_array().expect("items") {
-            let at = place_of(item["text"].as_str().expect("a text"));
+            let at = index_in(item["text"].as_str().expect("a text"));
             let text = &strings[at];
             assert_eq!(item["data"], json!({"token": format!("t{at}"), "text": text, "more": {"x": text}}));
-            assert_eq!(essence(item["subject"].as_str().expect("a text")), essence(&format!("t{at} {text}")));
+            assert_eq!(significant(item["subject"].as_str().expect("a text")), significant(&format!("t{at} {text}")));
             assert!(item["actions"] == json!([]) && item.get("link").is_none() && item.get("html").is_none(), "{item}");
             seen += 1;
         }

@@ -1,4 +1,4 @@
-//! A far end of webhooks that accepts everything and remembers it.
+//! Webhook receiver that accepts and records every request.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use axum::{
 };
 use parking_lot::Mutex;
 
-/// A request as it came: address, header fields and body.
+/// Received request: URI, headers and body.
 pub type Request = (String, HeaderMap, Bytes);
 
-/// Everything that was posted, to any address of it.
+/// Recorded requests of all paths.
 #[derive(Clone)]
 pub struct Hooks {
     pub port: u16,
@@ -22,7 +22,7 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// Starts it on a free port; each request is answered with 200 and this body.
+    /// Starts the receiver on a free port; each request gets 200 with this body.
     pub async fn start(answer: &'static str) -> Hooks {
         let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = socket.local_addr().expect("an address").port();

@@ -1,4 +1,4 @@
-//! A platform whose directory speaks LDAP, for the programs of other people that speak to it.
+//! Platform with an LDAP directory, for third-party clients.
 
 use std::{
     fs,
@@ -9,18 +9,18 @@ use std::{
 
 use super::{Platform, free_port};
 
-/// A directory at two ports: TLS begins at the first when asked for, at the second with the first byte.
+/// Directory on two ports: StartTLS on the first, implicit TLS on the second.
 pub struct Directory {
     pub platform: Platform,
     pub suffix: &'static str,
     pub port: u16,
     pub port_tls: u16,
-    /// The data, configuration and certificate; for whatever else a test writes.
+    /// Folder of data, configuration and certificate; also for files of a test.
     pub folder: tempfile::TempDir,
 }
 
 impl Directory {
-    /// `more`: lines of the section `[ldap]` of its configuration.
+    /// Starts the directory. `more`: lines of the section `[ldap]` of its configuration.
     pub async fn start(suffix: &'static str, more: &str) -> Directory {
         let folder = tempfile::tempdir().expect("a folder");
         let names = ["localhost", "127.0.0.1", "directory.example.org"].map(str::to_owned);
@@ -40,22 +40,22 @@ impl Directory {
         Directory { platform, suffix, port, port_tls, folder }
     }
 
-    /// The name under which operators bind; the password is the key of the platform.
+    /// Bind DN of operators; the password is the key of the platform.
     pub fn operator(&self) -> String {
         format!("cn=admin,{}", self.suffix)
     }
 
-    /// Does as the operator what LDIF says: entries, and changes of them.
+    /// Applies LDIF entries and changes as the operator.
     pub fn change(&self, ldif: &str) {
         let url = format!("ldap://127.0.0.1:{}", self.port);
         let mut ldapmodify = Command::new("ldapmodify");
         ldapmodify.args(["-a", "-x", "-H", &url, "-D", &self.operator(), "-w", &self.platform.key()]);
-        said(ldapmodify.env("LDAPNOINIT", "1"), ldif);
+        output_of(ldapmodify.env("LDAPNOINIT", "1"), ldif);
     }
 }
 
-/// Runs a program that must succeed; gives what it said.
-pub fn said(command: &mut Command, input: &str) -> String {
+/// Runs a program that must succeed; returns its output.
+pub fn output_of(command: &mut Command, input: &str) -> String {
     let shown = format!("{command:?}");
     let mut child = command
         .stdin(Stdio::piped())
@@ -70,16 +70,16 @@ pub fn said(command: &mut Command, input: &str) -> String {
     said.into_owned()
 }
 
-/// What `scripts/setup test` installed for tests of the directory.
+/// Libraries that `scripts/setup test` installs for directory tests.
 pub fn libraries() -> PathBuf {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
     let folder =
         std::env::var_os("DIRECTORY_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/directory"), PathBuf::from);
-    assert!(folder.is_dir(), "{} is not there; run `scripts/setup test`", folder.display());
+    assert!(folder.is_dir(), "{} is missing; run `scripts/setup test`", folder.display());
     folder
 }
 
-/// A folder with all that is in another one.
+/// Copies the files of a folder.
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for file in fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display())) {

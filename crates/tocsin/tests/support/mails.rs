@@ -1,4 +1,4 @@
-//! A mail server that accepts everything and remembers it; it outlives the platforms that send to it.
+//! Mail server that accepts and records every mail; it outlives the platforms that send to it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -15,7 +15,7 @@ use tokio::{
     sync::watch,
 };
 
-/// A mail as it came: envelope and text.
+/// Received mail: envelope and text.
 #[derive(Debug, Clone)]
 pub struct Mail {
     pub to: Vec<String>,
@@ -23,20 +23,20 @@ pub struct Mail {
 }
 
 impl Mail {
-    /// The value of a header, unfolded.
+    /// Value of a header, unfolded.
     pub fn header(&self, name: &str) -> Option<String> {
         let head = self.text.split("\r\n\r\n").next()?.replace("\r\n ", " ").replace("\r\n\t", " ");
         let mut lines = head.lines().filter_map(|line| line.split_once(':'));
         lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
     }
 
-    /// What follows the headers.
+    /// Text after the headers.
     pub fn body(&self) -> &str {
         self.text.split_once("\r\n\r\n").map_or("", |(_, body)| body)
     }
 }
 
-/// Everything that the server has accepted.
+/// Recorded mails.
 #[derive(Clone)]
 pub struct Mails {
     pub port: u16,
@@ -60,7 +60,7 @@ impl Mails {
             while let Ok((stream, _)) = socket.accept().await {
                 let server = server.clone();
                 tokio::spawn(async move {
-                    // A client that was killed breaks its connection; that is what the test is about.
+                    // A killed client breaks its connection, which is expected.
                     let _ = server.serve(stream).await;
                 });
             }
@@ -68,7 +68,7 @@ impl Mails {
         mails
     }
 
-    /// While closed, every mail is answered with 451.
+    /// While closed, every mail gets 451.
     pub fn set_closed(&self, closed: bool) {
         self.closed.store(closed, Ordering::SeqCst);
     }
@@ -78,12 +78,12 @@ impl Mails {
         self.mails.lock().clone()
     }
 
-    /// How many mails there are so far.
+    /// Number of mails so far.
     pub fn count(&self) -> usize {
         self.mails.lock().len()
     }
 
-    /// Waits until the condition holds; it is tried whenever a mail came. Gives up after `super::PATIENCE`.
+    /// Waits until the condition holds; it is checked whenever a mail arrives. Fails after `super::PATIENCE`.
     pub async fn wait_until(&self, condition: impl Fn() -> bool) -> bool {
         let mut count = self.count.subscribe();
         let waiting = async {
@@ -96,19 +96,19 @@ impl Mails {
         tokio::time::timeout(super::PATIENCE, waiting).await.is_ok()
     }
 
-    /// Waits until there is a mail for each of these tokens. Gives up as `wait_until`.
+    /// Waits until there is a mail for each of these tokens. Fails as `wait_until`.
     pub async fn wait_for_tokens(&self, tokens: &BTreeSet<String>) -> bool {
-        let all_told = || {
-            // To read all mails anew with each that comes would take the square of the time.
+        let all_received = || {
+            // Parsing all mails at each arrival would take quadratic time.
             self.count() >= tokens.len() && {
                 let seen = self.ids_by_token();
                 tokens.iter().all(|token| seen.contains_key(token))
             }
         };
-        self.wait_until(all_told).await
+        self.wait_until(all_received).await
     }
 
-    /// The Message-IDs by the first line of the text that starts with `token:`.
+    /// Message-IDs by the first line of the text that begins with `token:`.
     pub fn ids_by_token(&self) -> HashMap<String, Vec<String>> {
         let mut ids: HashMap<String, Vec<String>> = HashMap::new();
         for mail in self.mails.lock().iter() {

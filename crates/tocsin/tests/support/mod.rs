@@ -1,4 +1,4 @@
-//! The real binary in a folder of its own, and far ends that remember what reached them.
+//! Test harness: the real binary in its own folder, and receivers that record requests.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -19,13 +19,13 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// A hung server must fail the test instead of stopping it for ever.
+/// Timeout of waits: a hung server fails the test instead of blocking it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A question that has no answer is asked again.
+/// Timeout of a readiness probe before it is repeated.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The outcome of a start.
+/// Outcome of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     Ready,
@@ -33,17 +33,17 @@ pub enum Start {
     NotReady,
 }
 
-/// A server that is killed when the test ends.
+/// Server that is killed when the test ends.
 pub struct Platform {
     pub folder: PathBuf,
     pub url: String,
     pub client: reqwest::Client,
-    /// The file for standard error, if a test reads it.
+    /// File for standard error, if the test reads it.
     pub log: Option<PathBuf>,
     environment: Vec<(String, String)>,
     port: u16,
     child: Option<Child>,
-    /// Removed with the platform, unless the folder was given.
+    /// Removed with the platform, unless the test owns the folder.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -65,7 +65,7 @@ impl Platform {
         platform
     }
 
-    /// A server in this folder that does not run yet.
+    /// Prepares a server in this folder without starting it.
     pub fn prepare(folder: PathBuf, environment: &[(&str, &str)]) -> Platform {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let port = free_port();
@@ -86,13 +86,13 @@ impl Platform {
         match self.try_restart(|_| false).await {
             Start::Ready => {}
             Start::Ended(status) => {
-                panic!("the server ended before it was ready: {status}; with TEST_LOG=1 it says why")
+                panic!("the server ended before it was ready: {status}; TEST_LOG=1 shows its log")
             }
-            Start::NotReady => unreachable!("it is waited for"),
+            Start::NotReady => unreachable!("restart waits until it is ready"),
         }
     }
 
-    /// As `restart`, but the process may end before it is ready, or answer `/readyz` with a status that is final.
+    /// As `restart`, but the process may end before it is ready, or `/readyz` may have a final status.
     pub async fn try_restart(&mut self, is_final: impl Fn(u16) -> bool) -> Start {
         assert!(self.child.is_none(), "it runs");
         let log = match &self.log {
@@ -113,7 +113,7 @@ impl Platform {
         let Platform { client, child, .. } = self;
         let waiting = async {
             loop {
-                // A connection to a process that was killed meanwhile may never tell so.
+                // A connection to a killed process may never report it.
                 match client.get(&ready).timeout(PROBE_PATIENCE).send().await {
                     Ok(answer) if answer.status().is_success() => return Start::Ready,
                     Ok(answer) if is_final(answer.status().as_u16()) => return Start::NotReady,
@@ -133,7 +133,7 @@ impl Platform {
         }
     }
 
-    /// The binary, with this platform's folder and variables.
+    /// Command with this platform's folder and variables.
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tocsin"));
         command
@@ -151,7 +151,7 @@ impl Platform {
         command
     }
 
-    /// Runs a command to its end; gives its standard output.
+    /// Runs a command to its end; returns its standard output.
     pub fn run(&self, arguments: &[&str]) -> String {
         let done = self.command().args(arguments).stdin(Stdio::null()).output().expect("the binary starts");
         let error = String::from_utf8_lossy(&done.stderr);
@@ -159,14 +159,14 @@ impl Platform {
         String::from_utf8(done.stdout).expect("output is UTF-8")
     }
 
-    /// Kills the process as a power cut would: no handler runs.
+    /// Kills the process without a handler, as a power loss would.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");
         child.kill().expect("it can be killed");
         child.wait().expect("it ends");
     }
 
-    /// Asks the process to end, as a supervisor does, and gives its exit code; `None` if it had to be killed.
+    /// Sends SIGTERM and returns the exit code; `None` if the process had to be killed.
     pub fn terminate(&mut self) -> Option<i32> {
         let mut child = self.child.take().expect("it runs");
         let process = child.id().to_string();
@@ -186,7 +186,7 @@ impl Platform {
         })
     }
 
-    /// The exit status, if the process has ended by itself.
+    /// Exit status, if the process has ended by itself.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
         let ended = self.child.as_mut()?.try_wait().expect("asked");
         if ended.is_some() {
@@ -195,22 +195,22 @@ impl Platform {
         ended
     }
 
-    /// The process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// The first admin key.
+    /// First admin key.
     pub fn key(&self) -> String {
-        fs::read_to_string(self.folder.join("admin.key")).expect("the key lies in the data folder").trim().to_owned()
+        fs::read_to_string(self.folder.join("admin.key")).expect("the key is in the data folder").trim().to_owned()
     }
 
-    /// A request with the key.
+    /// Request with the key.
     pub fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(self.key())
     }
 
-    /// GETs JSON.
+    /// GET of JSON.
     pub async fn get(&self, path: &str) -> Value {
         let answer = self.request(reqwest::Method::GET, path).send().await.expect("an answer");
         let status = answer.status();
@@ -219,7 +219,7 @@ impl Platform {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Waits until all that was accepted is matched, and nothing waits to be delivered.
+    /// Waits until all accepted events are matched and delivered.
     pub async fn settled(&self) {
         let waiting = async {
             loop {
@@ -227,14 +227,14 @@ impl Platform {
                 if backlog["event_batches"] == 0 && backlog["notifications"] == 0 {
                     return;
                 }
-                // Receipts have no signal to the outside.
+                // Receipts have no external signal.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         tokio::time::timeout(PATIENCE, waiting).await.expect("nothing is open");
     }
 
-    /// POSTs JSON and gives status and answer.
+    /// POST of JSON; returns status and response.
     pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let answer = self.request(reqwest::Method::POST, path).json(body).send().await.expect("an answer");
         let status = answer.status().as_u16();
@@ -250,7 +250,7 @@ impl Platform {
         assert!(status.is_success(), "apply {name}: {status} {}", answer.text().await.unwrap_or_default());
     }
 
-    /// Makes a subscriber with one device, and a subscription.
+    /// Creates a subscriber with one device, and a subscription.
     pub async fn subscribe(
         &self,
         application: &str,
@@ -280,16 +280,15 @@ impl Drop for Platform {
     }
 }
 
-/// A port that was free a moment ago. It is none of those that the system gives to others, who could have it while a server
-/// is down for a moment.
+/// Finds a currently free port outside the ephemeral range, so that no other process gets it while a server is down.
 pub fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    static ALLOCATED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut ports = std::iter::repeat_with(|| fastrand::u16(16_384..32_768)).take(10_000);
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok() && GIVEN.lock().insert(*port);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok() && ALLOCATED.lock().insert(*port);
     ports.find(is_free).expect("a free port")
 }
 
-/// The seed of a random test: `SEED` or a new one; printed, so that a failure can be repeated.
+/// Seed of a random test: `SEED` or a new one; printed for reproduction.
 pub fn seed() -> u64 {
     let seed = match std::env::var("SEED") {
         Ok(seed) => seed.parse().expect("SEED is a number"),
@@ -299,7 +298,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// A file of the repository.
+/// Path of a file of the repository.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

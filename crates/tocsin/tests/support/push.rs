@@ -1,4 +1,4 @@
-//! A browser that reads what it is told with libraries that are not ours.
+//! Web push browser simulated with third-party libraries.
 
 use std::{
     io::Write,
@@ -14,13 +14,13 @@ const BROWSER: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTB
 const BROWSER_PRIVATE: &str = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94";
 const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 
-/// The address of a device: the push subscription of the browser at this endpoint.
+/// Device address: the push subscription of the browser at this endpoint.
 pub fn address(endpoint: &str) -> String {
     let keys = json!({"p256dh": BROWSER, "auth": AUTH});
     json!({"endpoint": endpoint, "expirationTime": null, "keys": keys}).to_string()
 }
 
-/// A request as the libraries want it: its body and who it says sent it, to a push service at this origin.
+/// Request in the libraries' format: body and authorization, to a push service at this origin.
 pub fn request(body: &[u8], authorization: &str, origin: &str) -> Value {
     json!({
         "body": BASE64_URL_SAFE_NO_PAD.encode(body), "authorization": authorization,
@@ -28,7 +28,7 @@ pub fn request(body: &[u8], authorization: &str, origin: &str) -> Value {
     })
 }
 
-/// What the libraries make of requests: of each its `text`, and the `subject` and `key` of who sent it.
+/// Result of the libraries for requests: `text`, and the `subject` and `key` of the sender.
 pub fn read(requests: &[Value]) -> Vec<Value> {
     let lines: String = requests.iter().map(|request| format!("{request}\n")).collect();
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);

@@ -1,4 +1,4 @@
-//! Batches of 1,000 events, each batch durable before its answer.
+//! Figure `accept.batch`: durable batches of 1,000 events.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::{
     bench::{
         context::Context,
         figure::{Figure, Samples},
-        probe::Tally,
+        http_client,
+        resource_usage::CostMeter,
         server::Server,
-        wire,
     },
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "accept.batch",
     about: "events/s in durable batches of 1,000 events of 250 characters",
@@ -35,13 +35,14 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let server = Server::start(context, folder.path()).await?;
     server.apply("intake", DEFINITION).await?;
     let body = Value::Array(events(EVENTS)).to_string();
-    let request = wire::post(PATH, &server.key, "application/json", body.as_bytes());
+    let request = http_client::post(PATH, &server.key, "application/json", body.as_bytes());
     let time = Duration::from_secs(context.size(5, 1));
-    let (mut batches, _) = wire::flood(server.port, request.clone(), CONNECTIONS, Duration::from_millis(500)).await?;
-    let (mut ours, mut tally) = (Samples::default(), Tally::of(&server));
+    let (mut batches, _) =
+        http_client::closed_loop(server.port, request.clone(), CONNECTIONS, Duration::from_millis(500)).await?;
+    let (mut ours, mut tally) = (Samples::default(), CostMeter::of(&server));
     for _ in context.turns() {
         tally.begin();
-        let (answers, seconds) = wire::flood(server.port, request.clone(), CONNECTIONS, time).await?;
+        let (answers, seconds) = http_client::closed_loop(server.port, request.clone(), CONNECTIONS, time).await?;
         tally.end(answers as f64 * EVENTS as f64);
         batches += answers;
         ours.push(answers as f64 * EVENTS as f64 / seconds);
@@ -49,11 +50,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let (answered, stored) =
         (batches * EVENTS as u64, server.status().await?["totals"]["events"].as_u64().unwrap_or_default());
     if stored != answered {
-        return Err(Failure::failed(format!("{answered} events were answered, and {stored} are there")));
+        return Err(Failure::failed(format!("{answered} events were accepted, but {stored} are stored")));
     }
     Ok(Figure::new("events/s", ours)
-        .counted(&tally)
-        .under(format!("JSON arrays of {EVENTS} events of 250 characters"))
-        .under(format!("{CONNECTIONS} connections, closed loop"))
-        .under("each batch durable before its answer"))
+        .with_cost(&tally)
+        .with_condition(format!("JSON arrays of {EVENTS} events of 250 characters"))
+        .with_condition(format!("{CONNECTIONS} connections, closed loop"))
+        .with_condition("each batch durable before its response"))
 }

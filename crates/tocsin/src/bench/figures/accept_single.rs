@@ -1,5 +1,5 @@
-//! Single events, each durable before its answer, from 64 connections; beside a server that only answers, and beside the
-//! syncs that the same disk makes.
+//! Figure `accept.single`: durable single events over 64 connections. Peers: a server that only responds, and the sync
+//! rate of the same disk.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::{
         disk,
         figure::{Figure, Samples, rounded},
         peers::{Nginx, Wrk},
-        probe::Tally,
+        resource_usage::CostMeter,
         server::Server,
     },
     examples::stock::SEED,
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "accept.single",
-    about: "durable posts of one event from 64 connections; peer: wrk into nginx that only answers",
+    about: "durable posts of one event from 64 connections; peer: wrk into nginx that only responds",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
-/// An application whose events concern nobody, so that what is measured is their acceptance.
+/// Application whose events match nothing, so that only their acceptance is measured.
 pub const DEFINITION: &str = "
 application: intake
 events: {reading: {fields: {device: {type: string, required: true}, value: number, text: string}}}
@@ -36,7 +36,7 @@ notifications: {alarm: {fields: {value: number}, content: {templates: {base: {su
 rules: {watched: {on: reading, subscription: watch, when: event.device == sub.device, notify: alarm}}
 channels: {records: {protocol: file}}
 ";
-/// Where its events are posted.
+/// Path to post its events to.
 pub const PATH: &str = "/v1/applications/intake/events/reading";
 const CONNECTIONS: usize = 64;
 
@@ -46,13 +46,13 @@ const VOWELS: &[u8] = b"aeiou";
 /// Characters of an event.
 pub const EVENT_CHARACTERS: usize = 250;
 
-/// So many events of 250 characters, the same each time.
+/// Deterministic events of 250 characters.
 pub fn events(count: usize) -> Vec<Value> {
     events_of(count, EVENT_CHARACTERS)
 }
 
-/// So many events of so many characters, at least 60, the same each time. No two are alike, and their text is of words: the journal
-/// compresses, and would make nothing of repeated letters.
+/// Deterministic events of `characters` characters, at least 60. All differ and consist of words, because the journal
+/// compresses, and repeated letters would compress to nothing.
 pub fn events_of(count: usize, characters: usize) -> Vec<Value> {
     let mut chance = fastrand::Rng::with_seed(SEED);
     let event = |_| {
@@ -65,7 +65,7 @@ pub fn events_of(count: usize, characters: usize) -> Vec<Value> {
     (0..count).map(event).collect()
 }
 
-/// So many characters of words.
+/// Random words with this total number of characters.
 pub fn words(chance: &mut fastrand::Rng, characters: usize) -> String {
     let mut text = String::with_capacity(characters + 16);
     while text.len() < characters {
@@ -90,11 +90,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let wrk = wrk.ok_or_else(|| Failure::failed("wrk is needed to post the events"))?;
     let nginx = Nginx::start(context).await?;
     let time = Duration::from_secs(context.size(5, 1));
-    // Warms up: connections, the journal's file, the processor.
+    // Warm-up: connections, the journal's file, the CPU.
     let mut answered = wrk.post(server.port, PATH, Duration::from_secs(1)).await?.requests;
 
     let (mut ours, mut peer, mut syncs) = (Samples::default(), Samples::default(), Samples::default());
-    let mut tally = Tally::of(&server);
+    let mut tally = CostMeter::of(&server);
     let (mut p50, mut p99) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         syncs.push(disk::syncs_per_second(folder.path(), Duration::from_secs(1)).await?);
@@ -106,22 +106,22 @@ async fn run(context: &Context) -> Outcome<Figure> {
         p50.push(load.p50_ms);
         p99.push(load.p99_ms);
         if let Some(nginx) = &nginx {
-            let _theirs = context.progress.theirs("wrk to nginx");
+            let _turn = context.progress.peer_turn("wrk to nginx");
             peer.push(wrk.post(nginx.port, "/notify", time).await?.per_second);
         }
     }
     let stored = server.status().await?["totals"]["events"].as_u64().unwrap_or_default();
     if stored < answered {
-        return Err(Failure::failed(format!("{answered} events were answered, and {stored} are there")));
+        return Err(Failure::failed(format!("{answered} events were accepted, but {stored} are stored")));
     }
     Ok(Figure::new("events/s", ours)
-        .beside("wrk to nginx", peer)
-        .counted(&tally)
-        .under(format!("{} characters", body.len()))
-        .under(format!("{CONNECTIONS} connections, closed loop"))
-        .under("each durable before its answer; the peer only answers")
-        .under(format!("p50 {} ms, p99 {} ms", rounded(p50.median(), 3), rounded(p99.median(), 3)))
-        .under(format!("bare fdatasync of 8 KB {}/s", rounded(syncs.median(), 3))))
+        .with_peer("wrk to nginx", peer)
+        .with_cost(&tally)
+        .with_condition(format!("{} characters", body.len()))
+        .with_condition(format!("{CONNECTIONS} connections, closed loop"))
+        .with_condition("each durable before its response; the peer only responds")
+        .with_condition(format!("p50 {} ms, p99 {} ms", rounded(p50.median(), 3), rounded(p99.median(), 3)))
+        .with_condition(format!("bare fdatasync of 8 KB {}/s", rounded(syncs.median(), 3))))
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_events_have_their_size_and_the_definition_is_in_order() {
+    fn the_events_have_their_size_and_the_definition_compiles() {
         let events = events(1_000);
         assert!(events.iter().all(|event| event.to_string().len() == EVENT_CHARACTERS), "{:?}", events[0]);
         assert_eq!(events, super::events(1_000));

@@ -1,5 +1,5 @@
-//! The HTTP channel alone against far ends of our own in this process: whether the number of messages at a time that it
-//! finds by itself is as good as the best fixed one, and what a dead and a slow destination cost a thousand others.
+//! Figures `auto.http.*`: the HTTP channel alone with in-process receivers. Compares adaptive concurrency with the best
+//! fixed limit, and measures how a dead and a slow destination affect a thousand others.
 
 use std::{
     sync::Arc,
@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::json;
 use tocsin_delivery::{
-    Answer, Context as ChannelContext, Facts, Message, OpenChannel, Outgoing, Signet, SystemClock, Ticket,
+    Answer, Context as ChannelContext, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket, TokenSigner,
 };
 use tocsin_model::{
     application::{Channel, Flow, Pace, RetrySchedule},
@@ -21,57 +21,57 @@ use super::{Bench, Measuring};
 use crate::{
     bench::{
         context::Context,
-        far_end::{FarEnd, Nature},
         figure::{Figure, Samples, rounded},
+        test_receiver::{ReceiverSpeed, TestReceiver},
     },
     failure::{Failure, Outcome},
 };
 
-/// A far end that answers at once.
+/// Receiver that responds at once.
 pub const FAST: Bench = Bench {
     name: "auto.http.fast",
-    about: "posts/s to a far end that answers at once, concurrency found by itself; peer: the best fixed of a sweep",
+    about: "posts/s to a receiver that responds at once, adaptive concurrency; peer: the best fixed limit of a sweep",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(run(context, |_| Nature { workers: 1_000, millis: 0 })) },
+    run: |context| -> Measuring<'_> { Box::pin(run(context, |_| ReceiverSpeed { workers: 1_000, millis: 0 })) },
 };
 
-/// A far end that works on twelve at a time and takes a while.
+/// Receiver that handles twelve requests at a time with a latency.
 pub const SLOW: Bench = Bench {
     name: "auto.http.slow",
-    about: "the same to one that answers 12 at a time after 40 ms",
+    about: "the same to a receiver with 12 workers and 40 ms latency",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(run(context, |_| Nature { workers: 12, millis: 40 })) },
+    run: |context| -> Measuring<'_> { Box::pin(run(context, |_| ReceiverSpeed { workers: 12, millis: 40 })) },
 };
 
-/// A far end that is now one, now the other.
+/// Receiver that alternates between two speeds.
 pub const CHANGING: Bench = Bench {
     name: "auto.http.changing",
-    about: "the same to one that answers 6 at a time after 40 ms, then 40 after 10 ms, and so on every 2 s",
+    about: "the same to a receiver that alternates every 2 s between 6 workers at 40 ms and 40 at 10 ms",
     by_default: true,
     run: |context| -> Measuring<'_> {
         Box::pin(run(context, |time| match time.as_secs() / 2 % 2 {
-            0 => Nature { workers: 6, millis: 40 },
-            _ => Nature { workers: 40, millis: 10 },
+            0 => ReceiverSpeed { workers: 6, millis: 40 },
+            _ => ReceiverSpeed { workers: 40, millis: 10 },
         }))
     },
 };
 
-/// A thousand destinations, two of which are in trouble.
+/// A thousand healthy destinations, with a dead and a slow one.
 pub const ISOLATION: Bench = Bench {
     name: "deliver.http.isolation",
-    about: "p99 of 1,000 destinations beside a dead and a slow one; peer: the same without those, so at most 1.1",
+    about: "p99 of 1,000 destinations, with a dead and a slow one; peer: without those; goal: ratio at most 1.1",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(isolation(context)) },
 };
 
 const MOST: u32 = 64;
-/// Messages that are handed over and not answered.
+/// Messages submitted to the channel without a result yet.
 const AHEAD: usize = 512;
-/// What the channel learns before the first turn is part of no figure.
+/// Time for the channel to adapt before the first measured turn.
 const WARM_UP: Duration = Duration::from_secs(4);
 
 fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
-    let name = |text: &str| text.parse().map_err(|_| Failure::failed("a name is none"));
+    let name = |text: &str| text.parse().map_err(|_| Failure::failed("invalid name"));
     let channel = Channel {
         disable_after: None,
         endpoint_event: None,
@@ -98,15 +98,15 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         application: "bench".to_owned(),
         feeds: None,
         public_url: None,
-        signet: Arc::new(Signet::new(&[7; 32])),
+        token_signer: Arc::new(TokenSigner::new(&[7; 32])),
     };
     tocsin_delivery::open(&name("bench")?, &channel, &context)
         .map_err(|problems| Failure::failed(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
 }
 
-/// The message that goes everywhere.
+/// Message that is sent to all destinations.
 fn message() -> Outcome<Arc<Message>> {
-    let name = |text: &str| text.parse().map_err(|_| Failure::failed("a name is none"));
+    let name = |text: &str| text.parse().map_err(|_| Failure::failed("invalid name"));
     let fields = json!({"topic": "all", "text": "x".repeat(370)}).as_object().cloned().unwrap_or_default();
     Ok(Arc::new(Message {
         message_id: "n-1-1.bench".to_owned(),
@@ -136,7 +136,7 @@ fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Out
     }
 }
 
-/// Keeps a channel busy for so long; gives how many messages were delivered a second.
+/// Keeps a channel busy for this time; returns delivered messages per second.
 async fn drive(open: &dyn OpenChannel, message: &Arc<Message>, address: &str, time: Duration) -> Outcome<f64> {
     let (answers, mut answered) = mpsc::channel::<Answer>(AHEAD * 2);
     let (start, mut delivered, mut number) = (Instant::now(), 0u64, 0);
@@ -171,10 +171,10 @@ async fn drive(open: &dyn OpenChannel, message: &Arc<Message>, address: &str, ti
     Ok(rate)
 }
 
-async fn run(context: &Context, nature: fn(Duration) -> Nature) -> Outcome<Figure> {
+async fn run(context: &Context, nature: fn(Duration) -> ReceiverSpeed) -> Outcome<Figure> {
     let time = Duration::from_millis(context.size(4_000, 400));
-    let far = FarEnd::start(nature).await?;
-    let (message, address) = (message()?, format!("http://127.0.0.1:{}/hook", far.port));
+    let receiver = TestReceiver::start(nature).await?;
+    let (message, address) = (message()?, format!("http://127.0.0.1:{}/hook", receiver.port));
     let sweep = [2, 4, 6, 8, 12, 16, 24, 32, 48, MOST];
     let auto = open(MOST, Pace::Auto)?;
     let fixed = sweep.map(|most| open(most, Pace::Fixed).map(|open| (most, open)));
@@ -186,7 +186,7 @@ async fn run(context: &Context, nature: fn(Duration) -> Nature) -> Outcome<Figur
         }
     }
     let best = (0..sweep.len()).max_by(|a, b| swept[*a].median().total_cmp(&swept[*b].median())).unwrap_or(0);
-    // The best of ten was lucky, too. So it is measured again, in turns with ours.
+    // The best of ten was also lucky, so it is measured again in alternating turns.
     drive(&*auto, &message, &address, if context.quick { time } else { WARM_UP }).await?;
     let (mut ours, mut theirs) = (Samples::default(), Samples::default());
     for _ in context.turns() {
@@ -197,24 +197,24 @@ async fn run(context: &Context, nature: fn(Duration) -> Nature) -> Outcome<Figur
         sweep.iter().zip(&swept).map(|(most, samples)| format!("{most}: {}", rounded(samples.median(), 4))).collect();
     let found = auto.destinations(1).first().map_or(0, |destination| destination.concurrency);
     Ok(Figure::new("messages/s", ours)
-        .beside(&format!("fixed at {}", sweep[best]), theirs)
-        .under(format!("signed posts of about 500 bytes, the channel alone, at most {MOST} at a time"))
-        .under(format!(
-            "{} s a run, ours after {} s of learning, in turns with the best of the sweep",
+        .with_peer(&format!("fixed at {}", sweep[best]), theirs)
+        .with_condition(format!("signed posts of about 500 bytes, the channel alone, at most {MOST} at a time"))
+        .with_condition(format!(
+            "{} s per run, ours after {} s to adapt, alternating with the best of the sweep",
             time.as_secs_f64(),
             WARM_UP.as_secs()
         ))
-        .under(format!("found {found} at a time"))
-        .under(format!("the sweep before: {}", shown.join(", "))))
+        .with_condition(format!("adapted to a limit of {found}"))
+        .with_condition(format!("sweep: {}", shown.join(", "))))
 }
 
-/// What the others take, in ms, each in order, when every destination gets a message every so often.
+/// Latencies of the healthy destinations in ms, sorted, when every destination gets messages at a constant rate.
 async fn latencies(
     open: &dyn OpenChannel,
     message: &Arc<Message>,
     port: u16,
     destinations: u32,
-    trouble: bool,
+    with_failing: bool,
     rounds: u32,
 ) -> Outcome<Vec<f64>> {
     let (answers, mut answered) = mpsc::channel::<Answer>(100_000);
@@ -222,7 +222,7 @@ async fn latencies(
     let begun = Instant::now();
     let counting = tokio::spawn(async move {
         let mut took = Vec::new();
-        // Those in trouble take minutes for theirs, which nobody waits for.
+        // The failing destinations take minutes; do not wait for them.
         while took.len() < (destinations * rounds) as usize
             && let Some(answer) = answered.recv().await
         {
@@ -239,7 +239,7 @@ async fn latencies(
         took.sort_by(f64::total_cmp);
         Ok(took)
     });
-    // Twenty messages every 10 ms, to one after the other.
+    // Twenty messages every 10 ms, round-robin over the destinations.
     let mut pulse = tokio::time::interval(Duration::from_millis(10));
     for round in 0..rounds {
         for chunk in (0..destinations).collect::<Vec<_>>().chunks(20) {
@@ -247,7 +247,7 @@ async fn latencies(
             let at = begun.elapsed().as_micros() as u64;
             let mut batch: Vec<Outgoing> =
                 chunk.iter().map(|number| outgoing(message, round, at, &address(*number))).collect();
-            if trouble {
+            if with_failing {
                 batch.push(outgoing(message, round, u64::MAX, &format!("http://127.1.0.1:{port}/dead")));
                 batch.push(outgoing(message, round, u64::MAX, &format!("http://127.1.0.2:{port}/slow")));
             }
@@ -255,26 +255,28 @@ async fn latencies(
         }
     }
     drop(answers);
-    counting.await.map_err(|error| Failure::failed("the measurement broke off").because(&error))?
+    counting.await.map_err(|error| Failure::failed("the measurement task panicked").because(&error))?
 }
 
 async fn isolation(context: &Context) -> Outcome<Figure> {
     let destinations = context.size(1_000, 50);
     let rounds = context.size(8, 1);
-    let far = FarEnd::start(|_| Nature { workers: 10_000, millis: 5 }).await?;
+    let receiver = TestReceiver::start(|_| ReceiverSpeed { workers: 10_000, millis: 5 }).await?;
     let message = message()?;
     let (mut beside, mut alone) = (Samples::default(), Samples::default());
     let p99 = |sorted: &[f64]| sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default();
     for _ in context.turns() {
-        for (trouble, samples) in [(false, &mut alone), (true, &mut beside)] {
+        for (with_failing, samples) in [(false, &mut alone), (true, &mut beside)] {
             let open = open(20, Pace::Auto)?;
-            // The first round makes the connections.
-            latencies(&*open, &message, far.port, destinations, trouble, 1).await?;
-            samples.push(p99(&latencies(&*open, &message, far.port, destinations, trouble, rounds).await?));
+            // The first round opens the connections.
+            latencies(&*open, &message, receiver.port, destinations, with_failing, 1).await?;
+            samples.push(p99(&latencies(&*open, &message, receiver.port, destinations, with_failing, rounds).await?));
         }
     }
     Ok(Figure::new("ms", beside)
-        .beside("without the two", alone)
-        .under(format!("{destinations} destinations that answer after 5 ms, 2,000 messages/s, as many as one in ten more for each of the two"))
-        .under("one never answers, one after 3 s; the ratio should be at most 1.1"))
+        .with_peer("without the two", alone)
+        .with_condition(format!(
+            "{destinations} destinations with 5 ms latency, 2,000 messages/s, and 10 % more for each of the two"
+        ))
+        .with_condition("one never responds, one after 3 s; the ratio should be at most 1.1"))
 }

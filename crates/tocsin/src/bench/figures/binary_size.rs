@@ -1,4 +1,4 @@
-//! The size of this program's file.
+//! Figure `binary.size`: size of this executable.
 
 use std::fs;
 
@@ -20,5 +20,5 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let file = &context.program;
     let bytes = fs::metadata(file).map_err(|error| Failure::file("look at", file, &error))?.len();
     let build = if cfg!(debug_assertions) { "debug build" } else { "release build, stripped" };
-    Ok(Figure::new("MB", [megabytes(bytes)].into_iter().collect()).under(build))
+    Ok(Figure::new("MB", [megabytes(bytes)].into_iter().collect()).with_condition(build))
 }

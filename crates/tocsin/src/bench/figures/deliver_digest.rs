@@ -1,5 +1,5 @@
-//! Digests through the whole server: several notifications of a reader become one message by a stylesheet, which makes 200
-//! characters of each.
+//! Figures `deliver.digest.*`: digests through the whole server. A stylesheet renders several notifications of a
+//! subscriber, 200 characters each, as one message.
 
 use std::{
     fs::File,
@@ -13,21 +13,21 @@ use super::{Bench, Measuring, deliver_file::find};
 use crate::{
     bench::{
         context::Context,
-        fanout::Fanout,
+        fanout_server::FanoutServer,
         figure::{Figure, Samples},
     },
     failure::{Failure, Outcome},
 };
 
 macro_rules! digests {
-    ($($constant:ident $name:literal $told:literal $by_default:literal,)*) => {
+    ($($constant:ident $name:literal $size:literal $by_default:literal,)*) => {
         $(
-            /// As many to a digest as its name says.
+            /// Digest with the number of notifications in its name.
             pub const $constant: Bench = Bench {
                 name: $name,
-                about: "notifications/s by a stylesheet into a file, as many to a digest as its name says, receipts durable",
+                about: "notifications/s by a stylesheet into a file, digests of the size in the name, receipts durable",
                 by_default: $by_default,
-                run: |context| -> Measuring<'_> { Box::pin(run(context, $told)) },
+                run: |context| -> Measuring<'_> { Box::pin(run(context, $size)) },
             };
         )*
     };
@@ -42,12 +42,13 @@ digests! {
     DIGEST_10 "deliver.digest.10" 10 true,
 }
 
-/// What a notification is made.
+/// Characters that the stylesheet outputs per notification.
 const CHARACTERS: usize = 200;
-/// What of that the stylesheet says itself, beside the topic.
+/// Literal text of the stylesheet before the topic.
 const PROSE: &str = "News of ";
 
-/// One notification batch holds all, or a reader would get the digests of two; one task makes the messages of a batch.
+/// The batch size covers all notifications, otherwise a subscriber would get two digests; one task renders the messages
+/// of a batch.
 fn definition(batch_size: u64) -> String {
     format!(
         r#"
@@ -76,27 +77,28 @@ channels: {{ out: {{ protocol: file, options: {{ path: bench.ndjson }} }} }}
     )
 }
 
-async fn run(context: &Context, told: u64) -> Outcome<Figure> {
-    // As many for each number of them.
+async fn run(context: &Context, size: u64) -> Outcome<Figure> {
+    // The same total for every digest size.
     let notifications = context.size(60_000, 1_200);
-    let readers = notifications / told;
+    let readers = notifications / size;
     let mut fanout =
-        Fanout::start_with(context, &definition(notifications), readers, |number| format!("reader{number}")).await?;
+        FanoutServer::start_with(context, &definition(notifications), readers, |number| format!("reader{number}"))
+            .await?;
     let characters = CHARACTERS - PROSE.len() - "all".len() - ": ".len() - "\n".len();
     let mut ours = Samples::default();
     for _ in context.turns() {
-        ours.push(notifications as f64 / fanout.tell_all_of(told, characters).await?.as_secs_f64());
+        ours.push(notifications as f64 / fanout.deliver_events(size, characters).await?.as_secs_f64());
     }
-    check(&find(&fanout.server.folder)?, readers * ours.len() as u64, told as usize * CHARACTERS)?;
+    check(&find(&fanout.server.folder)?, readers * ours.len() as u64, size as usize * CHARACTERS)?;
     Ok(Figure::new("notifications/s", ours)
-        .under(format!(
-            "{notifications} notifications of {CHARACTERS} characters, {told} to a digest, {readers} readers"
+        .with_condition(format!(
+            "{notifications} notifications of {CHARACTERS} characters, {size} per digest, {readers} readers"
         ))
-        .under("XSLT, made by one task, written to a file")
-        .under("from acceptance to the last durable receipt"))
+        .with_condition("XSLT, rendered by one task, written to a file")
+        .with_condition("from acceptance to the last durable receipt"))
 }
 
-/// Whether a file has so many digests, each of so many characters.
+/// Checks that a file has this many digests of this length.
 fn check(file: &Path, digests: u64, characters: usize) -> Outcome {
     let opened = File::open(file).map_err(|error| Failure::file("open", file, &error))?;
     let mut count = 0;
@@ -105,12 +107,12 @@ fn check(file: &Path, digests: u64, characters: usize) -> Outcome {
         let record: Value = serde_json::from_str(&line).unwrap_or_default();
         let length = record["text"].as_str().map_or(0, |text| text.chars().count());
         if length != characters {
-            return Err(Failure::failed(format!("a digest has {length} characters, and should have {characters}")));
+            return Err(Failure::failed(format!("a digest has {length} characters; expected {characters}")));
         }
         count += 1;
     }
     if count != digests {
-        return Err(Failure::failed(format!("{count} digests were written, and there should be {digests}")));
+        return Err(Failure::failed(format!("{count} digests were written; expected {digests}")));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Signed posts through the whole server into nginx that only answers, beside wrk.
+//! Figure `deliver.http`: signed posts through the whole server into nginx; peer: wrk.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use super::{Bench, Measuring};
 use crate::{
     bench::{
         context::Context,
-        fanout::Fanout,
+        external_targets::allow_hosts_option,
+        fanout_server::FanoutServer,
         figure::{Figure, Samples},
-        given::opened,
-        market::CONNECTIONS,
         peers::{Nginx, Wrk},
+        stock_workload::CONNECTIONS,
     },
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "deliver.http",
     about: "signed posts/s into nginx over 64 connections, receipts durable; peer: wrk",
@@ -26,48 +26,48 @@ pub const BENCH: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
-/// With what surrounds it a body with this text has about 500 bytes.
+/// A body with a text of this length has about 500 bytes.
 const TEXT_CHARACTERS: usize = 370;
 
-/// Who receives the posts.
+/// Receiver of the posts.
 enum Receiver {
-    /// nginx of our own, at a path for each reader.
+    /// Started nginx, with a path for each subscriber.
     Own(Nginx),
-    /// Whoever is at the given URL, which is used as it is.
-    Given(Url),
+    /// External URL, used unchanged.
+    External(Url),
 }
 
 impl Receiver {
     async fn ready(context: &Context) -> Outcome<Self> {
-        if let Some(url) = &context.given.http {
-            return Ok(Receiver::Given(url.clone()));
+        if let Some(url) = &context.targets.http {
+            return Ok(Receiver::External(url.clone()));
         }
         let nginx = Nginx::start(context).await?;
         nginx.map(Receiver::Own).ok_or_else(|| Failure::failed("nginx is needed to receive the posts"))
     }
 
-    /// The address of each reader.
+    /// Address of each subscriber.
     fn address(&self) -> impl Fn(u64) -> String + Send + use<> {
         let (url, is_own) = match self {
             Receiver::Own(nginx) => (format!("http://127.0.0.1:{}/hook/r", nginx.port), true),
-            Receiver::Given(url) => (url.to_string(), false),
+            Receiver::External(url) => (url.to_string(), false),
         };
         move |reader| if is_own { format!("{url}{reader}") } else { url.clone() }
     }
 
-    /// The option that lets the channel go there.
-    fn opened(&self) -> String {
+    /// Option that lets the channel connect to the receiver.
+    fn allow_hosts_option(&self) -> String {
         match self {
             Receiver::Own(_) => "allow_networks: [127.0.0.0/8]".to_owned(),
-            Receiver::Given(url) => opened(url),
+            Receiver::External(url) => allow_hosts_option(url),
         }
     }
 
-    /// For the conditions.
+    /// Name for the conditions.
     fn name(&self) -> &'static str {
         match self {
             Receiver::Own(_) => "nginx",
-            Receiver::Given(_) => "the given URL",
+            Receiver::External(_) => "the external URL",
         }
     }
 }
@@ -75,12 +75,12 @@ impl Receiver {
 async fn run(context: &Context) -> Outcome<Figure> {
     let posts = context.size(100_000, 2_000);
     let receiver = Receiver::ready(context).await?;
-    // Anybody's key: it guards nothing.
+    // A public test key: it protects nothing.
     let channel = format!(
         "{{protocol: http, concurrency: {CONNECTIONS}, flow: {{per_destination: {CONNECTIONS}}}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, {}}}}}",
-        receiver.opened()
+        receiver.allow_hosts_option()
     );
-    let mut fanout = Fanout::start(context, &channel, "", posts, receiver.address()).await?;
+    let mut fanout = FanoutServer::start(context, &channel, "", posts, receiver.address()).await?;
     let data = json!({"topic": "all", "text": "x".repeat(TEXT_CHARACTERS)});
     let body = json!({"id": "n-12-3456", "type": "item", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data})
         .to_string();
@@ -95,17 +95,17 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let time = Duration::from_secs(context.size(5, 1));
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
-        ours.push(posts as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
+        ours.push(posts as f64 / fanout.deliver_event(TEXT_CHARACTERS).await?.as_secs_f64());
         if let Some(wrk) = &wrk {
-            let _theirs = context.progress.theirs("wrk");
+            let _turn = context.progress.peer_turn("wrk");
             peer.push(wrk.post_to(&receiver.address()(0), time).await?.per_second);
         }
     }
     Ok(Figure::new("messages/s", ours)
-        .beside("wrk", peer)
-        .counted(&fanout.tally)
-        .under(format!("{posts} posts of {} bytes to {}", body.len(), receiver.name()))
-        .under(format!("{CONNECTIONS} connections"))
-        .under("signed, each made anew; wrk repeats one")
-        .under("from acceptance to the last durable receipt"))
+        .with_peer("wrk", peer)
+        .with_cost(&fanout.tally)
+        .with_condition(format!("{posts} posts of {} bytes to {}", body.len(), receiver.name()))
+        .with_condition(format!("{CONNECTIONS} connections"))
+        .with_condition("signed, each body generated; wrk repeats one")
+        .with_condition("from acceptance to the last durable receipt"))
 }

@@ -1,6 +1,6 @@
-//! The messaging paper's round trip: A posts one-way, its message is routed by what it holds to B, B's reply is routed back
-//! to A, one-way. Each trip is followed over its legs, in closed and open loops, with too few senders, too many receivers,
-//! and beside the checkpoints of the store.
+//! Figures `exchange.*` of the messaging paper's round trip: A posts one-way, the message is routed by content to B,
+//! and B's reply is routed back to A, one-way. Measures each trip by its legs, in closed and open loops, with too few
+//! senders, too many receivers, and during checkpoints of the store.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,14 +28,13 @@ use crate::{
     bench::{
         context::Context,
         figure::{Figure, Samples, rounded},
-        on_time,
+        http_client, precise_timer,
         server::Server,
-        wire,
     },
     failure::{Failure, Outcome},
 };
 
-/// The full round trip.
+/// Full round trip.
 pub const TRIP: Bench = Bench {
     name: "exchange.paper",
     about: "the paper's round trip: A one-way, routed to B, B's reply routed one-way to A; 8 users",
@@ -43,15 +42,15 @@ pub const TRIP: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(trip(context)) },
 };
 
-/// Users and rates.
+/// Highest open-loop rate.
 pub const KNEE: Bench = Bench {
     name: "exchange.knee",
-    about: "the highest open-loop rate of that round trip with a mean of at most 300 ms; and 5, 7, 8, 16 and 64 users",
+    about: "the highest open-loop rate of that round trip with a mean of at most 300 ms; also 5, 7, 8, 16 and 64 users",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(knee(context)) },
 };
 
-/// Receivers against senders.
+/// Receivers and senders.
 pub const SENDERS: Bench = Bench {
     name: "exchange.senders",
     about: "round trips/s with 2 receivers and 7 senders, B at 20 ms; and with 4, 5 and 6",
@@ -59,15 +58,15 @@ pub const SENDERS: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(senders(context)) },
 };
 
-/// Receivers that are too fast.
+/// Receivers that are faster than the senders.
 pub const TOO_FAST: Bench = Bench {
     name: "exchange.toofast",
-    about: "seconds that the slowest trip takes with 3 receivers that never wait and 6 senders; peer: without flow control",
+    about: "seconds of the slowest trip with 3 receivers that never wait and 6 senders; peer: without flow control",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(too_fast(context)) },
 };
 
-/// Beside checkpoints.
+/// Latency during checkpoints.
 pub const CHECKPOINTS: Bench = Bench {
     name: "exchange.checkpoints",
     about: "p99 of the round trip while the store writes a checkpoint, in an open loop; peer: between checkpoints",
@@ -75,10 +74,10 @@ pub const CHECKPOINTS: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(checkpoints(context)) },
 };
 
-/// Two sizes of the store's machine.
+/// Two machine sizes for the store.
 pub const SMALL: Bench = Bench {
     name: "exchange.small",
-    about: "round trips/s of 8 users with two threads and a reader; peer: with as many as the server takes by itself",
+    about: "round trips/s of 8 users with two threads and one reader; peer: the server's default",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(small(context)) },
 };
@@ -86,12 +85,12 @@ pub const SMALL: Bench = Bench {
 /// Partitions of the store.
 pub const PARTITIONS: Bench = Bench {
     name: "exchange.partitions",
-    about: "round trips/s of 64 users with 3 partitions of the spool; peer: with one; and 4 and 5",
+    about: "round trips/s of 64 users with 3 partitions of the spool; peer: one; also 4 and 5",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(partitions(context, MANY_USERS)) },
 };
 
-/// The same where latency is the limit.
+/// Partitions with few users, where latency is the limit.
 pub const PARTITIONS_FOR_FEW: Bench = Bench {
     name: "exchange.partitions.few",
     about: "the same with 8 users",
@@ -100,15 +99,15 @@ pub const PARTITIONS_FOR_FEW: Bench = Bench {
 };
 
 const USERS: usize = 8;
-/// So many that latency is not the limit.
+/// Enough users that latency is not the limit.
 const MANY_USERS: usize = 64;
-/// A trip that takes longer is lost.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The paper's bound of the mean.
+/// Time after which a trip counts as lost.
+const TRIP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum mean latency of the paper.
 const MEAN_MS_MAX: f64 = 300.0;
 const BODY_BYTES: usize = 1_000;
 
-/// Which legs a trip has behind it.
+/// Timestamps of a trip's legs.
 struct Trip {
     begun: Instant,
     at_b: Option<Instant>,
@@ -116,16 +115,16 @@ struct Trip {
     done: Option<oneshot::Sender<Instant>>,
 }
 
-/// Both far sides: `/b` answers as slowly as it is told, `/a` hears of replies.
-struct Ends {
+/// Receivers of both applications: `/b` replies after a latency, `/a` receives the replies.
+struct TripReceivers {
     port: u16,
     trips: Arc<Mutex<HashMap<u64, Trip>>>,
     _serving: JoinSet<()>,
 }
 
-impl Ends {
-    async fn start(millis: u64) -> Outcome<Ends> {
-        let failed = |error: std::io::Error| Failure::failed("no port for the far sides").because(&error);
+impl TripReceivers {
+    async fn start(millis: u64) -> Outcome<TripReceivers> {
+        let failed = |error: std::io::Error| Failure::failed("cannot open a port for the receivers").because(&error);
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let trips = Arc::<Mutex<HashMap<u64, Trip>>>::default();
@@ -140,7 +139,7 @@ impl Ends {
                 }
             }
         });
-        Ok(Ends { port, trips, _serving: serving })
+        Ok(TripReceivers { port, trips, _serving: serving })
     }
 }
 
@@ -148,7 +147,7 @@ async fn serve(mut stream: TcpStream, trips: Arc<Mutex<HashMap<u64, Trip>>>, mil
     let _ = stream.set_nodelay(true);
     let mut unread = Vec::with_capacity(4096);
     loop {
-        let Some((head, length)) = wire::whole_request(&unread) else {
+        let Some((head, length)) = http_client::complete_request(&unread) else {
             match stream.read_buf(&mut unread).await {
                 Ok(1..) => continue,
                 _ => return,
@@ -169,7 +168,7 @@ async fn serve(mut stream: TcpStream, trips: Arc<Mutex<HashMap<u64, Trip>>>, mil
             let now = Instant::now();
             note(&trips, number, |trip| {
                 if let Some(done) = trip.done.take() {
-                    // Who has given up waiting does not hear it.
+                    // The waiting user may have timed out.
                     let _ = done.send(now);
                 }
             });
@@ -187,7 +186,7 @@ fn note(trips: &Mutex<HashMap<u64, Trip>>, number: u64, what: impl FnOnce(&mut T
     }
 }
 
-/// The number behind `"trip":`.
+/// Parses the number after `"trip":`.
 fn trip_of(body: &[u8]) -> u64 {
     const NAME: &[u8] = b"\"trip\":";
     let at = body.windows(NAME.len()).position(|window| window == NAME).map_or(body.len(), |at| at + NAME.len());
@@ -214,14 +213,14 @@ routes:
     )
 }
 
-/// What trips came to.
+/// Results of trips.
 #[derive(Default)]
-struct Told {
-    /// Seconds of the legs and the whole of each trip.
+struct TripResults {
+    /// Seconds of the legs and of the whole trip.
     request: Vec<f64>,
     response: Vec<f64>,
     whole: Vec<f64>,
-    /// When each came back.
+    /// Arrival times of the replies.
     back: Vec<Instant>,
     lost: u64,
     /// Refused messages, by reason.
@@ -229,7 +228,7 @@ struct Told {
     seconds: f64,
 }
 
-impl Told {
+impl TripResults {
     fn per_second(&self) -> f64 {
         self.whole.len() as f64 / self.seconds.max(1e-9)
     }
@@ -238,14 +237,14 @@ impl Told {
         millis(&self.whole).mean()
     }
 
-    /// Trips in each second.
+    /// Completed trips per second of the run.
     fn bins(&self) -> Vec<f64> {
         let Some(first) = self.back.iter().min() else { return Vec::new() };
         let mut bins: BTreeMap<u64, f64> = BTreeMap::new();
         for back in &self.back {
             *bins.entry((*back - *first).as_secs()).or_default() += 1.0;
         }
-        // The last second is not a whole one.
+        // The last second is incomplete.
         let whole = bins.len().saturating_sub(1).max(1);
         bins.into_values().take(whole).collect()
     }
@@ -261,7 +260,7 @@ impl Told {
             leg("round trip", &self.whole),
             leg("request leg", &self.request),
             leg("response leg", &self.response),
-            format!("seconds of {} to {} trips, median {}", bins.low(), bins.high(), bins.median()),
+            format!("{} to {} trips per second, median {}", bins.low(), bins.high(), bins.median()),
         ];
         words.extend(self.refused.iter().map(|(reason, count)| format!("{count} refused by {reason}")));
         if self.lost > 0 {
@@ -275,24 +274,24 @@ fn millis(seconds: &[f64]) -> Times {
     seconds.iter().map(|seconds| seconds * 1e3).collect()
 }
 
-/// A server with the exchange, and both far sides.
-struct Rig {
-    ends: Ends,
+/// Server with the exchange, and both receivers.
+struct PaperExchange {
+    ends: TripReceivers,
     server: Server,
     next: AtomicU64,
 }
 
-impl Rig {
+impl PaperExchange {
     async fn start(
         context: &Context,
         folder: &Path,
         senders: usize,
         millis: u64,
         variables: &[(&str, &str)],
-    ) -> Outcome<Rig> {
-        let ends = Ends::start(millis).await?;
+    ) -> Outcome<PaperExchange> {
+        let ends = TripReceivers::start(millis).await?;
         let server = Server::start_with(context, folder, variables).await?;
-        let rig = Rig { ends, server, next: AtomicU64::new(1) };
+        let rig = PaperExchange { ends, server, next: AtomicU64::new(1) };
         rig.apply(senders, "").await?;
         Ok(rig)
     }
@@ -304,20 +303,20 @@ impl Rig {
         Ok(())
     }
 
-    /// Posts a message. Gives what tells that A has its reply; or why it was refused.
+    /// Posts a message. Returns a channel that signals A's reply, or the reason of a refusal.
     async fn post(
         &self,
-        connection: &mut wire::Connection,
+        connection: &mut http_client::Connection,
         begun: Instant,
     ) -> Outcome<Result<(u64, oneshot::Receiver<Instant>), String>> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (done, came) = oneshot::channel();
         let trip = Trip { begun, at_b: None, left_b: None, done: Some(done) };
         self.ends.trips.lock().insert(number, trip);
-        let text: String = "What was ordered stands here. ".chars().cycle().take(BODY_BYTES).collect();
+        let text: String = "The text of the order. ".chars().cycle().take(BODY_BYTES).collect();
         let body = json!({"type": "order", "trip": number, "text": text}).to_string();
         let request =
-            wire::post("/v1/exchanges/paper/receive/a", &self.server.key, "application/json", body.as_bytes());
+            http_client::post("/v1/exchanges/paper/receive/a", &self.server.key, "application/json", body.as_bytes());
         let broke = |error: std::io::Error| Failure::failed("a connection of the load broke").because(&error);
         let (status, answer) = connection.exchange(&request).await.map_err(broke)?;
         if status == 202 {
@@ -331,37 +330,37 @@ impl Rig {
         }
     }
 
-    /// Waits for a trip's end, and writes it down.
-    async fn follow(&self, number: u64, came: oneshot::Receiver<Instant>, told: &Mutex<Told>) {
-        let back = tokio::time::timeout(PATIENCE, came).await;
+    /// Waits for the end of a trip and records its times.
+    async fn follow(&self, number: u64, came: oneshot::Receiver<Instant>, results: &Mutex<TripResults>) {
+        let back = tokio::time::timeout(TRIP_TIMEOUT, came).await;
         let trip = self.ends.trips.lock().remove(&number);
-        let mut told = told.lock();
+        let mut results = results.lock();
         match (back, trip) {
             (Ok(Ok(back)), Some(Trip { begun, at_b: Some(at_b), left_b: Some(left_b), .. })) => {
-                told.request.push((at_b - begun).as_secs_f64());
-                told.response.push((back - left_b).as_secs_f64());
-                told.whole.push((back - begun).as_secs_f64());
-                told.back.push(back);
+                results.request.push((at_b - begun).as_secs_f64());
+                results.response.push((back - left_b).as_secs_f64());
+                results.whole.push((back - begun).as_secs_f64());
+                results.back.push(back);
             }
-            _ => told.lost += 1,
+            _ => results.lost += 1,
         }
     }
 
-    async fn connect(&self) -> Outcome<wire::Connection> {
+    async fn connect(&self) -> Outcome<http_client::Connection> {
         let broke = |error: std::io::Error| Failure::failed("a connection of the load broke").because(&error);
-        wire::Connection::open(self.server.port).await.map_err(broke)
+        http_client::Connection::open(self.server.port).await.map_err(broke)
     }
 
-    /// So many users, each of whom waits for the end of a trip before the next.
-    async fn closed(&self, users: usize, time: Duration) -> Outcome<Told> {
-        let (started, told) = (Instant::now(), Mutex::new(Told::default()));
+    /// Closed loop: each user waits for the end of its trip before the next.
+    async fn closed(&self, users: usize, time: Duration) -> Outcome<TripResults> {
+        let (started, results) = (Instant::now(), Mutex::new(TripResults::default()));
         let user = |_| async {
             let mut connection = self.connect().await?;
             while started.elapsed() < time {
                 match self.post(&mut connection, Instant::now()).await? {
-                    Ok((number, came)) => self.follow(number, came, &told).await,
+                    Ok((number, came)) => self.follow(number, came, &results).await,
                     Err(reason) => {
-                        *told.lock().refused.entry(reason).or_default() += 1;
+                        *results.lock().refused.entry(reason).or_default() += 1;
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -369,17 +368,17 @@ impl Rig {
             Ok::<_, Failure>(())
         };
         futures_util::future::try_join_all((0..users).map(user)).await?;
-        Ok(Told { seconds: started.elapsed().as_secs_f64(), ..told.into_inner() })
+        Ok(TripResults { seconds: started.elapsed().as_secs_f64(), ..results.into_inner() })
     }
 
-    /// So many trips in a second, or as many as the receivers take; nobody waits for their end before the next. Trips count
+    /// Open loop at `rate` trips per second, or as fast as the receivers accept. Trips overlap, and their times count
     /// from when they were due.
-    async fn open(self: &Arc<Self>, rate: Option<f64>, receivers: usize, time: Duration) -> Outcome<Told> {
-        let (started, told) = (Instant::now(), Arc::new(Mutex::new(Told::default())));
+    async fn open(self: &Arc<Self>, rate: Option<f64>, receivers: usize, time: Duration) -> Outcome<TripResults> {
+        let (started, results) = (Instant::now(), Arc::new(Mutex::new(TripResults::default())));
         let (due, room) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(1_000_000)));
         let all = rate.map(|rate| (rate * time.as_secs_f64()) as u64);
         let receiver = |_| {
-            let (told, due, room) = (told.clone(), due.clone(), room.clone());
+            let (results, due, room) = (results.clone(), due.clone(), room.clone());
             async move {
                 let mut connection = self.connect().await?;
                 let mut following = JoinSet::new();
@@ -389,22 +388,22 @@ impl Rig {
                     match (rate, all) {
                         (Some(rate), Some(all)) if number < all => {
                             begun = started + Duration::from_secs_f64(number as f64 / rate);
-                            on_time::until(begun).await;
+                            precise_timer::until(begun).await;
                         }
                         (None, _) if started.elapsed() < time => {}
                         _ => break,
                     }
                     match self.post(&mut connection, begun).await? {
                         Ok((number, came)) => {
-                            let (rig, told) = (self.clone(), told.clone());
+                            let (rig, results) = (self.clone(), results.clone());
                             let place = room.clone().acquire_owned().await;
                             following.spawn(async move {
-                                rig.follow(number, came, &told).await;
+                                rig.follow(number, came, &results).await;
                                 drop(place);
                             });
                         }
                         Err(reason) => {
-                            *told.lock().refused.entry(reason).or_default() += 1;
+                            *results.lock().refused.entry(reason).or_default() += 1;
                             tokio::time::sleep(Duration::from_millis(100)).await;
                         }
                     }
@@ -414,38 +413,38 @@ impl Rig {
             }
         };
         futures_util::future::try_join_all((0..receivers).map(receiver)).await?;
-        let told = std::mem::take(&mut *told.lock());
-        let seconds = match told.back.iter().max() {
+        let results = std::mem::take(&mut *results.lock());
+        let seconds = match results.back.iter().max() {
             Some(last) => (*last - started).as_secs_f64(),
             None => started.elapsed().as_secs_f64(),
         };
-        Ok(Told { seconds, ..told })
+        Ok(TripResults { seconds, ..results })
     }
 }
 
 async fn trip(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
-    let rig = Rig::start(context, folder.path(), 32, 0, &[]).await?;
+    let rig = PaperExchange::start(context, folder.path(), 32, 0, &[]).await?;
     let time = Duration::from_secs(context.size(36, 2));
     rig.closed(USERS, time / 6).await?;
-    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    let (mut ours, mut conditions) = (Samples::default(), Vec::new());
     for _ in context.turns() {
         let trips = rig.closed(USERS, time).await?;
         ours.push(trips.per_second());
-        told.push(trips.words());
+        conditions.push(trips.words());
     }
     Ok(Figure::new("round trips/s", ours)
-        .under(format!("{USERS} users without pauses, {BODY_BYTES} bytes, B answers at once"))
-        .under("message and reply durable before they go on; four HTTP requests for each trip")
-        .under(told.join("; ")))
+        .with_condition(format!("{USERS} users without pauses, {BODY_BYTES} bytes, B replies at once"))
+        .with_condition("message and reply durable before they are sent; four HTTP requests per trip")
+        .with_condition(conditions.join("; ")))
 }
 
-/// The least part of an offered rate that is no backlog.
-const REACHED: f64 = 0.98;
+/// Smallest part of the offered rate that counts as reached.
+const RATE_REACHED_MIN: f64 = 0.98;
 
 async fn knee(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
-    let rig = Arc::new(Rig::start(context, folder.path(), 32, 0, &[]).await?);
+    let rig = Arc::new(PaperExchange::start(context, folder.path(), 32, 0, &[]).await?);
     let time = Duration::from_secs(context.size(10, 1));
     rig.closed(USERS, time / 2).await?;
     let mut users = Vec::new();
@@ -453,9 +452,9 @@ async fn knee(context: &Context) -> Outcome<Figure> {
         let trips = rig.closed(many, time).await?;
         users.push(format!("{many} users {}/s at {} ms", rounded(trips.per_second(), 4), rounded(trips.mean_ms(), 3)));
     }
-    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    let (mut ours, mut conditions) = (Samples::default(), Vec::new());
     for _ in context.turns() {
-        // Doubled until it is too much, then halved towards it.
+        // Doubles the rate until it is too high, then bisects.
         let (mut good, mut bad, mut best) = (0.0, None::<f64>, String::new());
         for _ in 0..context.size(12, 4) {
             let rate = match bad {
@@ -464,7 +463,7 @@ async fn knee(context: &Context) -> Outcome<Figure> {
             };
             let trips = rig.open(Some(rate), 64, time).await?;
             let refused: u64 = trips.refused.values().sum();
-            let is_reached = trips.per_second() >= rate * REACHED;
+            let is_reached = trips.per_second() >= rate * RATE_REACHED_MIN;
             if is_reached && trips.mean_ms() <= MEAN_MS_MAX && refused == 0 && trips.lost == 0 {
                 let reached = rounded(trips.per_second(), 4);
                 (good, best) = (rate, format!("{reached}/s reached; {}", trips.words()));
@@ -473,25 +472,25 @@ async fn knee(context: &Context) -> Outcome<Figure> {
             }
         }
         ours.push(good);
-        told.push(best);
+        conditions.push(best);
     }
     Ok(Figure::new("round trips/s", ours)
-        .under(format!(
+        .with_condition(format!(
             "open loop, 64 connections, {BODY_BYTES} bytes, mean at most {MEAN_MS_MAX} ms, none refused, at least {} % reached",
-            REACHED * 100.0
+            RATE_REACHED_MIN * 100.0
         ))
-        .under(told.join("; "))
-        .under(format!("closed: {}", users.join(", "))))
+        .with_condition(conditions.join("; "))
+        .with_condition(format!("closed: {}", users.join(", "))))
 }
 
-/// Milliseconds that B takes where senders are few.
+/// Latency of B in milliseconds in the figures with few senders.
 const SLOW_B: u64 = 20;
 
 async fn senders(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
-    let rig = Arc::new(Rig::start(context, folder.path(), 4, SLOW_B, &[]).await?);
+    let rig = Arc::new(PaperExchange::start(context, folder.path(), 4, SLOW_B, &[]).await?);
     let time = Duration::from_secs(context.size(10, 1));
-    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    let (mut ours, mut conditions) = (Samples::default(), Vec::new());
     for turn in context.turns() {
         for many in [4, 5, 6, 7] {
             rig.apply(many, "").await?;
@@ -500,44 +499,44 @@ async fn senders(context: &Context) -> Outcome<Figure> {
                 ours.push(trips.per_second());
             }
             if turn == 1 {
-                told.push(format!("{many} senders {}/s, {}", rounded(trips.per_second(), 4), trips.words()));
+                conditions.push(format!("{many} senders {}/s, {}", rounded(trips.per_second(), 4), trips.words()));
             }
         }
     }
     Ok(Figure::new("round trips/s", ours)
-        .under(format!("2 receivers that never wait, B takes {SLOW_B} ms"))
-        .under(told.join("; ")))
+        .with_condition(format!("2 receivers that never wait, B takes {SLOW_B} ms"))
+        .with_condition(conditions.join("; ")))
 }
 
 async fn too_fast(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
-    let rig = Arc::new(Rig::start(context, folder.path(), 6, SLOW_B, &[]).await?);
+    let rig = Arc::new(PaperExchange::start(context, folder.path(), 6, SLOW_B, &[]).await?);
     let time = Duration::from_secs(context.size(10, 2));
-    let slowest = |told: &Told| told.whole.iter().copied().fold(0.0, f64::max);
-    let (mut ours, mut without, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let slowest = |results: &TripResults| results.whole.iter().copied().fold(0.0, f64::max);
+    let (mut ours, mut without, mut conditions) = (Samples::default(), Samples::default(), Vec::new());
     for _ in context.turns() {
         rig.apply(6, "flow: { wait: 1s }").await?;
         let slowed = rig.open(None, 3, time).await?;
         ours.push(slowest(&slowed));
-        told.push(slowed.words());
+        conditions.push(slowed.words());
         rig.apply(6, "flow: { wait: 7d }").await?;
-        // A part of the time: all that came must leave before anybody gives up.
+        // Shorter, so that all messages can be sent before a timeout.
         without.push(slowest(&rig.open(None, 3, time / 8).await?));
     }
     Ok(Figure::new("s", ours)
-        .beside("without flow control, for an eighth of the time", without)
-        .under(format!("3 receivers that never wait but for 100 ms when refused, 6 senders, B takes {SLOW_B} ms"))
-        .under("flow.wait 1 s")
-        .under(told.join("; ")))
+        .with_peer("without flow control, for an eighth of the time", without)
+        .with_condition(format!("3 receivers that only pause 100 ms after a refusal, 6 senders, B takes {SLOW_B} ms"))
+        .with_condition("flow.wait 1 s")
+        .with_condition(conditions.join("; ")))
 }
 
 async fn checkpoints(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
-    let rig = Arc::new(Rig::start(context, folder.path(), 32, 0, &[]).await?);
+    let rig = Arc::new(PaperExchange::start(context, folder.path(), 32, 0, &[]).await?);
     let time = Duration::from_secs(context.size(30, 2));
     let rate = rig.closed(64, time / 6).await?.per_second() * 0.6;
     let file = rig.server.folder.join("spool.db");
-    let (mut during, mut between, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let (mut during, mut between, mut conditions) = (Samples::default(), Samples::default(), Vec::new());
     for _ in context.turns() {
         let marks = Arc::<Mutex<Vec<Instant>>>::default();
         let watching = tokio::spawn(watch(file.clone(), marks.clone()));
@@ -554,21 +553,23 @@ async fn checkpoints(context: &Context) -> Outcome<Figure> {
             let seconds: Vec<f64> = part.into_iter().map(|(_, seconds)| *seconds).collect();
             (!seconds.is_empty()).then(|| millis(&seconds).quantile(0.99))
         };
-        told.push(format!("{} marks, {} of {} trips", marks.len(), in_one.len(), trips.whole.len()));
-        if told.len() == 1 {
-            told.push(format!("p99 ms of each second (marks in it): {}", time_line(&trips, &marks)));
+        conditions.push(format!("{} checkpoints, {} of {} trips", marks.len(), in_one.len(), trips.whole.len()));
+        if conditions.len() == 1 {
+            conditions.push(format!("p99 ms of each second (checkpoints): {}", time_line(&trips, &marks)));
         }
         during.extend(p99(in_one));
         between.extend(p99(outside));
     }
     Ok(Figure::new("ms", during)
-        .beside("between checkpoints", between)
-        .under(format!("open loop at {rate:.0}/s, 60 % of 64 users, a mark wherever the store's file was written"))
-        .under(told.join("; ")))
+        .with_peer("between checkpoints", between)
+        .with_condition(format!(
+            "open loop at {rate:.0}/s, 60 % of 64 users, a checkpoint wherever the store's file was written"
+        ))
+        .with_condition(conditions.join("; ")))
 }
 
-/// What the seconds of a load were like, one after the other.
-fn time_line(trips: &Told, marks: &[Instant]) -> String {
+/// p99 of each second of a load, with its number of checkpoints.
+fn time_line(trips: &TripResults, marks: &[Instant]) -> String {
     let Some(first) = trips.back.iter().min() else { return String::new() };
     let mut seconds: BTreeMap<u64, (Vec<f64>, usize)> = BTreeMap::new();
     let second = |at: &Instant| at.saturating_duration_since(*first).as_secs();
@@ -578,14 +579,14 @@ fn time_line(trips: &Told, marks: &[Instant]) -> String {
     for mark in marks {
         seconds.entry(second(mark)).or_default().1 += 1;
     }
-    let told = |(whole, marks): (Vec<f64>, usize)| format!("{} ({marks})", rounded(millis(&whole).quantile(0.99), 3));
-    seconds.into_values().map(told).collect::<Vec<_>>().join(" ")
+    let cell = |(whole, marks): (Vec<f64>, usize)| format!("{} ({marks})", rounded(millis(&whole).quantile(0.99), 3));
+    seconds.into_values().map(cell).collect::<Vec<_>>().join(" ")
 }
 
-/// How often the file is looked at.
+/// Interval of checking the file's modification time.
 const WATCHED_EVERY: Duration = Duration::from_millis(10);
 
-/// Writes down when a file was written.
+/// Records when a file was written.
 async fn watch(file: std::path::PathBuf, marks: Arc<Mutex<Vec<Instant>>>) {
     let written = || std::fs::metadata(&file).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     let mut last = written();
@@ -603,33 +604,33 @@ async fn small(context: &Context) -> Outcome<Figure> {
     let time = Duration::from_secs(context.size(10, 1));
     let (few, usual) = (context.folder()?, context.folder()?);
     let variables = [("TOCSIN_RUNTIME_THREADS", "2"), ("TOCSIN_SPOOL_READERS", "1")];
-    let few = Rig::start(context, few.path(), 32, 0, &variables).await?;
-    let usual = Rig::start(context, usual.path(), 32, 0, &[]).await?;
-    let (mut ours, mut peer, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let few = PaperExchange::start(context, few.path(), 32, 0, &variables).await?;
+    let usual = PaperExchange::start(context, usual.path(), 32, 0, &[]).await?;
+    let (mut ours, mut peer, mut conditions) = (Samples::default(), Samples::default(), Vec::new());
     for _ in context.turns() {
         let trips = few.closed(USERS, time).await?;
         ours.push(trips.per_second());
-        told.push(trips.words());
+        conditions.push(trips.words());
         peer.push(usual.closed(USERS, time).await?.per_second());
     }
     Ok(Figure::new("round trips/s", ours)
-        .beside("as many threads as the server takes", peer)
-        .under(format!("{USERS} users without pauses"))
-        .under(told.join("; ")))
+        .with_peer("the server's default number of threads", peer)
+        .with_condition(format!("{USERS} users without pauses"))
+        .with_condition(conditions.join("; ")))
 }
 
-/// The numbers of stores that the paper has.
+/// Numbers of stores in the paper.
 const STORES: [(usize, &str); 4] = [(1, "1"), (3, "3"), (4, "4"), (5, "5")];
 
 async fn partitions(context: &Context, users: usize) -> Outcome<Figure> {
     let time = Duration::from_millis(context.size(10_000, 250));
-    let (mut ours, mut one, mut told) = (Samples::default(), Samples::default(), Vec::new());
+    let (mut ours, mut one, mut conditions) = (Samples::default(), Samples::default(), Vec::new());
     for turn in context.turns() {
         let mut words = Vec::new();
-        // Each after the other: those that rest would write checkpoints beside the one that is measured.
+        // One server at a time: idle ones would write checkpoints during the measurement.
         for (count, text) in STORES {
             let folder = context.folder()?;
-            let rig = Rig::start(context, folder.path(), 32, 0, &[("TOCSIN_SPOOL_PARTITIONS", text)]).await?;
+            let rig = PaperExchange::start(context, folder.path(), 32, 0, &[("TOCSIN_SPOOL_PARTITIONS", text)]).await?;
             rig.closed(users, time / 5).await?;
             let trips = rig.closed(users, time).await?;
             match count {
@@ -646,12 +647,12 @@ async fn partitions(context: &Context, users: usize) -> Outcome<Figure> {
                 trips.lost
             ));
         }
-        told.push(format!("turn {turn}: {}", words.join(", ")));
+        conditions.push(format!("turn {turn}: {}", words.join(", ")));
     }
     Ok(Figure::new("round trips/s", ours)
-        .beside("one partition", one)
-        .under(format!("{users} users without pauses, {BODY_BYTES} bytes, B answers at once, 3 partitions"))
-        .under(told.join("; ")))
+        .with_peer("one partition", one)
+        .with_condition(format!("{users} users without pauses, {BODY_BYTES} bytes, B replies at once, 3 partitions"))
+        .with_condition(conditions.join("; ")))
 }
 
 #[cfg(test)]
@@ -659,7 +660,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trips_are_known_by_their_number() {
+    fn the_trip_number_is_parsed_from_the_body() {
         for (body, number) in [("{\"trip\":17,\"x\":1}", 17), ("{\"trip\": 4}", 4), ("{}", 0), ("{\"trip\":", 0)] {
             assert_eq!(trip_of(body.as_bytes()), number, "{body}");
         }

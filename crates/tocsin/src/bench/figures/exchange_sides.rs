@@ -1,4 +1,4 @@
-//! The two sides of an exchange, each by itself: what comes waits for a port on hold, and leaves when the port is active.
+//! Figure of receiving and sending separately: messages queue for a port on hold, and are sent once the port is active.
 
 use std::{
     sync::{
@@ -18,22 +18,22 @@ use super::{
 use crate::{
     bench::{
         context::Context,
-        far_end::{FarEnd, Nature},
         figure::{Figure, Samples, rounded},
-        server::{Server, asked_after, processor_seconds},
+        server::{Server, next_poll, processor_seconds},
+        test_receiver::{ReceiverSpeed, TestReceiver},
     },
     failure::{Failure, Outcome},
 };
 
-/// Both of them.
+/// Rates of both sides.
 pub const BENCH: Bench = Bench {
     name: "exchange.receive",
-    about: "messages/s that 64 callers leave for a port on hold; beside it how fast they leave once it is active",
+    about: "messages/s received from 64 callers for a port on hold; peer: the send rate once it is active",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
-/// Messages that have not left after this time will not.
+/// Maximum time until all messages are sent.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn definition(port: u16) -> String {
@@ -62,13 +62,13 @@ async fn run(context: &Context) -> Outcome<Figure> {
             left.fetch_add(1, Ordering::Relaxed);
         })
     };
-    let far = FarEnd::that_reads(|_| Nature { workers: CALLERS, millis: 0 }, reader).await?;
+    let receiver = TestReceiver::with_reader(|_| ReceiverSpeed { workers: CALLERS, millis: 0 }, reader).await?;
     let server = Server::start(context, folder.path()).await?;
-    apply(&server, "bench", definition(far.port)).await?;
+    apply(&server, "bench", definition(receiver.port)).await?;
     let target = target(&server, BODY_BYTES, CALLERS);
     let time = Duration::from_millis(context.size(5_000, 300));
-    let (mut received, mut sent) = (Side::default(), Side::default());
-    // The first of them warms the server up.
+    let (mut received, mut sent) = (RateSamples::default(), RateSamples::default());
+    // The first turn is a warm-up.
     for turn in std::iter::once(None).chain(context.turns().map(Some)) {
         let before = processor_seconds(server.pid());
         let load = target.closed(time).await?;
@@ -78,9 +78,12 @@ async fn run(context: &Context) -> Outcome<Figure> {
         while left.load(Ordering::Relaxed) - first < load.count {
             if begun.elapsed() > PATIENCE {
                 let went = left.load(Ordering::Relaxed) - first;
-                return Err(Failure::failed(format!("{} messages came, and {went} of them left", load.count)));
+                return Err(Failure::failed(format!(
+                    "{} messages were received, but {went} of them were sent",
+                    load.count
+                )));
             }
-            tokio::time::sleep(asked_after(begun.elapsed())).await;
+            tokio::time::sleep(next_poll(begun.elapsed())).await;
         }
         let went = (load.count, begun.elapsed().as_secs_f64(), processor_seconds(server.pid()) - before);
         set(&server, "hold").await?;
@@ -89,16 +92,16 @@ async fn run(context: &Context) -> Outcome<Figure> {
             sent.add(went);
         }
     }
-    let told = format!(
-        "{} µs of processor for a message that comes, {} for one that leaves",
+    let cpu = format!(
+        "{} µs CPU per received message, {} per sent message",
         rounded(received.micros.median(), 3),
         rounded(sent.micros.median(), 3)
     );
     Ok(Figure::new("messages/s", received.rates)
-        .beside("as they leave", sent.rates)
-        .under(format!("{CALLERS} callers, {BODY_BYTES} bytes, one route, {} s a turn", time.as_secs_f64()))
-        .under(format!("they leave by up to {CALLERS} connections for a far end that answers at once"))
-        .under(told))
+        .with_peer("sending", sent.rates)
+        .with_condition(format!("{CALLERS} callers, {BODY_BYTES} bytes, one route, {} s a turn", time.as_secs_f64()))
+        .with_condition(format!("sent over up to {CALLERS} connections to a receiver that responds at once"))
+        .with_condition(cpu))
 }
 
 async fn set(server: &Server, state: &str) -> Outcome {
@@ -108,13 +111,13 @@ async fn set(server: &Server, state: &str) -> Outcome {
 }
 
 #[derive(Default)]
-struct Side {
+struct RateSamples {
     rates: Samples,
     micros: Samples,
 }
 
-impl Side {
-    /// Messages, their seconds, and seconds of the server's processor.
+impl RateSamples {
+    /// Adds messages, their seconds, and CPU seconds of the server.
     fn add(&mut self, (messages, seconds, processor): (u64, f64, f64)) {
         let messages = messages.max(1) as f64;
         self.rates.push(messages / seconds.max(1e-9));

@@ -1,5 +1,5 @@
-//! Formatting alone, in this process: a mail of about 500 characters from a notification's fields, its event and its
-//! subscriber.
+//! Figure `format.jinja`: rendering alone, in this process; a mail of about 500 characters from a notification's
+//! fields, its event and its subscriber.
 
 use std::{hint::black_box, time::Instant};
 
@@ -16,13 +16,13 @@ use tocsin_pipeline::compile_text;
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy},
+        context::{Context, run_blocking},
         figure::{Figure, Samples},
     },
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "format.jinja",
     about: "renders/s of one core, about 500 characters",
@@ -30,7 +30,7 @@ pub const BENCH: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
-/// A measured round takes at least this long, in seconds.
+/// Minimum duration of a measured round, in seconds.
 const ROUND_SECONDS: f64 = 0.5;
 
 const DEFINITION: &str = "
@@ -52,16 +52,16 @@ notifications:
             damage; please look after your neighbours and be prepared for more.{% else %}Nobody needs to worry, since one
             this strong is felt by many people but seldom breaks anything that was standing before.{% endif %}
 
-            You get this letter because you asked to be told of earthquakes within {{ sub.distance }} km of your home,
+            You get this letter because you subscribed to earthquakes within {{ sub.distance }} km of your home,
             and it went to {{ device.address }}. You can change your mind at any
-            time: answer this letter, and we will tell you no more.
+            time: answer this letter, and we will write no more.
 rules: {near: {on: quake, subscription: nearby, when: event.magnitude > sub.distance, notify: letter, with: {distance: sub.distance}}}
 channels: {records: {protocol: file}}
 ";
 
 async fn run(context: &Context) -> Outcome<Figure> {
     let turns = context.turns();
-    busy(move || {
+    run_blocking(move || {
         let mut ours = Samples::default();
         let mut characters = 0;
         for _ in turns {
@@ -76,16 +76,16 @@ async fn run(context: &Context) -> Outcome<Figure> {
             ours.push(renders as f64 / started.elapsed().as_secs_f64());
         }
         Ok(Figure::new("renders/s", ours)
-            .under(format!("subject and text of {characters} characters"))
-            .under("one core"))
+            .with_condition(format!("subject and text of {characters} characters"))
+            .with_condition("one core"))
     })
     .await?
 }
 
-/// Renders the letter again each time it is called.
+/// Creates a function that renders the letter at each call.
 fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
     let compiled = compile_text(DEFINITION, 1, &|_| None).map_err(|problems| {
-        problems.iter().fold(Failure::failed("the letter's definition has mistakes"), |failure, problem| {
+        problems.iter().fold(Failure::failed("the definition of the letter is invalid"), |failure, problem| {
             failure.detail(problem.to_string())
         })
     })?;
@@ -102,7 +102,8 @@ fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
     let subscriber = "taipei-00042".parse().expect("an id");
     let profile = Profile::default();
     Ok(move || {
-        let formatter = compiled.formatters.values().next().ok_or_else(|| Failure::failed("there is no letter"))?;
+        let formatter =
+            compiled.formatters.values().next().ok_or_else(|| Failure::failed("the definition has no template"))?;
         let scope = Scope {
             id: NotificationId { batch: NotificationBatchId(1), ordinal: 2 },
             rule: &rule,
@@ -120,7 +121,7 @@ fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
         formatter
             .format(None, "records", &scope)
             .map(|formatted| formatted.content)
-            .map_err(|error| Failure::failed("the letter cannot be formatted").because(&error))
+            .map_err(|error| Failure::failed("the letter cannot be rendered").because(&error))
     })
 }
 

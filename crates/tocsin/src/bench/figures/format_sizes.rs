@@ -1,5 +1,5 @@
-//! Formatting alone, in this process, at many sizes: the same letter in Jinja and in XSLT, of 25 to 2,000 characters. A
-//! value every 80 characters or so, numbers and times written for the reader.
+//! Figures `format.*` by size: rendering alone, in this process; the same letter in Jinja and in XSLT, of 25 to 2,000
+//! characters. About every 80 characters a value; numbers and times are formatted for the locale.
 
 use std::{fmt::Write, hint::black_box, time::Instant};
 
@@ -15,13 +15,13 @@ use tocsin_pipeline::compile_text;
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy},
+        context::{Context, run_blocking},
         figure::{Figure, Samples},
     },
     failure::{Failure, Outcome},
 };
 
-/// The figure that is compared: about 500 characters.
+/// The compared figure: about 500 characters.
 pub const XSLT: Bench = Bench {
     name: "format.xslt",
     about: "renders/s of one core by a stylesheet, about 500 characters",
@@ -32,10 +32,10 @@ pub const XSLT: Bench = Bench {
 macro_rules! sizes {
     ($($constant:ident $language:ident $name:literal $characters:literal,)*) => {
         $(
-            /// One of the others, measured when they are asked for.
+            /// Other sizes, measured on request only.
             pub const $constant: Bench = Bench {
             name: $name,
-            about: "renders/s of one core, as many characters as its name says",
+            about: "renders/s of one core, with the number of characters in the name",
             by_default: false,
             run: |context| -> Measuring<'_> { Box::pin(run(context, Language::$language, $characters)) },
         };
@@ -60,7 +60,7 @@ sizes! {
     XSLT_2000 Xslt "format.xslt.2000" 2_000,
 }
 
-/// In what templates are written.
+/// Template language.
 #[derive(Clone, Copy)]
 pub(in crate::bench) enum Language {
     /// Jinja.
@@ -69,12 +69,12 @@ pub(in crate::bench) enum Language {
     Xslt,
 }
 
-/// A measured round takes at least this long, in seconds.
+/// Minimum duration of a measured round, in seconds.
 const ROUND_SECONDS: f64 = 0.5;
 
 async fn run(context: &Context, language: Language, characters: usize) -> Outcome<Figure> {
     let turns = context.turns();
-    busy(move || {
+    run_blocking(move || {
         let mut ours = Samples::default();
         let mut length = 0;
         for _ in turns {
@@ -88,16 +88,18 @@ async fn run(context: &Context, language: Language, characters: usize) -> Outcom
             }
             ours.push(renders as f64 / started.elapsed().as_secs_f64());
         }
-        Ok(Figure::new("renders/s", ours).under(format!("a text of {length} characters")).under("one core"))
+        Ok(Figure::new("renders/s", ours)
+            .with_condition(format!("a text of {length} characters"))
+            .with_condition("one core"))
     })
     .await?
 }
 
-/// What the letter is made of: some prose, then a value. Together about 80 characters.
-const PROSE: &str = "the earth shook, and people who were near it felt it well, so we tell you of: ";
+/// Literal text before each value. Together about 80 characters.
+const PROSE: &str = "the earth shook, and people who were near it felt it well, so we inform you: ";
 const VALUES: [&str; 3] = ["magnitude", "place", "at"];
 
-/// The template of a letter of so many characters.
+/// Template of a letter with this many characters.
 fn template(language: Language, characters: usize) -> String {
     let value = |name: &str| match (language, name) {
         (Language::Jinja, "magnitude") => "{{ magnitude|number(1) }}".to_owned(),
@@ -105,7 +107,7 @@ fn template(language: Language, characters: usize) -> String {
         (Language::Jinja, name) => format!("{{{{ {name} }}}}"),
         (Language::Xslt, name) => format!("<xsl:value-of select=\"{name}\"/>"),
     };
-    // About how long each value is once it is written.
+    // Approximate length of each formatted value.
     let lengths = [3, 22, 24];
     let (mut body, mut length, mut at) = (String::new(), 0, 1);
     while length + lengths[at % 3] < characters {
@@ -124,13 +126,13 @@ fn template(language: Language, characters: usize) -> String {
     }
 }
 
-/// Renders the letter again each time it is called.
+/// Creates a function that renders the letter at each call.
 pub(in crate::bench) fn renderer(language: Language, characters: usize) -> Outcome<impl FnMut() -> Outcome<String>> {
     let engine = match language {
         Language::Jinja => "jinja",
         Language::Xslt => "xslt",
     };
-    let text = serde_json::to_string(&template(language, characters)).expect("a text is always JSON");
+    let text = serde_json::to_string(&template(language, characters)).expect("a string is always valid JSON");
     let definition = format!(
         "application: letters
 events: {{quake: {{fields: {{magnitude: number, place: string, at: timestamp}}}}}}
@@ -144,7 +146,7 @@ channels: {{records: {{protocol: file}}}}
 "
     );
     let compiled = compile_text(&definition, 1, &|_| None).map_err(|problems| {
-        problems.iter().fold(Failure::failed("the letter's definition has mistakes"), |failure, problem| {
+        problems.iter().fold(Failure::failed("the definition of the letter is invalid"), |failure, problem| {
             failure.detail(problem.to_string())
         })
     })?;
@@ -157,7 +159,8 @@ channels: {{records: {{protocol: file}}}}
     let subscriber = "taipei-00042".parse().expect("an id");
     let profile = Profile { locale: Some("en-GB".to_owned()), ..Profile::default() };
     Ok(move || {
-        let formatter = compiled.formatters.values().next().ok_or_else(|| Failure::failed("there is no letter"))?;
+        let formatter =
+            compiled.formatters.values().next().ok_or_else(|| Failure::failed("the definition has no template"))?;
         let scope = Scope {
             id: NotificationId { batch: NotificationBatchId(1), ordinal: 2 },
             rule: &rule,
@@ -173,7 +176,7 @@ channels: {{records: {{protocol: file}}}}
             device: DeviceScope { name: "mail", channel: "records", address: "somebody@example.org" },
         };
         let formatted = formatter.format(profile.locale.as_deref(), "records", &scope);
-        let formatted = formatted.map_err(|error| Failure::failed("the letter cannot be formatted").because(&error))?;
+        let formatted = formatted.map_err(|error| Failure::failed("the letter cannot be rendered").because(&error))?;
         Ok(formatted.content.text.unwrap_or_default())
     })
 }

@@ -1,4 +1,4 @@
-//! Resident memory of a server that has started on an empty folder and rested.
+//! Figure `idle.memory`: resident memory of an idle server on an empty folder.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     failure::Outcome,
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "idle.memory",
-    about: "resident memory after start on an empty folder and some rest",
+    about: "resident memory of an idle server on an empty folder",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
@@ -30,6 +30,6 @@ async fn run(context: &Context) -> Outcome<Figure> {
         ours.push(megabytes(server.resident_bytes()));
     }
     Ok(Figure::new("MB", ours)
-        .under(format!("resident after {} s of rest", rest.as_secs()))
-        .under("the nearest rival idles at 13 MB"))
+        .with_condition(format!("resident after {} s idle", rest.as_secs()))
+        .with_condition("the nearest rival idles at 13 MB"))
 }

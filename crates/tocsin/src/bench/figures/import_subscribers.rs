@@ -1,4 +1,4 @@
-//! Bulk import of subscribers with one device each into an empty server.
+//! Figure `import.subscribers`: bulk import of subscribers with one device each into an empty server.
 
 use super::{Bench, Measuring};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "import.subscribers",
     about: "rows/s, 100,000 subscribers by bulk import",
@@ -29,12 +29,12 @@ async fn run(context: &Context) -> Outcome<Figure> {
             server.import_subscribers(move |out| write_subscribers(out, rows, "http://127.0.0.1:9/hook")).await?;
         let there = &server.status().await?["counts"]["subscribers"];
         if (stored, there.as_u64()) != (u64::from(rows), Some(stored)) {
-            return Err(Failure::failed(format!("{stored} rows were stored, and {there} are there")));
+            return Err(Failure::failed(format!("{stored} rows were imported, but {there} are stored")));
         }
         ours.push(stored as f64 / took.as_secs_f64());
     }
     Ok(Figure::new("rows/s", ours)
-        .under(format!("{rows} NDJSON lines over HTTP"))
-        .under("one device each")
-        .under("durable, into an empty server"))
+        .with_condition(format!("{rows} NDJSON lines over HTTP"))
+        .with_condition("one device each")
+        .with_condition("durable, into an empty server"))
 }

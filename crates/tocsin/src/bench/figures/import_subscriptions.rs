@@ -1,18 +1,19 @@
-//! Bulk import of the stock market's orders, while the server keeps its match index up to date.
+//! Figure `import.subscriptions`: bulk import of the stock market's orders; the server updates its match index
+//! meanwhile.
 
 use super::{Bench, Measuring};
 use crate::{
     bench::{
         context::Context,
         figure::{Figure, Samples},
-        market::{DEFINITION, ORDERS_EACH},
-        server::{Parts, Server},
+        server::{ChunkWriter, Server},
+        stock_workload::{DEFINITION, ORDERS_EACH},
     },
     examples::stock::{Market, SEED, write_subscribers, write_subscriptions},
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "import.subscriptions",
     about: "rows/s, 1,000,000 subscriptions by bulk import",
@@ -29,16 +30,16 @@ async fn run(context: &Context) -> Outcome<Figure> {
         server.apply("stock", DEFINITION).await?;
         server.import_subscribers(move |out| write_subscribers(out, subscribers, "http://127.0.0.1:9/hook")).await?;
         let orders =
-            move |out: &mut Parts| write_subscriptions(out, Market::new(SEED).orders(subscribers, ORDERS_EACH));
+            move |out: &mut ChunkWriter| write_subscriptions(out, Market::new(SEED).orders(subscribers, ORDERS_EACH));
         let (stored, took) = server.import_subscriptions("stock", "order", orders).await?;
         let there = &server.status().await?["counts"]["subscriptions"];
         if (stored, there.as_u64()) != (u64::from(subscribers * ORDERS_EACH), Some(stored)) {
-            return Err(Failure::failed(format!("{stored} rows were stored, and {there} are there")));
+            return Err(Failure::failed(format!("{stored} rows were imported, but {there} are stored")));
         }
         ours.push(stored as f64 / took.as_secs_f64());
     }
     let rows = subscribers * ORDERS_EACH;
     Ok(Figure::new("rows/s", ours)
-        .under(format!("{rows} NDJSON lines over HTTP"))
-        .under("checked and durable, none there before"))
+        .with_condition(format!("{rows} NDJSON lines over HTTP"))
+        .with_condition("validated and durable, none stored before"))
 }

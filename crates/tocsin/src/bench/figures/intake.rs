@@ -1,5 +1,5 @@
-//! Events from where they come, files, queries and the API, by size and by batch: WNS-09 to 14. The events concern nobody, so
-//! that what is measured is their way into the journal.
+//! Figures `intake.*`: events from files, queries and the API, by size and by batch (WNS-09 to 14). The events match
+//! nothing, so that only their way into the journal is measured.
 
 use std::{
     fs,
@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 use super::{Bench, Measuring, accept_single::words};
 use crate::{
     bench::{
-        context::{Context, Scratch, busy},
+        context::{Context, Scratch, run_blocking},
         figure::{Figure, Samples},
+        http_client,
         server::Server,
-        wire,
     },
     examples::stock::SEED,
     failure::{Failure, Outcome},
 };
 
-/// Where events come from.
+/// Source of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum IntakePath {
     File,
     Sql,
     Api,
@@ -33,17 +33,17 @@ enum Way {
 macro_rules! figures {
     ($($constant:ident $name:literal $way:ident $batch:literal x $characters:literal by $clients:literal,)*) => {
         $(
-            /// One of them, measured when it is asked for.
+            /// Measured on request only.
             const $constant: Bench = Bench {
                 name: $name,
-                about: concat!("events/s, ", $batch, " together, ", $characters, " characters"),
+                about: concat!("events/s, ", $batch, " per batch, ", $characters, " characters"),
                 by_default: false,
                 run: |context| -> Measuring<'_> {
-                    Box::pin(run(context, Work { way: Way::$way, batch: $batch, characters: $characters, clients: $clients }))
+                    Box::pin(run(context, IntakeWorkload { way: IntakePath::$way, batch: $batch, characters: $characters, clients: $clients }))
                 },
             };
         )*
-        /// All of them.
+        /// All intake figures.
         pub const ALL: &[Bench] = &[$($constant),*];
     };
 }
@@ -87,37 +87,38 @@ figures! {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Work {
-    way: Way,
-    /// Events of a file, of what a query yields, of a request.
+struct IntakeWorkload {
+    way: IntakePath,
+    /// Events of a file, of a query result, or of a request.
     batch: usize,
     characters: usize,
     clients: usize,
 }
 
-/// Events of a turn, and between how many batches.
+/// Events of a turn, and limits of the number of batches.
 const EVENTS: usize = 10_000;
 const BATCHES_MIN: usize = 10;
 const BATCHES: usize = 1_000;
-/// How long a turn of the API takes.
+/// Duration of a turn of the API.
 const API_TIME: Duration = Duration::from_secs(3);
-/// Without an event for this long, a source has stopped.
-const STALLED: Duration = Duration::from_secs(60);
-const ASKED_EVERY: Duration = Duration::from_millis(2);
+/// Time without a new event after which a source counts as stalled.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// So many characters of words, another text for each number: the journal compresses, and would make nothing of repeated ones.
+/// Words of `characters` characters, different for each number: the journal compresses, and repeated texts would
+/// compress to nothing.
 pub fn text(number: u64, characters: usize) -> String {
     words(&mut fastrand::Rng::with_seed(SEED ^ number), characters)
 }
 
-fn definition(way: Way, folder: &Path) -> String {
+fn definition(way: IntakePath, folder: &Path) -> String {
     let options = match way {
-        Way::Api => "  api: {kind: http, events: [note]}".to_owned(),
-        Way::File => {
+        IntakePath::Api => "  api: {kind: http, events: [note]}".to_owned(),
+        IntakePath::File => {
             "  drop: {kind: directory, events: [note], options: {folder: notes, pattern: '*.ndjson', format: ndjson, settle: 1ms, done: remove}}"
                 .to_owned()
         }
-        Way::Sql => format!(
+        IntakePath::Sql => format!(
             "  rows:
     kind: query
     events: [note]
@@ -137,63 +138,66 @@ events: {{note: {{fields: {{text: string}}}}}}
 sources:
 {options}
 subscriptions: {{said: {{fields: {{text: string}}}}}}
-notifications: {{told: {{fields: {{text: string}}, content: {{templates: {{base: {{subject: told, text: '{{{{ text }}}}'}}}}}}}}}}
-rules: {{heard: {{on: note, subscription: said, when: event.text == sub.text, notify: told}}}}
+notifications: {{item: {{fields: {{text: string}}, content: {{templates: {{base: {{subject: item, text: '{{{{ text }}}}'}}}}}}}}}}
+rules: {{heard: {{on: note, subscription: said, when: event.text == sub.text, notify: item}}}}
 channels: {{records: {{protocol: file}}}}
 "
     )
 }
 
-async fn run(context: &Context, work: Work) -> Outcome<Figure> {
+async fn run(context: &Context, work: IntakeWorkload) -> Outcome<Figure> {
     let folder = context.folder()?;
     let there = folder.path().to_string_lossy().into_owned();
     let server = Server::start_with(context, folder.path(), &[("TOCSIN_SOURCES_ALLOW_FOLDERS", &there)]).await?;
-    if work.way == Way::Sql {
+    if work.way == IntakePath::Sql {
         rows(&folder, 0..0, 1).await?;
     }
     server.apply("notes", &definition(work.way, folder.path())).await?;
-    if work.way != Way::Api {
+    if work.way != IntakePath::Api {
         until_running(&server).await?;
     }
     let mut ours = Samples::default();
     for _ in context.turns() {
         ours.push(match work.way {
-            Way::Api => api(context, &server, work).await?,
-            Way::File | Way::Sql => source(context, &server, &folder, work).await?,
+            IntakePath::Api => api(context, &server, work).await?,
+            IntakePath::File | IntakePath::Sql => source(context, &server, &folder, work).await?,
         });
     }
-    let figure = Figure::new("events/s", ours).under(format!("{} characters", work.characters));
+    let figure = Figure::new("events/s", ours).with_condition(format!("{} characters", work.characters));
     Ok(match work.way {
-        Way::File => figure.under(format!("files of {} lines, moved into the folder", work.batch)),
-        Way::Sql => figure.under(format!("{} rows of SQLite at a time", work.batch)),
-        Way::Api => figure.under(format!("{} together over HTTP", work.batch)).under(match work.clients {
-            1 => "one client".to_owned(),
-            many => format!("{many} clients"),
-        }),
+        IntakePath::File => figure.with_condition(format!("files of {} lines, moved into the folder", work.batch)),
+        IntakePath::Sql => figure.with_condition(format!("{} rows of SQLite at a time", work.batch)),
+        IntakePath::Api => {
+            figure.with_condition(format!("{} per request over HTTP", work.batch)).with_condition(match work.clients {
+                1 => "one client".to_owned(),
+                many => format!("{many} clients"),
+            })
+        }
     }
-    .under("each batch durable before it is counted"))
+    .with_condition("each batch durable before it is counted"))
 }
 
-async fn api(context: &Context, server: &Server, work: Work) -> Outcome<f64> {
+async fn api(context: &Context, server: &Server, work: IntakeWorkload) -> Outcome<f64> {
     let events: Vec<Value> =
         (0..work.batch as u64).map(|number| json!({"text": text(number, work.characters)})).collect();
     let body = Value::Array(events).to_string();
-    let request = wire::post("/v1/applications/notes/events/note", &server.key, "application/json", body.as_bytes());
+    let request =
+        http_client::post("/v1/applications/notes/events/note", &server.key, "application/json", body.as_bytes());
     let time = context.size(API_TIME, Duration::from_millis(200));
-    let (answers, seconds) = wire::flood(server.port, request, work.clients, time).await?;
+    let (answers, seconds) = http_client::closed_loop(server.port, request, work.clients, time).await?;
     Ok((answers * work.batch as u64) as f64 / seconds)
 }
 
-/// Events that are there, and the time until all are accepted. What is small is given one batch after the other, as the last one
-/// is accepted, as a query would otherwise yield them together.
-async fn source(context: &Context, server: &Server, folder: &Scratch, work: Work) -> Outcome<f64> {
+/// Number of accepted events, and the time until all are accepted. Small batches are written one after the other, each
+/// after the previous one is accepted; otherwise a query would return several at once.
+async fn source(context: &Context, server: &Server, folder: &Scratch, work: IntakeWorkload) -> Outcome<f64> {
     let events = context.size(EVENTS, 200);
-    // One large batch is over too soon to say anything.
+    // A single large batch would be too short to measure.
     let batches = (events / work.batch).clamp(context.size(BATCHES_MIN, 1), context.size(BATCHES, 5));
     let batch = work.batch.min(events);
     let mut wanted = accepted(server).await?;
     let first = wanted;
-    if work.way == Way::File {
+    if work.way == IntakePath::File {
         let (from, to) = (folder.path().join("ready"), server.folder.join("drop").join("notes"));
         write_files(&from, wanted, batches, batch, work.characters).await?;
         let started = Instant::now();
@@ -208,7 +212,7 @@ async fn source(context: &Context, server: &Server, folder: &Scratch, work: Work
     }
     let mut took = Duration::ZERO;
     for _ in 0..batches {
-        // Committed as one, so that a query finds all of them.
+        // One commit, so that a query finds all of them.
         rows(folder, wanted..wanted + batch as u64, work.characters).await?;
         let started = Instant::now();
         wanted += batch as u64;
@@ -220,7 +224,7 @@ async fn source(context: &Context, server: &Server, folder: &Scratch, work: Work
 
 async fn write_files(folder: &Path, from: u64, files: usize, lines: usize, characters: usize) -> Outcome {
     let folder = folder.to_owned();
-    busy(move || {
+    run_blocking(move || {
         fs::create_dir_all(&folder).map_err(|error| Failure::file("make the folder", &folder, &error))?;
         for file in 0..files {
             let lines: String = (0..lines)
@@ -236,7 +240,7 @@ async fn write_files(folder: &Path, from: u64, files: usize, lines: usize, chara
 
 async fn rows(folder: &Scratch, numbers: std::ops::Range<u64>, characters: usize) -> Outcome {
     let path = folder.path().join("notes.db");
-    busy(move || {
+    run_blocking(move || {
         let mut database = Sqlite::open(path)?;
         database.pragma_update(None, "journal_mode", "WAL")?;
         database.busy_timeout(Duration::from_secs(10))?;
@@ -251,7 +255,7 @@ async fn rows(folder: &Scratch, numbers: std::ops::Range<u64>, characters: usize
     .map_err(|error| Failure::failed("the rows cannot be written").because(&error))
 }
 
-/// Waits until the source is open: only then is a folder there to move files into.
+/// Waits until the source is running: only then does its folder exist.
 async fn until_running(server: &Server) -> Outcome {
     let started = Instant::now();
     loop {
@@ -260,10 +264,10 @@ async fn until_running(server: &Server) -> Outcome {
         if source["state"] == "running" {
             return Ok(());
         }
-        if started.elapsed() > STALLED {
-            return Err(Failure::failed("the source does not run").detail(source.to_string()));
+        if started.elapsed() > STALL_TIMEOUT {
+            return Err(Failure::failed("the source is not running").detail(source.to_string()));
         }
-        tokio::time::sleep(ASKED_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -279,15 +283,15 @@ async fn until_accepted(server: &Server, wanted: u64) -> Outcome {
             return Ok(());
         }
         if there > wanted {
-            return Err(Failure::failed(format!("{there} events are there, and {wanted} were given")));
+            return Err(Failure::failed(format!("{there} events are stored; expected {wanted}")));
         }
         if there > before {
             (before, moved) = (there, Instant::now());
         }
-        if moved.elapsed() > STALLED {
-            return Err(Failure::failed(format!("{there} of {wanted} events are there, then nothing moved")));
+        if moved.elapsed() > STALL_TIMEOUT {
+            return Err(Failure::failed(format!("{there} of {wanted} events are stored, then progress stopped")));
         }
-        tokio::time::sleep(ASKED_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -296,13 +300,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_have_their_size_and_the_definitions_are_in_order() {
+    fn texts_have_their_size_and_the_definitions_compile() {
         for characters in [20, 25, 2_000] {
             assert_eq!(text(7, characters).len(), characters);
         }
         assert_eq!(text(7, 100), text(7, 100));
         assert_ne!(text(7, 100), text(8, 100));
-        for way in [Way::Api, Way::File, Way::Sql] {
+        for way in [IntakePath::Api, IntakePath::File, IntakePath::Sql] {
             let text = definition(way, Path::new("/tmp"));
             let problems = tocsin_pipeline::compile_text(&text, 1, &|_| None).err();
             assert!(problems.is_none(), "{problems:?}\n{text}");

@@ -1,11 +1,11 @@
-//! The commit of one matched batch: its notification batches, their work items and the mark that the input is done,
-//! compressed and synced, into the SQLite journal.
+//! Figure `match.commit`: the commit of one matched batch into the SQLite journal: notification batches, their work
+//! items and the acknowledgement of the input, compressed and synced.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use tocsin_matching::cut::NotificationCutter;
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::EventBatch,
     id::{ChangeSequence, Name},
     notification::NotificationHead,
@@ -20,15 +20,15 @@ use tocsin_store::{
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy},
+        context::{Context, run_blocking},
         disk,
         figure::{Figure, Samples, rounded},
-        market::{self, BATCHES, ORDERS_EACH},
+        stock_workload::{self, BATCHES, ORDERS_EACH},
     },
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "match.commit",
     about: "ms to commit the notification batches of a batch of 1,000 events, 1,000,000 subscriptions",
@@ -38,36 +38,36 @@ pub const BENCH: Bench = Bench {
 
 async fn run(context: &Context) -> Outcome<Figure> {
     let subscribers = context.size(200_000, 2_000);
-    let made = busy(move || make(subscribers)).await??;
+    let made = run_blocking(move || generate(subscribers)).await??;
     let notifications: u64 = made.iter().flat_map(|(_, batches)| batches).map(|batch| u64::from(batch.count)).sum();
     let folder = context.folder()?;
     let journal =
         SqliteJournal::open(folder.path().join("journal.db"), JournalOptions::default()).await.map_err(stored)?;
     let (mut ours, mut syncs) = (Samples::default(), Samples::default());
-    // The first pass makes the file grow for the first time, and does not count.
+    // Not measured: the first pass grows the file.
     commit_all(&journal, &made).await?;
     for _ in context.turns() {
         syncs.push(1e3 / disk::syncs_per_second(folder.path(), Duration::from_millis(context.size(500, 100))).await?);
         ours.push(commit_all(&journal, &made).await?.as_secs_f64() * 1e3 / made.len() as f64);
     }
     Ok(Figure::new("ms", ours)
-        .under(format!("{} subscriptions", subscribers * ORDERS_EACH))
-        .under(format!(
+        .with_condition(format!("{} subscriptions", subscribers * ORDERS_EACH))
+        .with_condition(format!(
             "batches of 1000 events, {:.0} notifications in batches of at most 2500",
             notifications as f64 / BATCHES as f64
         ))
-        .under("one commit at a time, mean of a pass of ten")
-        .under(format!("bare fdatasync of 8 KB {} ms", rounded(syncs.median(), 3))))
+        .with_condition("one commit at a time, mean over a pass of ten")
+        .with_condition(format!("bare fdatasync of 8 KB {} ms", rounded(syncs.median(), 3))))
 }
 
-/// Each event batch with the notification batches that it makes.
-fn make(subscribers: u32) -> Outcome<Vec<(EventBatch, Vec<NewNotificationBatch>)>> {
-    let compiled = market::compiled()?;
-    let (mut shard, _) = market::shard(&compiled, subscribers, 1)?;
-    let fields = market::quote_fields(&compiled)?;
+/// Event batches with the notification batches that they produce.
+fn generate(subscribers: u32) -> Outcome<Vec<(EventBatch, Vec<NewNotificationBatch>)>> {
+    let compiled = stock_workload::compiled()?;
+    let (mut shard, _) = stock_workload::shard(&compiled, subscribers, 1)?;
+    let fields = stock_workload::quote_fields(&compiled)?;
     let mut cutter = NotificationCutter::new();
     let mut made = Vec::new();
-    for batch in market::event_batches(&compiled)? {
+    for batch in stock_workload::event_batches(&compiled)? {
         let matched = shard.match_batch(&batch, &fields, &mut cutter);
         matched.map_err(|error| Failure::failed("a batch cannot be matched").because(&error))?;
         let (cut, _) = cutter.finish(&compiled.rules);
@@ -95,7 +95,7 @@ fn make(subscribers: u32) -> Outcome<Vec<(EventBatch, Vec<NewNotificationBatch>)
     Ok(made)
 }
 
-/// Accepts and claims each batch and commits what it makes. Gives the time that the commits took.
+/// Accepts and claims each batch and commits its result. Returns the total time of the commits.
 async fn commit_all(journal: &SqliteJournal, made: &[(EventBatch, Vec<NewNotificationBatch>)]) -> Outcome<Duration> {
     let mut took = Duration::ZERO;
     for (batch, batches) in made {
@@ -108,10 +108,10 @@ async fn commit_all(journal: &SqliteJournal, made: &[(EventBatch, Vec<NewNotific
     Ok(took)
 }
 
-/// Stores an event batch and takes it up again, as the matcher does.
+/// Stores an event batch and claims it, as the matcher does.
 ///
 /// # Errors
-/// The journal does not take it, or hands out something else.
+/// If the journal fails, or returns another claim.
 pub async fn accept_and_claim(
     journal: &SqliteJournal,
     batch: &EventBatch,
@@ -133,15 +133,15 @@ pub async fn accept_and_claim(
         .claim_events(1, usize::MAX, &Except::default(), Duration::from_secs(600), now())
         .await
         .map_err(stored)?;
-    claimed.first().map(|claimed| claimed.claim).ok_or_else(|| Failure::failed("the journal hands out nothing"))
+    claimed.first().map(|claimed| claimed.claim).ok_or_else(|| Failure::failed("the journal returned no claim"))
 }
 
-/// Trouble with the journal.
+/// Converts a journal error.
 pub fn stored(error: StoreError) -> Failure {
     Failure::failed("the journal failed").because(&error)
 }
 
-/// The present.
+/// Current time.
 pub fn now() -> Timestamp {
     SystemTime::now().into()
 }

@@ -1,10 +1,10 @@
-//! Subscribers' own filters, in this process: ids of those whose filter an event meets, beside an interpreter that puts
-//! each event to the filter of each subscriber.
+//! Figures `match.filter.*`: subscribers' own filters, in this process; ids of the subscriptions whose filter an event
+//! satisfies. Peer: an interpreter that evaluates the filter of each subscriber.
 
 use std::{fs, hint::black_box, path::Path, time::Instant};
 
 use tocsin_matching::{
-    datum::Trouble,
+    eval_value::EvalError,
     rule::RuleNumber,
     shard::{MatchSink, Run, Shard, Subject},
 };
@@ -20,22 +20,22 @@ use tocsin_pipeline::compile_text;
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy},
+        context::{Context, run_blocking},
         figure::{Figure, Samples, rounded},
         peers,
     },
     failure::{Failure, Outcome},
 };
 
-/// One filter.
+/// All subscribers share one filter.
 pub const SHARED: Bench = Bench {
     name: "match.filter.shared",
-    about: "subscribers/s of an event, 1,000,000 of them with one filter, one core; peer: the jmespath crate, one by one",
+    about: "subscribers/s, 1,000,000 with one filter, one core; peer: the jmespath crate, one by one",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(run(context, "shared")) },
 };
 
-/// 10,000 filters.
+/// 10,000 distinct filters.
 pub const TEN_THOUSAND: Bench = Bench {
     name: "match.filter.10k",
     about: "the same with 10,000 distinct filters",
@@ -43,7 +43,7 @@ pub const TEN_THOUSAND: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run(context, "10k")) },
 };
 
-/// A measured round takes at least this long, in seconds.
+/// Minimum duration of a measured round, in seconds.
 const ROUND_SECONDS: f64 = 0.2;
 
 const DEFINITION: &str = "
@@ -64,21 +64,21 @@ notifications:
       engine: jinja
       templates: {base: {text: '{{ title }}'}}
 rules:
-  tell: {on: notice, subscription: interest, when: 'true', notify: news}
+  matches: {on: notice, subscription: interest, when: 'true', notify: news}
 channels:
   mail: {protocol: file, options: {path: notices.ndjson}}
 ";
 
-struct Bed {
+struct FilterHarness {
     shard: Shard,
     fields: Fields,
-    /// One event each.
+    /// Batches of one event each.
     batches: Vec<EventBatch>,
     ids: Ids,
     load_seconds: f64,
 }
 
-/// Takes the ids of what matches, and counts failures.
+/// Match sink that collects subscription ids and counts failures.
 #[derive(Default)]
 struct Ids {
     ids: Vec<SubscriptionId>,
@@ -90,25 +90,26 @@ impl MatchSink for Ids {
         run.append_ids(&mut self.ids);
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble) {
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError) {
         self.failures += 1;
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble, _: u32) {
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError, _: u32) {
         self.failures += 1;
     }
 }
 
-impl Bed {
+impl FilterHarness {
     fn new(filters: &str, events: &str, n: usize) -> Outcome<Self> {
-        let name = |text: &str| text.parse::<Name>().map_err(|_| Failure::failed("a class has no name"));
+        let name = |text: &str| text.parse::<Name>().map_err(|_| Failure::failed("invalid class name"));
         let (notice, interest) = (name("notice")?, name("interest")?);
-        let told = |failure: Failure, problem: &dyn std::fmt::Display| failure.detail(problem.to_string());
+        let with_problem = |failure: Failure, problem: &dyn std::fmt::Display| failure.detail(problem.to_string());
         let compiled = compile_text(DEFINITION, 1, &|_| None).map_err(|problems| {
-            let failure = Failure::failed("the definition of the notices has mistakes");
-            problems.iter().fold(failure, |failure, problem| told(failure, problem))
+            let failure = Failure::failed("the definition of the notices is invalid");
+            problems.iter().fold(failure, |failure, problem| with_problem(failure, problem))
         })?;
-        let class = compiled.event_class(&notice).ok_or_else(|| Failure::failed("there are no notices"))?;
+        let class =
+            compiled.event_class(&notice).ok_or_else(|| Failure::failed("the definition has no class `notice`"))?;
         let fields = class.fields.clone();
         let mut shard = Shard::new(compiled.rules.clone());
         let started = Instant::now();
@@ -123,13 +124,13 @@ impl Bed {
                 channel: None,
                 filter: Some(&filter),
             });
-            put.map_err(|problem| told(Failure::failed("a filter does not fit the index"), &problem))?;
+            put.map_err(|problem| with_problem(Failure::failed("the index rejected a filter"), &problem))?;
         }
         let load_seconds = started.elapsed().as_secs_f64();
         let batch = |(number, event): (u64, &str)| {
             let row = fields.row_from_json(event.as_bytes());
             let mut packer = EventPacker::new(fields.clone());
-            packer.push(&row.map_err(|_| Failure::failed("an event does not fit its fields"))?);
+            packer.push(&row.map_err(|_| Failure::failed("an event does not match its schema"))?);
             Ok(EventBatch {
                 id: EventBatchId(number),
                 application: name("notices")?,
@@ -144,10 +145,10 @@ impl Bed {
             })
         };
         let batches = (1..).zip(events.lines()).map(batch).collect::<Outcome<_>>()?;
-        Ok(Bed { shard, fields, batches, ids: Ids::default(), load_seconds })
+        Ok(FilterHarness { shard, fields, batches, ids: Ids::default(), load_seconds })
     }
 
-    /// Seconds of each event, and how many subscriptions all of them concern.
+    /// Seconds of each event, and the total number of matches.
     fn pass(&mut self) -> Outcome<(Vec<f64>, u64)> {
         let (mut seconds, mut matches) = (Vec::new(), 0);
         for batch in &self.batches {
@@ -159,13 +160,13 @@ impl Bed {
             matched.map_err(|error| Failure::failed("a batch cannot be matched").because(&error))?;
         }
         if self.ids.failures > 0 {
-            return Err(Failure::failed("a filter could not be decided"));
+            return Err(Failure::failed("a filter could not be evaluated"));
         }
         Ok((seconds, matches))
     }
 
-    /// Subscribers/s over all events, those of the event that took longest, and matches, over as many passes as a round
-    /// holds.
+    /// Subscribers/s over all events, subscribers/s of the slowest event, and matches; repeated for at least
+    /// [`ROUND_SECONDS`].
     fn round(&mut self) -> Outcome<(f64, f64, u64)> {
         let (started, mut each, mut passes) = (Instant::now(), vec![0.0; self.batches.len()], 0.0);
         loop {
@@ -187,16 +188,16 @@ async fn run(context: &Context, which: &str) -> Outcome<Figure> {
     let (filters, events) = (data.join(format!("filters_{which}.txt")), data.join("events.jsonl"));
     let read = |file: &Path| fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error));
     let (filter_text, event_text) = (read(&filters)?, read(&events)?);
-    let mut bed = busy(move || Bed::new(&filter_text, &event_text, n as usize)).await??;
+    let mut harness = run_blocking(move || FilterHarness::new(&filter_text, &event_text, n as usize)).await??;
     let (mut ours, mut longest, mut peer, mut found) = (Samples::default(), Samples::default(), Samples::default(), 0);
     let mut has_peer = true;
     for _ in context.turns() {
-        let (back, round) = busy(move || {
-            let round = bed.round();
-            (bed, round)
+        let (back, round) = run_blocking(move || {
+            let round = harness.round();
+            (harness, round)
         })
         .await?;
-        bed = back;
+        harness = back;
         let (per_second, at_least, matches) = round?;
         ours.push(per_second);
         longest.push(at_least);
@@ -207,23 +208,26 @@ async fn run(context: &Context, which: &str) -> Outcome<Figure> {
         match peers::jmespath(context, &filters, &events, n).await? {
             Some((per_second, theirs)) if theirs == matches => peer.push(per_second),
             Some((_, theirs)) => {
-                return Err(Failure::failed(format!("the index finds {matches} matches, jmespath {theirs}")));
+                return Err(Failure::failed(format!("the index found {matches} matches, jmespath {theirs}")));
             }
             None => has_peer = false,
         }
     }
-    let distinct = bed.shard.distinct_filters();
+    let distinct = harness.shard.distinct_filters();
     let worst = longest.median() / peer.median();
     let figure = Figure::new("subscribers/s", ours)
-        .beside("jmespath crate", peer)
-        .under(format!("{n} subscribers with {distinct} distinct filters"))
-        .under(format!("{} events, packed, one by one, ids out, one core", bed.batches.len()))
-        .under(format!("{found} matches in all"))
-        .under("the peer has compiled every distinct filter and its events are read")
-        .under(format!("{} bytes a subscriber in the index", bed.shard.memory_bytes() / bed.shard.len().max(1)))
-        .under(format!("put in {} s", rounded(bed.load_seconds, 3)));
+        .with_peer("jmespath crate", peer)
+        .with_condition(format!("{n} subscribers with {distinct} distinct filters"))
+        .with_condition(format!("{} events, packed, one by one, ids out, one core", harness.batches.len()))
+        .with_condition(format!("{found} matches in all"))
+        .with_condition("the peer's filters are compiled and its events parsed beforehand")
+        .with_condition(format!(
+            "{} bytes per subscriber in the index",
+            harness.shard.memory_bytes() / harness.shard.len().max(1)
+        ))
+        .with_condition(format!("indexed in {} s", rounded(harness.load_seconds, 3)));
     Ok(match worst.is_finite() {
-        true => figure.under(format!("{} times the peer at the event that takes longest", rounded(worst, 3))),
+        true => figure.with_condition(format!("{} times the peer for the slowest event", rounded(worst, 3))),
         false => figure,
     })
 }
@@ -233,12 +237,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_finds_those_whose_filter_it_meets() {
+    fn an_event_matches_the_subscriptions_whose_filter_it_satisfies() {
         let filters = "contains_ci(title,'harbour')\ncontains_ci(title,'road') || contains_ci(title,'fire')\ncontains_ci(title,'harbour')\n";
         let events =
             "{\"title\":\"Road near the HARBOUR\",\"province\":\"BC\"}\n{\"title\":\"fire\"}\n{\"title\":\"none\"}\n";
-        let mut bed = Bed::new(filters, events, 3).expect("a bed");
-        assert_eq!(bed.pass().expect("decided").1, 4);
-        assert_eq!(bed.shard.distinct_filters(), 2);
+        let mut harness = FilterHarness::new(filters, events, 3).expect("a harness");
+        assert_eq!(harness.pass().expect("decided").1, 4);
+        assert_eq!(harness.shard.distinct_filters(), 2);
     }
 }

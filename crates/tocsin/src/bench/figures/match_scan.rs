@@ -1,10 +1,10 @@
-//! What a rule costs that no index answers: every subscription of its class is looked at for every event. The estimate that
-//! `tocsin check` gives for such a rule stands on this.
+//! Figure `match.scan`: a rule without index support tests every subscription of its class for each event. The cost
+//! estimate of `tocsin check` for such rules is based on this figure.
 
 use std::{hint::black_box, time::Duration};
 
 use tocsin_matching::{
-    datum::Trouble,
+    eval_value::EvalError,
     rule::RuleNumber,
     shard::{MatchSink, Run, Shard, Subject},
 };
@@ -19,31 +19,31 @@ use tocsin_pipeline::{Compiled, compile_text};
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy, processor_time},
+        context::{Context, processor_time, run_blocking},
         figure::{Figure, Samples, rounded},
     },
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "match.scan",
-    about: "subscriptions/s that a rule without an index looks at for an event, 1,000,000 of them, one core",
+    about: "subscriptions/s that a rule without index support tests per event, 1,000,000 of them, one core",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(run(context)) },
 };
 
-/// The first is what such rules mostly are, and gives the figure.
+/// The first is typical of such rules and is the figure's value.
 const PREDICATES: [(&str, &str); 3] = [
     ("a product", "event.place != sub.place && event.magnitude * sub.least > 100.0"),
     ("a distance", "distance_km(event.lat, event.lon, sub.lat, sub.lon) <= sub.radius"),
     ("a list", "sub.tags.exists(tag, tag.startsWith(event.place))"),
 ];
 
-/// What the kernel may count processor time by.
+/// Tick by which the kernel may count CPU time.
 const TICK: Duration = Duration::from_millis(4);
 
-/// Events of a round; so many that the kernel counts enough ticks.
+/// Events per round: enough for many kernel ticks.
 const EVENTS: u32 = 10;
 
 #[derive(Default)]
@@ -57,28 +57,28 @@ impl MatchSink for Count {
         self.matches += run.slots.len() as u64;
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble) {
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError) {
         self.failures += 1;
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble, _: u32) {
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError, _: u32) {
         self.failures += 1;
     }
 }
 
-struct Bed {
+struct ScanHarness {
     shard: Shard,
     batch: EventBatch,
     fields: Fields,
 }
 
-impl Bed {
-    fn new(predicate: &str, subscriptions: u64) -> Outcome<Bed> {
+impl ScanHarness {
+    fn new(predicate: &str, subscriptions: u64) -> Outcome<ScanHarness> {
         let compiled = compiled(predicate)?;
         let class = name("near")?;
         let mut shard = Shard::new(compiled.rules.clone());
         for id in 0..subscriptions {
-            // Spread over the map, and at nobody's place.
+            // Spread over the map, away from the event.
             let (lat, lon) = (id % 180, id / 180 % 360);
             let values = format!(
                 r#"{{"place": "p{}", "least": {}, "lat": {}, "lon": {}, "radius": 5, "tags": ["a{id}", "b"]}}"#,
@@ -96,14 +96,15 @@ impl Bed {
                 filter: None,
             };
             let put = shard.put(subject);
-            put.map_err(|problem| Failure::failed("a subscription does not fit").detail(problem.to_string()))?;
+            put.map_err(|problem| Failure::failed("the index rejected a subscription").detail(problem.to_string()))?;
         }
         let quake = name("quake")?;
-        let class = compiled.event_class(&quake).ok_or_else(|| Failure::failed("there are no quakes"))?;
+        let class =
+            compiled.event_class(&quake).ok_or_else(|| Failure::failed("the definition has no class `quake`"))?;
         let fields = class.fields.clone();
         let mut packer = EventPacker::new(fields.clone());
         let row = fields.row_from_json(br#"{"place": "Lima", "magnitude": 1.5, "lat": 0.5, "lon": 0.5}"#);
-        let row = row.map_err(|_| Failure::failed("an event does not fit its fields"))?;
+        let row = row.map_err(|_| Failure::failed("an event does not match its schema"))?;
         (0..EVENTS).for_each(|_| packer.push(&row));
         let batch = EventBatch {
             id: EventBatchId(1),
@@ -117,27 +118,27 @@ impl Bed {
             events: packer.finish(),
             chronicled: Default::default(),
         };
-        Ok(Bed { shard, batch, fields })
+        Ok(ScanHarness { shard, batch, fields })
     }
 
-    /// Subscriptions looked at in a second.
+    /// Subscriptions tested per second.
     fn round(&mut self) -> Outcome<f64> {
         let mut count = Count::default();
         let started = processor_time();
         let matched = self.shard.match_batch(&self.batch, &self.fields, &mut count);
-        // A small round may be done before the kernel counts its first tick.
+        // A small round may finish within one kernel tick.
         let seconds = (processor_time() - started).max(TICK).as_secs_f64();
         matched.map_err(|error| Failure::failed("a batch cannot be matched").because(&error))?;
         let Count { matches, failures } = black_box(count);
         if failures > 0 || matches > self.shard.len() as u64 {
-            return Err(Failure::failed(format!("{matches} matches and {failures} failures")));
+            return Err(Failure::failed(format!("unexpected result: {matches} matches and {failures} failures")));
         }
         Ok(self.shard.len() as f64 * f64::from(EVENTS) / seconds)
     }
 }
 
 fn name(text: &str) -> Outcome<Name> {
-    text.parse().map_err(|_| Failure::failed("a class has no name"))
+    text.parse().map_err(|_| Failure::failed("invalid class name"))
 }
 
 fn compiled(predicate: &str) -> Outcome<Compiled> {
@@ -147,13 +148,13 @@ application: quakes
 events: {{ quake: {{ fields: {{ place: string, magnitude: number, lat: number, lon: number }} }} }}
 subscriptions:
   near: {{ fields: {{ place: string, least: number, lat: number, lon: number, radius: number, tags: list }} }}
-notifications: {{ told: {{ content: {{ templates: {{ base: {{ text: x }} }} }} }} }}
-rules: {{ it: {{ on: quake, subscription: near, notify: told, when: '{predicate}' }} }}
+notifications: {{ item: {{ content: {{ templates: {{ base: {{ text: x }} }} }} }} }}
+rules: {{ it: {{ on: quake, subscription: near, notify: item, when: '{predicate}' }} }}
 channels: {{ }}
 "
     );
     compile_text(&text, 1, &|_| None).map_err(|problems| {
-        let failure = Failure::failed("the definition of the quakes has mistakes");
+        let failure = Failure::failed("the definition of the quakes is invalid");
         problems.iter().fold(failure, |failure, problem| failure.detail(problem.to_string()))
     })
 }
@@ -161,12 +162,12 @@ channels: {{ }}
 async fn run(context: &Context) -> Outcome<Figure> {
     let subscriptions = context.size(1_000_000, 10_000);
     let turns = context.turns();
-    busy(move || {
+    run_blocking(move || {
         let mut samples = Vec::new();
         for (_, predicate) in PREDICATES {
-            let mut bed = Bed::new(predicate, subscriptions)?;
-            bed.round()?;
-            samples.push(turns.clone().map(|_| bed.round()).collect::<Outcome<Samples>>()?);
+            let mut harness = ScanHarness::new(predicate, subscriptions)?;
+            harness.round()?;
+            samples.push(turns.clone().map(|_| harness.round()).collect::<Outcome<Samples>>()?);
         }
         let of_a_million = |samples: &Samples| rounded(1e9 / samples.median(), 3);
         let each = PREDICATES
@@ -175,8 +176,8 @@ async fn run(context: &Context) -> Outcome<Figure> {
             .map(|((what, _), samples)| format!("{what}: {} ms for a million", of_a_million(samples)));
         let each: Vec<String> = each.collect();
         let figure = Figure::new("subscriptions/s", samples.swap_remove(0))
-            .under(format!("{subscriptions} subscriptions, few or none match, processor time of one core"));
-        Ok(each.into_iter().fold(figure, Figure::under))
+            .with_condition(format!("{subscriptions} subscriptions, few or no matches, CPU time of one core"));
+        Ok(each.into_iter().fold(figure, Figure::with_condition))
     })
     .await?
 }
@@ -186,13 +187,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_index_answers_and_few_match() {
+    fn the_predicates_have_no_index_support_and_few_matches() {
         for (what, predicate) in PREDICATES {
             let explained = compiled(predicate).expect("a definition").rules.explain();
             assert!(explained[0].warnings[0].starts_with("no index answers"), "{what}: {explained:?}");
-            let mut bed = Bed::new(predicate, 1_000).expect("a bed");
+            let mut harness = ScanHarness::new(predicate, 1_000).expect("a harness");
             let mut count = Count::default();
-            bed.shard.match_batch(&bed.batch, &bed.fields, &mut count).expect("a batch");
+            harness.shard.match_batch(&harness.batch, &harness.fields, &mut count).expect("a batch");
             assert!(count.matches < 300 && count.failures == 0, "{what}: {}", count.matches);
         }
     }

@@ -1,21 +1,21 @@
-//! What an event costs beside subscriptions that it does not concern: orders for symbols that nobody quotes, and orders
-//! for quoted symbols that no quote comes near.
+//! Figure `match.unmatched`: cost of an event with many subscriptions that never match: orders for symbols without
+//! quotes, and orders for quoted symbols at unreachable prices.
 
 use tocsin_matching::shard::Shard;
 
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        bed::Bed,
-        context::{Context, busy},
+        context::{Context, run_blocking},
         figure::{Figure, Samples},
-        market::{self, Filing, ORDERS_EACH},
+        match_harness::MatchHarness,
+        stock_workload::{self, ORDERS_EACH, OrderIndexer},
     },
     examples::stock::{Kind, Order, SYMBOLS},
     failure::{Failure, Outcome},
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "match.stock.unmatched",
     about: "events/s with 1,000,000 subscriptions and 4,000,000 that never match; peer: without those",
@@ -26,19 +26,19 @@ pub const BENCH: Bench = Bench {
 async fn run(context: &Context) -> Outcome<Figure> {
     let subscribers = context.size(200_000, 2_000);
     let turns = context.turns();
-    busy(move || {
-        let compiled = market::compiled()?;
-        let (alone, _) = market::shard(&compiled, subscribers, 1)?;
-        let (mut crowded, _) = market::shard(&compiled, subscribers, 1)?;
+    run_blocking(move || {
+        let compiled = stock_workload::compiled()?;
+        let (alone, _) = stock_workload::shard(&compiled, subscribers, 1)?;
+        let (mut crowded, _) = stock_workload::shard(&compiled, subscribers, 1)?;
         add_unmatched(&mut crowded, 4 * subscribers * ORDERS_EACH)?;
         let others = crowded.len() - alone.len();
-        let (mut alone, mut crowded) = (Bed::new(&compiled, alone)?, Bed::new(&compiled, crowded)?);
+        let (mut alone, mut crowded) = (MatchHarness::new(&compiled, alone)?, MatchHarness::new(&compiled, crowded)?);
         let (mut ours, mut peer) = (Samples::default(), Samples::default());
         for _ in turns {
             let ((with, found), (without, expected)) = (crowded.round()?, alone.round()?);
             if found != expected {
                 return Err(Failure::failed(format!(
-                    "{found} matches are found beside the others, {expected} without"
+                    "{found} matches with the additional subscriptions, {expected} without"
                 )));
             }
             // A pass is ten batches of a thousand events.
@@ -46,24 +46,24 @@ async fn run(context: &Context) -> Outcome<Figure> {
             peer.push(without * 1e4);
         }
         Ok(Figure::new("events/s", ours)
-            .beside("the same without those that never match", peer)
-            .under(format!("{} subscriptions and {others} that never match", subscribers * ORDERS_EACH))
-            .under("a quarter of those in the very groups that are searched")
-            .under("ids out, one core"))
+            .with_peer("without those that never match", peer)
+            .with_condition(format!("{} subscriptions and {others} that never match", subscribers * ORDERS_EACH))
+            .with_condition("a quarter of those in the searched groups")
+            .with_condition("ids out, one core"))
     })
     .await?
 }
 
-/// Three of four wait for symbols that nobody quotes, one for a quoted symbol at a price that no quote comes near.
+/// Three of four orders are for symbols without quotes, one for a quoted symbol at an unreachable price.
 fn add_unmatched(shard: &mut Shard, count: u32) -> Outcome {
-    let (filing, first) = (Filing::new(), shard.len() as u64 + 1);
+    let (filing, first) = (OrderIndexer::new(), shard.len() as u64 + 1);
     for number in 0..count {
         let symbol = (number as usize / 4 % SYMBOLS) as u16;
-        let far = number % 4 > 0;
+        let without_quotes = number % 4 > 0;
         let order = Order {
             subscriber: number,
             place: 0,
-            symbol: if far { symbol + SYMBOLS as u16 } else { symbol },
+            symbol: if without_quotes { symbol + SYMBOLS as u16 } else { symbol },
             kind: [Kind::Limit, Kind::Change, Kind::Volume][number as usize % 3],
             trigger: 1_000_000_000 + i64::from(number),
         };

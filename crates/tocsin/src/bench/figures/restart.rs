@@ -1,10 +1,10 @@
-//! From exec to ready when a million notifications wait and the match index of a million subscriptions is built anew,
-//! after the process before was killed.
+//! Figures `restart*`: time from exec to ready after a kill, with a million queued notifications and a match index of a
+//! million subscriptions to rebuild.
 
 use std::path::Path;
 
 use tocsin_model::{
-    conduct::Priority,
+    delivery_policy::Priority,
     event::EventBatch,
     id::{EventId, SubscriptionId},
     notification::{Column, EventRun, NotificationHead, Notifications},
@@ -23,13 +23,13 @@ use crate::{
     bench::{
         context::Context,
         figure::{Figure, Samples, rounded},
-        market::{self, ORDERS_EACH},
         server::{Server, megabytes},
+        stock_workload::{self, ORDERS_EACH},
     },
     failure::{Failure, Outcome},
 };
 
-/// In the batches that matching makes.
+/// Notifications in batches of the size that matching produces.
 pub const BENCH: Bench = Bench {
     name: "restart.1m",
     about: "seconds from start to ready with 1,000,000 notifications queued in 400 batches",
@@ -37,7 +37,7 @@ pub const BENCH: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(run(context, 1, 2_500)) },
 };
 
-/// The worst case.
+/// Worst case: batches of one notification.
 pub const SINGLE: Bench = Bench {
     name: "restart.1m.single",
     about: "the same with 1,000,000 batches of one notification",
@@ -48,25 +48,25 @@ pub const SINGLE: Bench = Bench {
 /// Ten times as many subscriptions to index.
 pub const TEN_MILLION: Bench = Bench {
     name: "restart.10m",
-    about: "the same with 10,000,000 subscriptions, in the batches that matching makes; only when named",
+    about: "the same with 10,000,000 subscriptions, in batches as matching produces them; only on request",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(run(context, 10, 2_500)) },
 };
 
-/// Notifications of one commit while the journal is filled.
+/// Notifications per commit while the journal is filled.
 const COMMITTED_TOGETHER: u64 = 100_000;
 
 async fn run(context: &Context, times: u32, batch_size: u32) -> Outcome<Figure> {
     let people: u32 = context.size(200_000, 2_000);
     let (subscribers, queued) = (people * times, u64::from(people * ORDERS_EACH));
-    // A far end that takes connections and never answers: what is queued stays queued.
+    // A receiver that accepts connections and never responds: queued notifications stay queued.
     let silent = TcpListener::bind("127.0.0.1:0").await?;
     let port = silent.local_addr()?.port();
     let silence = async {
-        let mut held = Vec::new();
+        let mut connections = Vec::new();
         loop {
             match silent.accept().await {
-                Ok(connection) => held.push(connection),
+                Ok(connection) => connections.push(connection),
                 Err(error) => return Failure::from(error),
             }
         }
@@ -80,7 +80,7 @@ async fn run(context: &Context, times: u32, batch_size: u32) -> Outcome<Figure> 
 async fn measure(context: &Context, subscribers: u32, queued: u64, batch_size: u32, port: u16) -> Outcome<Figure> {
     let folder = context.folder()?;
     let server = Server::start(context, folder.path()).await?;
-    market::load(&server, subscribers, port).await?;
+    stock_workload::load(&server, subscribers, port).await?;
     let data = server.folder.clone();
     server.stop().await;
     fill(&data, queued, batch_size).await?;
@@ -94,26 +94,28 @@ async fn measure(context: &Context, subscribers: u32, queued: u64, batch_size: u
         let (waiting, indexed) = (&status["backlog"]["notifications"], &status["applications"][0]["indexed"]);
         if (waiting.as_u64(), indexed.as_u64()) != (Some(queued), Some(subscriptions)) {
             return Err(Failure::failed(format!(
-                "{waiting} of {queued} notifications wait and {indexed} of {subscriptions} subscriptions are indexed"
+                "{waiting} of {queued} notifications are queued and {indexed} of {subscriptions} subscriptions are indexed"
             )));
         }
         peak = peak.max(server.peak_bytes());
-        // The server is dropped here, which kills it: the next start finds what a crash leaves.
+        // The server is dropped here, which kills it: the next start recovers from a crash.
     }
     Ok(Figure::new("s", ours)
-        .under(format!("{subscriptions} subscriptions, {queued} notifications queued in batches of {batch_size}"))
-        .under("killed before each start")
-        .under("the far end is silent")
-        .under(format!("peak memory {} MB", rounded(megabytes(peak), 3))))
+        .with_condition(format!(
+            "{subscriptions} subscriptions, {queued} notifications queued in batches of {batch_size}"
+        ))
+        .with_condition("killed before each start")
+        .with_condition("the receiver never responds")
+        .with_condition(format!("peak memory {} MB", rounded(megabytes(peak), 3))))
 }
 
-/// Fills the journal of a server that does not run.
+/// Fills the journal of a stopped server.
 async fn fill(data: &Path, queued: u64, batch_size: u32) -> Outcome {
     let journal = SqliteJournal::open(data.join("journal.db"), JournalOptions::default()).await.map_err(stored)?;
-    let compiled = market::compiled()?;
-    let events = market::event_batches(&compiled)?.swap_remove(0);
+    let compiled = stock_workload::compiled()?;
+    let events = stock_workload::event_batches(&compiled)?.swap_remove(0);
     let claim = accept_and_claim(&journal, &events).await?;
-    // The event batch is the first of the journal, as it is the first of the market.
+    // The first event batch of the journal is the first of the market.
     let mut claim = Some(claim);
     let mut first = 0;
     while first < queued {
@@ -130,7 +132,7 @@ async fn fill(data: &Path, queued: u64, batch_size: u32) -> Outcome {
 
 /// Notifications for the subscriptions after number `first`.
 fn new_batch(events: &EventBatch, first: u64, count: u32) -> NewNotificationBatch {
-    let name = |text: &str| text.parse().expect("these names are names");
+    let name = |text: &str| text.parse().expect("the names are valid");
     let notifications = Notifications {
         events: vec![EventRun { event: EventId { batch: events.id, ordinal: 0 }, count }],
         subscriptions: (first + 1..=first + u64::from(count)).map(SubscriptionId).collect(),

@@ -1,11 +1,11 @@
-//! How long the worst filter holds anybody up, and how far a query in SQL overruns the time that its rule gives it.
+//! Figures `safety.*`: CPU time of the worst filter until it is refused or stopped, and overrun of a query's timeout.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tocsin_matching::bombs::{Blast, LONGEST, no_bomb, set_off};
+use tocsin_matching::worst_cases::{LONGEST, WorstCaseResult, ordinary_filter, run_all};
 use tocsin_model::{
     application::Application,
     definition,
@@ -14,26 +14,26 @@ use tocsin_model::{
     id::{EventBatchId, Name},
     time::Timestamp,
 };
-use tocsin_store::queries::{Beside, QuerySet, QueryTables};
+use tocsin_store::queries::{ExtraColumns, QuerySet, QueryTables};
 
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy, processor_time},
+        context::{Context, processor_time, run_blocking},
         figure::{Figure, Samples, rounded},
     },
     failure::{Failure, Outcome},
 };
 
-/// Filters and segments.
+/// Worst filters and segments.
 pub const BENCH: Bench = Bench {
     name: "safety.bomb",
-    about: "ms of a core until the worst of some 90 filters and segments is refused or stopped; peer: a usual filter",
+    about: "ms of a core until the worst of some 90 filters and segments is refused or stopped; peer: a typical filter",
     by_default: true,
     run: |context| -> Measuring<'_> { Box::pin(filters(context)) },
 };
 
-/// Queries.
+/// Worst queries.
 pub const QUERY: Bench = Bench {
     name: "safety.query",
     about: "ms until the worst of some queries in SQL, whose rule has a timeout of 100 ms, is stopped",
@@ -41,40 +41,40 @@ pub const QUERY: Bench = Bench {
     run: |context| -> Measuring<'_> { Box::pin(queries(context)) },
 };
 
-/// A usual filter is done long before the kernel counts another tick.
+/// Repetitions: a typical filter takes much less than one kernel tick.
 const TIMES: u32 = 200;
 
 async fn filters(context: &Context) -> Outcome<Figure> {
     let turns = context.turns();
-    busy(move || {
+    run_blocking(move || {
         let (mut ours, mut peer) = (Samples::default(), Samples::default());
-        let mut worst: Option<Blast> = None;
+        let mut worst: Option<WorstCaseResult> = None;
         let mut bombs = 0;
         for _ in turns {
-            let blasts = set_off(&processor_time);
+            let blasts = run_all(&processor_time);
             bombs = blasts.len();
-            let longest = blasts.into_iter().max_by_key(Blast::longest).ok_or_else(no_bombs)?;
+            let longest = blasts.into_iter().max_by_key(WorstCaseResult::longest).ok_or_else(no_bombs)?;
             ours.push(millis(longest.longest()));
-            peer.push(millis(no_bomb(TIMES, &processor_time).longest()));
+            peer.push(millis(ordinary_filter(TIMES, &processor_time).longest()));
             if worst.as_ref().is_none_or(|worst| worst.longest() < longest.longest()) {
                 worst = Some(longest);
             }
         }
         let worst = worst.ok_or_else(no_bombs)?;
         Ok(Figure::new("ms", ours)
-            .beside("a usual filter, the same event", peer)
-            .under(format!("{bombs} bombs, events of 1 MB, processor time"))
-            .under(format!("the worst: {}, {}", worst.name, worst.answer))
-            .under(format!("at most {} ms are allowed", LONGEST.as_millis())))
+            .with_peer("a typical filter, the same event", peer)
+            .with_condition(format!("{bombs} worst cases, events of 1 MB, CPU time"))
+            .with_condition(format!("the worst: {}, {}", worst.name, worst.answer))
+            .with_condition(format!("at most {} ms are allowed", LONGEST.as_millis())))
     })
     .await?
 }
 
 fn no_bombs() -> Failure {
-    Failure::failed("there is no bomb")
+    Failure::failed("the list of worst cases is empty")
 }
 
-/// What a query may cost in one step of SQLite's machine, and what takes many steps.
+/// Queries that are expensive in a single step of SQLite's virtual machine, or take many steps.
 const QUERIES: [(&str, &str); 3] = [
     ("endless", "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) AS it FROM n"),
     (
@@ -92,7 +92,7 @@ const QUERIES: [(&str, &str); 3] = [
 
 async fn queries(context: &Context) -> Outcome<Figure> {
     let turns = context.turns();
-    busy(move || {
+    run_blocking(move || {
         let (mut ours, mut worst) = (Samples::default(), (0.0, ""));
         for _ in turns {
             let mut longest = 0.0_f64;
@@ -106,24 +106,24 @@ async fn queries(context: &Context) -> Outcome<Figure> {
             ours.push(longest);
         }
         Ok(Figure::new("ms", ours)
-            .under(format!("{} queries over a text of 1 MB, timeout 100 ms", QUERIES.len()))
-            .under(format!("the longest: {}, {} ms", worst.1, rounded(worst.0, 4))))
+            .with_condition(format!("{} queries over a text of 1 MB, timeout 100 ms", QUERIES.len()))
+            .with_condition(format!("the longest: {}, {} ms", worst.1, rounded(worst.0, 4))))
     })
     .await?
 }
 
-/// How long a query runs until it is stopped.
+/// Time until a query is stopped.
 fn stopped(sql: &str) -> Outcome<Duration> {
     let application = watched(sql)?;
     let (set, problems) = QuerySet::check(&application, &[], &[]);
     if let Some(problem) = problems.first() {
-        return Err(Failure::failed("a query is wrong").detail(problem.to_string()));
+        return Err(Failure::failed("a query is invalid").detail(problem.to_string()));
     }
     let tables = QueryTables::open(Arc::new(set)).map_err(|error| Failure::failed("no database").because(&error))?;
-    let mut tables = tables.ok_or_else(|| Failure::failed("there is no query"))?;
+    let mut tables = tables.ok_or_else(|| Failure::failed("the definition has no query"))?;
     let (batch, fields) = batch(&application)?;
     let nothing = Fields::new(Vec::new());
-    let beside = Beside { columns: &nothing, first: 0, rows: &[] };
+    let beside = ExtraColumns { columns: &nothing, first: 0, rows: &[] };
     let began = Instant::now();
     let firings = tables.run(&batch, &fields, &beside, |_| true);
     let took = began.elapsed();
@@ -141,8 +141,8 @@ fn watched(sql: &str) -> Outcome<Application> {
 application: bombs
 events: {{ note: {{ fields: {{ title: string }} }} }}
 subscriptions: {{ watch: {{ fields: {{ title: string }} }} }}
-notifications: {{ told: {{ content: {{ templates: {{ base: {{ text: x }} }} }} }} }}
-rules: {{ it: {{ on: note, subscription: watch, notify: told, timeout: 100ms, sql: {} }} }}
+notifications: {{ item: {{ content: {{ templates: {{ base: {{ text: x }} }} }} }} }}
+rules: {{ it: {{ on: note, subscription: watch, notify: item, timeout: 100ms, sql: {} }} }}
 channels: {{ }}
 ",
         serde_json::Value::from(sql)
@@ -150,12 +150,12 @@ channels: {{ }}
     definition::read(&text, &|_| None).map_err(|problems| {
         problems
             .iter()
-            .fold(Failure::failed("the definition is wrong"), |failure, problem| failure.detail(problem.to_string()))
+            .fold(Failure::failed("the definition is invalid"), |failure, problem| failure.detail(problem.to_string()))
     })
 }
 
 fn batch(application: &Application) -> Outcome<(EventBatch, Fields)> {
-    let name = |text: &str| text.parse::<Name>().map_err(|_| Failure::failed("a class has no name"));
+    let name = |text: &str| text.parse::<Name>().map_err(|_| Failure::failed("invalid class name"));
     let fields = application.events[&name("note")?].fields.clone();
     let mut packer = EventPacker::new(fields.clone());
     packer.push(&[tocsin_model::value::Value::from("a".repeat(1_000_000).as_str())]);

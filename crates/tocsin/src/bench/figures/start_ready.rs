@@ -1,4 +1,5 @@
-//! From exec to the first 200 of `/readyz`, on an empty folder: makes the stores, the first key, and probes the disk.
+//! Figure `start.ready`: from exec to the first 200 of `/readyz` on an empty folder. Creates the stores and the first
+//! key, and probes the disk.
 
 use super::{Bench, Measuring};
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     failure::Outcome,
 };
 
-/// The figure.
+/// Benchmark of this file.
 pub const BENCH: Bench = Bench {
     name: "start.ready",
     about: "from exec to ready, on an empty folder",
@@ -25,5 +26,5 @@ async fn run(context: &Context) -> Outcome<Figure> {
         let server = Server::start(context, folder.path()).await?;
         ours.push(server.ready_after.as_secs_f64() * 1e3);
     }
-    Ok(Figure::new("ms", ours).under("stores and first key are made"))
+    Ok(Figure::new("ms", ours).with_condition("includes creating the stores and the first key"))
 }

@@ -1,5 +1,5 @@
-//! The sweep over devices and pools that the post on merge replication asked for: each device begins again at once, and only one
-//! thing differs between two cells. Beside it links that break, and devices that edit the same rows.
+//! Figures `sync.*` of the merge replication article: a sweep over devices and reconciler pools in closed loops, where
+//! cells differ in one parameter only; also broken connections and conflicting edits.
 
 use std::{
     fmt::Write,
@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 
 use super::{
     Bench, Measuring,
-    sync::{Device, Errand, Field, HALVES, Session},
+    sync::{Device, HALVES, Session, SessionSize, SyncServer},
 };
 use crate::{
     bench::{
@@ -21,86 +21,86 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// Devices times pools.
+/// Sweep over devices and pools.
 pub const SWEEP: Bench = Bench {
     name: "sync.sweep",
-    about: "rows/s of the best cell: 100 to 1,200 devices that begin again at once, by pools of 20 to 1 and the one that finds its size",
+    about: "rows/s of the best cell: 100 to 1,200 devices in closed loops, pools of 20 to 1 and the adaptive one",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(sweep(context)) },
 };
 
-/// Fewer places, where all are busy.
+/// Small pool under load.
 pub const FEW: Bench = Bench {
     name: "sync.pools.few",
-    about: "rows/s of 800 devices that begin again at once, by a pool of 5; beside it by one of 20, turn by turn",
+    about: "rows/s of 800 devices in closed loops with a pool of 5; peer: a pool of 20, alternating",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(pools(context, [5, 20])) },
 };
 
-/// No more than twenty, where all are busy.
+/// Pool of twenty under load.
 pub const TWENTY: Bench = Bench {
     name: "sync.pools.twenty",
-    about: "rows/s of 800 devices that begin again at once, by a pool of 20; beside it by one of 40, turn by turn",
+    about: "rows/s of 800 devices in closed loops with a pool of 20; peer: a pool of 40, alternating",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(pools(context, [20, 40])) },
 };
 
-/// As many as the post tells the longest session of.
+/// Longest session of 300 devices, as published.
 pub const LOOP_300: Bench = Bench {
     name: "sync.loop300",
-    about: "seconds of the longest session where 300 devices begin again at once, by the pool that finds its size",
+    about: "seconds of the longest session of 300 devices in closed loops with the adaptive pool",
     by_default: false,
-    run: |context| -> Measuring<'_> { Box::pin(looped(context, 300)) },
+    run: |context| -> Measuring<'_> { Box::pin(measure_closed_loop(context, 300)) },
 };
 
-/// More of them.
+/// Longest session of 800 devices.
 pub const LOOP_800: Bench = Bench {
     name: "sync.loop800",
-    about: "seconds of the longest session where 800 devices begin again at once, by the pool that finds its size",
+    about: "seconds of the longest session of 800 devices in closed loops with the adaptive pool",
     by_default: false,
-    run: |context| -> Measuring<'_> { Box::pin(looped(context, 800)) },
+    run: |context| -> Measuring<'_> { Box::pin(measure_closed_loop(context, 800)) },
 };
 
-/// Links that break.
+/// Broken connections.
 pub const BROKEN: Bench = Bench {
     name: "sync.broken_links",
-    about: "seconds until the slowest of 200 devices is done whose links break after every fourth answer; each edit counts once",
+    about: "seconds until the last of 200 devices is done whose connections break after every fourth response; each edit counts once",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(broken(context)) },
 };
 
-/// Devices that edit the same rows.
+/// Conflicting edits.
 pub const CONFLICTS: Bench = Bench {
     name: "sync.conflicts",
-    about: "rows/s where a half of 200 devices edits the same 600 rows; beside it with none, a tenth, and all",
+    about: "rows/s where half of 200 devices edit the same 600 rows; conditions: none, a tenth, and all",
     by_default: false,
     run: |context| -> Measuring<'_> { Box::pin(conflicts(context)) },
 };
 
-/// What the post says of its runs: devices, pool in all, longest, mean.
+/// Published runs: devices, total pool, longest, mean.
 const PUBLISHED: [(usize, &str, &str, &str); 6] = [
     (100, "20", "58.7 s", "15.8 s"),
     (200, "20", "3.1 min", "56.05 s"),
     (300, "20", "8.4 min", "2.1 min"),
-    (600, "20", "40.3 min", "not told"),
+    (600, "20", "40.3 min", "not reported"),
     (800, "2 x 10", "37.9 min", "15.6 min"),
     (1_200, "3 x 10", "17 min", "6 min 38 s"),
 ];
 
-/// What each session carries, and from where.
+/// Content of a session.
 const SESSIONS: &str = "600 edits up and 600 rows down in a session of 116-byte rows, clients on the same machine";
 
-/// The pool that finds its size by itself.
+/// Adaptive pool.
 const AUTO: usize = 0;
 
-/// What one cell came to.
-struct Cell {
+/// Result of one cell.
+struct SweepCell {
     devices: usize,
     pool: usize,
-    /// Seconds of each session, ascending.
+    /// Seconds of each session, sorted.
     seconds: Vec<f64>,
     rows_per_second: f64,
-    /// Of one processor, in percent.
+    /// Percent of one processor.
     server_processor: f64,
     clients_processor: f64,
     memory_megabytes: f64,
@@ -109,7 +109,7 @@ struct Cell {
     elapsed: f64,
 }
 
-impl Cell {
+impl SweepCell {
     fn at(&self, share: f64) -> f64 {
         let last = self.seconds.len().saturating_sub(1);
         self.seconds.get((share * last as f64).round() as usize).copied().unwrap_or_default()
@@ -123,10 +123,10 @@ impl Cell {
         pool_name(self.pool)
     }
 
-    /// A row of the table: ours, and what was published for so many devices.
+    /// Row of the table: measured, and published for the same number of devices.
     fn row(&self) -> String {
-        let told = PUBLISHED.iter().find(|(devices, ..)| *devices == self.devices);
-        let theirs = told.map_or("-".to_owned(), |(_, pool, high, mean)| format!("{high} / {mean} (pool {pool})"));
+        let published = PUBLISHED.iter().find(|(devices, ..)| *devices == self.devices);
+        let theirs = published.map_or("-".to_owned(), |(_, pool, high, mean)| format!("{high} / {mean} (pool {pool})"));
         let seconds = |seconds: f64| format!("{} s", rounded(seconds, 3));
         format!(
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {theirs} |",
@@ -151,23 +151,23 @@ impl Cell {
 const HEADS: &str = "| devices | pool | high | low | mean | p50 | p95 | syncs/h | rows/s | server CPU % | clients CPU % | memory MB | wire MB/s | disk MB/s | published: high / mean |\n\
                      |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
-/// Turns in which the pool that finds its size and the best of the others are compared.
-const DUEL_TURNS: usize = 3;
+/// Turns in which the adaptive pool and the best fixed one are compared.
+const COMPARISON_TURNS: usize = 3;
 
-/// A server whose pool has so many places, and the devices of its own.
-async fn field_of(context: &Context, pool: usize, devices: usize) -> Outcome<Field> {
-    context.tell(format_args!("   {devices} devices for pool {}", pool_name(pool)));
-    let places = pool.max(1).to_string();
-    let fixed = [("TOCSIN_SYNC_RECONCILES", places.as_str()), ("TOCSIN_SYNC_RECONCILES_SIZING", "fixed")];
+/// Starts a server with a pool of this size, and its devices.
+async fn start_server(context: &Context, pool: usize, devices: usize) -> Outcome<SyncServer> {
+    context.log(format_args!("   {devices} devices for pool {}", pool_name(pool)));
+    let size = pool.max(1).to_string();
+    let fixed = [("TOCSIN_SYNC_RECONCILES", size.as_str()), ("TOCSIN_SYNC_RECONCILES_SIZING", "fixed")];
     let variables = if pool == AUTO { &[][..] } else { &fixed[..] };
-    Field::prepare_with(context, devices, HALVES, variables).await
+    SyncServer::prepare_with(context, devices, HALVES, variables).await
 }
 
-/// How long sessions are by the pool that finds its size.
-async fn looped(context: &Context, devices: usize) -> Outcome<Figure> {
+/// Session durations with the adaptive pool.
+async fn measure_closed_loop(context: &Context, devices: usize) -> Outcome<Figure> {
     let devices = context.size(devices, 8);
     let lasts = Duration::from_secs(context.size(8, 1));
-    let mut field = field_of(context, AUTO, devices).await?;
+    let mut field = start_server(context, AUTO, devices).await?;
     let (mut longest, mut means, mut rates) = (Samples::default(), Samples::default(), Samples::default());
     for _ in context.turns() {
         let cell = closed_loop(&mut field, devices, AUTO, lasts).await?;
@@ -176,18 +176,18 @@ async fn looped(context: &Context, devices: usize) -> Outcome<Figure> {
         rates.push(cell.rows_per_second);
     }
     Ok(Figure::new("s", longest)
-        .under(format!("{devices} devices, the last session of each begins within {} s", lasts.as_secs()))
-        .under(format!("mean session {} s, {} rows/s", rounded(means.median(), 3), rounded(rates.median(), 4)))
-        .under(SESSIONS))
+        .with_condition(format!("{devices} devices, each starts its last session within {} s", lasts.as_secs()))
+        .with_condition(format!("mean session {} s, {} rows/s", rounded(means.median(), 3), rounded(rates.median(), 4)))
+        .with_condition(SESSIONS))
 }
 
-/// Two pools, by turns.
+/// Compares two pools in alternating turns.
 async fn pools(context: &Context, sizes: [usize; 2]) -> Outcome<Figure> {
     let devices = context.size(800, 8);
     let lasts = Duration::from_secs(context.size(8, 1));
     let mut sides = Vec::new();
     for pool in sizes {
-        let field = field_of(context, pool, devices).await?;
+        let field = start_server(context, pool, devices).await?;
         sides.push((pool, field, Samples::default(), Samples::default()));
     }
     for turn in context.turns() {
@@ -198,21 +198,21 @@ async fn pools(context: &Context, sizes: [usize; 2]) -> Outcome<Figure> {
             means.push(cell.mean());
         }
     }
-    let told = sides.iter().map(|(pool, _, _, means)| format!("{pool}: {} s", rounded(means.median(), 3)));
-    let told = format!("mean session with a pool of {}", told.collect::<Vec<_>>().join(", "));
+    let means = sides.iter().map(|(pool, _, _, means)| format!("{pool}: {} s", rounded(means.median(), 3)));
+    let means = format!("mean session with a pool of {}", means.collect::<Vec<_>>().join(", "));
     let [(pool, _, ours, _), (other, _, peer, _)] = &sides[..] else { unreachable!("there are two") };
     Ok(Figure::new("rows/s", ours.clone())
-        .beside(&format!("a pool of {other}"), peer.clone())
-        .under(format!(
+        .with_peer(&format!("a pool of {other}"), peer.clone())
+        .with_condition(format!(
             "{devices} devices, a pool of {pool}, {} s a turn, clients on the same machine",
             lasts.as_secs()
         ))
-        .under(told))
+        .with_condition(means))
 }
 
-/// Each pool is a server of its own, and all of them are there all the time: what is compared is measured one after the other,
-/// since machines have fast and slow phases. Which pool is best is found out first; by how much is measured anew, so that the
-/// luck that made it the best does not count.
+/// Every pool has its own server, and all run for the whole time: compared cells are measured one after the other,
+/// because machines have fast and slow phases. The best pool is chosen by the sweep; its lead is measured again, so
+/// that luck in the sweep does not count.
 async fn sweep(context: &Context) -> Outcome<Figure> {
     let counts: &[usize] = if context.quick { &[4, 8] } else { &[100, 200, 300, 400, 500, 600, 700, 800, 1_200] };
     let pools: &[usize] = if context.quick { &[2, AUTO] } else { &[20, 10, 7, 5, 3, 2, 1, AUTO] };
@@ -220,14 +220,14 @@ async fn sweep(context: &Context) -> Outcome<Figure> {
     let most = counts.iter().copied().max().unwrap_or_default();
     let mut fields = Vec::new();
     for pool in pools {
-        fields.push((*pool, field_of(context, *pool, most).await?));
+        fields.push((*pool, start_server(context, *pool, most).await?));
     }
-    let (mut cells, mut duels) = (Vec::new(), Vec::new());
+    let (mut cells, mut comparisons) = (Vec::new(), Vec::new());
     for devices in counts {
         let first = cells.len();
         for (pool, field) in &mut fields {
             let cell = closed_loop(field, *devices, *pool, lasts).await?;
-            context.tell(format_args!(
+            context.log(format_args!(
                 "   {devices} devices, pool {}: {} rows/s",
                 cell.pool_name(),
                 rounded(cell.rows_per_second, 4)
@@ -236,23 +236,24 @@ async fn sweep(context: &Context) -> Outcome<Figure> {
         }
         let fixed = cells[first..].iter().filter(|cell| cell.pool != AUTO);
         if let Some(best) = fixed.max_by(|one, other| one.rows_per_second.total_cmp(&other.rows_per_second)) {
-            let duel = duel(&mut fields, *devices, best.pool, lasts).await?;
-            context.tell(format_args!("   {duel}"));
-            duels.push(duel);
+            let comparison = compare_with(&mut fields, *devices, best.pool, lasts).await?;
+            context.log(format_args!("   {comparison}"));
+            comparisons.push(comparison);
         }
     }
     let mut table = format!("{HEADS}\n");
     for cell in &cells {
         let _ = writeln!(table, "{}", cell.row());
     }
-    context.tell(&table);
+    context.log(&table);
     let ours: Samples = cells.iter().map(|cell| cell.rows_per_second).reduce(f64::max).into_iter().collect();
-    let mut figure = Figure::new("rows/s", ours).under(format!("{} s for each cell", lasts.as_secs())).under(SESSIONS);
-    for duel in duels {
-        figure = figure.under(duel);
+    let mut figure =
+        Figure::new("rows/s", ours).with_condition(format!("{} s per cell", lasts.as_secs())).with_condition(SESSIONS);
+    for comparison in comparisons {
+        figure = figure.with_condition(comparison);
     }
     for cell in &cells {
-        figure = figure.under(format!(
+        figure = figure.with_condition(format!(
             "{} devices, pool {}: longest {} s, mean {} s, p95 {} s, {} rows/s",
             cell.devices,
             cell.pool_name(),
@@ -269,11 +270,16 @@ fn pool_name(pool: usize) -> String {
     if pool == AUTO { "auto".to_owned() } else { pool.to_string() }
 }
 
-/// The pool that finds its size and this one, by turns. Gives what came of it in words.
-async fn duel(fields: &mut [(usize, Field)], devices: usize, best: usize, lasts: Duration) -> Outcome<String> {
+/// Compares the adaptive pool with this one in alternating turns. Returns a summary.
+async fn compare_with(
+    fields: &mut [(usize, SyncServer)],
+    devices: usize,
+    best: usize,
+    lasts: Duration,
+) -> Outcome<String> {
     let (mut auto, mut fixed) = (Samples::default(), Samples::default());
-    for turn in 0..DUEL_TURNS {
-        // Whoever begins finds the machine as the other left it: they take turns at that too.
+    for turn in 0..COMPARISON_TURNS {
+        // The order alternates, because each run starts in the state that the previous one left.
         let order = if turn % 2 == 0 { [AUTO, best] } else { [best, AUTO] };
         for pool in order {
             let Some((_, field)) = fields.iter_mut().find(|(other, _)| *other == pool) else { continue };
@@ -283,13 +289,13 @@ async fn duel(fields: &mut [(usize, Field)], devices: usize, best: usize, lasts:
     }
     let percent = auto.ratios(&fixed).median() * 100.0;
     Ok(format!(
-        "{devices} devices: auto {} % of the best fixed pool ({best}), the median of {DUEL_TURNS} turns of their own",
+        "{devices} devices: auto {} % of the best fixed pool ({best}), the median of {COMPARISON_TURNS} separate turns",
         rounded(percent, 3)
     ))
 }
 
-/// Each device begins again as soon as it is done, until the time is over.
-async fn closed_loop(field: &mut Field, count: usize, pool: usize, lasts: Duration) -> Outcome<Cell> {
+/// Closed loop: each device starts its next session at once, until the time is over.
+async fn closed_loop(field: &mut SyncServer, count: usize, pool: usize, lasts: Duration) -> Outcome<SweepCell> {
     let pid = field.server.pid();
     let before = (processor_seconds(pid), processor_seconds(std::process::id()), written_bytes(pid));
     let started = Instant::now();
@@ -299,10 +305,10 @@ async fn closed_loop(field: &mut Field, count: usize, pool: usize, lasts: Durati
     let sessions: Vec<Session> = sessions.into_iter().flatten().collect();
     let mut seconds: Vec<f64> = sessions.iter().map(|session| session.seconds).collect();
     seconds.sort_by(f64::total_cmp);
-    let Errand { up, .. } = HALVES;
-    let rows = sessions.iter().map(|session| session.taken + up).sum::<usize>() as f64;
+    let SessionSize { up, .. } = HALVES;
+    let rows = sessions.iter().map(|session| session.received + up).sum::<usize>() as f64;
     let wire = wire_bytes(field).await? * sessions.len() as f64;
-    Ok(Cell {
+    Ok(SweepCell {
         devices: count,
         pool,
         seconds,
@@ -324,17 +330,17 @@ async fn again_until(device: &mut Device, started: Instant, lasts: Duration) -> 
     Ok(sessions)
 }
 
-/// How often its link broke.
-async fn broken_rounds(device: &mut Device, rounds: usize) -> Outcome<usize> {
+/// Number of connection failures.
+async fn count_failures(device: &mut Device, rounds: usize) -> Outcome<usize> {
     let mut breaks = 0;
     for _ in 0..rounds {
-        breaks += device.round(0.25).await?.broken;
+        breaks += device.round(0.25).await?.failures;
     }
     Ok(breaks)
 }
 
-/// What the newest sessions carried, packed, each.
-async fn wire_bytes(field: &Field) -> Outcome<f64> {
+/// Mean compressed bytes of the newest sessions.
+async fn wire_bytes(field: &SyncServer) -> Outcome<f64> {
     let history = field.server.client().get("/v1/sync/history", &[("limit", "100")]).await?;
     let sessions = history["items"].as_array().cloned().unwrap_or_default();
     let of = |name: &str| sessions.iter().filter_map(|session| session[name].as_f64()).sum::<f64>();
@@ -344,39 +350,39 @@ async fn wire_bytes(field: &Field) -> Outcome<f64> {
 async fn broken(context: &Context) -> Outcome<Figure> {
     let count = context.size(200, 4);
     let rounds = 3;
-    let mut field = Field::prepare(context, count, HALVES).await?;
-    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    let mut field = SyncServer::prepare(context, count, HALVES).await?;
+    let (mut ours, mut conditions) = (Samples::default(), Vec::new());
     for _ in context.turns() {
         let started = Instant::now();
-        let all = field.devices.iter_mut().map(|device| broken_rounds(device, rounds));
+        let all = field.devices.iter_mut().map(|device| count_failures(device, rounds));
         let breaks = try_join_all(all).await?.into_iter().sum::<usize>();
         ours.push(started.elapsed().as_secs_f64());
         if breaks == 0 {
-            return Err(Failure::failed("no link broke, although a quarter of the answers should break one"));
+            return Err(Failure::failed("no connection broke; expected one per four responses"));
         }
-        told.push(format!("{breaks} links broke"));
+        conditions.push(format!("{breaks} connections broke"));
     }
     let there = field.server.client().get("/v1/sync/status", &[]).await?["rows"].as_u64().unwrap_or_default();
     let expected = (count * HALVES.up) as u64;
     if there != expected {
-        return Err(Failure::failed(format!("there are {there} rows, and {expected} were made")));
+        return Err(Failure::failed(format!("{there} rows are stored; expected {expected}")));
     }
     Ok(Figure::new("s", ours)
-        .under(format!("{count} devices, {rounds} sessions each, {} edits a session", HALVES.up))
-        .under(told.join("; "))
-        .under("no row twice, none missing"))
+        .with_condition(format!("{count} devices, {rounds} sessions each, {} edits a session", HALVES.up))
+        .with_condition(conditions.join("; "))
+        .with_condition("no duplicate or missing rows"))
 }
 
 async fn conflicts(context: &Context) -> Outcome<Figure> {
     let count = context.size(200, 4);
-    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    let (mut ours, mut conditions) = (Samples::default(), Vec::new());
     for percent in [0, 10, 50, 100] {
-        let mut field = Field::prepare(context, count, HALVES).await?;
+        let mut field = SyncServer::prepare(context, count, HALVES).await?;
         let meeting = count * percent / 100;
         for device in &mut field.devices[..meeting] {
-            device.meet_others();
+            device.edit_shared();
         }
-        // They make the rows, and know nothing of each other.
+        // Creates the rows; the devices do not know of each other.
         try_join_all(field.devices.iter_mut().map(|device| device.round(0.0))).await?;
         let mut samples = Samples::default();
         let (mut met, mut turns) = (0, 0);
@@ -384,25 +390,25 @@ async fn conflicts(context: &Context) -> Outcome<Figure> {
             turns += 1;
             let started = Instant::now();
             let sessions = try_join_all(field.devices.iter_mut().map(|device| device.round(0.0))).await?;
-            met += sessions.iter().map(|session| session.met).sum::<usize>();
-            let rows = sessions.iter().map(|session| session.taken + HALVES.up).sum::<usize>();
+            met += sessions.iter().map(|session| session.conflicts).sum::<usize>();
+            let rows = sessions.iter().map(|session| session.received + HALVES.up).sum::<usize>();
             samples.push(rows as f64 / started.elapsed().as_secs_f64());
         }
-        // Each edits what the others of them wrote, and knows nothing of it.
+        // Each overwrites rows that the others wrote, without having seen them.
         let (least, most) = (meeting.saturating_sub(1) * HALVES.up * turns, meeting * HALVES.up * turns);
         if !(least..=most).contains(&met) {
             return Err(Failure::failed(format!(
-                "{meeting} of {count} devices edit the same rows, and {met} edits met others; {least} to {most} were expected"
+                "{meeting} of {count} devices edit the same rows, and {met} edits conflicted; expected {least} to {most}"
             )));
         }
-        told.push(format!(
-            "{percent} % of the devices edit the same rows: {} rows/s, {met} edits met others",
+        conditions.push(format!(
+            "{percent} % of the devices edit the same rows: {} rows/s, {met} conflicts",
             rounded(samples.median(), 4)
         ));
         if percent == 50 {
             ours = samples;
         }
     }
-    told.insert(0, format!("{count} devices, one session each in a turn"));
-    Ok(Figure::new("rows/s", ours).under(told.join("; ")))
+    conditions.insert(0, format!("{count} devices, one session each in a turn"));
+    Ok(Figure::new("rows/s", ours).with_condition(conditions.join("; ")))
 }

@@ -1,64 +1,67 @@
-//! What deliveries cost, protocol by protocol: readers of a topic are told of events, all of them of one or a few of each of
-//! many. To accept the events is an operation of its own, so what that takes is seen with events that concern nobody, and
-//! subtracted. Each reader is told something else, so that each message is formatted.
+//! Cost of deliveries by protocol: subscribers of a topic receive events, either all of them one event, or a few of
+//! them many. Accepting events is a separate operation; its cost is measured with events that match nothing, and
+//! subtracted. Each subscriber's message differs, so every message is rendered.
 
 use std::io::Write;
 
 use serde_json::{Value, json};
 use tocsin_capacity::vectors::Linear;
 
-use super::{Costed, Point, Watched, relay::Relay};
+use super::{CostSample, ObservedServer, OperationCost, relay::Relay};
 use crate::{
     bench::{
         context::Context,
-        fanout::Fanout,
+        fanout_server::FanoutServer,
         peers::{Nginx, SmtpSink},
-        probe::Used,
-        server::Parts,
+        resource_usage::ResourceUsage,
+        server::ChunkWriter,
     },
     failure::Outcome,
 };
 
-/// Characters of what a message says.
+/// Characters of a message's text.
 const SIZES: [usize; 4] = [100, 400, 1_500, 6_000];
-/// The topic of all readers; a fanout brings it.
+/// Topic of all subscribers; the fan-out server creates it.
 const ALL: &str = "all";
-/// The topic of a few of them.
+/// Topic of a few subscribers.
 const FEW: &str = "few";
-const FEW_READERS: u64 = 20;
-/// The topic of readers beyond a relay.
+const FEW_SUBSCRIBERS: u64 = 20;
+/// Topic of subscribers behind a relay.
 const WIRED: &str = "wired";
 const WIRED_READERS: u64 = 100;
-/// The topic of nobody.
+/// Topic without subscribers.
 const NOBODY: &str = "nobody";
-/// Notifications that a digest tells. One is a message of its own.
+/// Notifications per digest; one is a plain message.
 const DIGESTS: [u64; 5] = [1, 2, 5, 10, 20];
 const DIGEST_SIZES: [usize; 2] = [100, 1_000];
 
-/// Before anything was used.
-const NOTHING: Used = Used { processor: 0.0, disk_bytes: 0.0, syncs: Some(0.0) };
+/// Zero usage.
+const ZERO_USAGE: ResourceUsage = ResourceUsage { processor: 0.0, disk_bytes: 0.0, syncs: Some(0.0) };
 
-/// A protocol, and how its far end is reached.
-struct Way {
+/// Protocol under test, with its channel and addresses.
+struct DeliveryProtocol {
     protocol: &'static str,
-    /// A channel to a far end at this port, as a YAML mapping in one line.
+    /// Channel for a receiver at this port, as a one-line YAML mapping.
     channel: fn(u16) -> String,
-    /// Where the reader of a number is reached through it.
+    /// Address of a subscriber by port and number.
     address: fn(u16, u64) -> String,
 }
 
-const FILE: Way = Way {
+const FILE: DeliveryProtocol = DeliveryProtocol {
     protocol: "file",
     channel: |_| "{protocol: file, options: {path: bench.ndjson}}".to_owned(),
     address: |_, number| format!("reader{number}"),
 };
 
-const INBOX: Way =
-    Way { protocol: "inbox", channel: |_| "{protocol: inbox}".to_owned(), address: |_, number| format!("r{number}") };
+const INBOX: DeliveryProtocol = DeliveryProtocol {
+    protocol: "inbox",
+    channel: |_| "{protocol: inbox}".to_owned(),
+    address: |_, number| format!("r{number}"),
+};
 
-const HTTP: Way = Way {
+const HTTP: DeliveryProtocol = DeliveryProtocol {
     protocol: "http",
-    // Anybody's key: it guards nothing.
+    // A public test key: it protects nothing.
     channel: |_| {
         "{protocol: http, concurrency: 64, flow: {per_destination: 64}, options: {secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}"
             .to_owned()
@@ -66,7 +69,7 @@ const HTTP: Way = Way {
     address: |port, number| format!("http://127.0.0.1:{port}/hook/r{number}"),
 };
 
-const SMTP: Way = Way {
+const SMTP: DeliveryProtocol = DeliveryProtocol {
     protocol: "smtp",
     channel: |port| {
         format!(
@@ -76,7 +79,7 @@ const SMTP: Way = Way {
     address: |_, number| format!("reader{number}@example.org"),
 };
 
-pub(super) async fn measure(context: &Context) -> Outcome<Vec<Costed>> {
+pub(super) async fn measure(context: &Context) -> Outcome<Vec<OperationCost>> {
     let mut costed = vec![FILE.measure(context, None).await?, INBOX.measure(context, None).await?];
     if let Some(nginx) = Nginx::start(context).await? {
         costed.push(HTTP.measure(context, Some(nginx.port)).await?);
@@ -89,7 +92,7 @@ pub(super) async fn measure(context: &Context) -> Outcome<Vec<Costed>> {
     Ok(costed)
 }
 
-/// The definition, with channels and a few more lines for the notification class.
+/// Definition with channels and extra lines for the notification class.
 fn definition(channels: &str, class: &str) -> String {
     format!(
         r#"
@@ -106,88 +109,90 @@ channels: {{ {channels} }}
     )
 }
 
-/// A text with two values, of which one is the reader's own.
+/// Text with two values, one of which depends on the subscriber.
 const ALONE: &str = r#"batch_size: 2500
     content: { templates: { base: { subject: "News of {{ topic }}", text: "{{ text }}\nfor {{ subscriber.id }}\n" } } }"#;
 
-impl Way {
-    /// Through a far end at this port, if it has any.
-    async fn measure(&self, context: &Context, far: Option<u16>) -> Outcome<Costed> {
+impl DeliveryProtocol {
+    /// Measures the protocol, with a receiver at this port if it has one.
+    async fn measure(&self, context: &Context, port: Option<u16>) -> Outcome<OperationCost> {
         let (messages, events) = (context.size(50_000, 500), context.size(1_000, 10));
-        let relay = match far {
+        let relay = match port {
             Some(port) => Some(Relay::to(port).await?),
             None => None,
         };
-        let mut channels = format!("out: {}", (self.channel)(far.unwrap_or_default()));
+        let mut channels = format!("out: {}", (self.channel)(port.unwrap_or_default()));
         if let Some(relay) = &relay {
             channels += &format!(", {WIRED}: {}", (self.channel)(relay.port));
         }
-        let (address, port) = (self.address, far.unwrap_or_default());
+        let (address, receiver_port) = (self.address, port.unwrap_or_default());
         let definition = definition(&channels, ALONE);
-        let fanout = Fanout::start_with(context, &definition, messages, move |number| address(port, number)).await?;
-        let mut readers = Readers { fanout, told: 0 };
-        readers.interest(FEW, "r", FEW_READERS).await?;
+        let fanout =
+            FanoutServer::start_with(context, &definition, messages, move |number| address(receiver_port, number))
+                .await?;
+        let mut readers = Readers { fanout, delivered: 0 };
+        readers.interest(FEW, "r", FEW_SUBSCRIBERS).await?;
         if let Some(relay) = &relay {
-            readers.bring_wired(self.address, relay.port).await?;
+            readers.add_relayed_subscribers(self.address, relay.port).await?;
         }
-        readers.tell(ALL, messages, 1, 100).await?;
-        let watched = Watched::begin(context, &readers.fanout.server).await;
+        readers.publish(ALL, messages, 1, 100).await?;
+        let watched = ObservedServer::begin(context, &readers.fanout.server).await;
         let mut points = Vec::new();
         for characters in SIZES {
             let wire_each = match &relay {
                 Some(relay) => readers.wire_each(relay, characters).await?,
                 None => 0.0,
             };
-            let (_, accepting) = watched.during(readers.tell(NOBODY, 0, events, characters)).await?;
+            let (_, accepting) = watched.during(readers.publish(NOBODY, 0, events, characters)).await?;
             let accepting = accepting.per_second(events as f64);
-            for (topic, together, events) in [(ALL, messages, 1), (FEW, FEW_READERS, events)] {
-                let (_, used) = watched.during(readers.tell(topic, together, events, characters)).await?;
-                points.push(Point {
+            for (topic, together, events) in [(ALL, messages, 1), (FEW, FEW_SUBSCRIBERS, events)] {
+                let (_, used) = watched.during(readers.publish(topic, together, events, characters)).await?;
+                points.push(CostSample {
                     bytes: characters as f64,
                     batch: together as f64,
                     items: (together * events) as f64,
-                    used: used.since(&NOTHING, &accepting, events as f64),
+                    used: used.since(&ZERO_USAGE, &accepting, events as f64),
                     wire_each,
                 });
             }
         }
         let name = self.protocol;
-        let about = format!("a notification is made, formatted and delivered by {name}, with its durable receipt");
-        Ok(Costed::new(format!("deliver.{name}"), about, "deliver", points))
+        let about = format!("a notification is created, formatted and delivered by {name}, with a durable receipt");
+        Ok(OperationCost::new(format!("deliver.{name}"), about, "deliver", points))
     }
 }
 
-/// A server whose readers are told, and how much they were.
+/// Server with subscribers, and the number of deliveries to them.
 struct Readers {
-    fanout: Fanout,
-    told: u64,
+    fanout: FanoutServer,
+    delivered: u64,
 }
 
 impl Readers {
-    /// Tells the readers of a topic, who are so many, of so many events, one after the other.
-    async fn tell(&mut self, topic: &str, readers: u64, events: u64, characters: usize) -> Outcome {
+    /// Publishes `events` events to the `readers` subscribers of a topic, one after the other.
+    async fn publish(&mut self, topic: &str, readers: u64, events: u64, characters: usize) -> Outcome {
         let event = json!([{ "topic": topic, "text": text(characters) }]);
         for _ in 0..events {
             self.fanout.server.publish("delivery", "news", &event).await?;
         }
-        self.told += readers * events;
-        self.fanout.server.until_delivered(self.told).await?;
+        self.delivered += readers * events;
+        self.fanout.server.until_delivered(self.delivered).await?;
         Ok(())
     }
 
-    /// The same of events that come in one batch.
-    async fn tell_together(&mut self, readers: u64, events: u64, characters: usize) -> Outcome {
+    /// Publishes the events in one batch; otherwise as [`Readers::publish`].
+    async fn deliver_together(&mut self, readers: u64, events: u64, characters: usize) -> Outcome {
         let text = text(characters);
         let all: Value = (0..events).map(|_| json!({ "topic": ALL, "text": text })).collect();
         self.fanout.server.publish("delivery", "news", &all).await?;
-        self.told += readers * events;
-        self.fanout.server.until_delivered(self.told).await?;
+        self.delivered += readers * events;
+        self.fanout.server.until_delivered(self.delivered).await?;
         Ok(())
     }
 
-    /// So many subscribers of this kind want to know of a topic.
+    /// Subscribes `count` subscribers of this kind to a topic.
     async fn interest(&self, topic: &'static str, kind: &'static str, count: u64) -> Outcome {
-        let lines = move |out: &mut Parts| {
+        let lines = move |out: &mut ChunkWriter| {
             (0..count).try_for_each(|number| {
                 let interest = json!({
                     "application": "delivery", "class": "interest", "subscriber": format!("{kind}{number}"),
@@ -200,10 +205,9 @@ impl Readers {
         Ok(())
     }
 
-    /// Brings readers who are told through a relay at this port, and tells them something, so that what is done once for a
-    /// connection is done.
-    async fn bring_wired(&mut self, address: fn(u16, u64) -> String, port: u16) -> Outcome {
-        let lines = move |out: &mut Parts| {
+    /// Creates subscribers behind a relay at this port and delivers one event, so that per-connection setup is done.
+    async fn add_relayed_subscribers(&mut self, address: fn(u16, u64) -> String, port: u16) -> Outcome {
+        let lines = move |out: &mut ChunkWriter| {
             (0..WIRED_READERS).try_for_each(|number| {
                 let device = json!({ "channel": WIRED, "address": address(port, number) });
                 writeln!(out, "{}", json!({ "id": format!("w{number}"), "devices": { "main": device } }))
@@ -211,13 +215,13 @@ impl Readers {
         };
         self.fanout.server.import_subscribers(lines).await?;
         self.interest(WIRED, "w", WIRED_READERS).await?;
-        self.tell(WIRED, WIRED_READERS, 1, 100).await
+        self.publish(WIRED, WIRED_READERS, 1, 100).await
     }
 
-    /// Bytes on the wire of a message of so many characters.
+    /// Wire bytes of a message with this many characters.
     async fn wire_each(&mut self, relay: &Relay, characters: usize) -> Outcome<f64> {
         let before = relay.bytes();
-        self.tell(WIRED, WIRED_READERS, 1, characters).await?;
+        self.publish(WIRED, WIRED_READERS, 1, characters).await?;
         Ok((relay.bytes() - before) as f64 / WIRED_READERS as f64)
     }
 }
@@ -226,7 +230,7 @@ fn text(characters: usize) -> String {
     "All the news that fits. ".chars().cycle().take(characters).collect()
 }
 
-/// One notification batch holds all that is told at once, or a reader would get the digests of two.
+/// The batch size covers one whole digest; otherwise a subscriber would get two.
 fn digest_class(batch_size: u64) -> String {
     format!(
         r#"batch_size: {batch_size}
@@ -235,41 +239,41 @@ fn digest_class(batch_size: u64) -> String {
     )
 }
 
-/// Digests of more and more notifications, into a file.
-async fn digests(context: &Context) -> Outcome<Costed> {
+/// Digests of an increasing number of notifications, into a file.
+async fn digests(context: &Context) -> Outcome<OperationCost> {
     let (people, notifications) = (context.size(5_000, 30), context.size(100_000, 600));
     let channels = format!("out: {}", (FILE.channel)(0));
     let definition = definition(&channels, &digest_class(notifications));
-    let fanout = Fanout::start_with(context, &definition, people, |number| (FILE.address)(0, number)).await?;
-    let mut readers = Readers { fanout, told: 0 };
-    readers.tell_together(people, 1, 100).await?;
-    let watched = Watched::begin(context, &readers.fanout.server).await;
+    let fanout = FanoutServer::start_with(context, &definition, people, |number| (FILE.address)(0, number)).await?;
+    let mut readers = Readers { fanout, delivered: 0 };
+    readers.deliver_together(people, 1, 100).await?;
+    let watched = ObservedServer::begin(context, &readers.fanout.server).await;
     let mut points = Vec::new();
     for characters in DIGEST_SIZES {
-        for told in DIGESTS {
+        for count in DIGESTS {
             // As many notifications for each number of them.
-            let rounds = notifications / (people * told);
+            let rounds = notifications / (people * count);
             let (_, used) = watched
                 .during(async {
                     for _ in 0..rounds {
-                        readers.tell_together(people, told, characters).await?;
+                        readers.deliver_together(people, count, characters).await?;
                     }
                     Ok(())
                 })
                 .await?;
-            let items = (rounds * people * told) as f64;
-            points.push(Point { bytes: characters as f64, batch: told as f64, items, used, wire_each: 0.0 });
+            let items = (rounds * people * count) as f64;
+            points.push(CostSample { bytes: characters as f64, batch: count as f64, items, used, wire_each: 0.0 });
         }
     }
-    Ok(further(points))
+    Ok(digest_item_cost(points))
 }
 
-/// What a notification costs that another's message tells along, from digests of several numbers. What such a message costs
-/// is its channel's, which is asked for one that is as long.
-pub(super) fn further(points: Vec<Point>) -> Costed {
-    let about = "a further notification in a digest, with its durable receipt; the message is counted in its channel's";
+/// Cost of one more notification in a digest, fitted over several digest sizes. The cost of the message itself belongs
+/// to its channel, at the same length.
+pub(super) fn digest_item_cost(points: Vec<CostSample>) -> OperationCost {
+    let about = "a further notification in a digest, with a durable receipt; the message is counted in its channel";
     let own = |cost: Linear| Linear { item: cost.item, ..Linear::default() };
-    Costed { own, ..Costed::new("deliver.digest", about, "deliver", points) }
+    OperationCost { own, ..OperationCost::new("deliver.digest", about, "deliver", points) }
 }
 
 #[cfg(test)]
@@ -277,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definitions_are_in_order_and_each_reader_is_told_something_else() {
+    fn the_definitions_compile_and_each_message_differs() {
         for way in [FILE, INBOX, HTTP, SMTP] {
             let mut channels = format!("out: {}", (way.channel)(25));
             if !matches!(way.protocol, "file" | "inbox") {

@@ -1,4 +1,4 @@
-//! The workloads of the membership paper.
+//! Workloads of the membership paper (LDAP).
 
 use super::{Claim, Family, Row, Test, Workload, graph, row};
 
@@ -52,19 +52,19 @@ const WORKLOADS: [Workload; 9] = [
         "WSS-07",
         "1 processor against 4",
         &[graph("searches by name with all processors, searches/s", "x 1.32", "ldap.processors")],
-        "ours has as many as the machine, and the load shares them",
+        "ours uses all processors of the machine, shared with the load",
     ),
     workload(
         "WSS-08",
         "an ordinary user, 0 to 100,000 groups",
-        &[graph("searches by name beside 100,000 groups, searches/s", "", "ldap.groups")],
+        &[graph("searches by name with 100,000 groups, searches/s", "", "ldap.groups")],
         CLOSED,
     ),
     workload(
         "WSS-09",
         "capacity from single operations against a mixed run",
         &[graph("error of the throughput, in the median of twelve mixes", "not reported", "plan.error")],
-        "ours are mixes of all of the server, two of them of the directory alone; tocsin capacity adds up costs instead",
+        "ours are mixes of all operations of the server, two of the directory alone; tocsin capacity adds up costs instead",
     ),
 ];
 
@@ -78,7 +78,7 @@ const CLAIMS: [Claim; 7] = [
         Test::Falls(&["ldap.base", "ldap.modify_add", "ldap.add"]),
     ),
     claim("Rates grow with clients until a knee", Test::LargerThanPeer("ldap.clients")),
-    claim("Four processors do 1.3 to 1.6 times what one does", Test::LargerThanPeer("ldap.processors")),
+    claim("Four processors have 1.3 to 1.6 times the throughput of one", Test::LargerThanPeer("ldap.processors")),
     claim(
         "The new machine is faster by a factor of 2",
         Test::Contradictory("the same table has 180 and 796 searches, 110 and 673 modifications: 4.4 and 6.1 times"),

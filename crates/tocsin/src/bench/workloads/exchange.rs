@@ -1,6 +1,6 @@
-//! The workloads of the messaging paper.
+//! Workloads of the messaging paper.
 
-use super::{Claim, Family, Row, Test, Workload, beside, graph, row};
+use super::{Claim, Family, Row, Test, Workload, graph, peer_row, row};
 
 pub const FAMILY: Family = Family {
     title: "Exchanges",
@@ -27,58 +27,58 @@ const WORKLOADS: [Workload; 9] = [
         "WBT-02",
         "5, 7, 8 and more virtual users; an open loop until the mean exceeds 300 ms",
         &[graph("knee, round trips/s", "graph only (figure 24)", "exchange.knee")],
-        "ours comes over 64 connections; the users stand in the conditions",
+        "ours uses 64 connections; the users are in the conditions",
     ),
     workload(
         "WBT-03",
         "2 receivers, 4 to 7 senders",
         &[graph("7 senders, round trips/s", "graph only (figure 25)", "exchange.senders")],
-        "in ours B takes 20 ms; 4, 5 and 6 senders stand in the conditions",
+        "in ours B takes 20 ms; 4, 5 and 6 senders are in the conditions",
     ),
     workload(
         "WBT-04",
         "receiving faster than sending",
         &[
             graph("longest round trip, s", "more than 20 s", "exchange.toofast"),
-            beside("the same without flow control, for an eighth of the time", "", "exchange.toofast"),
+            peer_row("without flow control, for an eighth of the time", "", "exchange.toofast"),
         ],
-        "ours slows down who sends too fast",
+        "ours throttles fast senders",
     ),
     workload(
         "WBT-05",
         "bodies tracked at 0, 1 and 4 points",
         &[
-            beside("0 points, round trips/s", "92/s", "exchange.tracking4"),
+            peer_row("0 points, round trips/s", "92/s", "exchange.tracking4"),
             graph("1 point", "87/s", "exchange.tracking1"),
             graph("4 points", "79/s", "exchange.tracking4"),
         ],
-        "in ours 64 callers wait for the reply; 0 and 4 points took turns, 1 point ran by itself",
+        "in ours 64 callers wait for the reply; 0 and 4 points alternated, 1 point ran separately",
     ),
     workload(
         "WBT-06",
         "1, 3, 4 and 5 stores",
         &[
             graph("3 stores, 64 users, round trips/s", "-12 to +9 %, +31 % with more users", "exchange.partitions"),
-            beside("1 store, 64 users", "", "exchange.partitions"),
+            peer_row("1 store, 64 users", "", "exchange.partitions"),
             graph("3 stores, 8 users, round trips/s", "", "exchange.partitions.few"),
-            beside("1 store, 8 users", "", "exchange.partitions.few"),
+            peer_row("1 store, 8 users", "", "exchange.partitions.few"),
         ],
-        "ours are partitions of one spool on one disk; 4 and 5 stand in the conditions",
+        "ours are partitions of one spool on one disk; 4 and 5 are in the conditions",
     ),
     workload(
         "WBT-07",
         "checkpoints",
         &[
             graph("p99 while the store's file is written, ms", "spikes once a minute", "exchange.checkpoints"),
-            beside("p99 between, ms", "", "exchange.checkpoints"),
+            peer_row("p99 between, ms", "", "exchange.checkpoints"),
         ],
-        "ours writes its checkpoints many times a second",
+        "ours writes checkpoints many times a second",
     ),
     workload(
         "WBT-08",
         "two sizes of the store, the same users",
         &[
-            beside("larger, round trips/s", "+80 %, mean latency x 3", "exchange.small"),
+            peer_row("larger, round trips/s", "+80 %, mean latency x 3", "exchange.small"),
             graph("smaller", "", "exchange.small"),
         ],
         "ours are the threads of one server: as many as it takes, or two with one reader of the spool",
@@ -88,7 +88,7 @@ const WORKLOADS: [Workload; 9] = [
         "tracking and transports in the same workers, or in others",
         &[
             graph("bodies at four points", "in hosts of their own", "exchange.tracking4"),
-            graph("a flood beside", "in hosts of their own", "exchange.workers"),
+            graph("with a flood of another exchange", "in hosts of their own", "exchange.workers"),
         ],
         "ours is one process, in which both share the processors",
     ),
@@ -106,7 +106,7 @@ const CLAIMS: [Claim; 7] = [
     claim(
         "Run 15-A: the median round trip is 227 ms",
         Test::Contradictory(
-            "no round trip is shorter than its response, whose median is 230 ms; perhaps 327 was meant",
+            "a round trip cannot be shorter than its response, whose median is 230 ms; probably a misprint of 327",
         ),
     ),
     claim(

@@ -1,6 +1,6 @@
-//! The workloads of the notification paper, and those of NotifyBC.
+//! Workloads of the notification paper and of NotifyBC.
 
-use super::{Claim, Family, Row, Test, Workload, beside, graph, row};
+use super::{Claim, Family, Row, Test, Workload, graph, peer_row, row};
 
 pub const FAMILY: Family = Family {
     title: "Notifications",
@@ -30,7 +30,7 @@ const SIZES: &[Row] = &[
     graph("2000 characters", "", "format.jinja.2000"),
 ];
 
-/// Events by size, from one of their ways.
+/// Rows of an intake path by event size.
 macro_rules! by_size {
     ($figure:literal $(, $more:expr)*) => {
         &[
@@ -80,7 +80,7 @@ const WORKLOADS: [Workload; 27] = [
     ),
     workload(
         "WNS-05",
-        "the four before with many clients",
+        "the four above with many clients",
         &[
             graph("load, subscribers/s", "\"improves significantly\"", "population.load.many"),
             graph("more, subscribers/s", "\"improves significantly\"", "population.more.many"),
@@ -102,7 +102,7 @@ const WORKLOADS: [Workload; 27] = [
     ),
     workload(
         "WNS-07",
-        "driven by events against scheduled, 200 characters",
+        "driven by events compared with scheduled, 200 characters",
         &[
             graph("by events, subscriptions/s", "graph only (figure 7)", "subscriptions.200"),
             graph("scheduled", "\"minimal decline\"", "subscriptions.scheduled"),
@@ -163,7 +163,7 @@ const WORKLOADS: [Workload; 27] = [
         &[
             row("notifications/s, one batch", "850 (Dual), 1100 (Quad)", 1_100.0, "match.stock.generate"),
             graph("32 batches for each rule", "650 (Dual), 950 (Quad)", "match.stock.generate.by32"),
-            beside("one for each rule", "850 (Dual), 1100 (Quad)", "match.stock.generate.by32"),
+            peer_row("one for each rule", "850 (Dual), 1100 (Quad)", "match.stock.generate.by32"),
         ],
         "ours are the stock case into batches of 2,500, ready to commit, not committed",
     ),
@@ -172,8 +172,8 @@ const WORKLOADS: [Workload; 27] = [
         "8 rules of 2,500 notifications; 1, 2, 4 threads and automatic",
         &[
             graph("events/s, automatic", "best at 1 to 2 times the processors", "auto.match"),
-            graph("automatic, beside one thread", "", "match.parallel"),
-            beside("one thread", "", "match.parallel"),
+            graph("automatic, compared with one thread", "", "match.parallel"),
+            peer_row("one thread", "", "match.parallel"),
         ],
         "ours tries each event against 20,000 subscriptions; 1, 2, 4 and 8 shards of the index in the conditions",
     ),
@@ -226,8 +226,8 @@ const WORKLOADS: [Workload; 27] = [
     workload(
         "WNS-22",
         "the acceptance test: 10,000 subscribers with a subscription each, one batch",
-        &[graph("until all were told and the reports were read, s", "no numbers", "case.acceptance")],
-        "ten events, each told to everybody",
+        &[graph("until all notifications are delivered and the reports are read, s", "no numbers", "case.acceptance")],
+        "ten events, each delivered to every subscriber",
     ),
     workload(
         "NBC-01",
@@ -237,7 +237,12 @@ const WORKLOADS: [Workload; 27] = [
     ),
     workload("NBC-02", "the same for 1,000", &[graph("mails/s", "", "case.broadcast.1k")], BROADCAST),
     workload("NBC-03", "the same for 100,000", &[graph("mails/s", "", "case.broadcast.100k")], BROADCAST),
-    workload("NBC-04", "the same for 1,000,000, told by mail", &[graph("mails/s", "", "case.broadcast")], BROADCAST),
+    workload(
+        "NBC-04",
+        "the same for 1,000,000, delivered by mail",
+        &[graph("mails/s", "", "case.broadcast")],
+        BROADCAST,
+    ),
     workload(
         "NBC-05",
         "the filters alone: 1,000,000 subscribers with one filter, or with 10,000",
@@ -249,7 +254,7 @@ const WORKLOADS: [Workload; 27] = [
     ),
 ];
 
-const BROADCAST: &str = "1,000 distinct filters; the answer comes as soon as the broadcast is durable, its time stands in \
+const BROADCAST: &str = "1,000 distinct filters; the response is sent when the broadcast is durable; its time is in \
     the conditions";
 
 const fn claim(said: &'static str, test: Test) -> Claim {
@@ -262,15 +267,15 @@ const CLAIMS: [Claim; 25] = [
         Test::Larger("population.load.many", "population.load", 1.5),
     ),
     claim(
-        "Subscriptions are stored the slower, the longer they are",
+        "Longer subscriptions are stored more slowly",
         Test::Falls(&["subscriptions.20", "subscriptions.200", "subscriptions.1000"]),
     ),
     claim(
-        "A schedule makes storing subscriptions hardly slower",
+        "A schedule hardly slows down storing subscriptions",
         Test::Larger("subscriptions.scheduled", "subscriptions.200", 0.9),
     ),
     claim(
-        "Many clients store half as many subscriptions again, up to twice as many",
+        "Many clients store 1.5 to 2 times as many subscriptions",
         Test::Larger("subscriptions.many", "subscriptions.200", 1.5),
     ),
     claim(
@@ -298,11 +303,11 @@ const CLAIMS: [Claim; 25] = [
         Test::Falls(&["intake.api.25", "intake.api.250", "intake.api.1000", "intake.api.2000"]),
     ),
     claim(
-        "Files are much faster than the API, but for batches of a few",
+        "Files are much faster than the API, except for small batches",
         Test::Larger("intake.file.by1000", "intake.api.by1000", 2.0),
     ),
     claim(
-        "Queries are much faster than the API, but for batches of a few",
+        "Queries are much faster than the API, except for small batches",
         Test::Larger("intake.sql.by1000", "intake.api.by1000", 2.0),
     ),
     claim(
@@ -311,11 +316,11 @@ const CLAIMS: [Claim; 25] = [
     ),
     claim("Parallel rules scale up to twice the processors of the database", Test::LargerThanPeer("match.parallel")),
     claim(
-        "Formatting costs more, the longer the result",
+        "Longer results cost more formatting",
         Test::Falls(&["format.xslt.25", "format.xslt.100", "format.xslt.500", "format.xslt.2000"]),
     ),
     claim(
-        "Delivery is usually the bottleneck, not making notifications",
+        "Delivery is usually the bottleneck, not generating notifications",
         Test::Larger("match.stock.generate", "deliver.http", 1.0),
     ),
     claim(
@@ -328,12 +333,12 @@ const CLAIMS: [Claim; 25] = [
     ),
     claim("Digests cost formatting", Test::Larger("deliver.digest.1", "deliver.digest.2", 1.0)),
     claim(
-        "The fewer notifications a digest has, the more it costs",
+        "Digests with fewer notifications cost more per notification",
         Test::Falls(&["deliver.digest.10", "deliver.digest.5", "deliver.digest.2"]),
     ),
-    claim("Multicast is a large win for dear protocols", Test::Larger("deliver.smtp.many50", "deliver.smtp", 2.0)),
+    claim("Multicast is a large win for expensive protocols", Test::Larger("deliver.smtp.many50", "deliver.smtp", 2.0)),
     claim(
-        "300/s for 30 minutes on a system of 100/s leave 360,000 and 60 more minutes",
+        "300/s for 30 minutes on a system of 100/s leave a backlog of 360,000 and take 60 more minutes",
         Test::Arithmetic(
             "peak",
             &["360,000 notifications are queued at the end of the peak", "it takes 60 more minutes to send them"],

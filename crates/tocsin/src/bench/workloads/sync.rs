@@ -1,4 +1,4 @@
-//! The workloads of the post on merge replication.
+//! Workloads of the article on merge replication.
 
 use super::{Claim, Family, Row, Test, Workload, graph, row};
 
@@ -16,7 +16,7 @@ const fn workload(name: &'static str, about: &'static str, rows: &'static [Row],
 const WORKLOADS: [Workload; 5] = [
     workload(
         "WMR-01",
-        "100 to 1,200 devices, each begins again at once, 1,200 rows of 116 bytes",
+        "100 to 1,200 devices, each restarts at once, 1,200 rows of 116 bytes",
         &[
             row("the most, rows/s", "5,826 (1,200 devices)", 5_826.0, "sync.sweep"),
             row("300 devices, longest, s", "504 (mean 126)", 504.0, "sync.loop300"),
@@ -29,24 +29,24 @@ const WORKLOADS: [Workload; 5] = [
         "WMR-02",
         "pools of 20 to 1 by 1 to 6 servers",
         &[graph("best, rows/s", "2 threads on each of 6 servers", "sync.sweep")],
-        "ours is one server with pools of 20 to 1 and one that finds its size; each stands in the conditions",
+        "ours is one server with pools of 20 to 1 and an adaptive one; each is in the conditions",
     ),
     workload(
         "WMR-03",
         "the storm: 800 devices in the same second, once",
         &[graph("until all are done, s", "longest 37.9 min (in a loop)", "sync.storm800")],
-        "ours come once, as the title says",
+        "ours connect once, as the title says",
     ),
     workload(
         "WMR-04",
         "links that break",
-        &[graph("until all are done, s", "not told", "sync.broken_links")],
+        &[graph("until all are done, s", "not reported", "sync.broken_links")],
         "ours are 200 devices, three sessions each; no row twice, none missing",
     ),
     workload(
         "WMR-05",
         "devices that edit the same rows",
-        &[graph("a half of the devices, rows/s", "not told", "sync.conflicts")],
+        &[graph("a half of the devices, rows/s", "not reported", "sync.conflicts")],
         "ours are 200 devices",
     ),
 ];

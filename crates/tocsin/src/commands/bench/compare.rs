@@ -1,4 +1,4 @@
-//! Says whether one run was faster than another, or only luckier.
+//! Command `bench compare`: significance test between two runs.
 
 use std::path::PathBuf;
 
@@ -14,32 +14,32 @@ use crate::{
 /// Arguments of `tocsin bench compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The lines of the run before
+    /// Result lines of the first run
     before: PathBuf,
-    /// The lines of the run after
+    /// Result lines of the second run
     after: PathBuf,
-    /// Fails if anything is worse beyond the noise
+    /// Fail if a figure is significantly worse
     #[arg(long)]
     strict: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Compares what both have.
+    /// Compares the figures that both runs have.
     ///
     /// # Errors
-    /// A file cannot be read, they have no figure in common, or `strict` and something is worse.
+    /// If a file cannot be read, the runs have no common figure, or with `strict` a figure is worse.
     pub fn run(self, terminal: &Terminal) -> Outcome {
         let found = compare(&results::read(&self.before)?, &results::read(&self.after)?);
         if found.is_empty() {
-            return Err(Failure::failed("the two runs have no figure in common"));
+            return Err(Failure::failed("the two runs have no common figure"));
         }
         if self.json {
             terminal.json(&found)?;
         } else {
-            tell(terminal, &found)?;
+            print(terminal, &found)?;
         }
         let worse: Vec<&str> =
             found.iter().filter(|found| found.verdict == Verdict::Worse).map(|found| found.name.as_str()).collect();
@@ -50,7 +50,7 @@ impl Args {
     }
 }
 
-fn tell(terminal: &Terminal, found: &[Comparison]) -> Outcome {
+fn print(terminal: &Terminal, found: &[Comparison]) -> Outcome {
     let row = |found: &Comparison| {
         vec![
             found.name.clone(),
@@ -63,14 +63,14 @@ fn tell(terminal: &Terminal, found: &[Comparison]) -> Outcome {
         ]
     };
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-    terminal.table(&["figure", "before", "after", "unit", "change", "chance", "verdict"], &rows)?;
+    terminal.table(&["figure", "before", "after", "unit", "change", "p-value", "verdict"], &rows)?;
     let count = |wanted: &[Verdict]| found.iter().filter(|found| wanted.contains(&found.verdict)).count();
     let colour = if count(&[Verdict::Worse]) > 0 { Colour::Red } else { Colour::Green };
-    let told = format!(
-        "{} better, {} worse, {} without a difference beyond the noise",
+    let summary = format!(
+        "{} better, {} worse, {} without a significant difference",
         count(&[Verdict::Better, Verdict::PerhapsBetter]),
         count(&[Verdict::Worse, Verdict::PerhapsWorse]),
         count(&[Verdict::Same])
     );
-    Ok(terminal.line(terminal.paint(colour, told))?)
+    Ok(terminal.line(terminal.paint(colour, summary))?)
 }

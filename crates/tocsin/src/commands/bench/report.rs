@@ -1,4 +1,4 @@
-//! Shows results beside what papers published.
+//! Command `bench report`: results with published numbers.
 
 use std::{fs, path::PathBuf};
 
@@ -13,30 +13,30 @@ use crate::{
 /// Arguments of `tocsin bench report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The lines of a run
+    /// Result lines of a run
     #[arg(default_value = "bench/results/latest.ndjson")]
     results: PathBuf,
-    /// How it is written
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Writes it to this file instead of printing it
+    /// Output file; default is standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A table for a terminal
+    /// Table for a terminal
     Text,
-    /// A page with plots that needs nothing else
+    /// Self-contained HTML page with plots
     Html,
 }
 
 impl Args {
-    /// Reads the lines and shows them.
+    /// Reads the results and prints the report.
     ///
     /// # Errors
-    /// The lines cannot be read, or the file not written.
+    /// If the results cannot be read, or the file cannot be written.
     pub fn run(self, terminal: &Terminal) -> Outcome {
         let results = results::read(&self.results)?;
         let written = match (self.format, &self.out) {

@@ -1,4 +1,4 @@
-//! Plays the people of a capacity profile against a server of this binary.
+//! Command `bench users`: simulates the populations of a capacity profile against a server of this binary.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,8 +8,8 @@ use crate::{
     bench::{
         Context, Report, Settings,
         figure::rounded,
+        population_load::{PopulationLoad, PopulationResult, play},
         results::Run,
-        visits::{Play, Played, play},
     },
     commands::{capacity, serve::Signals},
     failure::{Failure, Outcome},
@@ -19,60 +19,61 @@ use crate::{
 /// Arguments of `tocsin bench users`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The profile, as `tocsin capacity` reads it; its populations are played
+    /// Capacity profile, as read by `tocsin capacity`; its populations are simulated
     profile: PathBuf,
-    /// How many users in all, shared as in the profile [default: as many as it says]
+    /// Total number of users, distributed as in the profile [default: the profile's number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     users: Option<u32>,
-    /// Let them think this many times as fast, so that few users ask for as much as many
+    /// Divisor of the think times, so that few users cause the load of many
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     faster: f64,
-    /// Seconds over which they come
+    /// Seconds over which the users arrive
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     ramp: f64,
-    /// Seconds for which they are watched then
+    /// Seconds of measurement after the ramp
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     lasts: f64,
-    /// Entries of the directory that they ask
+    /// Number of directory entries
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     entries: u64,
-    /// Write the lines to this file as well
+    /// Output file for the result lines
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where the server's data lie, since the disk matters
+    /// Folder for the server's data, on the disk to measure
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
 
 fn factor(text: &str) -> Result<f64, String> {
-    let factor: f64 = text.parse().map_err(|_| "is not a number".to_owned())?;
-    if (0.001..=1e6).contains(&factor) { Ok(factor) } else { Err("should be from 0.001 to 1000000".to_owned()) }
+    let factor: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.001..=1e6).contains(&factor) { Ok(factor) } else { Err("expected 0.001 to 1000000".to_owned()) }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "is not a number of seconds".to_owned())?;
-    if (0.0..=86_400.0).contains(&seconds) { Ok(seconds) } else { Err("should be from 0 to 86400".to_owned()) }
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if (0.0..=86_400.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0 to 86400".to_owned()) }
 }
 
 impl Args {
-    /// Plays it, and shows a table.
+    /// Runs the load and prints a table.
     ///
     /// # Errors
-    /// The profile cannot be read or played, or an operation failed.
+    /// If the profile is invalid, or an operation fails.
     pub async fn run(self, terminal: &Terminal) -> Outcome {
         let profile = capacity::read(&self.profile, read_profile, terminal)?;
         if self.lasts <= 0.0 {
-            return Err(Failure::failed("--lasts should be more than 0 seconds"));
+            return Err(Failure::failed("--lasts must be greater than 0 seconds"));
         }
-        let context = Context::new(Settings { folder: self.folder.clone(), ..Settings::default() })?.shown_on(terminal);
-        context.progress.begin("users get ready", 1, 1);
+        let context =
+            Context::new(Settings { folder: self.folder.clone(), ..Settings::default() })?.with_display(terminal);
+        context.progress.begin("preparing users", 1, 1);
         if cfg!(debug_assertions) {
-            context.tell("this is a debug build: its figures mean nothing");
+            context.log("this is a debug build: its figures are meaningless");
         }
         if !profile.events.is_empty() || !profile.operations.is_empty() {
-            context.tell("only populations are played; events and operations of the profile are not");
+            context.log("only populations are simulated, not the events and operations of the profile");
         }
-        let settings = Play {
+        let settings = PopulationLoad {
             users: self.users.map(|users| users as usize),
             faster: self.faster,
             ramp: Duration::from_secs_f64(self.ramp),
@@ -82,13 +83,13 @@ impl Args {
         let mut signals = Signals::new()?;
         let played = tokio::select! {
             played = play(&context, &profile, &settings) => played,
-            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
+            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; started processes were stopped"))),
         };
         context.progress.end();
-        self.told(terminal, &played?, &settings)
+        self.print(terminal, &played?, &settings)
     }
 
-    fn told(&self, terminal: &Terminal, played: &[Played], settings: &Play) -> Outcome {
+    fn print(&self, terminal: &Terminal, played: &[PopulationResult], settings: &PopulationLoad) -> Outcome {
         let mut report = Report::new(self.out.clone(), true)?;
         let mut rows = Vec::new();
         for played in played {
@@ -97,7 +98,7 @@ impl Args {
                 played.population.clone(),
                 played.operation.clone(),
                 rounded(played.offered, 4).to_string(),
-                rounded(played.reached, 4).to_string() + if played.kept_its_rate() { "" } else { " NOT REACHED" },
+                rounded(played.reached, 4).to_string() + if played.reached_rate() { "" } else { " NOT REACHED" },
                 ms(0.5),
                 ms(0.95),
                 ms(0.99),

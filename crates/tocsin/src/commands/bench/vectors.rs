@@ -1,4 +1,4 @@
-//! Measures what operations cost, for `tocsin capacity`.
+//! Command `bench vectors`: measures the cost vectors for `tocsin capacity`.
 
 use std::{fs, path::PathBuf};
 
@@ -12,36 +12,36 @@ use crate::{
 /// Arguments of `tocsin bench vectors`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Measure these groups of operations only: accept, format, deliver, directory, exchange, sync
+    /// Groups of operations to measure: accept, format, deliver, directory, exchange, sync
     #[arg(value_name = "GROUP")]
     groups: Vec<String>,
-    /// Small sizes: shows that everything works, and is nothing to plan with
+    /// Small sizes: a smoke test, not for planning
     #[arg(long, visible_alias = "short")]
     quick: bool,
-    /// The file to write
+    /// Output file
     #[arg(long, value_name = "FILE", default_value = "vectors.json")]
     out: PathBuf,
-    /// Where the servers' data lie while they are measured, since the disk matters
+    /// Folder for the servers' data, on the disk to measure
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
 
 impl Args {
-    /// Measures, and writes the file that `tocsin capacity` reads.
+    /// Measures and writes the file that `tocsin capacity` reads.
     ///
     /// # Errors
-    /// A group is unknown or could not be measured.
+    /// If a group is unknown or cannot be measured.
     pub async fn run(self, terminal: &Terminal) -> Outcome {
         let run = Run::now(if self.quick { "quick: nothing to plan with".to_owned() } else { "full".to_owned() });
         let settings = Settings { quick: self.quick, folder: self.folder, ..Settings::default() };
-        let context = Context::new(settings)?.shown_on(terminal);
+        let context = Context::new(settings)?.with_display(terminal);
         if cfg!(debug_assertions) {
-            context.tell("this is a debug build: its costs mean nothing");
+            context.log("this is a debug build: its costs are meaningless");
         }
         let mut signals = Signals::new()?;
         let measured = tokio::select! {
             measured = vectors::measure(&context, &self.groups, &run) => measured,
-            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
+            name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; started processes were stopped"))),
         };
         context.progress.end();
         fs::write(&self.out, measured?).map_err(|error| Failure::file("write", &self.out, &error))?;

@@ -1,4 +1,4 @@
-//! What the data folder can do: space, inodes, fsync, integrity of the stores.
+//! Checks of the data folder: space, inodes, fsync latency, integrity of the stores.
 
 use std::{
     fs,
@@ -18,11 +18,11 @@ use crate::{
     terminal::{duration, size, thousands},
 };
 
-/// Writes measured: enough for a p99, and no more than this long.
+/// Number of measured syncs, enough for a p99, and the time limit.
 const SYNCS: usize = 200;
 const SYNC_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A p99 above this makes every acceptance slow.
+/// p99 above which every acceptance is slow.
 const SYNC_SLOW: Duration = Duration::from_millis(20);
 
 /// Examines the data folder. Blocks.
@@ -34,21 +34,21 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
             return vec![Finding::fail(
                 "data folder",
                 format!("{} is not a folder", folder.display()),
-                "name a folder with --data",
+                "specify a folder with --data",
             )];
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return vec![Finding::warn(
                 "data folder",
                 format!("{} does not exist", folder.display()),
-                "`tocsin init` or `tocsin serve` makes it",
+                "`tocsin init` or `tocsin serve` creates it",
             )];
         }
         Err(error) => {
             return vec![Finding::fail(
                 "data folder",
                 format!("{}: {error}", folder.display()),
-                "let this user read it",
+                "grant this user read access",
             )];
         }
     };
@@ -68,28 +68,30 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
         findings.push(Finding::fail(
             "admin key",
             format!("others can read {}", file.display()),
-            format!("chmod 600 {}, and make a new key", file.display()),
+            format!("chmod 600 {}, and create a new key", file.display()),
         ));
     }
     findings.extend(space(folder, configuration.journal.disk_reserve.0));
     findings.extend(syncs(folder));
     match platform::lock_folder(folder) {
         Ok(_lock) => findings.extend(stores(folder)),
-        Err(_) => findings
-            .push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),
+        Err(_) => findings.push(Finding::ok(
+            "stores",
+            "in use by a running server; integrity is checked only while the server is stopped",
+        )),
     }
     findings
 }
 
-/// Whether the databases of a folder that no server uses are intact.
+/// Checks the databases of an unused folder for integrity.
 pub(super) fn stores(folder: &Path) -> Vec<Finding> {
-    // What is tracked is in no backup.
+    // Tracking data are not part of backups.
     let all = FILES.iter().chain(&["tracking.db"]);
     let mut findings: Vec<Finding> = all.filter_map(|name| integrity(&folder.join(name))).collect();
-    // One that cannot be read was told of.
+    // An unreadable folder was already reported.
     let gone = missing_partition(folder).ok().flatten();
     findings.extend(gone.map(|name| {
-        let text = "is not there, and has a part of the messages of exchanges";
+        let text = "is missing; it contains a part of the messages of exchanges";
         Finding::fail(name, text, "restore a backup; the server does not start without it")
     }));
     findings
@@ -98,11 +100,14 @@ pub(super) fn stores(folder: &Path) -> Vec<Finding> {
 fn space(folder: &Path, reserve: u64) -> Vec<Finding> {
     let stat = match rustix::fs::statvfs(folder) {
         Ok(stat) => stat,
-        Err(error) => return vec![Finding::warn("disk space", format!("cannot be told: {error}"), "look with df")],
+        Err(error) => {
+            return vec![Finding::warn("disk space", format!("cannot be determined: {error}"), "check with df")];
+        }
     };
     let (free, all) = (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize);
     let text = format!("{} free of {}", size(free), size(all));
-    let advice = format!("make room: below {} (journal.disk_reserve) events are answered with 503", size(reserve));
+    let advice =
+        format!("free disk space: below {} (journal.disk_reserve) the server refuses events with 503", size(reserve));
     let mut findings = vec![if free < reserve {
         Finding::fail("disk space", text, advice)
     } else if free < reserve.saturating_mul(4) {
@@ -110,7 +115,7 @@ fn space(folder: &Path, reserve: u64) -> Vec<Finding> {
     } else {
         Finding::ok("disk space", text)
     }];
-    // File systems without a fixed number of inodes say 0.
+    // File systems without a fixed number of inodes report 0.
     if stat.f_files > 0 {
         let text = format!("{} free of {}", thousands(stat.f_favail), thousands(stat.f_files));
         findings.push(if stat.f_favail < 1_000 {
@@ -122,7 +127,7 @@ fn space(folder: &Path, reserve: u64) -> Vec<Finding> {
     findings
 }
 
-/// Measures what the stores do at each commit: write 8 KiB, fdatasync.
+/// Measures the latency of a store commit: write 8 KiB, fdatasync.
 fn syncs(folder: &Path) -> Vec<Finding> {
     let path = folder.join(format!(".doctor-{}", std::process::id()));
     let measured = measure(&path);
@@ -133,7 +138,7 @@ fn syncs(folder: &Path) -> Vec<Finding> {
             return vec![Finding::fail(
                 "fsync",
                 format!("cannot write: {error}"),
-                "let this user write to the data folder, and make room",
+                "grant this user write access to the data folder, and free disk space",
             )];
         }
     };
@@ -143,7 +148,7 @@ fn syncs(folder: &Path) -> Vec<Finding> {
         Finding::warn(
             "fsync",
             text,
-            "every acceptance waits for one; a disk with power-loss protection, or one that is less busy, makes it faster",
+            "every acceptance waits for a sync; use a disk with power-loss protection, or a less busy one",
         )
     } else {
         Finding::ok("fsync", text)
@@ -164,13 +169,13 @@ fn measure(path: &Path) -> io::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// The nearest-rank percentile.
+/// Nearest-rank percentile.
 fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times[(times.len() * percent).div_ceil(100).max(1) - 1]
 }
 
-/// `PRAGMA quick_check` of a store that no server uses; `None` if it is not there.
+/// Runs `PRAGMA quick_check` on an unused store; `None` if it does not exist.
 fn integrity(path: &Path) -> Option<Finding> {
     let data = fs::metadata(path).ok()?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -179,7 +184,7 @@ fn integrity(path: &Path) -> Option<Finding> {
         let mut statement = database.prepare("PRAGMA quick_check(10)")?;
         statement.query_map([], |row| row.get(0))?.collect()
     };
-    let advice = "stop here and restore a backup; keep the damaged files, the records can often be saved with `sqlite3 FILE .recover`";
+    let advice = "do not start the server; restore a backup. Keep the damaged files: records can often be recovered with `sqlite3 FILE .recover`";
     Some(match check() {
         Ok(lines) if lines == ["ok"] => Finding::ok(&name, format!("{}, intact", size(data.len()))),
         Ok(lines) => Finding::fail(&name, lines.join("; "), advice),
@@ -197,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_the_nearest_rank() {
+    fn percentiles_use_the_nearest_rank() {
         let mut times: Vec<Duration> = (1..=200).rev().map(Duration::from_millis).collect();
         assert_eq!(percentile(&mut times, 50), Duration::from_millis(100));
         assert_eq!(percentile(&mut times, 99), Duration::from_millis(198));
@@ -242,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_in_use_are_left_alone() {
+    fn stores_in_use_are_not_checked() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut configuration = Configuration::default();
         configuration.data.folder = folder.path().to_owned();

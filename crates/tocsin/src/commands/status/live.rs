@@ -1,4 +1,4 @@
-//! The view that redraws itself: backlog, rates, latencies, applications.
+//! Live view: backlog, rates, latencies, applications.
 
 use std::{
     collections::VecDeque,
@@ -23,17 +23,17 @@ use crate::{
     terminal::{cut, printable, size, thousands},
 };
 
-/// Looks kept for the sparklines.
+/// Number of samples kept for the sparklines.
 const HISTORY: usize = 240;
 
-/// Redraws until `q`, Escape or Ctrl-C.
+/// Refreshes until `q`, Escape or Ctrl-C.
 ///
 /// # Errors
-/// The terminal does not take it. A server that does not answer is shown, and asked again.
+/// If the terminal cannot be written. An unreachable server is shown as such and polled again.
 pub async fn run(client: &Client, interval: Duration) -> Outcome {
     let mut terminal = ratatui::try_init()?;
     let (keys_sender, mut keys) = mpsc::channel(16);
-    // Reading keys blocks, so it has its own thread; it ends when the receiver is gone.
+    // Reading keys blocks, so it has its own thread, which ends with the receiver.
     std::thread::spawn(move || {
         while !keys_sender.is_closed() {
             if poll(Duration::from_millis(200)).unwrap_or(false)
@@ -44,12 +44,12 @@ pub async fn run(client: &Client, interval: Duration) -> Outcome {
             }
         }
     });
-    let outcome = look(client, interval, &mut terminal, &mut keys).await;
+    let outcome = refresh(client, interval, &mut terminal, &mut keys).await;
     ratatui::restore();
     outcome
 }
 
-async fn look(
+async fn refresh(
     client: &Client,
     interval: Duration,
     terminal: &mut DefaultTerminal,
@@ -118,7 +118,7 @@ impl Rate {
 struct View {
     server: String,
     report: Option<Report>,
-    trouble: Option<String>,
+    error: Option<String>,
     events: Rate,
     notifications: Rate,
     delivered: Rate,
@@ -128,7 +128,7 @@ struct View {
 impl View {
     fn new(server: &str) -> Self {
         let (events, notifications, delivered, waiting) = Default::default();
-        View { server: server.to_owned(), report: None, trouble: None, events, notifications, delivered, waiting }
+        View { server: server.to_owned(), report: None, error: None, events, notifications, delivered, waiting }
     }
 
     fn take(&mut self, report: Result<Report, String>, now: Instant) {
@@ -138,10 +138,10 @@ impl View {
                 self.notifications.take(report.totals.notifications, now);
                 self.delivered.take(report.attempts("delivered"), now);
                 self.waiting.push(report.backlog.notifications);
-                self.trouble = None;
+                self.error = None;
                 self.report = Some(report);
             }
-            Err(trouble) => self.trouble = Some(trouble),
+            Err(error) => self.error = Some(error),
         }
     }
 
@@ -155,7 +155,7 @@ impl View {
         ])
         .areas(frame.area());
         let Some(report) = &self.report else {
-            let text = self.trouble.clone().unwrap_or_else(|| format!("asking {} ...", self.server));
+            let text = self.error.clone().unwrap_or_else(|| format!("connecting to {} ...", self.server));
             frame.render_widget(Paragraph::new(text).red(), head);
             return;
         };
@@ -226,7 +226,7 @@ impl View {
             .block(Block::bordered().title(" latency, ms "));
         frame.render_widget(table, right);
 
-        // Within the borders, below the heads; the column of names is as wide as ratatui makes it, at least.
+        // Height inside the borders, below the header; the name column is at least as wide as ratatui makes it.
         let rows_max = usize::from(applications.height.saturating_sub(3));
         let name_max = usize::from(applications.width.saturating_sub(2) / 4).max(8);
         let is_cut = report.applications.len() > rows_max
@@ -251,9 +251,9 @@ impl View {
             _ => " applications ".to_owned(),
         }));
         frame.render_widget(table, applications);
-        let foot_line = match &self.trouble {
-            Some(trouble) => Line::from(trouble.clone()).red(),
-            None if is_cut => Line::from("q quits; `tocsin status` shows all of what is cut here").dim(),
+        let foot_line = match &self.error {
+            Some(error) => Line::from(error.clone()).red(),
+            None if is_cut => Line::from("q quits; `tocsin status` shows all without truncation").dim(),
             None => Line::from("q quits").dim(),
         };
         frame.render_widget(Paragraph::new(foot_line), foot);
@@ -261,7 +261,7 @@ impl View {
 }
 
 fn spark(frame: &mut Frame<'_>, area: Rect, title: String, rate: &Rate, style: Style) {
-    // The newest values that fit stand at the right.
+    // The newest values that fit, at the right.
     let width = usize::from(area.width.saturating_sub(2));
     let skip = rate.history.len().saturating_sub(width);
     let mut data = vec![0; width.saturating_sub(rate.history.len())];
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn e_what_does_not_fit_is_told() {
+    fn e_truncation_is_indicated() {
         let mut view = View::new("http://x");
         let report = |count: usize, name: &str| {
             let applications: Vec<_> =
@@ -298,19 +298,19 @@ mod tests {
         let now = Instant::now();
         view.take(report(3, "app").map_err(|failure| failure.message), now);
         let shown = screen(&view);
-        assert!(shown.contains("app2") && !shown.contains("is cut"), "{shown}");
+        assert!(shown.contains("app2") && !shown.contains("truncation"), "{shown}");
         view.take(report(40, "app").map_err(|failure| failure.message), now);
         let shown = screen(&view);
         assert!(shown.contains(" of 40 ") && shown.contains("`tocsin status` shows all"), "{shown}");
         view.take(report(1, &"long".repeat(20)).map_err(|failure| failure.message), now);
         let shown = screen(&view);
-        assert!(shown.contains('…') && shown.contains("is cut"), "{shown}");
+        assert!(shown.contains('…') && shown.contains("without truncation"), "{shown}");
     }
 
     #[test]
-    fn rates_come_from_the_difference_of_two_looks() {
+    fn rates_are_differences_of_two_samples() {
         let mut view = View::new("http://x");
-        assert!(screen(&view).contains("asking http://x"));
+        assert!(screen(&view).contains("connecting to http://x"));
         let report = |events: u64| {
             Report::read(
                 json!({"version": "1", "ready": true, "totals": {"events": events}, "applications": [{"name": "quakes", "version": 3}]}),

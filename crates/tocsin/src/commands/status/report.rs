@@ -1,4 +1,4 @@
-//! What the server says of itself, as numbers.
+//! Server status: the response of `GET /v1/status` as types.
 
 use std::collections::BTreeMap;
 
@@ -10,169 +10,169 @@ use crate::{
     terminal::{printable, size, thousands},
 };
 
-/// The answer to `GET /v1/status`. What is missing is zero, so that a newer command can ask an older server.
+/// Response of `GET /v1/status`. Missing members are zero, so that a newer command can query an older server.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// The server's version.
+    /// Version of the server.
     pub version: String,
-    /// When it started.
+    /// Start time of the server.
     pub started_at: String,
-    /// Whether it takes everything.
+    /// Whether the server accepts all requests.
     pub ready: bool,
-    /// Its applications.
+    /// Applications.
     pub applications: Vec<ApplicationReport>,
     /// Records by kind.
     pub counts: BTreeMap<String, u64>,
-    /// What waits.
+    /// Backlog.
     pub backlog: Backlog,
-    /// What has happened since the journal was made.
+    /// Totals since the journal was created.
     pub totals: Totals,
-    /// Everything that is switched off.
+    /// Components that are switched off.
     pub switches: Vec<SwitchReport>,
-    /// What slows messages of exchanges down.
+    /// Throttled exchange messages.
     pub throttled: Vec<ThrottledReport>,
-    /// The worker groups of exchanges.
+    /// Worker groups of the exchanges.
     pub workers: Vec<WorkersReport>,
-    /// The partitions of the spool.
+    /// Partitions of the spool.
     pub partitions: Vec<PartitionReport>,
-    /// Where receive ports take messages from.
+    /// Receive locations.
     pub locations: Vec<LocationReport>,
-    /// By step.
+    /// Latencies by step.
     pub latencies: BTreeMap<String, Latency>,
-    /// How far the node is from its bounds.
+    /// Saturation of the node.
     pub saturation: SaturationReport,
 }
 
-/// How far the node is from its bounds.
+/// Saturation of the node.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct SaturationReport {
-    /// What may run out, the fullest first.
+    /// Limited resources, fullest first.
     pub resources: Vec<ResourceReport>,
-    /// Who uses it, the one with the least headroom first.
+    /// Roles, least headroom first.
     pub roles: Vec<RoleReport>,
 }
 
-/// A resource.
+/// Limited resource.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct ResourceReport {
-    /// Which.
+    /// Name of the resource.
     pub resource: String,
-    /// The share that is used.
+    /// Used share.
     pub used: f64,
-    /// In how many seconds it is full.
+    /// Predicted seconds until the resource is full.
     pub full_in_seconds: Option<f64>,
 }
 
-/// A role.
+/// Role of the node.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct RoleReport {
-    /// Which.
+    /// Name of the role.
     pub role: String,
-    /// How many times its load may be.
+    /// Factor by which its load may grow.
     pub headroom: Option<f64>,
-    /// What gives out first.
+    /// Resource that limits the growth.
     pub first: Option<String>,
 }
 
-/// A worker group of exchanges.
+/// Worker group of exchanges.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct WorkersReport {
-    /// Which.
+    /// Name of the group.
     pub group: String,
-    /// Messages that are worked on.
+    /// Messages in progress.
     pub busy: u64,
     /// Messages that wait for a worker.
     pub waiting: u64,
-    /// How many workers there may be now.
+    /// Current maximum number of workers.
     pub most: u64,
 }
 
-/// A partition of the spool.
+/// Partition of the spool.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct PartitionReport {
-    /// Its number.
+    /// Number of the partition.
     pub partition: u64,
-    /// Messages in it that are not ended.
+    /// Open messages.
     pub open: u64,
-    /// Bytes of its file and its log.
+    /// Bytes of its database and write-ahead log.
     pub bytes: u64,
 }
 
-/// A location of a receive port.
+/// Receive location.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct LocationReport {
-    /// The exchange.
+    /// Exchange.
     pub exchange: String,
-    /// The receive port.
+    /// Receive port.
     pub port: String,
-    /// Its name.
+    /// Name of the location.
     pub location: String,
-    /// How it does.
+    /// State.
     pub state: String,
-    /// What is in the way.
+    /// Reason of the state.
     pub reason: Option<String>,
 }
 
-/// Something that is switched off.
+/// Component that is switched off.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct SwitchReport {
-    /// What.
+    /// Name of the component.
     pub component: String,
-    /// How.
+    /// State.
     pub state: String,
-    /// Whether something begun before is still under way.
+    /// Whether work that began before is still in progress.
     pub pending: bool,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
-/// Messages that are slowed down.
+/// Throttled messages.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct ThrottledReport {
-    /// Of which exchange.
+    /// Exchange.
     pub exchange: String,
-    /// Where they come in, or where they leave.
+    /// Direction: intake or sending.
     pub side: String,
-    /// For the sake of which port.
+    /// Port that causes the throttling.
     pub port: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// In words.
+    /// Description of the reason.
     pub detail: String,
 }
 
-/// One application.
+/// Application.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct ApplicationReport {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The version that runs.
+    /// Running version.
     pub version: u32,
     /// Subscriptions in the match index.
     pub indexed: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// Subscriptions that its version cannot match.
+    /// Subscriptions that the running version cannot match.
     pub unusable: u64,
-    /// Whether the index has caught up.
+    /// Whether the index is up to date.
     pub ready: bool,
-    /// Until when its events wait for its throttle.
+    /// End of the current throttling of its events.
     pub throttled_until: Option<String>,
-    /// Until when events of a class wait for a throttle of the class.
+    /// End of the current throttling, by event class.
     pub throttled_classes: BTreeMap<String, String>,
 }
 
-/// What waits.
+/// Backlog.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Backlog {
@@ -180,48 +180,48 @@ pub struct Backlog {
     pub event_batches: u64,
     /// Events to match.
     pub events: u64,
-    /// Event batches that could not be matched.
+    /// Event batches whose matching failed.
     pub failed_batches: u64,
     /// Notifications to send.
     pub notifications: u64,
     /// Work items.
     pub work_items: u64,
-    /// Notifications that wait for an operator.
+    /// Suspended notifications.
     pub suspended: u64,
 }
 
-/// What has happened.
+/// Totals.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// Event batches accepted.
+    /// Accepted event batches.
     pub event_batches: u64,
-    /// Events accepted.
+    /// Accepted events.
     pub events: u64,
-    /// Notification batches made.
+    /// Created notification batches.
     pub notification_batches: u64,
-    /// Notifications made.
+    /// Created notifications.
     pub notifications: u64,
-    /// Attempts by outcome.
+    /// Delivery attempts by outcome.
     #[serde(deserialize_with = "by_outcome")]
     pub attempts: BTreeMap<String, u64>,
 }
 
-/// Percentiles of a step.
+/// Latency percentiles of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Latency {
-    /// Half were faster.
+    /// Median.
     pub p50_ms: Option<f64>,
-    /// 95 of 100 were faster.
+    /// 95th percentile.
     pub p95_ms: Option<f64>,
-    /// 99 of 100 were faster.
+    /// 99th percentile.
     pub p99_ms: Option<f64>,
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
 }
 
-/// An object, or a list in the order of the outcomes.
+/// Deserializes an object, or a list in the order of the outcomes.
 fn by_outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, u64>, D::Error> {
     use tocsin_model::receipt::Outcome;
     let count = |value: &Value| value.as_u64().unwrap_or_default();
@@ -235,26 +235,26 @@ fn by_outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Str
 }
 
 impl Report {
-    /// Reads the answer.
+    /// Parses the response.
     ///
     /// # Errors
-    /// It is not a status.
+    /// If it is not a status.
     pub fn read(answer: Value) -> Outcome<Self> {
         serde_json::from_value(answer)
-            .map_err(|error| Failure::failed("the answer is not a status; is this a Tocsin server?").because(&error))
+            .map_err(|error| Failure::failed("the response is not a status; is this a Tocsin server?").because(&error))
     }
 
-    /// Attempts with this outcome.
+    /// Number of attempts with this outcome.
     pub fn attempts(&self, outcome: &str) -> u64 {
         self.totals.attempts.get(outcome).copied().unwrap_or_default()
     }
 
-    /// Whether nothing is on its way.
+    /// Whether there is no work in progress or queued.
     pub fn is_idle(&self) -> bool {
         self.backlog.events == 0 && self.backlog.event_batches == 0 && self.backlog.notifications == 0
     }
 
-    /// Plain text.
+    /// Formats the status as plain text.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!(
             "Tocsin {}, {}, since {}",
@@ -294,14 +294,14 @@ impl Report {
                 if application.ready { "" } else { ", catching up" }
             ));
             if let Some(until) = &application.throttled_until {
-                lines.push(format!("          its throttle lets events wait until {}", printable(until)));
+                lines.push(format!("          throttled until {}", printable(until)));
             }
             for (class, until) in &application.throttled_classes {
-                lines.push(format!("          events of `{}` wait until {}", printable(class), printable(until)));
+                lines.push(format!("          events of `{}` throttled until {}", printable(class), printable(until)));
             }
             if application.unusable > 0 {
                 lines.push(format!(
-                    "          {} more cannot be matched; `tocsin rule unusable {}` says why",
+                    "          {} more cannot be matched; `tocsin rule unusable {}` shows the reasons",
                     thousands(application.unusable),
                     printable(&application.name)
                 ));
@@ -319,14 +319,14 @@ impl Report {
         for WorkersReport { group, busy, waiting, most } in &self.workers {
             if *waiting > 0 {
                 let group = printable(group);
-                lines.push(format!("workers   {group}: {busy} of {most} are busy, {} wait", thousands(*waiting)));
+                lines.push(format!("workers   {group}: {busy} of {most} busy, {} messages wait", thousands(*waiting)));
             }
         }
-        // One in which nothing waits has nothing to tell that others have not.
+        // A single empty partition carries no information.
         if self.partitions.len() > 1 || self.partitions.iter().any(|partition| partition.open > 0) {
             for PartitionReport { partition, open, bytes } in &self.partitions {
                 let open = thousands(*open);
-                lines.push(format!("spool     partition {partition}: {open} messages are open, {}", size(*bytes)));
+                lines.push(format!("spool     partition {partition}: {open} open messages, {}", size(*bytes)));
             }
         }
         for LocationReport { exchange, port, location, state, reason } in &self.locations {
@@ -337,14 +337,14 @@ impl Report {
             }
         }
         if self.applications.is_empty() {
-            lines.push("runs      no application yet; `tocsin apply FILE` adds one".to_owned());
+            lines.push("runs      no application; `tocsin apply FILE` adds one".to_owned());
         }
         lines
     }
 }
 
 impl SaturationReport {
-    /// `used      41 % of the processor, full in 3.2 h; 3 % of the disk`, and a line for each role that does anything.
+    /// Formats `used      41 % of the processor, full in 3.2 h; 3 % of the disk`, and a line per active role.
     fn lines(&self) -> Vec<String> {
         let resource = |found: &ResourceReport| {
             let full = found.full_in_seconds.map(|seconds| format!(", full in {:.1} h", seconds / 3_600.0));
@@ -354,17 +354,13 @@ impl SaturationReport {
         let used = (!used.is_empty()).then(|| format!("used      {}", used.join("; ")));
         let role = |found: &RoleReport| {
             let (headroom, first) = (found.headroom?, found.first.as_deref()?);
-            Some(format!(
-                "room      {}: {headroom:.1} times, then {} gives out",
-                printable(&found.role),
-                printable(first)
-            ))
+            Some(format!("room      {}: {headroom:.1} times, limited by {}", printable(&found.role), printable(first)))
         };
         used.into_iter().chain(self.roles.iter().filter_map(role)).collect()
     }
 }
 
-/// `latency   end to end: p50 1.2 ms, p95 3.4 ms, p99 9.9 ms of 12,345`
+/// Formats `latency   end to end: p50 1.2 ms, p95 3.4 ms, p99 9.9 ms of 12,345`.
 fn latency_line(step: &str, latency: &Latency) -> String {
     let show = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1} ms"));
     format!(
@@ -385,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_reads_like_a_report() {
+    fn a_status_is_formatted_as_plain_text() {
         let report = Report::read(json!({
             "version": "0.1.0", "started_at": "2026-11-21T09:30:00Z", "ready": true,
             "applications": [{"name": "quakes", "version": 2, "indexed": 10000, "index_bytes": 480000, "unusable": 3, "ready": true, "throttled_until": "2026-11-21T10:00:00Z", "throttled_classes": {"quake": "2026-11-21T10:01:00Z"}}],
@@ -423,16 +419,16 @@ mod tests {
             so far    1,707 events, 40,000 notifications, 39,000 delivered, 1 refused
             latency   end to end: p50 1.2 ms, p95 3.5 ms, p99 - of 39,000
             used      41 % of the processor, full in 3.2 h; 3 % of the disk
-            room      deliver: 2.5 times, then processor gives out
+            room      deliver: 2.5 times, limited by processor
             runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB
-                      its throttle lets events wait until 2026-11-21T10:00:00Z
-                      events of `quake` wait until 2026-11-21T10:01:00Z
-                      3 more cannot be matched; `tocsin rule unusable quakes` says why
+                      throttled until 2026-11-21T10:00:00Z
+                      events of `quake` throttled until 2026-11-21T10:01:00Z
+                      3 more cannot be matched; `tocsin rule unusable quakes` shows the reasons
             paused    role:match, pending: moving
             throttled orders, publishing at b, rate_imbalance: 40 messages wait
-            workers   receive: 8 of 8 are busy, 1,200 wait
-            spool     partition 0: 1,500 messages are open, 468.8 KiB
-            spool     partition 1: 0 messages are open, 117.2 KiB
+            workers   receive: 8 of 8 busy, 1,200 messages wait
+            spool     partition 0: 1,500 open messages, 468.8 KiB
+            spool     partition 1: 0 open messages, 117.2 KiB
             waiting   orders, in from bus: disk: 1 MiB is free"#]]
         .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
@@ -440,6 +436,6 @@ mod tests {
             let report = json!({"partitions": [{"partition": 0, "open": open, "bytes": 1}]});
             Report::read(report).expect("a status").lines().iter().filter(|line| line.starts_with("spool")).count()
         };
-        assert_eq!((spool(0), spool(1)), (0, 1), "one partition is told of while something waits in it");
+        assert_eq!((spool(0), spool(1)), (0, 1), "a single partition is shown only while it has open messages");
     }
 }

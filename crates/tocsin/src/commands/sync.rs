@@ -1,4 +1,4 @@
-//! Lets devices keep replicas, and shows what they do.
+//! Manages sync devices, and shows sessions, conflicts and the load of sync.
 
 use clap::Subcommand;
 use reqwest::Method;
@@ -11,85 +11,56 @@ use crate::{
     terminal::{Terminal, printable},
 };
 
-/// Arguments of `tocsin devices`.
+/// Arguments of `tocsin sync`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Lists the devices that may keep replicas
-    List {
-        /// Prints JSON
-        #[arg(long)]
-        json: bool,
+enum Action {
+    /// Manage the devices that keep replicas
+    Devices {
+        #[command(subcommand)]
+        what: Devices,
     },
-    /// Lets a device keep a replica, and prints its token, which is shown this once
-    Add {
-        /// The application
-        application: String,
-        /// Whose device it is
-        subscriber: String,
-        /// What its owner calls it
-        name: String,
-        /// A collection that it may use; may be repeated. All if not given
-        #[arg(long = "collection", value_name = "NAME")]
-        collections: Vec<String>,
-        /// It only reads
-        #[arg(long)]
-        read_only: bool,
-        /// How long its token lasts; until it is revoked if not given
-        #[arg(long, value_name = "DURATION")]
-        expires_in: Option<Period>,
-    },
-    /// Revokes the token of a device
-    Remove {
-        /// Its id, such as d-0a1b2c3d4e5f
-        id: String,
-    },
-    /// Tells a device to drop all that it has when it comes next
-    Wipe {
-        /// Its id
-        id: String,
-    },
-    /// Lists sessions: those that last, then those that ended, newest first
+    /// List sessions: active first, then ended, newest first
     Sessions {
         /// Only of this device
         #[arg(long, value_name = "ID")]
         device: Option<String>,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Lists edits that met others, newest first
+    /// List conflicting edits, newest first
     Conflicts {
-        /// The application
+        /// Application
         application: String,
         /// Only of this collection
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
-        /// Most lines
+        /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: usize,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Puts in place what had lost in a conflict
+    /// Restore the losing version of a conflict
     Revert {
-        /// The application
+        /// Application
         application: String,
-        /// The conflict's number
+        /// Number of the conflict
         number: u64,
     },
-    /// Shows how sync does: rows, sessions, and how full its pools are
+    /// Show rows, sessions and the load of the pools
     Status {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -99,11 +70,69 @@ impl Args {
     /// Runs the command.
     ///
     /// # Errors
-    /// The server does not do it.
+    /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            What::List { json } => list(terminal, client, json).await,
-            What::Add { application, subscriber, name, collections, read_only, expires_in } => {
+            Action::Devices { what } => what.run(terminal, client).await,
+            Action::Sessions { device, limit, json } => {
+                sessions(terminal, client, device.as_deref(), limit, json).await
+            }
+            Action::Conflicts { application, collection, limit, json } => {
+                conflicts(terminal, client, (&application, collection.as_deref()), limit, json).await
+            }
+            Action::Revert { application, number } => {
+                let path = format!("/v1/applications/{}/conflicts/{number}/revert", segment(&application));
+                client.send(client.request(Method::POST, &path)).await?;
+                Ok(terminal.line("the losing version is restored; replicas receive it at their next sync")?)
+            }
+            Action::Status { json } => status(terminal, client, json).await,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Devices {
+    /// List the devices that may keep replicas
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Register a device and print its token once
+    Add {
+        /// Application
+        application: String,
+        /// Subscriber that owns the device
+        subscriber: String,
+        /// Name of the device
+        name: String,
+        /// Collection that the device may use; repeatable; default is all
+        #[arg(long = "collection", value_name = "NAME")]
+        collections: Vec<String>,
+        /// Grant read access only
+        #[arg(long)]
+        read_only: bool,
+        /// Lifetime of the token; default is until revoked
+        #[arg(long, value_name = "DURATION")]
+        expires_in: Option<Period>,
+    },
+    /// Revoke the token of a device
+    Remove {
+        /// Device id, such as d-0a1b2c3d4e5f
+        id: String,
+    },
+    /// Order a device to delete its replica at its next request
+    Wipe {
+        /// Device id
+        id: String,
+    },
+}
+
+impl Devices {
+    async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self {
+            Devices::List { json } => list(terminal, client, json).await,
+            Devices::Add { application, subscriber, name, collections, read_only, expires_in } => {
                 let collections = (!collections.is_empty()).then_some(collections);
                 let expires_in = expires_in.map(|period| period.0.as_secs());
                 let device = client
@@ -118,25 +147,15 @@ impl Args {
                 terminal.line(format!("{}: {}", text(&device["id"]), text(&device["token"])))?;
                 Ok(terminal.line("The token is shown this once: `tocsin replica init FILE --token TOKEN`")?)
             }
-            What::Remove { id } => {
+            Devices::Remove { id } => {
                 let path = format!("/v1/sync/devices/{}", segment(&id));
                 client.send(client.request(Method::DELETE, &path)).await?;
-                Ok(terminal.line(format!("`{}` may not keep a replica any more", printable(&id)))?)
+                Ok(terminal.line(format!("the token of `{}` is revoked", printable(&id)))?)
             }
-            What::Wipe { id } => {
+            Devices::Wipe { id } => {
                 client.post(&format!("/v1/sync/devices/{}/wipe", segment(&id)), &json!({})).await?;
-                Ok(terminal.line(format!("`{}` drops all that it has when it comes next", printable(&id)))?)
+                Ok(terminal.line(format!("`{}` deletes its replica at its next request", printable(&id)))?)
             }
-            What::Sessions { device, limit, json } => sessions(terminal, client, device.as_deref(), limit, json).await,
-            What::Conflicts { application, collection, limit, json } => {
-                conflicts(terminal, client, (&application, collection.as_deref()), limit, json).await
-            }
-            What::Revert { application, number } => {
-                let path = format!("/v1/applications/{}/conflicts/{number}/revert", segment(&application));
-                client.send(client.request(Method::POST, &path)).await?;
-                Ok(terminal.line("what had lost is in place; replicas hear of it at their next sync")?)
-            }
-            What::Status { json } => status(terminal, client, json).await,
         }
     }
 }
@@ -191,7 +210,7 @@ async fn sessions(terminal: &Terminal, client: &Client, device: Option<&str>, li
         fields.map(|field| text(&session[field])).to_vec()
     };
     let rows: Vec<Vec<String>> = found.iter().map(line).collect();
-    let heads = ["DEVICE", "BEGAN", "OUTCOME", "EDITS", "CONFLICTS", "REFUSED", "ROWS", "GONE", "UP", "DOWN"];
+    let heads = ["DEVICE", "BEGAN", "OUTCOME", "EDITS", "CONFLICTS", "REFUSED", "ROWS", "REMOVED", "UP", "DOWN"];
     Ok(terminal.table(&heads, &rows)?)
 }
 
@@ -212,7 +231,7 @@ async fn conflicts(
         ["number", "at", "collection", "row", "winner", "server", "client"].map(|field| text(&met[field])).to_vec()
     };
     let rows: Vec<Vec<String>> = found.iter().map(line).collect();
-    Ok(terminal.table(&["NUMBER", "AT", "COLLECTION", "ROW", "STAYED", "SERVER", "CLIENT"], &rows)?)
+    Ok(terminal.table(&["NUMBER", "AT", "COLLECTION", "ROW", "WINNER", "SERVER", "CLIENT"], &rows)?)
 }
 
 async fn status(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
@@ -222,15 +241,15 @@ async fn status(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
     }
     let [rows, removed, devices, sessions, resting, events] =
         ["rows", "removed", "devices", "sessions", "resting", "events_waiting"].map(|name| text(&status[name]));
-    terminal.line(format!("{rows} rows, {removed} that are gone"))?;
-    terminal.line(format!("{devices} devices, {sessions} sessions, {resting} rest until there is something new"))?;
-    terminal.line(format!("{events} events of rows wait to be accepted"))?;
+    terminal.line(format!("{rows} rows, {removed} removed"))?;
+    terminal.line(format!("{devices} devices, {sessions} sessions, {resting} waiting for changes"))?;
+    terminal.line(format!("{events} row events to accept"))?;
     let pools = status["pools"].as_array().cloned().unwrap_or_default();
     let rows: Vec<Vec<String>> = pools
         .iter()
         .map(|pool| ["name", "size", "size_max", "busy", "waiting"].map(|field| text(&pool[field])).to_vec())
         .collect();
-    Ok(terminal.table(&["POOL", "PLACES", "AT MOST", "TAKEN", "WAITING"], &rows)?)
+    Ok(terminal.table(&["POOL", "SIZE", "MAXIMUM", "BUSY", "WAITING"], &rows)?)
 }
 
 fn text(value: &Value) -> String {

@@ -1,9 +1,9 @@
-//! An index in this process, and batches of quotes that it is asked about again and again.
+//! Match harness: an in-process index and batches of quotes to match against it.
 
 use std::{hint::black_box, time::Instant};
 
 use tocsin_matching::{
-    datum::Trouble,
+    eval_value::EvalError,
     rule::RuleNumber,
     shard::{MatchSink, Run, Shard},
 };
@@ -14,13 +14,13 @@ use tocsin_model::{
 };
 use tocsin_pipeline::Compiled;
 
-use super::market;
+use super::stock_workload;
 use crate::failure::{Failure, Outcome};
 
-/// A measured round takes at least this long, in seconds.
+/// Minimum duration of a measured round, in seconds.
 const ROUND_SECONDS: f64 = 0.2;
 
-/// Takes the ids of what matches, and counts failures.
+/// Match sink that collects subscription ids and counts failures.
 #[derive(Default)]
 struct Ids {
     ids: Vec<SubscriptionId>,
@@ -32,38 +32,38 @@ impl MatchSink for Ids {
         run.append_ids(&mut self.ids);
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble) {
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError) {
         self.failures += 1;
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble, _: u32) {
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: EvalError, _: u32) {
         self.failures += 1;
     }
 }
 
-/// An index of one owner and ten batches of quotes.
-pub struct Bed {
-    /// The index.
+/// In-process matching index of the stock example, with ten batches of quotes.
+pub struct MatchHarness {
+    /// Index under test.
     pub shard: Shard,
     fields: Fields,
     batches: Vec<EventBatch>,
     sink: Ids,
 }
 
-impl Bed {
-    /// For an index of the stock example's rules.
+impl MatchHarness {
+    /// Creates a harness for an index of the stock example's rules.
     ///
     /// # Errors
-    /// The definition has no quotes.
+    /// If the definition has no quotes.
     pub fn new(compiled: &Compiled, shard: Shard) -> Outcome<Self> {
-        let (fields, batches) = (market::quote_fields(compiled)?, market::event_batches(compiled)?);
-        Ok(Bed { shard, fields, batches, sink: Ids::default() })
+        let (fields, batches) = (stock_workload::quote_fields(compiled)?, stock_workload::event_batches(compiled)?);
+        Ok(MatchHarness { shard, fields, batches, sink: Ids::default() })
     }
 
-    /// Matches one of the batches, ids out. Gives the number of matches.
+    /// Matches batch `number` (modulo the number of batches) and returns the number of matches.
     ///
     /// # Errors
-    /// Something could not be decided.
+    /// If a rule or filter cannot be evaluated.
     pub fn batch(&mut self, number: usize) -> Outcome<u64> {
         self.sink.ids.clear();
         let batch = &self.batches[number % self.batches.len()];
@@ -71,22 +71,22 @@ impl Bed {
         matched.map_err(|error| Failure::failed("a batch cannot be matched").because(&error))?;
         match self.sink.failures {
             0 => Ok(black_box(&self.sink.ids).len() as u64),
-            _ => Err(Failure::failed("a rule could not be decided")),
+            _ => Err(Failure::failed("a rule could not be evaluated")),
         }
     }
 
-    /// Matches every batch once. Gives the number of matches.
+    /// Matches every batch once and returns the number of matches.
     ///
     /// # Errors
-    /// Something could not be decided.
+    /// If a rule or filter cannot be evaluated.
     pub fn pass(&mut self) -> Outcome<u64> {
         (0..self.batches.len()).map(|number| self.batch(number)).sum()
     }
 
-    /// Passes/s and the matches of a pass, over as many passes as a round holds.
+    /// Repeats passes for at least [`ROUND_SECONDS`]; returns passes/s and the matches of one pass.
     ///
     /// # Errors
-    /// Something could not be decided.
+    /// If a rule or filter cannot be evaluated.
     pub fn round(&mut self) -> Outcome<(f64, u64)> {
         let (started, mut passes) = (Instant::now(), 0);
         loop {

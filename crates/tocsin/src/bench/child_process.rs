@@ -1,4 +1,4 @@
-//! Processes that never outlive us.
+//! Child processes that are killed when their owner is dropped.
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{Failure, Outcome};
 
-/// How long a server may take until it answers.
+/// Maximum time until a started server answers.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A server of ours or another's. Killed when the value ends.
+/// Child process of a server under test or of a peer. Killed on drop.
 #[derive(Debug)]
 pub struct Child {
     process: process::Child,
@@ -23,10 +23,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a server; what it says goes to the log.
+    /// Starts a server with its output redirected to a log file.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// If the process cannot be started.
     pub fn start(command: &mut process::Command, what: &str, log: PathBuf) -> Outcome<Self> {
         let file = fs::File::create(&log).map_err(|error| Failure::file("make the log", &log, &error))?;
         let same = file.try_clone().map_err(|error| Failure::file("share the log", &log, &error))?;
@@ -35,15 +35,15 @@ impl Child {
         Ok(Child { process, what: what.to_owned(), log })
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits until `answers` says yes, asking each millisecond. Gives the time from `started` on.
+    /// Polls `answers` each millisecond until it returns true; returns the time since `started`.
     ///
     /// # Errors
-    /// It has ended, or does not answer in time.
+    /// If the process ends, or does not answer in time.
     pub async fn until(&mut self, started: Instant, mut answers: impl AsyncFnMut() -> bool) -> Outcome<Duration> {
         loop {
             if answers().await {
@@ -53,8 +53,8 @@ impl Child {
                 return Err(self.ended(status));
             }
             if started.elapsed() > PATIENCE {
-                let last = self.last_words();
-                return Err(Failure::failed(format!("{} does not answer", self.what)).detail(last));
+                let last = self.log_tail();
+                return Err(Failure::failed(format!("{} did not answer in time", self.what)).detail(last));
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -63,15 +63,15 @@ impl Child {
     /// Fails if the process has ended.
     ///
     /// # Errors
-    /// It has, with its last words.
-    pub fn must_run(&mut self) -> Outcome {
+    /// The process has ended; the error contains the end of its log.
+    pub fn check_running(&mut self) -> Outcome {
         match self.process.try_wait() {
             Ok(Some(status)) => Err(self.ended(status)),
             _ => Ok(()),
         }
     }
 
-    /// Asks it to end as a supervisor does, and waits until it has. One that does not is killed.
+    /// Sends SIGTERM and waits for the end; kills the process if it does not end in time.
     pub async fn terminate(mut self) {
         if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
@@ -83,10 +83,10 @@ impl Child {
     }
 
     fn ended(&self, status: ExitStatus) -> Failure {
-        Failure::failed(format!("{} ended: {status}", self.what)).detail(self.last_words())
+        Failure::failed(format!("{} ended: {status}", self.what)).detail(self.log_tail())
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let text = fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(5)..].join("\n  ")
@@ -95,21 +95,21 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Runs a program to its end and gives what it printed; killed when the future is dropped.
+/// Runs a program to its end and returns its output. Killed when the future is dropped.
 ///
 /// # Errors
-/// It cannot be started, fails, or takes longer than `patience`.
+/// If the program cannot be started, fails, or takes longer than `patience`.
 pub async fn run(command: &mut tokio::process::Command, what: &str, patience: Duration) -> Outcome<String> {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = match tokio::time::timeout(patience, running).await {
         Ok(output) => output.map_err(|error| Failure::failed(format!("cannot run {what}: {error}")))?,
-        Err(_) => return Err(Failure::failed(format!("{what} is not done after {} s", patience.as_secs()))),
+        Err(_) => return Err(Failure::failed(format!("{what} did not finish within {} s", patience.as_secs()))),
     };
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
@@ -119,16 +119,16 @@ pub async fn run(command: &mut tokio::process::Command, what: &str, patience: Du
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A port that was free a moment ago.
+/// Finds a currently free TCP port.
 ///
 /// # Errors
-/// There is none.
+/// If there is no free port.
 pub fn free_port() -> Outcome<u16> {
     let bound = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     Ok(bound.map_err(|error| Failure::failed("there is no free port").because(&error))?.port())
 }
 
-/// Whether somebody listens there.
+/// Whether a server listens on this port.
 pub async fn listens(port: u16) -> bool {
     tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
 }

@@ -1,18 +1,18 @@
-//! People for a directory, as LDIF: the same for whoever reads it.
+//! LDIF fixture: generated entries, identical for every server.
 
 use std::io::{self, Write};
 
 use crate::examples::stock::SEED;
 
-/// The first entry.
+/// Suffix entry.
 pub const SUFFIX: &str = "o=site";
-/// Where the people stand.
+/// Parent of the person entries.
 pub const MEMBERS: &str = "ou=members,o=site";
-/// An ordinary user, whom a rule lets write.
+/// Ordinary user, who has write access by a rule.
 pub const USER: &str = "cn=user.0,ou=members,o=site";
-/// The password of everybody.
+/// Password of every user.
 pub const PASSWORD: &str = "secret";
-/// A hash that is checked in no time: what is measured is the directory. Both servers know it.
+/// Fast hash, supported by both servers, so that the directory is measured and not the hash.
 const HASH: &str = "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
 
 const SYLLABLES: &[&str] = &["an", "bel", "cor", "dun", "eck", "fos", "gar", "hol", "iv", "jan", "kel", "lind"];
@@ -29,7 +29,7 @@ fn words(chance: &mut fastrand::Rng, count: usize) -> String {
     (0..count).filter_map(|_| chance.choice(WORDS)).copied().collect::<Vec<_>>().join(" ")
 }
 
-/// The attributes of a person: 20 with the object class, about 1 KB. The same for the same number.
+/// Attributes of a person: 20 including the object class, about 1 KB. Deterministic by number.
 pub fn attributes(number: u64) -> Vec<(&'static str, String)> {
     let mut chance = fastrand::Rng::with_seed(SEED ^ number);
     let (first, last) = (word(&mut chance), word(&mut chance));
@@ -58,15 +58,15 @@ pub fn attributes(number: u64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The name of a person.
+/// DN of a person.
 pub fn name(number: u64) -> String {
     format!("cn=user.{number},{MEMBERS}")
 }
 
-/// Writes so many groups of ten people of so many, and where they stand. The ordinary user is in one of a hundred.
+/// Writes `groups` groups of ten members each, and their parent. The ordinary user is a member of one in a hundred.
 ///
 /// # Errors
-/// The output does not take it.
+/// If the writer fails.
 pub fn write_groups(out: &mut impl Write, groups: u64, people: u64) -> io::Result<()> {
     out.write_all(b"dn: ou=groups,o=site\nobjectClass: organizationalUnit\nou: groups\n\n")?;
     for group in 0..groups {
@@ -82,10 +82,10 @@ pub fn write_groups(out: &mut impl Write, groups: u64, people: u64) -> io::Resul
     Ok(())
 }
 
-/// Writes the first entries and so many people. `first`: whether the very first is among them.
+/// Writes the base entries and `count` people. `first`: whether the suffix entry is included.
 ///
 /// # Errors
-/// The output does not take it.
+/// If the writer fails.
 pub fn write(out: &mut impl Write, count: u64, first: bool) -> io::Result<()> {
     if first {
         out.write_all(b"dn: o=site\nobjectClass: organization\no: site\n\n")?;
@@ -106,10 +106,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_have_20_attributes_and_are_the_same_each_time() {
+    fn entries_have_20_attributes_and_are_deterministic() {
         let written = || {
             let mut out = Vec::new();
-            write(&mut out, 100, true).expect("memory takes all");
+            write(&mut out, 100, true).expect("writing to memory succeeds");
             String::from_utf8(out).expect("ASCII")
         };
         assert_eq!(written(), written());

@@ -1,4 +1,4 @@
-//! The stock market, in this process and in a server. The seed is the peers', so everybody matches the same.
+//! Stock-market workload, in this process and in a server. It uses the peers' seed, so that all match the same data.
 
 use std::time::Instant;
 
@@ -19,57 +19,57 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// The example's own definition.
+/// Definition of the example.
 pub const DEFINITION: &str = include_str!("../../../../examples/stock/application.yaml");
-/// Orders of each subscriber.
+/// Orders per subscriber.
 pub const ORDERS_EACH: u32 = 5;
-/// Batches that a pass over the market has.
+/// Batches of one pass over the market.
 pub const BATCHES: u64 = 10;
 
-/// The example, compiled.
+/// Compiled definition of the example.
 ///
 /// # Errors
-/// The definition has mistakes.
+/// If the definition is invalid.
 pub fn compiled() -> Outcome<Compiled> {
     compiled_text(DEFINITION)
 }
 
-/// The same with so many notifications at most in a batch.
+/// Compiled definition with another `batch_size` of notifications.
 ///
 /// # Errors
-/// The definition has mistakes.
+/// If the definition is invalid.
 pub fn compiled_with(batch_size: u32) -> Outcome<Compiled> {
-    let given = "batch_size: 2500\n";
-    if !DEFINITION.contains(given) {
-        return Err(Failure::failed("the example's notifications come in batches of another size"));
+    let batch_size_2500 = "batch_size: 2500\n";
+    if !DEFINITION.contains(batch_size_2500) {
+        return Err(Failure::failed("the definition of the stock example does not contain `batch_size: 2500`"));
     }
-    compiled_text(&DEFINITION.replace(given, &format!("batch_size: {batch_size}\n")))
+    compiled_text(&DEFINITION.replace(batch_size_2500, &format!("batch_size: {batch_size}\n")))
 }
 
 fn compiled_text(text: &str) -> Outcome<Compiled> {
     compile_text(text, 1, &|_| None).map_err(|problems| {
-        let failure = Failure::failed("the definition of the stock example has mistakes");
+        let failure = Failure::failed("the definition of the stock example is invalid");
         problems.iter().fold(failure, |failure, problem| failure.detail(problem.to_string()))
     })
 }
 
-/// Files orders in an index.
+/// Adds orders to an index as subscriptions.
 #[derive(Debug)]
-pub struct Filing {
+pub struct OrderIndexer {
     class: Name,
     channel: Name,
 }
 
-impl Filing {
-    /// Into the example's class, told by its channel.
+impl OrderIndexer {
+    /// Creates an indexer for the example's class and channel.
     pub fn new() -> Self {
-        Filing { class: name("order"), channel: name("web") }
+        OrderIndexer { class: name("order"), channel: name("web") }
     }
 
-    /// Puts an order under an id.
+    /// Adds an order under this id.
     ///
     /// # Errors
-    /// The index does not take it.
+    /// If the index rejects the order.
     pub fn put(&self, shard: &mut Shard, id: u64, order: &Order) -> Outcome {
         let Order { symbol, kind, trigger, .. } = order;
         let values = format!(r#"{{"symbol":"S{symbol:04}","kind":"{}","trigger":{trigger}}}"#, kind.name());
@@ -86,13 +86,13 @@ impl Filing {
     }
 }
 
-/// The orders of so many subscribers in an index of one owner, and the seconds that took. Copies beyond the first wait
-/// for a little more or less, as in the peers.
+/// Builds an index of one shard with the orders of `subscribers` subscribers; returns it with the seconds of the build.
+/// Copies after the first have slightly different limits, as in the peers.
 ///
 /// # Errors
-/// An order is not one.
+/// If an order is rejected.
 pub fn shard(compiled: &Compiled, subscribers: u32, copies: u32) -> Outcome<(Shard, f64)> {
-    let (market, filing) = (Market::new(SEED), Filing::new());
+    let (market, filing) = (Market::new(SEED), OrderIndexer::new());
     let mut shard = Shard::new(compiled.rules.clone());
     let (started, mut id) = (Instant::now(), 0);
     for copy in 0..i64::from(copies) {
@@ -105,19 +105,19 @@ pub fn shard(compiled: &Compiled, subscribers: u32, copies: u32) -> Outcome<(Sha
     Ok((shard, started.elapsed().as_secs_f64()))
 }
 
-/// The fields of a quote.
+/// Field definitions of a quote.
 ///
 /// # Errors
-/// The definition has none.
+/// If the definition has no quotes.
 pub fn quote_fields(compiled: &Compiled) -> Outcome<Fields> {
     let class = compiled.event_class(&name("quote"));
     class.map(|class| class.fields.clone()).ok_or_else(|| Failure::failed("the stock example has no quotes"))
 }
 
-/// The market's first batches, packed as the journal holds them.
+/// First batches of the market, packed as in the journal.
 ///
 /// # Errors
-/// The definition has no quotes.
+/// If the definition has no quotes.
 pub fn event_batches(compiled: &Compiled) -> Outcome<Vec<EventBatch>> {
     let (market, fields) = (Market::new(SEED), quote_fields(compiled)?);
     let batch = |number: u64| {
@@ -150,34 +150,34 @@ pub fn event_batches(compiled: &Compiled) -> Outcome<Vec<EventBatch>> {
     Ok((0..BATCHES).map(batch).collect())
 }
 
-/// A batch of quotes as the events endpoint takes it.
+/// Batch of quotes as JSON for the events endpoint.
 pub fn quotes_json(quotes: &[Quote]) -> Value {
     let quote = |quote: &Quote| json!({"symbol": format!("S{:04}", quote.symbol), "price": quote.price, "change": quote.change, "volume": quote.volume});
     quotes.iter().map(quote).collect()
 }
 
-/// Brings the example, its people and their orders into a server; what they are told goes to `port`.
+/// Loads the definition, subscribers and orders into a server; deliveries go to `port` of this machine.
 ///
 /// # Errors
-/// The server refuses something.
+/// If the server rejects a request.
 pub async fn load(server: &Server, subscribers: u32, port: u16) -> Outcome {
-    // As many connections as the peer has.
+    // The same number of connections as the peer.
     let definition =
         DEFINITION.replace("protocol: http\n", &format!("protocol: http\n    concurrency: {CONNECTIONS}\n"));
     server.apply("stock", &definition).await?;
     let url = format!("http://127.0.0.1:{port}/hook");
     server.import_subscribers(move |out| write_subscribers(out, subscribers, &url)).await?;
-    let orders = move |out: &mut super::server::Parts| {
+    let orders = move |out: &mut super::server::ChunkWriter| {
         write_subscriptions(out, Market::new(SEED).orders(subscribers, ORDERS_EACH))
     };
     server.import_subscriptions("stock", "order", orders).await?;
     Ok(())
 }
 
-/// Connections to the receiver, of ours and of the peer.
+/// Connections to the receiver, of Tocsin and of the peer.
 pub const CONNECTIONS: usize = 64;
 
-/// A body as the case's receiver gets it, for the peer.
+/// Body as the receiver gets it, for the peer.
 pub fn sample_body() -> Vec<u8> {
     let data = json!({"symbol": "S0042", "price": 12_345, "change": 123, "volume": 45_678, "reason": "price fell", "trigger": 12_400});
     json!({"id": "n-1234-567", "type": "trade", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data})
@@ -185,7 +185,7 @@ pub fn sample_body() -> Vec<u8> {
         .into_bytes()
 }
 
-/// How many of the orders each batch concerns, tried one by one: what must arrive.
+/// Expected matches of each batch, by testing every order: the oracle for deliveries.
 pub fn expected(subscribers: u32, batches: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let market = Market::new(SEED);
     let orders: Vec<Order> = market.orders(subscribers, ORDERS_EACH).collect();
@@ -203,7 +203,7 @@ fn name(text: &str) -> Name {
 #[cfg(test)]
 mod tests {
     use tocsin_matching::{
-        datum::Trouble,
+        eval_value::EvalError,
         rule::RuleNumber,
         shard::{MatchSink, Run},
     };
@@ -218,18 +218,18 @@ mod tests {
             self.0 += run.slots.len() as u64;
         }
 
-        fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+        fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError) {
             panic!("rule {rule:?} failed for event {event}: {trouble}");
         }
 
-        fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
             panic!("rule {rule:?} failed for {count} subscriptions and event {event}: {trouble}");
         }
     }
 
     #[test]
-    fn the_index_finds_what_trying_one_by_one_finds() {
-        let compiled = compiled().expect("the example is in order");
+    fn the_index_agrees_with_testing_every_order() {
+        let compiled = compiled().expect("the example compiles");
         let (mut shard, _) = shard(&compiled, 2_000, 1).expect("orders fit");
         let fields = quote_fields(&compiled).expect("quotes have fields");
         let found: Vec<u64> = event_batches(&compiled)
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_takes_the_number_of_connections() {
+    fn the_definition_has_the_text_that_load_replaces() {
         assert!(DEFINITION.contains("protocol: http\n    options"), "{DEFINITION}");
     }
 }

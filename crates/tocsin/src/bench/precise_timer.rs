@@ -1,6 +1,6 @@
-//! Waits that end when they should. The runtime's own end with the next full millisecond, so what is to come at random or
-//! evenly would come in bunches, late, and wait for one another: of that a latency in an open loop would tell, and not of
-//! the server.
+//! Timer with sub-millisecond precision for open loops. The timer of tokio rounds up to full milliseconds: arrivals
+//! would come late and in bursts, queue behind each other, and the measured latency would be that of the load
+//! generator.
 
 use std::{
     collections::BTreeMap,
@@ -10,17 +10,17 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// So long before its end a wait is handed to the clock.
+/// Remaining time at which a wait is handed to the timer thread.
 const HANDED_OVER: Duration = Duration::from_millis(3);
 
-/// Waits until then; not at all if it is past.
+/// Waits until this time; returns at once if it is past.
 pub async fn until(due: Instant) {
     if let Some(early) = due.checked_sub(HANDED_OVER).filter(|early| *early > Instant::now()) {
         tokio::time::sleep_until(early.into()).await;
     }
     if due > Instant::now() {
         let (strike, struck) = oneshot::channel();
-        // Neither fails while the thread of the clock runs, which ends with the process.
+        // Neither fails while the timer thread runs, which ends with the process.
         let _ = clock().send((due, strike));
         let _ = struck.await;
     }
@@ -38,7 +38,7 @@ fn clock() -> &'static mpsc::Sender<Wait> {
 }
 
 fn run(asked: &mpsc::Receiver<Wait>) {
-    // By when they end, and in the order in which they were asked for.
+    // Ordered by end time, then by order of arrival.
     let mut waiting: BTreeMap<(Instant, u64), oneshot::Sender<()>> = BTreeMap::new();
     for number in 0.. {
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= Instant::now()) {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_wait_ends_early_and_what_is_past_is_not_waited_for() {
+    async fn no_wait_ends_early_and_a_past_time_returns_at_once() {
         let begun = Instant::now();
         let waits = (0..50).rev().map(|number| async move {
             let due = begun + Duration::from_micros(number * 100);

@@ -1,4 +1,5 @@
-//! A bare LDAP client: whole requests, of their answers only the codes. It leaves the processor to the server.
+//! Minimal LDAP client for load: prebuilt requests, and only the result codes of responses are parsed. It leaves the
+//! CPU to the server.
 
 use std::{
     io::{self, ErrorKind},
@@ -16,32 +17,32 @@ use tokio::{
 };
 
 use super::{
-    context::busy,
-    people::{self, MEMBERS, PASSWORD, USER},
+    context::run_blocking,
+    ldap_fixture::{self, MEMBERS, PASSWORD, USER},
 };
 use crate::failure::{Failure, Outcome};
 
-/// A connection that is used again and again.
+/// Persistent LDAP connection.
 pub struct Connection {
     stream: TcpStream,
     read: Vec<u8>,
     last: u32,
 }
 
-/// What an operation came to.
+/// Result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// 0: it was done.
+    /// LDAP result code; 0 is success.
     pub code: u32,
-    /// How many entries came before.
+    /// Number of entries returned by a search.
     pub entries: u32,
 }
 
 impl Connection {
-    /// To a port of this machine, bound as the ordinary user.
+    /// Connects to a port of this machine and binds as the ordinary user.
     ///
     /// # Errors
-    /// Nobody listens there, or knows the user.
+    /// If the connection or the bind fails.
     pub async fn open(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
@@ -52,10 +53,10 @@ impl Connection {
         }
     }
 
-    /// Sends an operation and waits for its last answer.
+    /// Sends an operation and waits for its final response.
     ///
     /// # Errors
-    /// The connection broke, or what came is no answer.
+    /// If the connection breaks or the response is invalid.
     pub async fn ask(&mut self, operation: &[u8]) -> io::Result<Answer> {
         self.last = self.last % 1_000_000 + 1;
         let mut request = Vec::with_capacity(operation.len() + 16);
@@ -64,14 +65,14 @@ impl Connection {
             out.extend_from_slice(operation);
         });
         self.stream.write_all(&request).await?;
-        let garbled = |_| io::Error::new(ErrorKind::InvalidData, "what came is no answer");
+        let invalid = |_| io::Error::new(ErrorKind::InvalidData, "invalid LDAP response");
         let mut entries = 0;
         loop {
-            while let Some(length) = ber::first_length(&self.read, usize::MAX >> 1).map_err(garbled)? {
-                let mut message = Reader(Reader(&self.read[..length]).expect(0x30).map_err(garbled)?);
-                message.count(0x02).map_err(garbled)?;
-                let (tag, content) = message.value().map_err(garbled)?;
-                let code = if tag == 0x64 { None } else { Some(Reader(content).count(0x0a).map_err(garbled)?) };
+            while let Some(length) = ber::first_length(&self.read, usize::MAX >> 1).map_err(invalid)? {
+                let mut message = Reader(Reader(&self.read[..length]).expect(0x30).map_err(invalid)?);
+                message.count(0x02).map_err(invalid)?;
+                let (tag, content) = message.value().map_err(invalid)?;
+                let code = if tag == 0x64 { None } else { Some(Reader(content).count(0x0a).map_err(invalid)?) };
                 self.read.drain(..length);
                 match code {
                     Some(code) => return Ok(Answer { code, entries }),
@@ -85,22 +86,22 @@ impl Connection {
     }
 }
 
-/// What is done again and again.
+/// Operation of the LDAP load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// A search for an entry by its name.
+pub enum LdapOperation {
+    /// Search for an entry by its name.
     Base,
-    /// A search of the tree by `cn`.
+    /// Subtree search by `cn`.
     Equality,
-    /// One more value.
+    /// Modify that adds a value.
     ModifyAdd,
-    /// Another value.
+    /// Modify that replaces a value.
     ModifyReplace,
-    /// An entry of 20 attributes.
+    /// Add of an entry with 20 attributes.
     Add,
-    /// A bind, and one back as the ordinary user.
+    /// Bind as another user, and bind back as the ordinary user.
     Bind,
-    /// Of 100: 75 searches by name, 12 changes, 3 adds, 10 binds.
+    /// Mix per 100: 75 searches by name, 12 modifies, 3 adds, 10 binds.
     Mix,
 }
 
@@ -114,13 +115,13 @@ fn text(tag: u8, text: &str) -> Vec<u8> {
     nested(tag, &[text.as_bytes()])
 }
 
-/// A bind by the password of everybody.
+/// Simple bind with the common password.
 pub fn bind(dn: &str) -> Vec<u8> {
     nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, PASSWORD)])
 }
 
 fn search(base: &str, scope: u8, filter: &[u8]) -> Vec<u8> {
-    // Never through aliases, without limits, with values, all attributes.
+    // neverDerefAliases, no limits, with values, all attributes.
     nested(0x63, &[&text(4, base), &[10, 1, scope, 10, 1, 0, 2, 1, 0, 2, 1, 0, 1, 1, 0], filter, &[0x30, 0]])
 }
 
@@ -133,89 +134,104 @@ fn modify(dn: &str, how: u8, name: &str, value: &str) -> Vec<u8> {
     nested(0x66, &[&text(4, dn), &nested(0x30, &[&change])])
 }
 
-impl Act {
-    /// What is done this time.
-    fn drawn(self, chance: &mut fastrand::Rng) -> Act {
-        if self != Act::Mix {
+impl LdapOperation {
+    /// Resolves `Mix` to a random operation.
+    fn drawn(self, chance: &mut fastrand::Rng) -> LdapOperation {
+        if self != LdapOperation::Mix {
             return self;
         }
         match chance.u8(..100) {
-            0..75 => Act::Base,
-            75..81 => Act::ModifyAdd,
-            81..87 => Act::ModifyReplace,
-            87..90 => Act::Add,
-            _ => Act::Bind,
+            0..75 => LdapOperation::Base,
+            75..81 => LdapOperation::ModifyAdd,
+            81..87 => LdapOperation::ModifyReplace,
+            87..90 => LdapOperation::Add,
+            _ => LdapOperation::Bind,
         }
     }
 
-    /// The operation for a person.
+    /// Encodes the operation for entry `number`.
     pub fn request(self, number: u64, new: &AtomicU64, chance: &mut fastrand::Rng) -> Vec<u8> {
-        let dn = people::name(number);
+        let dn = ldap_fixture::name(number);
         match self {
-            Act::Base => search(&dn, 0, &text(0x87, "objectClass")),
-            Act::Equality => search(MEMBERS, 2, &nested(0xa3, &[&text(4, "cn"), &text(4, &format!("user.{number}"))])),
-            Act::ModifyAdd => modify(&dn, 0, "carLicense", &format!("{:016x}", chance.u64(..))),
-            Act::ModifyReplace => modify(&dn, 2, "telephoneNumber", &format!("+1 555 {:07}", chance.u32(..10_000_000))),
-            Act::Add => {
+            LdapOperation::Base => search(&dn, 0, &text(0x87, "objectClass")),
+            LdapOperation::Equality => {
+                search(MEMBERS, 2, &nested(0xa3, &[&text(4, "cn"), &text(4, &format!("user.{number}"))]))
+            }
+            LdapOperation::ModifyAdd => modify(&dn, 0, "carLicense", &format!("{:016x}", chance.u64(..))),
+            LdapOperation::ModifyReplace => {
+                modify(&dn, 2, "telephoneNumber", &format!("+1 555 {:07}", chance.u32(..10_000_000)))
+            }
+            LdapOperation::Add => {
                 let number = new.fetch_add(1, Ordering::Relaxed);
                 let attributes: Vec<Vec<u8>> =
-                    people::attributes(number).iter().map(|(name, value)| attribute(name, value)).collect();
-                nested(0x68, &[&text(4, &people::name(number)), &nested(0x30, &[&attributes.concat()])])
+                    ldap_fixture::attributes(number).iter().map(|(name, value)| attribute(name, value)).collect();
+                nested(0x68, &[&text(4, &ldap_fixture::name(number)), &nested(0x30, &[&attributes.concat()])])
             }
-            Act::Bind | Act::Mix => bind(&dn),
+            LdapOperation::Bind | LdapOperation::Mix => bind(&dn),
         }
     }
 }
 
-/// What a load saw.
+/// Result of an LDAP load.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
+pub struct LdapLoadResult {
     /// Operations per second.
     pub per_second: f64,
-    /// Operations.
+    /// Number of operations.
     pub count: u64,
-    /// Half of them were answered within this time, in milliseconds.
+    /// Median latency in milliseconds.
     pub p50_ms: f64,
-    /// All but one in a hundred.
+    /// 99th percentile in milliseconds.
     pub p99_ms: f64,
-    /// The same of the searches among them.
+    /// 99th percentile of the searches in milliseconds.
     pub searches_p99_ms: f64,
 }
 
-/// Whom a load concerns.
-pub struct Crowd {
-    /// People that are there from the beginning.
+/// Entries that a load works on.
+pub struct EntryRange {
+    /// Number of entries that exist at the beginning.
     pub count: u64,
-    /// The number of the next one that is added.
+    /// Number of the next entry to add.
     pub new: AtomicU64,
-    /// Loads so far: each draws numbers of its own, so that none adds a value that one before it added.
+    /// Number of loads so far; seeds each load differently, so that none adds a value that an earlier one added.
     loads: AtomicU64,
 }
 
-impl Crowd {
-    /// So many people.
-    pub fn of(count: u64) -> Crowd {
-        Crowd { count, new: AtomicU64::new(count), loads: AtomicU64::new(0) }
+impl EntryRange {
+    /// Entries 0 to `count`.
+    pub fn of(count: u64) -> EntryRange {
+        EntryRange { count, new: AtomicU64::new(count), loads: AtomicU64::new(0) }
     }
 }
 
-/// Does the same over so many connections at once for this time, each as soon as its answer has come. Closed loop. One thread of
-/// its own looks at all connections, without the wake-ups from thread to thread that several have: they would be the load's, on
-/// processors that the server needs.
+/// Closed loop over `connections` connections for this time. A single separate thread polls all connections. Several
+/// threads would wake each other up, which costs CPU that the server needs.
 ///
 /// # Errors
-/// A connection broke, an operation was refused, or a search did not find its one entry.
-pub async fn flood(port: u16, act: Act, crowd: &Arc<Crowd>, connections: usize, time: Duration) -> Outcome<Load> {
+/// If a connection breaks, an operation fails, or a search does not find exactly one entry.
+pub async fn closed_loop(
+    port: u16,
+    act: LdapOperation,
+    crowd: &Arc<EntryRange>,
+    connections: usize,
+    time: Duration,
+) -> Outcome<LdapLoadResult> {
     let crowd = crowd.clone();
-    busy(move || {
+    run_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::failed("cannot start the load").because(&error))?;
-        runtime.block_on(pour(port, act, &crowd, connections, time))
+        runtime.block_on(run_connections(port, act, &crowd, connections, time))
     })
     .await?
 }
 
-async fn pour(port: u16, act: Act, crowd: &Crowd, connections: usize, time: Duration) -> Outcome<Load> {
+async fn run_connections(
+    port: u16,
+    act: LdapOperation,
+    crowd: &EntryRange,
+    connections: usize,
+    time: Duration,
+) -> Outcome<LdapLoadResult> {
     let broke = |error: io::Error| Failure::failed("a connection of the load broke").because(&error);
     let opening = (0..connections).map(|_| Connection::open(port));
     let opened = futures_util::future::try_join_all(opening).await.map_err(broke)?;
@@ -228,12 +244,12 @@ async fn pour(port: u16, act: Act, crowd: &Crowd, connections: usize, time: Dura
             let request = now.request(chance.u64(..crowd.count), &crowd.new, &mut chance);
             let asked = Instant::now();
             let answer = connection.ask(&request).await.map_err(broke)?;
-            let is_search = matches!(now, Act::Base | Act::Equality);
+            let is_search = matches!(now, LdapOperation::Base | LdapOperation::Equality);
             took.push((is_search, asked.elapsed()));
             if answer != (Answer { code: 0, entries: u32::from(is_search) }) {
                 return Err(Failure::failed(format!("{now:?} was answered by {answer:?}")));
             }
-            if now == Act::Bind {
+            if now == LdapOperation::Bind {
                 connection.ask(&bind(USER)).await.map_err(broke)?;
             }
         }
@@ -248,11 +264,11 @@ async fn pour(port: u16, act: Act, crowd: &Crowd, connections: usize, time: Dura
         times
     };
     let at = |times: &[Duration], share: f64| {
-        let place = (times.len() as f64 * share) as usize;
-        times.get(place.min(times.len().saturating_sub(1))).map_or(0.0, |time| time.as_secs_f64() * 1_000.0)
+        let rank = (times.len() as f64 * share) as usize;
+        times.get(rank.min(times.len().saturating_sub(1))).map_or(0.0, |time| time.as_secs_f64() * 1_000.0)
     };
     let (all, searches) = (times(false), times(true));
-    Ok(Load {
+    Ok(LdapLoadResult {
         per_second: all.len() as f64 / seconds,
         count: all.len() as u64,
         p50_ms: at(&all, 0.5),
@@ -261,13 +277,14 @@ async fn pour(port: u16, act: Act, crowd: &Crowd, connections: usize, time: Dura
     })
 }
 
-/// Whether a person is there.
+/// Whether an entry exists.
 ///
 /// # Errors
-/// The connection broke.
-pub async fn is_there(port: u16, number: u64) -> Outcome<bool> {
+/// If the connection breaks.
+pub async fn entry_exists(port: u16, number: u64) -> Outcome<bool> {
     let broke = |error: io::Error| Failure::failed("a connection of the load broke").because(&error);
     let mut connection = Connection::open(port).await.map_err(broke)?;
-    let found = connection.ask(&search(&people::name(number), 0, &text(0x87, "objectClass"))).await.map_err(broke)?;
+    let found =
+        connection.ask(&search(&ldap_fixture::name(number), 0, &text(0x87, "objectClass"))).await.map_err(broke)?;
     Ok(found.entries == 1)
 }

@@ -1,5 +1,5 @@
-//! A bare HTTP/1.1 client: whole requests that were written before, answers with a length. It leaves the processor to
-//! the server, which shares it with us.
+//! Minimal HTTP/1.1 client for load: prebuilt requests, responses with a length. It leaves the CPU to the server on the
+//! same machine.
 
 use std::{
     io::{self, ErrorKind},
@@ -14,30 +14,30 @@ use tokio::{
 
 use crate::failure::{Failure, Outcome};
 
-/// Bytes of an answer's head that are still a head.
+/// Maximum size of a response head in bytes.
 const HEAD_MAX: usize = 64 << 10;
 
-/// A connection that is used again and again.
+/// Persistent HTTP connection.
 pub struct Connection {
     stream: TcpStream,
     read: Vec<u8>,
 }
 
 impl Connection {
-    /// To a port of this machine.
+    /// Connects to a port of this machine.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// If no server listens there.
     pub async fn open(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
         Ok(Connection { stream, read: Vec::with_capacity(16 << 10) })
     }
 
-    /// Sends a request, gives the status and the body of its answer.
+    /// Sends a request; returns the status and body of the response.
     ///
     /// # Errors
-    /// The connection broke, or the answer has no length.
+    /// If the connection breaks, or the response has no length.
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
         self.stream.write_all(request).await?;
         let head = loop {
@@ -45,12 +45,12 @@ impl Connection {
                 break end + 4;
             }
             if self.read.len() > HEAD_MAX {
-                return Err(io::Error::new(ErrorKind::InvalidData, "the answer's head does not end"));
+                return Err(io::Error::new(ErrorKind::InvalidData, "the response head is too long"));
             }
             self.more().await?;
         };
         let (status, length) = parse_head(&self.read[..head])
-            .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the answer has no status or no length"))?;
+            .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the response has no status or no length"))?;
         while self.read.len() < head + length {
             self.more().await?;
         }
@@ -67,7 +67,7 @@ impl Connection {
     }
 }
 
-/// Status and length of the body (RFC 9112, sections 4 and 6.2).
+/// Parses status and body length (RFC 9112, sections 4 and 6.2).
 fn parse_head(head: &[u8]) -> Option<(u16, usize)> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.split("\r\n");
@@ -76,12 +76,12 @@ fn parse_head(head: &[u8]) -> Option<(u16, usize)> {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
     });
-    // An answer without content may leave its length out.
+    // A response without content may omit its length.
     length.or(matches!(status, 204 | 304).then_some(0)).map(|length| (status, length))
 }
 
-/// Where the head of the first request ends and where its body does, if it is whole.
-pub fn whole_request(bytes: &[u8]) -> Option<(usize, usize)> {
+/// End of the head and end of the body of the first request, if it is complete.
+pub fn complete_request(bytes: &[u8]) -> Option<(usize, usize)> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let mut lines = bytes[..head].split(|byte| *byte == b'\n');
     let length = lines.find_map(|line| {
@@ -93,12 +93,12 @@ pub fn whole_request(bytes: &[u8]) -> Option<(usize, usize)> {
     (bytes.len() >= length).then_some((head, length))
 }
 
-/// A whole POST request.
+/// Builds a POST request.
 pub fn post(path: &str, key: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     request("POST", path, key, content_type, body)
 }
 
-/// A whole request by another method.
+/// Builds a request with another method.
 pub fn request(method: &str, path: &str, key: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
@@ -107,12 +107,12 @@ pub fn request(method: &str, path: &str, key: &str, content_type: &str, body: &[
     [head.as_bytes(), body].concat()
 }
 
-/// Sends the same request over so many connections at once, each as soon as its answer has come, for this time. Gives
-/// how many answers came, and the seconds that took. Closed loop.
+/// Closed loop: sends one request repeatedly over `connections` connections for this time. Returns the number of
+/// responses and the seconds.
 ///
 /// # Errors
-/// A connection broke, or an answer was not 2xx.
-pub async fn flood(port: u16, request: Vec<u8>, connections: usize, time: Duration) -> Outcome<(u64, f64)> {
+/// If a connection breaks, or a response is not 2xx.
+pub async fn closed_loop(port: u16, request: Vec<u8>, connections: usize, time: Duration) -> Outcome<(u64, f64)> {
     let request = Arc::new(request);
     let started = Instant::now();
     let senders = (0..connections).map(|_| {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_tells_status_and_length() {
+    fn status_and_length_are_parsed_from_the_head() {
         let check = |head: &str, expected| assert_eq!(parse_head(head.as_bytes()), expected, "{head:?}");
         check("HTTP/1.1 202 Accepted\r\nContent-Length: 12\r\n\r\n", Some((202, 12)));
         check("HTTP/1.1 204 No Content\r\n\r\n", Some((204, 0)));
@@ -150,15 +150,15 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_whole_with_its_body() {
-        assert_eq!(whole_request(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nab"), None);
-        assert_eq!(whole_request(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcPOST"), Some((38, 41)));
-        assert_eq!(whole_request(b"GET / HTTP/1.1\r\n\r\n"), Some((18, 18)));
-        assert_eq!(whole_request(b"GET / HTTP/1.1\r\n"), None);
+    fn a_request_is_complete_with_its_body() {
+        assert_eq!(complete_request(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nab"), None);
+        assert_eq!(complete_request(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcPOST"), Some((38, 41)));
+        assert_eq!(complete_request(b"GET / HTTP/1.1\r\n\r\n"), Some((18, 18)));
+        assert_eq!(complete_request(b"GET / HTTP/1.1\r\n"), None);
     }
 
     #[tokio::test]
-    async fn answers_come_back_whole_however_they_are_cut() {
+    async fn responses_are_reassembled_from_any_fragments() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let server = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Shows what needs attention now.
+//! Lists the problems that need an operator now.
 
 use serde_json::Value;
 
@@ -8,21 +8,21 @@ use crate::{
     terminal::{Colour, Terminal, printable},
 };
 
-/// Arguments of `tocsin digest`.
+/// Arguments of `tocsin attention`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Prints a few lines for each thing, the most urgent first.
+    /// Prints the entries, most urgent first.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// If the server does not respond.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
-        let found = client.get("/v1/digest", &[]).await?;
+        let found = client.get("/v1/attention", &[]).await?;
         let items = found["items"].as_array().cloned().unwrap_or_default();
         if self.json {
             return Ok(terminal.json(&items)?);

@@ -1,8 +1,8 @@
-//! Users who come, do something now and then, and leave: the populations of a capacity profile, played against a server.
+//! Population load: the user populations of a capacity profile, simulated against a server.
 //!
-//! Each user thinks before each operation, for a random time around `visit / operations_per_visit`, and asks over new connections
-//! after as many operations as a visit has. Users come evenly over the ramp; what begins after it counts. An operation takes from
-//! the end of the thinking, so that a server that is slow is seen to be.
+//! Each user thinks before each operation, for a random time with mean `visit / operations_per_visit`, and reconnects
+//! after the operations of a visit. Users arrive evenly over the ramp; operations that start after it are measured. The
+//! duration of an operation counts from the end of the thinking, so that a slow server cannot hide queueing.
 
 use std::{
     collections::BTreeMap,
@@ -18,117 +18,117 @@ use tokio::task::JoinSet;
 
 use super::{
     context::Context,
-    crew::{Errand, User, World},
     figure::{Figure, rounded},
-    on_time,
+    mixed_load::{MixedServer, Operation, User},
+    precise_timer,
 };
 use crate::failure::{Failure, Outcome};
 
-/// Most connections of all users together: what a server takes that was not told otherwise.
+/// Maximum number of connections of all users: the default limit of a server.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Less than this part of what was meant to be asked is told; what comes at random is a little more or less.
+/// Smallest part of the offered rate that counts as reached; arrivals are random.
 const REACHED: f64 = 0.9;
-/// Below so many, chance alone may miss that part.
+/// Number of expected operations below which that part can be missed by chance.
 const COUNTED_MIN: f64 = 100.0;
 
-/// How a profile is played.
+/// Parameters of a population load.
 #[derive(Debug, Clone, Copy)]
-pub struct Play {
-    /// So many users in all, shared as in the profile; `None`: as many as it says.
+pub struct PopulationLoad {
+    /// Total number of users, distributed as in the profile; `None`: the number of the profile.
     pub users: Option<usize>,
-    /// Thinking takes a part of its time: one of so many.
+    /// Divisor of the think times.
     pub faster: f64,
-    /// Over which time users come.
+    /// Duration over which users arrive.
     pub ramp: Duration,
-    /// How long they are watched after it.
+    /// Duration of the measurement after the ramp.
     pub lasts: Duration,
-    /// Entries of the directory.
+    /// Number of directory entries.
     pub people: u64,
 }
 
-/// A population that can be played.
+/// Population of simulated users.
 #[derive(Debug, Clone, PartialEq)]
-struct Cast {
+struct SimulatedPopulation {
     name: String,
     users: usize,
-    /// Mean seconds between two operations.
+    /// Mean think time in seconds.
     think: f64,
     operations_per_visit: usize,
-    /// Operations with their errands and shares.
-    parts: Vec<(String, Errand, f64)>,
+    /// Operations by profile name, with their shares.
+    parts: Vec<(String, Operation, f64)>,
 }
 
-/// What came of an operation of a population.
+/// Result of one operation of a population.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Played {
-    /// Whose.
+pub struct PopulationResult {
+    /// Name of the population.
     pub population: String,
-    /// How many of them there are.
+    /// Number of its users.
     pub users: usize,
-    /// The operation, as the profile names it.
+    /// Operation, as named in the profile.
     pub operation: String,
-    /// In a second, if every answer came at once.
+    /// Operations per second, if every response came at once.
     pub offered: f64,
-    /// In a second.
+    /// Operations per second.
     pub reached: f64,
-    /// How many would be watched, if every answer came at once.
+    /// Number of measured operations, if every response came at once.
     pub expected: f64,
-    /// Milliseconds that each took.
+    /// Latencies in milliseconds.
     pub times: Times,
 }
 
-impl Played {
-    /// Whether as much was asked as was meant.
-    pub fn kept_its_rate(&self) -> bool {
+impl PopulationResult {
+    /// Whether the offered rate was reached.
+    pub fn reached_rate(&self) -> bool {
         self.reached >= self.offered * REACHED || self.expected < COUNTED_MIN
     }
 
-    /// As a line of results.
-    pub fn figure(&self, play: &Play) -> Figure {
+    /// Converts to a figure.
+    pub fn figure(&self, play: &PopulationLoad) -> Figure {
         let ms = |fraction: f64| rounded(self.times.quantile(fraction), 3);
-        let kept = if self.kept_its_rate() { "" } else { ", which was NOT REACHED" };
+        let kept = if self.reached_rate() { "" } else { ", which was NOT REACHED" };
         Figure::new("operations/s", [self.reached].into_iter().collect())
-            .under(format!("{} users, thinking {} times as fast as in the profile", self.users, play.faster))
-            .under(format!("{}/s offered{kept}", rounded(self.offered, 4)))
-            .under(format!("p50 {} ms, p95 {} ms, p99 {} ms", ms(0.5), ms(0.95), ms(0.99)))
-            .under(format!("{} s after a ramp of {} s", play.lasts.as_secs_f64(), play.ramp.as_secs_f64()))
+            .with_condition(format!("{} users, thinking {} times as fast as in the profile", self.users, play.faster))
+            .with_condition(format!("{}/s offered{kept}", rounded(self.offered, 4)))
+            .with_condition(format!("p50 {} ms, p95 {} ms, p99 {} ms", ms(0.5), ms(0.95), ms(0.99)))
+            .with_condition(format!("{} s after a ramp of {} s", play.lasts.as_secs_f64(), play.ramp.as_secs_f64()))
     }
 }
 
-/// Who plays.
+/// Simulated populations of a profile.
 ///
 /// # Errors
-/// A population does what is not known here, or nothing; there would be too many connections.
-fn cast(profile: &Profile, play: &Play) -> Outcome<Vec<Cast>> {
+/// If a population has unknown operations or none, or the users need too many connections.
+fn cast(profile: &Profile, play: &PopulationLoad) -> Outcome<Vec<SimulatedPopulation>> {
     let all: f64 = profile.populations.values().map(|population| population.users).sum();
     if profile.populations.is_empty() || all <= 0.0 {
-        return Err(Failure::failed("the profile has no population to play"));
+        return Err(Failure::failed("the profile has no population"));
     }
     let scale = play.users.map_or(1.0, |users| users as f64 / all);
-    let cast: Vec<Cast> = profile
+    let cast: Vec<SimulatedPopulation> = profile
         .populations
         .iter()
-        .map(|(name, population)| cast_of(name, population, scale, play.faster))
+        .map(|(name, population)| simulated_population(name, population, scale, play.faster))
         .collect::<Outcome<_>>()?;
     let connections: usize = cast.iter().map(|cast| cast.users * cast.parts.len()).sum();
     if connections > CONNECTIONS_MAX {
-        let why = format!("these users would need {connections} connections, and {CONNECTIONS_MAX} are the most");
-        return Err(Failure::failed(why).detail("play fewer of them that think less: --users 1000 --faster 20"));
+        let why = format!("these users need {connections} connections; the maximum is {CONNECTIONS_MAX}");
+        return Err(Failure::failed(why).detail("use fewer users with shorter think times: --users 1000 --faster 20"));
     }
     Ok(cast)
 }
 
-fn cast_of(name: &str, population: &Population, scale: f64, faster: f64) -> Outcome<Cast> {
+fn simulated_population(name: &str, population: &Population, scale: f64, faster: f64) -> Outcome<SimulatedPopulation> {
     let parts = population.shares.iter().map(|(operation, share)| {
-        let errand = Errand::of_operation(operation).ok_or_else(|| {
-            let why = format!("populations.{name}.shares.{operation}: this operation cannot be played");
+        let kind = Operation::by_name(operation).ok_or_else(|| {
+            let why = format!("populations.{name}.shares.{operation}: unknown operation");
             let known = "accept, directory.search, directory.modify, directory.add, directory.bind, exchange.roundtrip, sync.session";
-            Failure::failed(why).detail(format!("those that can be are {known}"))
+            Failure::failed(why).detail(format!("expected one of {known}"))
         })?;
-        Ok((operation.clone(), errand, share.share))
+        Ok((operation.clone(), kind, share.share))
     });
     let operations = population.operations_per_visit;
-    Ok(Cast {
+    Ok(SimulatedPopulation {
         name: name.to_owned(),
         users: ((population.users * scale).round() as usize).max(1),
         think: population.visit.as_secs_f64() / operations.max(1e-9) / faster,
@@ -137,23 +137,24 @@ fn cast_of(name: &str, population: &Population, scale: f64, faster: f64) -> Outc
     })
 }
 
-/// Plays it: starts a server with entries, an exchange and devices, and has the users come.
+/// Runs the load: starts a server with entries, an exchange and devices, and simulates the users.
 ///
 /// # Errors
-/// The profile cannot be played, or an operation failed.
-pub async fn play(context: &Context, profile: &Profile, play: &Play) -> Outcome<Vec<Played>> {
+/// If the profile cannot be simulated, or an operation fails.
+pub async fn play(context: &Context, profile: &Profile, play: &PopulationLoad) -> Outcome<Vec<PopulationResult>> {
     let cast = cast(profile, play)?;
-    let with_devices = cast.iter().filter(|cast| cast.parts.iter().any(|(_, errand, _)| *errand == Errand::Session));
+    let with_devices =
+        cast.iter().filter(|cast| cast.parts.iter().any(|(_, operation, _)| *operation == Operation::Session));
     let devices = with_devices.map(|cast| cast.users).sum();
-    let mut world = World::start(context, play.people, devices).await?;
+    let mut mixed = MixedServer::start(context, play.people, devices).await?;
     let mut users = Vec::new();
     for cast in cast {
-        let errands: Vec<Errand> = cast.parts.iter().map(|(_, errand, _)| *errand).collect();
-        users.push((world.users(&errands, cast.users).await?, Arc::new(cast)));
+        let operations: Vec<Operation> = cast.parts.iter().map(|(_, operation, _)| *operation).collect();
+        users.push((mixed.users(&operations, cast.users).await?, Arc::new(cast)));
     }
     let all: usize = users.iter().map(|(users, _)| users.len()).sum();
-    context.tell(format_args!(
-        "   {all} users come in {} s and are watched for {} s",
+    context.log(format_args!(
+        "   {all} users arrive within {} s and are measured for {} s",
         play.ramp.as_secs_f64(),
         play.lasts.as_secs_f64()
     ));
@@ -168,12 +169,12 @@ pub async fn play(context: &Context, profile: &Profile, play: &Play) -> Outcome<
             let comes = begun + play.ramp.mul_f64(f64::from(number) / all as f64);
             number += 1;
             let cast = cast.clone();
-            visiting.spawn(async move { (cast.name.clone(), visits(user, &cast, comes, watched).await) });
+            visiting.spawn(async move { (cast.name.clone(), run_user(user, &cast, comes, watched).await) });
         }
     }
     let mut took: BTreeMap<(String, usize), Vec<f64>> = BTreeMap::new();
     while let Some(ended) = visiting.join_next().await {
-        let (name, seen) = ended.map_err(|error| Failure::failed("a user broke off").because(&error))?;
+        let (name, seen) = ended.map_err(|error| Failure::failed("a user task panicked").because(&error))?;
         for (part, milliseconds) in seen? {
             took.entry((name.clone(), part)).or_default().push(milliseconds);
         }
@@ -181,13 +182,17 @@ pub async fn play(context: &Context, profile: &Profile, play: &Play) -> Outcome<
     Ok(users.iter().flat_map(|(_, cast)| played(cast, &mut took, play.lasts)).collect())
 }
 
-fn played(cast: &Cast, took: &mut BTreeMap<(String, usize), Vec<f64>>, lasts: Duration) -> Vec<Played> {
+fn played(
+    cast: &SimulatedPopulation,
+    took: &mut BTreeMap<(String, usize), Vec<f64>>,
+    lasts: Duration,
+) -> Vec<PopulationResult> {
     let shares: f64 = cast.parts.iter().map(|(_, _, share)| share).sum();
     let mut played = Vec::new();
     for (part, (operation, _, share)) in cast.parts.iter().enumerate() {
         let times = took.remove(&(cast.name.clone(), part)).unwrap_or_default();
         let offered = cast.users as f64 / cast.think * share / shares;
-        played.push(Played {
+        played.push(PopulationResult {
             population: cast.name.clone(),
             users: cast.users,
             operation: operation.clone(),
@@ -200,10 +205,10 @@ fn played(cast: &Cast, took: &mut BTreeMap<(String, usize), Vec<f64>>, lasts: Du
     played
 }
 
-/// What one user does. Gives each operation that began while users were watched, with its milliseconds.
-async fn visits(
+/// Runs one user. Returns each measured operation with its milliseconds.
+async fn run_user(
     mut user: User,
-    cast: &Cast,
+    cast: &SimulatedPopulation,
     comes: Instant,
     (from, to): (Instant, Instant),
 ) -> Outcome<Vec<(usize, f64)>> {
@@ -215,7 +220,7 @@ async fn visits(
         if due >= to {
             return Ok(seen);
         }
-        on_time::until(due).await;
+        precise_timer::until(due).await;
         let part = user.once(&shares).await?;
         free = Instant::now();
         if due >= from {
@@ -223,7 +228,7 @@ async fn visits(
         }
         left -= 1;
         if left == 0 {
-            user.come_again().await?;
+            user.reconnect().await?;
             (free, left) = (Instant::now(), cast.operations_per_visit);
         }
     }
@@ -238,40 +243,46 @@ mod tests {
     const PROFILE: &str = "profile: shop\npopulations:\n  people:\n    users: 20000\n    operations_per_visit: 10\n    visit: 20m\n    \
                            shares: { directory.search: 75, directory.modify: 12, directory.add: 3, directory.bind: 10 }\n";
 
-    fn slowly() -> Play {
-        Play { users: Some(200), faster: 60.0, ramp: Duration::ZERO, lasts: Duration::from_secs(1), people: 500 }
+    fn slowly() -> PopulationLoad {
+        PopulationLoad {
+            users: Some(200),
+            faster: 60.0,
+            ramp: Duration::ZERO,
+            lasts: Duration::from_secs(1),
+            people: 500,
+        }
     }
 
     #[test]
-    fn a_profile_says_who_plays_what() {
+    fn a_profile_becomes_simulated_populations() {
         let profile = read_profile(PROFILE).expect("a profile");
-        let cast = |play: &Play| cast(&profile, play).map_err(|failure| failure.message);
-        let people = cast(&slowly()).expect("it can be played").remove(0);
+        let cast = |play: &PopulationLoad| cast(&profile, play).map_err(|failure| failure.message);
+        let people = cast(&slowly()).expect("it can be simulated").remove(0);
         assert_eq!((people.users, people.think, people.operations_per_visit), (200, 2.0, 10));
         let shares: Vec<(&str, f64)> = people.parts.iter().map(|(name, _, share)| (name.as_str(), *share)).collect();
         assert!(shares.contains(&("directory.search", 0.75)), "{shares:?}");
-        let why = cast(&Play { users: None, ..slowly() }).expect_err("too many");
-        assert_eq!(why, "these users would need 80000 connections, and 10000 are the most");
+        let why = cast(&PopulationLoad { users: None, ..slowly() }).expect_err("too many");
+        assert_eq!(why, "these users need 80000 connections; the maximum is 10000");
         let odd = PROFILE.replace("directory.bind", "directory.dance");
         let profile = read_profile(&odd).expect("a profile of operations that vectors may know");
         let why = super::cast(&profile, &slowly()).expect_err("unknown").message;
-        assert_eq!(why, "populations.people.shares.directory.dance: this operation cannot be played");
+        assert_eq!(why, "populations.people.shares.directory.dance: unknown operation");
     }
 
     #[test]
-    fn what_was_not_reached_is_told() {
+    fn a_missed_rate_is_reported() {
         let profile = read_profile(PROFILE).expect("a profile");
-        let people = cast(&profile, &slowly()).expect("it can be played").remove(0);
+        let people = cast(&profile, &slowly()).expect("it can be simulated").remove(0);
         let search = people.parts.iter().position(|(name, ..)| name == "directory.search").expect("a part");
-        let told = |count: usize| {
+        let conditions = |count: usize| {
             let mut took = BTreeMap::from([(("people".to_owned(), search), vec![2.0; count])]);
             let played = played(&people, &mut took, Duration::from_secs(2)).remove(search);
             assert_eq!((played.offered, played.reached), (75.0, count as f64 / 2.0));
             played.figure(&slowly()).line("users.people.directory.search").conditions
         };
-        assert!(told(150).contains("75/s offered, p50 2 ms"), "{}", told(150));
+        assert!(conditions(150).contains("75/s offered, p50 2 ms"), "{}", conditions(150));
         for few in [120, 50, 0] {
-            assert!(told(few).contains("75/s offered, which was NOT REACHED"), "{}", told(few));
+            assert!(conditions(few).contains("75/s offered, which was NOT REACHED"), "{}", conditions(few));
         }
     }
 }

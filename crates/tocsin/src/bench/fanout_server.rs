@@ -1,5 +1,5 @@
-//! Events that concern many: the deliveries through the whole server, from the answer that accepts them to the last receipt
-//! on disk.
+//! Fan-out server: one event to many subscribers, measured from the response that accepts the event to the last durable
+//! receipt.
 
 use std::{
     io::Write,
@@ -10,24 +10,24 @@ use serde_json::{Value, json};
 
 use super::{
     context::{Context, Scratch},
-    probe::Tally,
+    resource_usage::CostMeter,
     server::Server,
 };
 use crate::failure::Outcome;
 
-/// A server with one topic and many readers of it.
-pub struct Fanout {
-    /// The server.
+/// Server with one topic and many subscribers of it.
+pub struct FanoutServer {
+    /// Server under test.
     pub server: Server,
-    /// How many read the topic.
+    /// Number of subscribers.
     pub readers: u64,
     /// Cost of each delivery.
-    pub tally: Tally,
+    pub tally: CostMeter,
     delivered: u64,
     _folder: Scratch,
 }
 
-/// The definition, with this channel, a YAML mapping in one line, and one more line for the notification class.
+/// Definition with this channel (a one-line YAML mapping) and one extra line for the notification class.
 fn definition(channel: &str, class: &str) -> String {
     format!(
         r#"
@@ -46,12 +46,12 @@ channels: {{ out: {channel} }}
     )
 }
 
-impl Fanout {
-    /// Starts a server whose readers are told through this channel; `class` is one more line for the notification class, or
-    /// empty, and `address` gives the address of each.
+impl FanoutServer {
+    /// Starts a server whose subscribers use this channel. `class` is one extra line for the notification class, or
+    /// empty; `address` returns the address of each subscriber.
     ///
     /// # Errors
-    /// The server refuses something.
+    /// If the server rejects a request.
     pub async fn start(
         context: &Context,
         channel: &str,
@@ -59,14 +59,14 @@ impl Fanout {
         readers: u64,
         address: impl Fn(u64) -> String + Send + 'static,
     ) -> Outcome<Self> {
-        Fanout::start_with(context, &definition(channel, class), readers, address).await
+        FanoutServer::start_with(context, &definition(channel, class), readers, address).await
     }
 
-    /// The same with a definition of one's own, which has the events, the subscriptions, the rule and the channel of the usual
-    /// one by their names.
+    /// Starts a server with another definition. It must name its events, subscriptions, rule and channel as the
+    /// standard one does.
     ///
     /// # Errors
-    /// The server refuses something.
+    /// If the server rejects a request.
     pub async fn start_with(
         context: &Context,
         definition: &str,
@@ -76,7 +76,7 @@ impl Fanout {
         let folder = context.folder()?;
         let server = Server::start(context, folder.path()).await?;
         server.apply("delivery", definition).await?;
-        let subscribers = move |out: &mut super::server::Parts| {
+        let subscribers = move |out: &mut super::server::ChunkWriter| {
             for number in 0..readers {
                 let address = Value::from(address(number));
                 writeln!(out, r#"{{"id":"r{number}","devices":{{"main":{{"channel":"out","address":{address}}}}}}}"#)?;
@@ -84,7 +84,7 @@ impl Fanout {
             Ok(())
         };
         server.import_subscribers(subscribers).await?;
-        let interests = move |out: &mut super::server::Parts| {
+        let interests = move |out: &mut super::server::ChunkWriter| {
             for number in 0..readers {
                 writeln!(
                     out,
@@ -94,23 +94,22 @@ impl Fanout {
             Ok(())
         };
         server.import_subscriptions("delivery", "interest", interests).await?;
-        Ok(Fanout { tally: Tally::of(&server), server, readers, delivered: 0, _folder: folder })
+        Ok(FanoutServer { tally: CostMeter::of(&server), server, readers, delivered: 0, _folder: folder })
     }
 
-    /// Tells all readers of one event with a text of so many characters. Gives the time from its acceptance to the last
-    /// receipt.
+    /// Publishes one event with a text of this length. Returns the time from its acceptance to the last receipt.
     ///
     /// # Errors
-    /// Not everybody was told exactly once.
-    pub async fn tell_all(&mut self, characters: usize) -> Outcome<Duration> {
-        self.tell_all_of(1, characters).await
+    /// If a delivery is missing or repeated.
+    pub async fn deliver_event(&mut self, characters: usize) -> Outcome<Duration> {
+        self.deliver_events(1, characters).await
     }
 
-    /// The same of so many events, which come in one batch.
+    /// Publishes `events` events in one batch; otherwise as [`FanoutServer::deliver_event`].
     ///
     /// # Errors
-    /// Not everybody was told exactly once of each.
-    pub async fn tell_all_of(&mut self, events: u64, characters: usize) -> Outcome<Duration> {
+    /// If a delivery of an event is missing or repeated.
+    pub async fn deliver_events(&mut self, events: u64, characters: usize) -> Outcome<Duration> {
         let text: String = "All the news that fits. ".chars().cycle().take(characters).collect();
         let all: Value = (0..events).map(|_| json!({"topic": "all", "text": text})).collect();
         self.tally.begin();
