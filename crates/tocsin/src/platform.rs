@@ -95,7 +95,7 @@ pub fn now() -> Timestamp {
 /// If it cannot be created, or another process holds the lock.
 pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
     folder::make(folder, 0o700).map_err(|error| Failure::file("create the data folder", folder, &error))?;
-    keep_private(folder, true)?;
+    keep_private(folder)?;
     let path = folder.join("lock");
     let failed = |error: std::io::Error| Failure::file("lock the data folder with", &path, &error);
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
@@ -111,20 +111,17 @@ pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
 }
 
 /// Removes the permissions of group and others from the data folder and its files, which hold keys, addresses and
-/// contents. With `report` each path is logged: an administrator may have copied it with other modes. Files that the
-/// process has just created need no report.
+/// contents. An administrator may have copied them with other modes; what the server creates has no such permissions.
 ///
 /// # Errors
 /// The modes cannot be changed: another user owns the folder or a file.
-fn keep_private(folder: &Path, report: bool) -> Outcome {
+fn keep_private(folder: &Path) -> Outcome {
     let close = |path: &Path, what: &str| -> Outcome {
         let failed = |error: std::io::Error| Failure::file(&format!("restrict the access to {what}"), path, &error);
         let mode = fs::symlink_metadata(path).map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 {
             fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o700)).map_err(failed)?;
-            if report {
-                tracing::warn!(path = %path.display(), "permissions of group and others removed from {what}");
-            }
+            tracing::warn!(path = %path.display(), "permissions of group and others removed from {what}");
         }
         Ok(())
     };
@@ -394,7 +391,6 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     };
     let inbox = open_inbox(&configuration).await?;
     let replicas = sync::open(&configuration, records.clone(), inbox.clone()).await?;
-    keep_private(&folder, false)?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let counted = page.clone();
