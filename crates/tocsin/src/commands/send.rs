@@ -90,19 +90,23 @@ impl Args {
         Ok(text)
     }
 
-    /// Applies the definition if the application does not exist, or if a server or a sender is given.
+    /// Applies the definition if the application does not exist, or if a server or a sender is given. The other of the two
+    /// stays as it is.
     async fn apply(&self, terminal: &Terminal, client: &Client) -> Outcome {
         let path = format!("/v1/applications/{}", segment(APPLICATION));
-        if self.smtp.is_none() && self.from.is_none() {
-            let found = client.exchange(client.request(Method::GET, &path)).await?;
-            match found.status() {
-                status if status.is_success() => return Ok(()),
-                StatusCode::NOT_FOUND => {}
-                _ => return Err(problem(found).await.failure()),
-            }
+        let found = client.exchange(client.request(Method::GET, &path)).await?;
+        let applied = match found.status() {
+            status if status.is_success() => client.json(found).await?["definition"].as_str().map(str::to_owned),
+            StatusCode::NOT_FOUND => None,
+            _ => return Err(problem(found).await.failure()),
+        };
+        if applied.is_some() && self.smtp.is_none() && self.from.is_none() {
+            return Ok(());
         }
-        let smtp = self.smtp.as_deref().unwrap_or(SMTP_DEFAULT);
-        let from = self.from.as_deref().unwrap_or(FROM_DEFAULT);
+        let kept = |name: &str| applied.as_deref().and_then(|definition| option(definition, name));
+        let smtp = self.smtp.clone().or_else(|| Some(format!("{}:{}", kept("host")?, kept("port")?)));
+        let (smtp, from) = (smtp.unwrap_or_else(|| SMTP_DEFAULT.into()), self.from.clone().or_else(|| kept("from")));
+        let (smtp, from) = (smtp.as_str(), from.as_deref().unwrap_or(FROM_DEFAULT));
         let (host, port) = smtp
             .rsplit_once(':')
             .filter(|(host, _)| !host.is_empty())
@@ -119,6 +123,13 @@ impl Args {
         client.send(request).await?;
         Ok(terminal.line(format_args!("application {APPLICATION} applied: mail from {from} by {smtp}"))?)
     }
+}
+
+/// An option of the channel in a definition that this command applied.
+fn option(definition: &str, name: &str) -> Option<String> {
+    let value = definition.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(": "))?;
+    let value = serde_json::from_str::<Value>(value).ok()?;
+    Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
 #[cfg(test)]
@@ -150,7 +161,9 @@ mod tests {
     async fn a_message_is_an_event_of_the_built_in_application() {
         let args = ["--to", "ada@example.org", "--subject", "Hi", "--text", "Hello"];
         let accepted = (202, json!({"batch": "eb-1", "events": 1, "duplicate": false}));
-        let later = vec![(200, Value::Null), (409, Value::Null), (200, Value::Null), accepted];
+        let applied =
+            (200, json!({"definition": "channels:\n  host: \"mail\"\n  port: 25\n  from: \"ops@example.org\"\n"}));
+        let later = vec![applied, (409, Value::Null), (200, Value::Null), accepted];
         check(&args, later, expect![[r#"
             message to ada@example.org accepted
             `tocsin trace eb-1` shows its delivery
@@ -160,11 +173,22 @@ mod tests {
             POST /v1/applications/direct-mail/events/message [application/json] {"to":"ada@example.org","subject":"Hi","text":"Hello"}"#]]).await;
         check(
             &[&args[..], &["--smtp", "mail"]].concat(),
-            vec![],
+            vec![(404, Value::Null)],
             expect![[r#"
-            failed: --smtp mail is not HOST:PORT, such as mail.example.org:25
-        "#]],
+                failed: --smtp mail is not HOST:PORT, such as mail.example.org:25
+                GET /v1/applications/direct-mail"#]],
         )
         .await;
+    }
+
+    #[test]
+    fn the_server_and_the_sender_are_read_back_from_the_definition() {
+        let text = DEFINITION
+            .replace("${HOST}", "\"mail.example.org\"")
+            .replace("${PORT}", "25")
+            .replace("${FROM}", "\"Ops <ops@example.org>\"");
+        let found = ["host", "port", "from"].map(|name| option(&text, name));
+        let expected = ["mail.example.org", "25", "Ops <ops@example.org>"];
+        assert_eq!(found, expected.map(|value| Some(value.to_owned())));
     }
 }
