@@ -339,6 +339,11 @@ pub fn segment(text: &str) -> String {
     out
 }
 
+/// The query parameters that have a value.
+pub fn given<'a>(named: &[(&'a str, &'a Option<String>)]) -> Vec<(&'a str, &'a str)> {
+    named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect()
+}
+
 /// Appends an escaped query to a path.
 pub fn with_query(path: &str, query: &[(&str, &str)]) -> String {
     let mut out = path.to_owned();

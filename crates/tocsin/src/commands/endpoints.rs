@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::lists::ItemList;
 use crate::{
-    client::Client,
+    client::{Client, given},
     failure::Outcome,
     terminal::{Terminal, printable},
 };
@@ -36,9 +36,7 @@ impl Args {
     /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let named = [("application", &self.application), ("channel", &self.channel), ("state", &self.state)];
-        let query: Vec<(&str, &str)> =
-            named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
-        let items = client.list("/v1/endpoints", &query, self.limit).await?;
+        let items = client.list("/v1/endpoints", &given(&named), self.limit).await?;
         let heads =
             ["state", "application", "channel", "subscriber", "device", "since", "failures", "address", "reason"];
         ItemList { items, limit: self.limit, json: self.json }.show(terminal, "no endpoint is failing", &heads, row)

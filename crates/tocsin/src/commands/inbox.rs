@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::lists::ItemList;
 use crate::{
-    client::{Client, segment, with_query},
+    client::{Client, given, segment, with_query},
     configuration::Period,
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
@@ -139,9 +139,9 @@ struct InboxFilter {
 }
 
 impl InboxFilter {
-    fn pairs(&self) -> Vec<(&'static str, &str)> {
+    fn pairs(&self) -> Vec<(&str, &str)> {
         let named = [("application", &self.application), ("class", &self.class), ("channel", &self.channel)];
-        named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+        given(&named)
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{exchange::text, lists::ItemList};
 use crate::{
-    client::{Client, problem, segment},
+    client::{Client, given, problem, segment},
     failure::{Failure, Outcome, read_file},
     terminal::{Terminal, cut, printable, thousands},
 };
@@ -207,7 +207,7 @@ impl Filter {
             ("to", &self.to),
             ("reason", &self.reason),
         ];
-        named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+        given(&named)
     }
 
     fn body(&self, all: bool, when: &PredicateFilter) -> Outcome<Map<String, Value>> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::{
-    client::{Client, segment},
+    client::{Client, given, segment},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
@@ -80,9 +80,7 @@ impl Args {
             ("before", &self.before),
             ("limit", &limit),
         ];
-        let asked: Vec<(&str, &str)> =
-            filters.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
-        let report = client.get(&format!("/v1/reports/{}", segment(name)), &asked).await?;
+        let report = client.get(&format!("/v1/reports/{}", segment(name)), &given(&filters)).await?;
         match &self.csv {
             _ if self.json => Ok(terminal.json(&report)?),
             Some(table) => print_csv(terminal, &report, table),

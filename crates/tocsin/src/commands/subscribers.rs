@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::lists::{ItemList, assignment, patch, texts, warnings};
 use crate::{
-    client::{Client, segment},
+    client::{Client, given, segment},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
@@ -249,10 +249,7 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome<()> {
         match self.what {
             Action::List { id_prefix, address, limit, json } => {
-                let query: Vec<(&str, &str)> = [("id_prefix", &id_prefix), ("address", &address)]
-                    .into_iter()
-                    .filter_map(|(name, value)| Some((name, value.as_deref()?)))
-                    .collect();
+                let query = given(&[("id_prefix", &id_prefix), ("address", &address)]);
                 let items = client.list("/v1/subscribers", &query, limit).await?;
                 let heads = ["SUBSCRIBER", "ENABLED", "LOCALE", "DEVICES"];
                 ItemList { items, limit, json }.show(terminal, "there are no subscribers", &heads, |item| {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::lists::{ItemList, assignment, patch, texts, warnings};
 use crate::{
-    client::{Client, segment},
+    client::{Client, given, segment},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
@@ -112,11 +112,7 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.action {
             Action::List { application, class, subscriber, limit, json } => {
-                let query: Vec<(&str, &str)> =
-                    [("application", &application), ("class", &class), ("subscriber", &subscriber)]
-                        .into_iter()
-                        .filter_map(|(name, value)| Some((name, value.as_deref()?)))
-                        .collect();
+                let query = given(&[("application", &application), ("class", &class), ("subscriber", &subscriber)]);
                 let items = client.list("/v1/subscriptions", &query, limit).await?;
                 let heads = ["SUBSCRIPTION", "APPLICATION", "CLASS", "SUBSCRIBER", "ENABLED", "VALUES"];
                 ItemList { items, limit, json }.show(terminal, "there are no subscriptions", &heads, |item| {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::lists::ItemList;
 use crate::{
-    client::{Client, problem_line, segment},
+    client::{Client, given, problem_line, segment},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
@@ -170,9 +170,7 @@ impl Args {
                     ("contains", &contains),
                     ("in_force", &in_force),
                 ];
-                let query: Vec<(&str, &str)> =
-                    named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
-                let items = client.list("/v1/suppressions", &query, limit).await?;
+                let items = client.list("/v1/suppressions", &given(&named), limit).await?;
                 let heads =
                     ["protocol", "address", "cause", "in force", "bounces", "since", "until", "origin", "detail"];
                 ItemList { items, limit, json }.show(terminal, "no suppressions", &heads, row)

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    client::Client,
+    client::{Client, given},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable, thousands},
 };
@@ -175,7 +175,7 @@ impl Filter {
             ("reason", &self.reason),
             ("before", &self.before),
         ];
-        named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+        given(&named)
     }
 
     fn body(&self, all: bool) -> Outcome<Value> {
