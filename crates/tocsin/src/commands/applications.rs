@@ -41,6 +41,10 @@ enum Action {
     },
 }
 
+fn path_of(name: &str) -> String {
+    format!("/v1/applications/{}", segment(name))
+}
+
 impl Args {
     /// Runs the command.
     ///
@@ -55,12 +59,11 @@ impl Args {
                     terminal,
                     "there are no applications",
                     &heads,
-                    |item| texts(item, &["application", "version", "applied_at"]),
+                    |item| texts(item, &["name", "version", "applied_at"]),
                 )
             }
             Action::Show { name } => {
-                let request = client.request(Method::GET, &format!("/v1/applications/{}", segment(&name)));
-                let shown = client.json(client.send(request).await?).await?;
+                let shown = client.get(&path_of(&name), &[]).await?;
                 match &shown["definition"] {
                     Value::String(text) => Ok(terminal.bytes(text.as_bytes())?),
                     _ => Ok(terminal.json(&shown)?),
@@ -71,10 +74,63 @@ impl Args {
                 if !yes && !terminal.confirm(&question)? {
                     return Err(Failure::usage("the removal is not confirmed; repeat the command with --yes"));
                 }
-                let path = with_query(&format!("/v1/applications/{}", segment(&name)), &[("confirm", &name)]);
+                let path = with_query(&path_of(&name), &[("confirm", &name)]);
                 client.send(client.request(Method::DELETE, &path)).await?;
                 Ok(terminal.line(format_args!("application {} removed", printable(&name)))?)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::fake_server;
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("applications", args, answers, run, expected).await;
+    }
+
+    #[tokio::test]
+    async fn an_application_is_listed_shown_and_removed() {
+        let doors = json!({"name": "doors", "version": 3, "applied_at": "2026-11-27T08:00:00Z",
+            "definition": "application: doors\n"});
+        check(
+            &["list"],
+            vec![(200, json!({"items": [doors]}))],
+            expect![[r#"
+            NAME   VERSION  CHANGED
+            doors  3        2026-11-27T08:00:00Z
+            GET /v1/applications?limit=1000"#]],
+        )
+        .await;
+        check(
+            &["show", "doors"],
+            vec![(200, doors)],
+            expect![[r#"
+            application: doors
+            GET /v1/applications/doors"#]],
+        )
+        .await;
+        check(
+            &["remove", "doors"],
+            vec![],
+            expect![[r#"
+            failed: the removal is not confirmed; repeat the command with --yes
+        "#]],
+        )
+        .await;
+        check(
+            &["remove", "doors", "--yes"],
+            vec![(204, Value::Null)],
+            expect![[r#"
+            application doors removed
+            DELETE /v1/applications/doors?confirm=doors"#]],
+        )
+        .await;
     }
 }
