@@ -1,4 +1,4 @@
--- What each building used, and its largest reading, which the notification tells of.
+-- Consumption of each building, and the meter with the largest reading, which the notification names.
 WITH used AS (
     SELECT building, sum(kwh) AS used, count(*) AS meters
     FROM events GROUP BY building
@@ -11,7 +11,7 @@ SELECT largest._event, budget._subscription, used.used, used.meters, largest.met
 FROM used
 JOIN largest ON largest.building = used.building AND largest.place = 1
 JOIN budget ON budget.building = used.building AND budget.kwh < used.used
--- Whoever is away is not told.
+-- Absent subscribers are excluded.
 WHERE NOT EXISTS (
     SELECT 1 FROM away WHERE away.building = used.building AND away._subscriber = budget._subscriber
 )
