@@ -1,5 +1,7 @@
 /** Errors that a caller can handle. */
 
+import type { DocumentCode } from "./error_codes.js";
+
 /** Class of a failed request. */
 export type LinkErrorKind =
   /** The connection failed; retry when there is one. */
@@ -15,11 +17,12 @@ export type LinkErrorKind =
 export class LinkError extends Error {
   override name = "LinkError";
 
-  /** `retryAfter` is in milliseconds. */
+  /** `retryAfter` is in milliseconds; `code` is that of the server's problem document, if there is one. */
   constructor(
     readonly kind: LinkErrorKind,
     message: string,
     readonly retryAfter = 0,
+    readonly code: DocumentCode | (string & {}) | undefined = undefined,
   ) {
     super(message);
   }

@@ -13,3 +13,4 @@ export { IndexedDbStore } from "./indexeddb_store.js";
 export { prepared, SqliteStore, type SqliteDatabase } from "./sqlite_store.js";
 export type { Reading, Space, Spaces, Store, Writing } from "./store.js";
 export type * from "./protocol.js";
+export { DOCUMENT_CODES, PROBLEM_CODES, type DocumentCode, type ProblemCode } from "./error_codes.js";

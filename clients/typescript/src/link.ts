@@ -63,7 +63,7 @@ export class HttpLink implements Link {
     const asked = this.#ask("POST", "/sessions", { headers, body: JSON.stringify(begin), signal });
     // No session exists yet, so none can have ended.
     const answer = await asked.catch((error: unknown) => {
-      throw error instanceof LinkError && error.kind === "over" ? new LinkError("refused", error.message) : error;
+      throw error instanceof LinkError && error.kind === "over" ? new LinkError("refused", error.message, 0, error.code) : error;
     });
     return parsed<BeginResponse>(answer);
   }
@@ -176,16 +176,17 @@ function linkError(response: Response, text: string): LinkError {
     if (status === 404 || status === 410) return "over";
     return status >= 500 || status === 408 ? "broken" : "refused";
   })();
-  return new LinkError(kind, reason(text) || `the server answers ${status}`, kind === "busy" ? wait : 0);
+  const { code, reason } = problemOf(text);
+  return new LinkError(kind, reason || `the server answers ${status}`, kind === "busy" ? wait : 0, code);
 }
 
-/** Detail or title of a problem (RFC 9457). */
-function reason(text: string): string {
+/** Code, and detail or title, of a problem document (RFC 9457). */
+function problemOf(text: string): { code: string | undefined; reason: string } {
   try {
-    const problem = JSON.parse(text) as { detail?: string; title?: string };
-    return problem.detail ?? problem.title ?? text;
+    const problem = JSON.parse(text) as { code?: string; detail?: string; title?: string };
+    return { code: problem.code, reason: problem.detail ?? problem.title ?? text };
   } catch {
-    return text;
+    return { code: undefined, reason: text };
   }
 }
 

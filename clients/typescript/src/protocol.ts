@@ -1,5 +1,7 @@
 /** Bodies and lines of the sync protocol. */
 
+import type { ProblemCode } from "./error_codes.js";
+
 /** A JSON value. */
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
@@ -68,12 +70,24 @@ export interface Edit {
   was?: Fields;
 }
 
+/** Problem of a request or an edit. */
+export interface Problem {
+  /** Machine-readable kind; a server of a later version can send codes that this client does not know. */
+  code: ProblemCode | (string & {});
+  /** Dotted path of the value; empty for the whole. */
+  path?: string;
+  message: string;
+  /** Parameters of the message, such as `limit`. */
+  params?: Record<string, unknown>;
+  hint?: string;
+}
+
 /** Response to an upload. */
 export interface Uploaded {
   uploaded: number;
   applied: number;
   conflicts: { n: number; winner: "client" | "server" | "both" }[];
-  refused: { n: number; problems: { path?: string; message: string; hint?: string }[] }[];
+  refused: { n: number; problems: Problem[] }[];
   /** Point in the server's history after this block. */
   point?: string;
 }

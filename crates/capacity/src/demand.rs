@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tocsin_model::problem::{Problem, closest};
+use tocsin_model::problem::{Code, Problem, closest};
 
 use crate::{
     profile::{Events, FORMAT, Profile},
@@ -182,7 +182,12 @@ fn unknown(profile: &Profile, vectors: &Vectors, demand: &Demand) -> Option<Prob
         None => format!("they know {}", known().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")),
     };
     let message = format!("uses `{}`, which the vectors `{}` do not contain", demand.operation, vectors.name);
-    Some(Problem::at(&demand.source, message).hint(hint))
+    Some(
+        Problem::new(Code::UnknownReference, &demand.source, message)
+            .param("kind", "operation")
+            .param("value", demand.operation.as_str())
+            .hint(hint),
+    )
 }
 
 fn beyond_range(demand: &Demand, operation: &Operation) -> Vec<String> {

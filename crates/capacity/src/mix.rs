@@ -305,7 +305,7 @@ mod tests {
         };
         near(closed(&[idle(0.4)], 16).per_second, 1_000.0);
         near(closed(&[idle(0.0), idle(0.0)], 16).per_second, 1_000.0);
-        // Half of the time each, of which others use a quarter of a half of 0.4.
+        // Each kind runs half of the time; the other uses a quarter of half of its idle fraction of 0.4.
         near(closed(&[idle(0.4), idle(0.4)], 16).per_second, 1_000.0 / 0.95);
     }
 

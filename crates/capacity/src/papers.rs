@@ -200,8 +200,8 @@ fn merge_800(plan: &Plan) -> Vec<Statement> {
             "a session takes 15.6 minutes on average",
             Verdict::HoldsIf,
             format!(
-                "{average:.1} minutes by Little's law, if each of 20 connections is held for 23.4 s; the post has no figure for \
-                 that, so it was taken from this one"
+                "{average:.1} minutes by Little's law, if each of 20 connections is held for 23.4 s; the post does not \
+                 state the hold time; it is derived from this average"
             ),
         ),
         statement(
@@ -347,7 +347,7 @@ mod tests {
             "merge-800",
             expect![[r#"
                 a session takes 15.6 minutes on average
-                  holds if: 15.6 minutes by Little's law, if each of 20 connections is held for 23.4 s; the post has no figure for that, so it was taken from this one
+                  holds if: 15.6 minutes by Little's law, if each of 20 connections is held for 23.4 s; the post does not state the hold time; it is derived from this average
                 800 devices are faster than 600 and 700 were
                   contradicts: the runs differ in two things: 40 connections became 20, and one server became two; which of them helped is not known
             "#]],

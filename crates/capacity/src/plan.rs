@@ -189,7 +189,7 @@ pub fn plan(profile: &Profile, vectors: &Vectors) -> Result<Plan, Vec<Problem>> 
 ///
 /// # Errors
 /// As [`plan`].
-pub fn pressure(profile: &Profile, vectors: &Vectors, nodes: &Nodes) -> Result<f64, Vec<Problem>> {
+pub fn bottleneck_utilisation(profile: &Profile, vectors: &Vectors, nodes: &Nodes) -> Result<f64, Vec<Problem>> {
     let demands = demands(profile);
     let uses = uses(profile, vectors, &demands, &mut Vec::new())?;
     let (node, peak, mean) = (node(profile, vectors), profile.day.max(), profile.day.mean());

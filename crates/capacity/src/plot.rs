@@ -37,9 +37,9 @@ const WIDTH: f64 = 440.0;
 const HEIGHT: f64 = 264.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 10.0;
-/// Below the title and the axis title.
+/// Top margin of charts with a title and an axis title.
 const TOP: f64 = 40.0;
-/// Below the title.
+/// Top margin of bar charts, which have a title only.
 const BARS_TOP: f64 = 26.0;
 const BOTTOM: f64 = 34.0;
 
@@ -132,7 +132,7 @@ fn frame(title: &str, x: &Axis, y: &Axis, across: &Range, up: &Range) -> String 
             WIDTH - RIGHT,
             LEFT - 5.0,
             top + 4.0,
-            up.written(tick)
+            up.label(tick)
         );
     }
     for tick in across.ticks() {
@@ -141,7 +141,7 @@ fn frame(title: &str, x: &Axis, y: &Axis, across: &Range, up: &Range) -> String 
             svg,
             "<text class=\"middle\" x=\"{left:.1}\" y=\"{}\">{}</text>",
             HEIGHT - BOTTOM + 14.0,
-            across.written(tick)
+            across.label(tick)
         );
     }
     let _ = write!(
@@ -209,7 +209,7 @@ impl Range {
         }
     }
 
-    fn written(&self, value: f64) -> String {
+    fn label(&self, value: f64) -> String {
         match self.scale {
             Scale::Clock => format!("{:02}:00", (value / 3_600.0) as u32),
             _ => short(value),

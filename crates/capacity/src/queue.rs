@@ -83,7 +83,7 @@ impl Ord for FreeServer {
 
 /// Simulates `count` jobs of these classes, served in FIFO order. Returns their times in the system including service,
 /// without the first tenth (warm-up).
-pub fn stays(jobs: &[Job], servers: usize, count: usize, seed: u64) -> Times {
+pub fn response_times(jobs: &[Job], servers: usize, count: usize, seed: u64) -> Times {
     let rate: f64 = jobs.iter().map(|job| job.rate).sum();
     if rate <= 0.0 {
         return Times::default();
@@ -128,7 +128,7 @@ mod tests {
         // Pollaczek-Khinchine: the mean wait of M/D/1 is ρ·s / (2·(1−ρ)).
         for (utilisation, service) in [(0.2, 0.01), (0.5, 1.0), (0.7, 0.003), (0.85, 20.0)] {
             let job = Job { rate: utilisation / service, service };
-            let measured = stays(&[job], 1, 400_000, seed()).mean() - service;
+            let measured = response_times(&[job], 1, 400_000, seed()).mean() - service;
             let expected = utilisation * service / (2.0 * (1.0 - utilisation));
             let error = (measured / expected - 1.0).abs();
             assert!(error < 0.08, "SEED={}: at {utilisation} {measured} is not {expected}", seed());
@@ -142,7 +142,7 @@ mod tests {
         let busy: f64 = jobs.iter().map(|job| job.rate * job.service).sum();
         let squares: f64 = jobs.iter().map(|job| job.rate * job.service * job.service).sum();
         let expected = squares / (2.0 * (1.0 - busy)) + busy / 41.0;
-        let measured = stays(&jobs, 1, 400_000, seed()).mean();
+        let measured = response_times(&jobs, 1, 400_000, seed()).mean();
         assert!((measured / expected - 1.0).abs() < 0.08, "SEED={}: {measured} is not {expected}", seed());
     }
 
@@ -150,7 +150,7 @@ mod tests {
     fn more_servers_at_the_same_load_shorten_waits() {
         let wait = |servers: usize| {
             let job = Job { rate: 0.8 * servers as f64, service: 1.0 };
-            stays(&[job], servers, 50_000, seed()).mean() - 1.0
+            response_times(&[job], servers, 50_000, seed()).mean() - 1.0
         };
         let waits = [1, 2, 4, 16].map(wait);
         assert!(waits.is_sorted_by(|longer, shorter| longer > shorter), "SEED={}: {waits:?}", seed());

@@ -8,7 +8,7 @@ use tocsin_model::{
         in_order, parse_duration,
         shape::{self, Keys, Shape, number, optional, required},
     },
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 use crate::{
@@ -207,7 +207,7 @@ fn read<T>(
     build: impl FnOnce(&YamlNode, &mut Vec<Problem>) -> T,
 ) -> Result<T, Vec<Problem>> {
     if text.trim().is_empty() {
-        return Err(vec![Problem::at("", "is empty").hint(format!("begin with `{first}: <name>`"))]);
+        return Err(vec![Problem::new(Code::Empty, "", "is empty").hint(format!("begin with `{first}: <name>`"))]);
     }
     let mut problems = Vec::new();
     let built = document::parse(text, &mut problems).map(|root| {
@@ -252,7 +252,7 @@ impl Reader<'_> {
 
     fn check_not_empty(&mut self, root: &YamlNode, profile: &Profile) {
         if profile.populations.is_empty() && profile.events.is_empty() && profile.operations.is_empty() {
-            let problem = root.problem("", "has no load");
+            let problem = root.problem(Code::Empty, "", "has no load");
             self.problems.push(problem.hint("give `populations`, `events` or `operations`"));
         }
     }
@@ -267,7 +267,11 @@ impl Reader<'_> {
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => "describe it under `channels`".to_owned(),
             };
-            let problem = Problem::at(path, format!("names the channel `{name}`, which does not exist")).hint(hint);
+            let problem =
+                Problem::new(Code::UnknownReference, path, format!("names the channel `{name}`, which does not exist"))
+                    .param("value", name.to_string())
+                    .param("kind", "channel")
+                    .hint(hint);
             self.problems.push(problem.position(entry.line, entry.column));
         };
         for event in entries(root, "events") {
@@ -304,7 +308,7 @@ impl Reader<'_> {
                 Ok(curve) => day.curve = curve,
                 Err(factors) => self.problems.push(
                     curve
-                        .problem("day.curve", format!("has {} factors", factors.len()))
+                        .problem(Code::WrongType, "day.curve", format!("has {} factors", factors.len()))
                         .hint("give 24, one for each hour from midnight"),
                 ),
             }
@@ -319,7 +323,8 @@ impl Reader<'_> {
                 }),
                 None => self.problems.push(
                     begin
-                        .problem(&format!("day.peaks[{at}].at"), "is not a time of the day")
+                        .problem(Code::InvalidFormat, &format!("day.peaks[{at}].at"), "is not a time of the day")
+                        .param("format", "time_of_day")
                         .hint("give hours and minutes, such as `\"09:00\"`"),
                 ),
             }
@@ -363,7 +368,7 @@ impl Reader<'_> {
         match bounds[..] {
             [least, most] if least <= most => Some((least, most)),
             _ => {
-                let problem = range.problem(&format!("operations.{name}.{key}"), "is not a range");
+                let problem = range.problem(Code::WrongType, &format!("operations.{name}.{key}"), "is not a range");
                 self.problems.push(problem.hint("give the least and the most: `[25, 2000]`"));
                 None
             }

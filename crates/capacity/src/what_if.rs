@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde::Serialize;
 use tocsin_model::{
     definition::parse_duration,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 use crate::{
-    plan::{Plan, plan, pressure},
+    plan::{Plan, bottleneck_utilisation, plan},
     profile::Profile,
     vectors::Vectors,
 };
@@ -71,73 +71,74 @@ pub struct Sensitivity {
     pub elasticity: f64,
 }
 
-/// Calls `look` with the name and value of each numeric assumption of a profile; changes of the value are written back.
-fn each_assumption(profile: &mut Profile, look: &mut dyn FnMut(&str, &mut f64)) {
-    let length = |name: &str, length: &mut Duration, look: &mut dyn FnMut(&str, &mut f64)| {
+/// Calls `visit` with the name and value of each numeric assumption of a profile; changes of the value are written
+/// back.
+fn each_assumption(profile: &mut Profile, visit: &mut dyn FnMut(&str, &mut f64)) {
+    let length = |name: &str, length: &mut Duration, visit: &mut dyn FnMut(&str, &mut f64)| {
         let mut seconds = length.as_secs_f64();
-        look(name, &mut seconds);
+        visit(name, &mut seconds);
         // A duration out of range is ignored.
         *length = Duration::try_from_secs_f64(seconds).unwrap_or(*length);
     };
     for (name, population) in &mut profile.populations {
         let path = format!("populations.{name}");
-        look(&format!("{path}.users"), &mut population.users);
-        look(&format!("{path}.operations_per_visit"), &mut population.operations_per_visit);
-        length(&format!("{path}.visit"), &mut population.visit, look);
+        visit(&format!("{path}.users"), &mut population.users);
+        visit(&format!("{path}.operations_per_visit"), &mut population.operations_per_visit);
+        length(&format!("{path}.visit"), &mut population.visit, visit);
         for (operation, share) in &mut population.shares {
-            look(&format!("{path}.shares.{operation}"), &mut share.share);
+            visit(&format!("{path}.shares.{operation}"), &mut share.share);
         }
         for (what, each) in &mut population.stored_each {
-            look(&format!("{path}.stored_each.{what}"), each);
+            visit(&format!("{path}.stored_each.{what}"), each);
         }
     }
     for (name, events) in &mut profile.events {
         let path = format!("events.{name}");
-        look(&format!("{path}.rate"), &mut events.rate);
-        look(&format!("{path}.batch"), &mut events.batch);
-        look(&format!("{path}.bytes"), &mut events.bytes);
-        look(&format!("{path}.matches"), &mut events.matches);
-        look(&format!("{path}.notification_bytes"), &mut events.notification_bytes);
-        look(&format!("{path}.digest"), &mut events.digest);
-        look(&format!("{path}.recipients"), &mut events.recipients);
+        visit(&format!("{path}.rate"), &mut events.rate);
+        visit(&format!("{path}.batch"), &mut events.batch);
+        visit(&format!("{path}.bytes"), &mut events.bytes);
+        visit(&format!("{path}.matches"), &mut events.matches);
+        visit(&format!("{path}.notification_bytes"), &mut events.notification_bytes);
+        visit(&format!("{path}.digest"), &mut events.digest);
+        visit(&format!("{path}.recipients"), &mut events.recipients);
         for (channel, share) in &mut events.channels {
-            look(&format!("{path}.channels.{channel}"), share);
+            visit(&format!("{path}.channels.{channel}"), share);
         }
     }
     for (name, load) in &mut profile.operations {
         let path = format!("operations.{name}");
-        look(&format!("{path}.rate"), &mut load.rate);
-        look(&format!("{path}.bytes"), &mut load.bytes);
-        look(&format!("{path}.batch"), &mut load.batch);
+        visit(&format!("{path}.rate"), &mut load.rate);
+        visit(&format!("{path}.bytes"), &mut load.bytes);
+        visit(&format!("{path}.batch"), &mut load.batch);
     }
     for (name, channel) in &mut profile.channels {
         let path = format!("channels.{name}");
         if let Some(connections) = &mut channel.connections {
-            look(&format!("{path}.connections"), connections);
+            visit(&format!("{path}.connections"), connections);
         }
         if let Some(answer) = &mut channel.answer {
-            length(&format!("{path}.answer"), answer, look);
+            length(&format!("{path}.answer"), answer, visit);
         }
         if let Some(rate) = &mut channel.rate {
-            look(&format!("{path}.rate"), rate);
+            visit(&format!("{path}.rate"), rate);
         }
     }
     for (what, count) in &mut profile.stored {
-        look(&format!("stored.{what}"), count);
+        visit(&format!("stored.{what}"), count);
     }
     for (at, peak) in profile.day.peaks.iter_mut().enumerate() {
-        look(&format!("day.peaks[{at}].times"), &mut peak.times);
-        length(&format!("day.peaks[{at}].lasts"), &mut peak.lasts, look);
+        visit(&format!("day.peaks[{at}].times"), &mut peak.times);
+        length(&format!("day.peaks[{at}].lasts"), &mut peak.lasts, visit);
     }
-    optional_number("nodes", &mut profile.nodes, look);
-    optional_number("node.cores", &mut profile.node.cores, look);
-    look("target.utilisation", &mut profile.utilisation);
+    optional_number("nodes", &mut profile.nodes, visit);
+    optional_number("node.cores", &mut profile.node.cores, visit);
+    visit("target.utilisation", &mut profile.utilisation);
 }
 
 /// An optional number: 0 means missing.
-fn optional_number(name: &str, number: &mut Option<f64>, look: &mut dyn FnMut(&str, &mut f64)) {
+fn optional_number(name: &str, number: &mut Option<f64>, visit: &mut dyn FnMut(&str, &mut f64)) {
     let mut value = number.unwrap_or_default();
-    look(name, &mut value);
+    visit(name, &mut value);
     *number = (value > 0.0).then_some(value);
 }
 
@@ -168,7 +169,9 @@ fn varied(profile: &Profile, name: &str, variation: Variation) -> (Profile, Opti
 /// The problem, with a hint.
 pub fn parse_sweep(profile: &Profile, text: &str) -> Result<Sweep, Problem> {
     let (name, values) = text.split_once('=').ok_or_else(|| {
-        Problem::at(text, "is not a valid sweep").hint("give a name and values: `events.quotes.rate=2x,4x`")
+        Problem::new(Code::InvalidFormat, text, "is not a valid sweep")
+            .param("format", "sweep")
+            .hint("give a name and values: `events.quotes.rate=2x,4x`")
     })?;
     let known = assumptions(profile);
     if known.iter().all(|(known, _)| known != name) {
@@ -180,11 +183,13 @@ pub fn parse_sweep(profile: &Profile, text: &str) -> Result<Sweep, Problem> {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("its assumptions are {}", names().collect::<Vec<_>>().join(", ")),
         };
-        return Err(Problem::at(name, "is not an assumption of the profile").hint(hint));
+        return Err(Problem::new(Code::UnknownName, name, "is not an assumption of the profile").hint(hint));
     }
     let values = values.split(',').map(|value| parse_value(name, value)).collect::<Result<Vec<_>, _>>()?;
     if values.len() > VALUES_MAX {
-        let problem = Problem::at(name, format!("has {} values", values.len()));
+        let problem = Problem::new(Code::TooMany, name, format!("has {} values", values.len()))
+            .param("given", values.len())
+            .param("limit", VALUES_MAX);
         return Err(problem.hint(format!("the limit is {VALUES_MAX} values")));
     }
     Ok(Sweep { name: name.to_owned(), values })
@@ -204,7 +209,8 @@ fn parse_value(name: &str, text: &str) -> Result<Variation, Problem> {
         _ => number(text).or_else(|| parse_duration(text).ok().map(|length| length.as_secs_f64())).map(Variation::To),
     };
     found.ok_or_else(|| {
-        Problem::at(name, format!("cannot be `{text}`"))
+        Problem::new(Code::InvalidFormat, name, format!("cannot be `{text}`"))
+            .param("format", "quantity")
             .hint("give a number, a duration such as `5ms`, a factor such as `2x`, or a change such as `+10%`")
     })
 }
@@ -233,12 +239,13 @@ pub fn sensitivities(profile: &Profile, vectors: &Vectors) -> Result<Vec<Sensiti
     let nodes = plan(profile, vectors)?.station_nodes();
     let mut found = Vec::new();
     for (name, value) in assumptions(profile) {
-        let with = |factor| pressure(&varied(profile, &name, Variation::Times(factor)).0, vectors, &nodes);
+        let with =
+            |factor| bottleneck_utilisation(&varied(profile, &name, Variation::Times(factor)).0, vectors, &nodes);
         let elasticity = elasticity(with(1.0 - STEP)?, with(1.0 + STEP)?);
         found.push(Sensitivity { name, value, elasticity });
     }
     for name in vectors.operations.keys() {
-        let with = |factor| pressure(profile, &with_scaled_cost(vectors, name, factor), &nodes);
+        let with = |factor| bottleneck_utilisation(profile, &with_scaled_cost(vectors, name, factor), &nodes);
         let elasticity = elasticity(with(1.0 - STEP)?, with(1.0 + STEP)?);
         found.push(Sensitivity { name: format!("the cost of `{name}`"), value: 1.0, elasticity });
     }

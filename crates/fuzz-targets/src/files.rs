@@ -101,7 +101,7 @@ pub(crate) fn charset(input: &[u8]) {
     let charset = CHARSETS[usize::from(*choice) % CHARSETS.len()];
     let syntax = SYNTAXES[usize::from(*choice) / CHARSETS.len() % SYNTAXES.len()];
     let whole = decode(bytes, syntax, charset).map(|text| text.into_owned().into_bytes());
-    // UTF-8 passes both streams as it is, and is checked behind them.
+    // UTF-8 input passes both decoders unchanged, and is validated afterwards.
     let checked = |bytes: Vec<u8>| String::from_utf8(bytes).ok().map(String::into_bytes);
     for piece in [1, 3] {
         let mut read = Vec::new();

@@ -99,11 +99,11 @@ pub(crate) fn cursors(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let _ = page::key_of::<String>(Some(text));
     let _ = page::key_of::<u64>(Some(text));
-    assert!(text == sync::cursor() || !sync::is_accepted(text), "a cursor was made up: {text:?}");
+    assert!(text == sync::cursor() || !sync::is_accepted(text), "a cursor was forged: {text:?}");
     let token_signer = TokenSigner::new(&[7; 32]);
     if let Some(subscription) = token_signer.subscription(text) {
         assert_eq!(token_signer.token(subscription), text, "a token has one spelling");
     }
-    assert!(token_signer.shown_pass(text).is_none(), "an inbox pass was made up: {text:?}");
-    assert!(token_signer.returned(text).is_none(), "a return address was made up: {text:?}");
+    assert!(token_signer.verify_inbox_pass(text).is_none(), "an inbox pass was forged: {text:?}");
+    assert!(token_signer.verify_return_address(text).is_none(), "a return address was forged: {text:?}");
 }

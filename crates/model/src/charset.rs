@@ -191,13 +191,13 @@ pub fn decode<'a>(bytes: &'a [u8], syntax: Syntax, charset: Option<&str>) -> Res
         DecoderResult::Malformed(wrong, after) => {
             Err(malformed(encoding, mark + read.saturating_sub(usize::from(wrong) + usize::from(after))))
         }
-        DecoderResult::OutputFull => unreachable!("the room is for the longest result"),
+        DecoderResult::OutputFull => unreachable!("the buffer holds the longest result"),
     }
 }
 
 /// The first character that XML 1.0 does not allow in a document (section 2.2), such as most control characters, and its
 /// offset in bytes.
-pub fn not_of_xml(text: &str) -> Option<(usize, char)> {
+pub fn first_invalid_xml_char(text: &str) -> Option<(usize, char)> {
     let is_allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..='\u{10ffff}');
     text.char_indices().find(|(_, c)| !is_allowed(*c))
 }

@@ -95,7 +95,7 @@ const OWN_HEADERS: [&str; 38] = [
 ];
 
 /// The problem of a header name in a template, and a hint.
-pub fn header_objection(name: &str) -> Option<(&'static str, &'static str)> {
+pub fn header_problem(name: &str) -> Option<(&'static str, &'static str)> {
     let is_token = (1..=64).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');

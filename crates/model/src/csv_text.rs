@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 /// Delimiters that are detected if none is given, by preference.
 const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
@@ -39,7 +39,8 @@ impl Scanner {
         Scanner { delimiter, state: State::CellStart, ends_in_cr: false, was_cr: false, breaks: 0 }
     }
 
-    /// Reads on. Returns how many of these bytes belong to the record, if it ends in or before them.
+    /// Scans more bytes. Returns the number of these bytes that belong to the record, if it ends in or before
+    /// them.
     pub fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
         for (at, byte) in bytes.iter().enumerate() {
             if self.ends_in_cr {
@@ -95,9 +96,9 @@ impl Scanner {
     }
 }
 
-fn is_delimiter(wanted: Option<u8>, byte: u8) -> bool {
-    match wanted {
-        Some(wanted) => byte == wanted,
+fn is_delimiter(requested: Option<u8>, byte: u8) -> bool {
+    match requested {
+        Some(requested) => byte == requested,
         None => DELIMITERS.contains(&byte),
     }
 }
@@ -192,13 +193,13 @@ pub fn head(cells: &[String]) -> Result<Vec<String>, Vec<Problem>> {
     let mut problems = Vec::new();
     for (at, name) in names.iter().enumerate() {
         if name.is_empty() {
-            problems.push(Problem::at("", format!("has no name for column {} in its header", at + 1)));
+            problems.push(Problem::new(Code::Required, "", format!("has no name for column {} in its header", at + 1)));
         } else if names[..at].contains(name) {
-            problems.push(Problem::at(name.as_str(), "is a column twice"));
+            problems.push(Problem::new(Code::Duplicate, name.as_str(), "is a column twice"));
         }
     }
     if names.is_empty() {
-        problems.push(Problem::at("", "has no names of columns in its first line"));
+        problems.push(Problem::new(Code::Required, "", "has no names of columns in its first line"));
     }
     if problems.is_empty() { Ok(names) } else { Err(problems) }
 }
@@ -217,7 +218,7 @@ pub fn fitted(mut cells: Vec<String>, columns: usize) -> Result<Option<Vec<Strin
     }
     match cells.len() == columns {
         true => Ok(Some(cells)),
-        false => Err(Problem::at("", format!("has {given} cells, but there are {columns} columns"))),
+        false => Err(Problem::syntax("csv", "", format!("has {given} cells, but there are {columns} columns"))),
     }
 }
 
@@ -228,11 +229,12 @@ pub fn fitted(mut cells: Vec<String>, columns: usize) -> Result<Option<Vec<Strin
 pub fn text_cells(record: &[u8], delimiter: u8) -> Result<Vec<String>, Problem> {
     let text = |(at, cell): (usize, Cow<'_, [u8]>)| {
         if cell.contains(&0) {
-            let problem = Problem::at(format!("[{at}]"), "has the character NUL");
+            let problem = Problem::new(Code::InvalidCharacters, format!("[{at}]"), "has the character NUL");
             return Err(problem.hint("is it UTF-16? then name the encoding, or begin it with a byte order mark"));
         }
         String::from_utf8(cell.into_owned()).map_err(|_| {
-            let problem = Problem::at(format!("[{at}]"), "is not text in UTF-8");
+            let problem =
+                Problem::new(Code::InvalidFormat, format!("[{at}]"), "is not text in UTF-8").param("format", "utf_8");
             problem.hint("name its encoding, such as `windows-1252`")
         })
     };

@@ -643,7 +643,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn d_no_text_breaks_the_reader(text in ".{0,60}") {
+        fn d_no_text_makes_the_reader_panic(text in ".{0,60}") {
             let _ = parse(&text, None);
         }
 

@@ -4,17 +4,20 @@
 //! `variables` fills in the environment. `language` checks keys and types, and `build` makes the application and
 //! checks that every name mentioned exists.
 
+mod broken_parts; // parts with problems, for checks that continue without them
 mod build; // builds the application from checked nodes; names must exist
 mod difference; // difference of two versions: the effects of an apply
 pub mod document; // parses YAML into nodes with positions
+mod document_difference; // difference of two documents by their paths
 mod exchange; // parses the definition of an exchange
 mod duration; // durations: `90s`, `1h30m`, `7d`
 mod inline; // replaces `{ file: ... }` by the file's text
 mod names; // name clashes in SQLite, which ignores case
 mod language; // the keys of the definition language, as one table
 pub mod secrets; // masks secrets in definitions and restores them
+mod surrogate_pairs; // surrogate pairs in double-quoted scalars
 pub mod shape; // checks nodes against the table; also makes the JSON Schema
-mod unsaid; // keeps values of environment variables out of problems
+mod redacted_read; // keeps values of environment variables out of problems
 mod variables; // environment variables: `${NAME}` and `${NAME:-default}`
 
 #[cfg(test)]
@@ -22,14 +25,19 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::{application::Application, problem::Problem};
+use crate::{
+    application::Application,
+    problem::{Code, Problem},
+};
 
+pub use broken_parts::BrokenParts;
 pub use difference::{Difference, DifferenceKind, difference};
+pub use document_difference::document_difference;
 pub use duration::{parse_duration, write_duration};
 pub use exchange::{json_schema as exchange_json_schema, read as read_exchange};
-pub use inline::inline_files;
+pub use inline::{inline_files, inline_readable_files};
 pub use names::name_clashes;
-pub use unsaid::{read_without_saying, stand_in};
+pub use redacted_read::{placeholder_value, read_redacted};
 
 /// Longest text of a definition, in bytes. A longer one is refused unread.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -46,17 +54,46 @@ pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 /// Every problem found, each with line, column, path, message and hint; at most [`PROBLEMS_MAX`]. A YAML syntax error
 /// ends the check.
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Application, Vec<Problem>> {
+    let PartialApplication { application, problems, .. } = read_partially(text, environment, Vec::new());
+    match application {
+        Some(application) if problems.is_empty() => Ok(application),
+        _ => Err(in_order(problems)),
+    }
+}
+
+/// A definition that may have problems.
+#[derive(Debug)]
+pub struct PartialApplication {
+    /// The application without what could not be built; `None` after a YAML syntax error. It is consistent only without
+    /// its broken parts.
+    pub application: Option<Application>,
+    /// The parts with problems.
+    pub broken: BrokenParts,
+    /// All problems, without those that follow from others.
+    pub problems: Vec<Problem>,
+}
+
+/// Like [`read`], for a check that continues after problems. `found` are problems of earlier stages.
+pub fn read_partially(
+    text: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+    found: Vec<Problem>,
+) -> PartialApplication {
+    let earlier = BrokenParts::of(&found);
     let mut problems = Vec::new();
-    let application = document::parse(text, &mut problems).and_then(|mut root| {
+    let application = document::parse(text, &mut problems).map(|mut root| {
         secrets::find_masks(secrets::Language::Application, &root, &mut problems);
         variables::fill_in(&mut root, environment, &mut problems);
         shape::check(&language::APPLICATION, &root, &mut problems);
         build::application(&root, &mut problems)
     });
-    match application {
-        Some(application) if problems.is_empty() => Ok(application),
-        _ => Err(in_order(problems)),
+    if let Some(application) = &application {
+        problems.retain(|problem| !earlier.explain(application, problem));
     }
+    problems.extend(found);
+    let broken = BrokenParts::of(&problems);
+    let problems = broken.without_follow_ons(problems);
+    PartialApplication { application, broken, problems }
 }
 
 /// The name of the application in a text, if it has one.
@@ -139,7 +176,8 @@ pub fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     let beyond = problems.len().saturating_sub(PROBLEMS_MAX);
     if beyond > 0 {
         problems.truncate(PROBLEMS_MAX);
-        problems.push(Problem::at("", format!("has {beyond} more problems")));
+        problems
+            .push(Problem::new(Code::MoreProblems, "", format!("has {beyond} more problems")).param("count", beyond));
     }
     problems
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    content::{Content, header_objection},
+    content::{Content, header_problem},
     field::Fields,
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     value::Value,
 };
 
@@ -67,7 +67,8 @@ impl Edit {
             let path = format!("fields.{name}");
             let Some(at) = fields.position(name.as_str()) else {
                 let known: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
-                let problem = Problem::at(path, "is not a field of the notification class");
+                let problem = Problem::new(Code::UnknownReference, path, "is not a field of the notification class")
+                    .param("kind", "field");
                 problems.push(problem.hint(format!("the fields are {}", known.join(", "))));
                 continue;
             };
@@ -87,25 +88,35 @@ impl Edit {
                 let Some(part) = part else { continue };
                 let path = format!("content.{name}");
                 if part.len() > PART_BYTES_MAX {
-                    problems.push(Problem::at(&path, format!("is longer than {PART_BYTES_MAX} bytes")));
+                    problems.push(
+                        Problem::new(Code::TooLong, &path, format!("is longer than {PART_BYTES_MAX} bytes"))
+                            .param("given", part.len())
+                            .param("limit", PART_BYTES_MAX)
+                            .param("unit", "bytes"),
+                    );
                 }
                 if name == "subject" && part.chars().any(char::is_control) {
-                    problems.push(Problem::at(&path, "has control characters").hint("a subject is one line"));
+                    problems.push(
+                        Problem::new(Code::InvalidCharacters, &path, "has control characters")
+                            .hint("a subject is one line"),
+                    );
                 }
                 if name == "json" && serde_json::from_str::<serde::de::IgnoredAny>(part).is_err() {
-                    problems.push(Problem::at(&path, "is not JSON").hint("give the text of a JSON value"));
+                    problems.push(Problem::syntax("json", &path, "is not JSON").hint("give the text of a JSON value"));
                 }
             }
             if *content == EditedContent::default() {
                 let hint = "give `subject`, `text`, `html`, `json` or `headers`, or leave `content` out";
-                problems.push(Problem::at("content", "has no parts").hint(hint));
+                problems.push(Problem::new(Code::Empty, "content", "has no parts").hint(hint));
             }
         }
         if let Some(address) = &self.address
             && (address.is_empty() || address.len() > 2_048 || address.chars().any(char::is_control))
         {
             let hint = "give an address of the device's channel, without control characters";
-            problems.push(Problem::at("address", "is not an address").hint(hint));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "address", "is not an address").param("format", "address").hint(hint),
+            );
         }
         if problems.is_empty() { Ok(values) } else { Err(problems) }
     }
@@ -113,20 +124,23 @@ impl Edit {
 
 fn check_headers(headers: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {
     if headers.len() > HEADERS_MAX {
-        problems
-            .push(Problem::at("content.headers", format!("has {} entries; at most {HEADERS_MAX} fit", headers.len())));
+        problems.push(Problem::too_many("content.headers", headers.len(), HEADERS_MAX));
     }
     for (at, (name, value)) in headers.iter().enumerate() {
         let path = format!("content.headers.{name}");
-        if let Some((wrong, hint)) = header_objection(name) {
-            problems.push(Problem::at(&path, wrong).hint(hint));
+        if let Some((wrong, hint)) = header_problem(name) {
+            problems.push(Problem::new(Code::ReservedName, &path, wrong).hint(hint));
         }
         if headers.keys().take(at).any(|before| before.eq_ignore_ascii_case(name)) {
-            problems.push(Problem::at(&path, "is given twice").hint("names of headers ignore case"));
+            problems.push(Problem::duplicate(&path).hint("names of headers ignore case"));
         }
         if value.len() > HEADER_BYTES_MAX || value.chars().any(char::is_control) {
             let hint = format!("a header is one line of at most {HEADER_BYTES_MAX} bytes");
-            problems.push(Problem::at(&path, "cannot be a header").hint(hint));
+            problems.push(
+                Problem::new(Code::InvalidFormat, &path, "cannot be a header")
+                    .param("format", "header_field")
+                    .hint(hint),
+            );
         }
     }
 }

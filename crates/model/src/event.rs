@@ -141,7 +141,7 @@ pub struct EventBatch {
     /// Snapshot sequence: it is matched with exactly the subscriptions as of this change of the records. Never less
     /// than that of the previous batch. `None` for a batch accepted by a version without snapshot sequences: it is
     /// matched with the subscriptions at the time of matching.
-    pub sees: Option<ChangeSequence>,
+    pub snapshot_sequence: Option<ChangeSequence>,
     /// The events.
     pub events: PackedEvents,
     /// Chronicle values that rules read for these events at matching; opaque outside of matching. Empty if nothing

@@ -298,7 +298,7 @@ pub fn has_inexact_numbers(text: &[u8]) -> bool {
             b'"' => at = end_of_string(text, at),
             b'-' | b'0'..=b'9' => {
                 let end = end_of_number(text, at);
-                if !is_written_so(&text[at..end]) {
+                if !is_canonical_number(&text[at..end]) {
                     return true;
                 }
                 at = end;
@@ -309,7 +309,7 @@ pub fn has_inexact_numbers(text: &[u8]) -> bool {
     false
 }
 
-fn is_written_so(literal: &[u8]) -> bool {
+fn is_canonical_number(literal: &[u8]) -> bool {
     let Ok(literal) = std::str::from_utf8(literal) else { return false };
     if is_plain_integer(literal) {
         return literal.len() <= 18 || literal.parse::<i64>().is_ok();

@@ -12,7 +12,7 @@ use crate::{
     id::Name,
     json::{Budget, ValueSeed, without_mark},
     pack::{Reader, write_bytes, write_signed, write_varint},
-    problem::{PROBLEMS_MAX, Problem, and_more, closest},
+    problem::{Code, PROBLEMS_MAX, Problem, and_more, closest},
     time::Timestamp,
     value::Value,
 };
@@ -192,7 +192,7 @@ impl Fields {
     /// # Errors
     /// Every problem: unknown fields (with a suggestion), wrong types, missing values.
     pub fn row(&self, values: impl IntoIterator<Item = (impl AsRef<str>, Value)>) -> Result<Row, Vec<Problem>> {
-        let mut checker = RowChecker::new(self, Check::Whole);
+        let mut checker = RowChecker::new(self, Check::Complete);
         for (name, value) in values {
             checker.take(name.as_ref(), value);
         }
@@ -205,7 +205,7 @@ impl Fields {
     /// # Errors
     /// Every problem, or the position of a JSON syntax error.
     pub fn row_from_json(&self, json: &[u8]) -> Result<Row, Vec<Problem>> {
-        self.checked_row(json, Check::Whole).map(|(row, _)| row)
+        self.checked_row(json, Check::Complete).map(|(row, _)| row)
     }
 
     /// Parses a JSON object into a row. Also returns the warnings.
@@ -236,7 +236,8 @@ impl Fields {
 
     /// The problem of an unknown field.
     pub fn unknown(&self, name: &str) -> Problem {
-        let problem = Problem::at(name, "is not a field of this class");
+        let problem = Problem::new(Code::UnknownMember, name, "is not a field of this class");
+        let problem = problem.known(name, self.0.iter().map(|field| field.name.as_str()));
         match closest(name, self.0.iter().map(|field| field.name.as_str())) {
             Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
             None if self.0.is_empty() => problem.hint("the class has no fields"),
@@ -262,7 +263,11 @@ fn not_json(error: &serde_json::Error) -> Problem {
     if let Some(at) = message.rfind(" at line ") {
         message.truncate(at);
     }
-    let problem = Problem::at("", format!("is not a JSON object of this class: {message}"));
+    let message = format!("is not a JSON object of this class: {message}");
+    let problem = match error.is_data() {
+        true => Problem::new(Code::WrongType, "", message).param("expected", "object"),
+        false => Problem::syntax("json", "", message),
+    };
     if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
 }
 
@@ -270,9 +275,9 @@ fn not_json(error: &serde_json::Error) -> Problem {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Check<'a> {
     /// All checks.
-    Whole,
+    Complete,
     /// Partial update: a required field may be missing where this stored row has no value for it.
-    Over(&'a [Value]),
+    PartialUpdate(&'a [Value]),
     /// Unknown fields, wrong types and missing values are warnings.
     Lenient,
 }
@@ -286,7 +291,7 @@ impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
     type Value = Result<Row, Vec<Problem>>;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        let checked = ObjectSeed { fields: self.fields, check: Check::Whole }.deserialize(deserializer)?;
+        let checked = ObjectSeed { fields: self.fields, check: Check::Complete }.deserialize(deserializer)?;
         Ok(checked.map(|(row, _)| row))
     }
 }
@@ -324,7 +329,7 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
             let value = entries.next_value_seed(ValueSeed { bound: &mut budget, depth: 1 })?;
             match budget.excess.take() {
                 None => checker.take_at(at, value),
-                Some(message) => checker.refuse(Problem::at(&*name, message)),
+                Some(message) => checker.refuse(Problem::new(Code::TooComplex, &*name, message)),
             }
         }
         Ok(checker.finish())
@@ -396,11 +401,14 @@ impl<'a> RowChecker<'a> {
     fn take_at(&mut self, at: usize, value: Value) {
         let name = &self.fields[at].name;
         if std::mem::replace(&mut self.given[at], true) {
-            return self.refuse(Problem::at(name.as_str(), "is given twice"));
+            return self.refuse(Problem::duplicate(name.as_str()));
         }
         match self.fields[at].kind.accept(value) {
             Ok(value) => self.row[at] = value,
-            Err(message) => self.object(Problem::at(name.as_str(), message)),
+            Err(message) => {
+                let expected = self.fields[at].kind.name();
+                self.object(Problem::new(Code::WrongType, name.as_str(), message).param("expected", expected));
+            }
         }
     }
 
@@ -416,7 +424,7 @@ impl<'a> RowChecker<'a> {
         match self.check {
             Check::Lenient if self.warnings.len() < PROBLEMS_MAX => self.warnings.push(problem),
             Check::Lenient => {}
-            Check::Whole | Check::Over(_) => self.refuse(problem),
+            Check::Complete | Check::PartialUpdate(_) => self.refuse(problem),
         }
     }
 
@@ -429,7 +437,7 @@ impl<'a> RowChecker<'a> {
         let shown: String = name.chars().take(NAME_SHOWN_MAX).collect();
         self.object(match shown.len() == name.len() {
             true => self.fields.unknown(name),
-            false => Problem::at(format!("{shown}…"), "is not a field of this class"),
+            false => Problem::new(Code::UnknownMember, format!("{shown}…"), "is not a field of this class"),
         });
     }
 
@@ -441,7 +449,7 @@ impl<'a> RowChecker<'a> {
             self.row[at] = field.default.clone();
             let mut reported = self.problems.iter().chain(&self.warnings);
             let already_reported = reported.any(|problem| problem.path == field.name.as_str());
-            let is_excused = matches!(self.check, Check::Over(stored) if stored[at].is_null());
+            let is_excused = matches!(self.check, Check::PartialUpdate(stored) if stored[at].is_null());
             if field.required && self.row[at].is_null() && !already_reported && !is_excused {
                 self.object(missing(field));
             }
@@ -455,7 +463,8 @@ impl<'a> RowChecker<'a> {
 
 /// The problem of a required field without a value.
 pub(crate) fn missing(field: &Field) -> Problem {
-    Problem::at(field.name.as_str(), format!("is required: give {}", article(field.kind.name())))
+    Problem::new(Code::Required, field.name.as_str(), format!("is required: give {}", article(field.kind.name())))
+        .param("expected", field.kind.name())
 }
 
 /// Appends the packed form of a row: a bitmap of non-null fields, then the values by type.

@@ -76,7 +76,7 @@ fn read_short_year(text: &str, now: Timestamp) -> Option<DateTime> {
 }
 
 /// The duration in one value of `Retry-After`: seconds, or a date. A past date is a duration of zero.
-fn wish(value: &str, now: Timestamp) -> Option<Duration> {
+fn retry_delay(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number(value) {
@@ -101,10 +101,10 @@ fn wish(value: &str, now: Timestamp) -> Option<Duration> {
 pub fn retry_after<'a>(values: impl IntoIterator<Item = &'a str>, now: Timestamp, most: Duration) -> Option<Duration> {
     let read = |value: &'a str| {
         // A proxy may join several fields by commas. Dates have commas too.
-        let parts = value.split(',').map(|part| wish(part, now)).take(VALUES_MAX);
-        wish(value, now).or_else(|| parts.flatten().max())
+        let parts = value.split(',').map(|part| retry_delay(part, now)).take(VALUES_MAX);
+        retry_delay(value, now).or_else(|| parts.flatten().max())
     };
-    values.into_iter().take(VALUES_MAX).filter_map(read).max().map(|wish| wish.min(most))
+    values.into_iter().take(VALUES_MAX).filter_map(read).max().map(|retry_delay| retry_delay.min(most))
 }
 
 #[cfg(test)]

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_web_and_the_application_can_be_led_to() {
+    fn only_web_and_application_links_are_allowed() {
         for right in ["https://a.example/b?c=d", "HTTP://a.example", "/orders/5", "/"] {
             assert!(is_link(right), "{right}");
         }

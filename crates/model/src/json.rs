@@ -7,7 +7,10 @@ use std::{fmt, sync::Arc};
 
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::{problem::Problem, value::Value};
+use crate::{
+    problem::{Code, Problem},
+    value::Value,
+};
 
 /// Deepest nesting of lists and objects.
 pub const DEPTH_MAX: usize = 100;
@@ -45,7 +48,7 @@ pub fn check(text: &[u8], values_max: usize) -> Result<usize, Problem> {
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
             let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
             let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-            return Err(Problem::at("", message).hint(HINT).position(number(line), number(column)));
+            return Err(Problem::new(Code::TooComplex, "", message).hint(HINT).position(number(line), number(column)));
         }
         at += 1;
     }

@@ -75,7 +75,7 @@ pub struct LdapFilter {
 fn evaluated(node: &Node, entry: &Entry<'_>) -> Truth {
     let mut steps = Steps::default();
     let truth = node.evaluate(entry, &mut steps);
-    if steps.are_over() { Truth::Undefined } else { truth }
+    if steps.are_exhausted() { Truth::Undefined } else { truth }
 }
 
 impl LdapFilter {
@@ -110,7 +110,7 @@ impl LdapFilter {
         let mut steps = Steps::default();
         let evaluated_part = |part: &Node| {
             let truth = part.evaluate(entry, &mut steps);
-            (part.to_string(), if steps.are_over() { Truth::Undefined } else { truth })
+            (part.to_string(), if steps.are_exhausted() { Truth::Undefined } else { truth })
         };
         parts.iter().map(evaluated_part).collect()
     }
@@ -121,7 +121,7 @@ impl LdapFilter {
     }
 
     /// Whether it uses an attribute of this name, or a value within it.
-    pub fn asks_for(&self, name: &str) -> bool {
+    pub fn references(&self, name: &str) -> bool {
         self.root.any_attribute(&|attribute| match attribute {
             None => true,
             Some(Attribute::Property(_)) => false,
@@ -133,7 +133,7 @@ impl LdapFilter {
     }
 
     /// Whether it uses the channels of active devices.
-    pub fn asks_for_channels(&self) -> bool {
+    pub fn references_channels(&self) -> bool {
         self.root.any_attribute(&|attribute| {
             attribute.is_none_or(|attribute| *attribute == Attribute::Property(Property::Channel))
         })

@@ -36,6 +36,7 @@ pub mod time; // timestamps with microseconds
 pub mod date_text; // parses dates of feeds, mails and pages
 pub mod windows_zones; // Windows time zone names
 pub mod http_date; // HTTP dates and `Retry-After`
+pub mod plural; // number agreement in English sentences
 pub mod length; // text lengths in receivers' units, and truncation
 pub mod mailbox; // mailbox addresses: parsed, checked and compared
 pub mod hours; // hours of the day in a time zone

@@ -16,7 +16,10 @@ use std::{
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-use crate::{id::Name, problem::Problem};
+use crate::{
+    id::Name,
+    problem::{Code, Problem},
+};
 
 /// Most bytes of a local part (RFC 5321, 4.5.3.1.1).
 pub const LOCAL_BYTES_MAX: usize = 64;
@@ -95,7 +98,9 @@ pub enum MailboxError {
 impl MailboxError {
     /// Converts it into a problem of the field at this path.
     pub fn problem(&self, path: &str) -> Problem {
-        Problem::at(path, format!("is not a mail address: it {self}")).hint(self.hint())
+        Problem::new(Code::InvalidFormat, path, format!("is not a mail address: it {self}"))
+            .param("format", "mail_address")
+            .hint(self.hint())
     }
 
     /// The hint.

@@ -19,7 +19,7 @@ impl Mark {
     }
 
     /// Deletes the mark of a part.
-    pub fn forget(part: impl Into<Box<str>>) -> Mark {
+    pub fn delete(part: impl Into<Box<str>>) -> Mark {
         Mark { part: part.into(), value: None }
     }
 }

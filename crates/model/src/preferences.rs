@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{hours::Hours, id::Name, problem::Problem};
+use crate::{
+    hours::Hours,
+    id::Name,
+    problem::{Code, Problem},
+};
 
 /// Most quiet hours of one subscriber.
 pub const QUIET_HOURS_MAX: usize = 14;
@@ -68,7 +72,7 @@ impl Preferences {
         let mut problems = Vec::new();
         let mut too_many = |path: String, count: usize, most: usize| {
             if count > most {
-                problems.push(Problem::at(path, format!("has {count} entries; at most {most} fit")));
+                problems.push(Problem::too_many(path, count, most));
             }
         };
         too_many("preferences.quiet_hours".to_owned(), self.quiet_hours.len(), QUIET_HOURS_MAX);
@@ -80,8 +84,14 @@ impl Preferences {
         }
         for key in self.notifications.keys().filter(|key| !is_key(key)) {
             problems.push(
-                Problem::at("preferences.notifications", format!("`{key}` names no notifications"))
-                    .hint("give `<application>/<notification class>`, `<application>` or `*`"),
+                Problem::new(
+                    Code::UnknownReference,
+                    "preferences.notifications",
+                    format!("`{key}` names no notifications"),
+                )
+                .param("kind", "notification_class")
+                .param("value", key.to_string())
+                .hint("give `<application>/<notification class>`, `<application>` or `*`"),
             );
         }
         problems
@@ -99,20 +109,20 @@ fn is_key(key: &str) -> bool {
 impl<'a> Choice<'a> {
     /// Whether the subscriber receives these notifications.
     pub fn is_enabled(&self) -> bool {
-        self.said().find_map(|preference| preference.enabled).unwrap_or(true)
+        self.declared().find_map(|preference| preference.enabled).unwrap_or(true)
     }
 
     /// Whether a channel may be used.
     pub fn allows(&self, channel: &Name) -> bool {
-        self.said().find_map(|preference| preference.channels.get(channel).copied()).unwrap_or(true)
+        self.declared().find_map(|preference| preference.channels.get(channel).copied()).unwrap_or(true)
     }
 
     /// The preferred channels.
     pub fn preferred(&self) -> &'a [Name] {
-        self.said().map(|preference| &preference.prefer[..]).find(|prefer| !prefer.is_empty()).unwrap_or_default()
+        self.declared().map(|preference| &preference.prefer[..]).find(|prefer| !prefer.is_empty()).unwrap_or_default()
     }
 
-    fn said(&self) -> impl Iterator<Item = &'a Preference> {
+    fn declared(&self) -> impl Iterator<Item = &'a Preference> {
         self.places.into_iter().flatten()
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     field::FieldType,
     id::Name,
     json::{self, VALUES_MAX},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 /// Most edits of an uploaded block.
@@ -113,9 +113,9 @@ pub struct Edit {
     /// The newest stamp that the device had received when the edit was made.
     #[serde(default)]
     pub seen: Stamp,
-    /// The changed fields; `null` clears one. `None`, which is written as `null` and must not be missing, removes the
-    /// row.
-    #[serde(deserialize_with = "given")]
+    /// The changed fields; `null` clears one. `None` removes the row; it is written as `null`, and
+    /// the member is required.
+    #[serde(deserialize_with = "present_members")]
     pub set: Option<Map<String, Json>>,
     /// The previous values of these fields.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -123,7 +123,7 @@ pub struct Edit {
 }
 
 /// A value that must be present, although it may be null: a missing member must not remove a row.
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Map<String, Json>>, D::Error> {
+fn present_members<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Map<String, Json>>, D::Error> {
     Option::deserialize(deserializer)
 }
 
@@ -252,7 +252,7 @@ pub fn read_edits(lines: &[u8]) -> Result<Vec<SentEdit>, Vec<Problem>> {
     for (at, line) in lines.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
         let number = u32::try_from(at + 1).unwrap_or(u32::MAX);
         let read = json::check(line, VALUES_MAX).and_then(|_| {
-            let problem = |error: serde_json::Error| Problem::at("", format!("is not an edit: {error}"));
+            let problem = |error: serde_json::Error| Problem::syntax("json", "", format!("is not an edit: {error}"));
             serde_json::from_slice::<Edit>(line).map_err(problem)
         });
         edits.push(match read.map_err(|problem| problem.position(number, 1)) {
@@ -263,7 +263,9 @@ pub fn read_edits(lines: &[u8]) -> Result<Vec<SentEdit>, Vec<Problem>> {
             },
         });
         if edits.len() > EDITS_MAX {
-            return Err(vec![Problem::at("", format!("has more than {EDITS_MAX} edits"))]);
+            return Err(vec![
+                Problem::new(Code::TooMany, "", format!("has more than {EDITS_MAX} edits")).param("limit", EDITS_MAX),
+            ]);
         }
     }
     Ok(edits)

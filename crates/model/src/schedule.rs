@@ -41,7 +41,10 @@ pub use self::{
     occur::Occurrences,
     rule::{COUNT_MAX, INTERVAL_MAX},
 };
-use crate::{problem::Problem, time::Timestamp};
+use crate::{
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 
 /// Longest text of a schedule in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
@@ -132,7 +135,11 @@ impl Schedule {
         let mut problems = Vec::new();
         let mut builder = text::Builder::default();
         if rule.is_some_and(|rule| rule.len() > TEXT_BYTES_MAX) {
-            return Err(vec![Problem::at("RRULE", format!("a schedule has at most {TEXT_BYTES_MAX} bytes of text"))]);
+            return Err(vec![
+                Problem::new(Code::TooLong, "RRULE", format!("a schedule has at most {TEXT_BYTES_MAX} bytes of text"))
+                    .param("limit", TEXT_BYTES_MAX)
+                    .param("unit", "bytes"),
+            ]);
         }
         builder.start(start, Some(zone), &mut problems);
         if let Some(rule) = rule {
@@ -198,8 +205,8 @@ impl Schedule {
     /// The same schedule under another policy for gaps.
     ///
     /// # Errors
-    /// A rule with a count almost all of whose occurrences fall into gaps, so that counting it under
-    /// [`GapPolicy::Skip`] would not come to an end.
+    /// The rule has a count, and almost all of its occurrences fall into gaps: under [`GapPolicy::Skip`], counting them
+    /// would not terminate.
     pub fn with_gap_policy(mut self, gap: GapPolicy) -> Result<Schedule, Problem> {
         self.gap = gap;
         self.check_countable()?;
@@ -286,8 +293,12 @@ impl Schedule {
     fn check_countable(&self) -> Result<(), Problem> {
         match self.last_in(&self.zone) {
             Some(_) => Ok(()),
-            None => Err(Problem::at("RRULE.COUNT", "too many occurrences fall into gaps of the clock to be counted")
-                .hint("end the rule by UNTIL, or let occurrences in gaps be shifted forward")),
+            None => Err(Problem::new(
+                Code::TooComplex,
+                "RRULE.COUNT",
+                "too many occurrences fall into gaps of the clock to be counted",
+            )
+            .hint("end the rule by UNTIL, or let occurrences in gaps be shifted forward")),
         }
     }
 }

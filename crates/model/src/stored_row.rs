@@ -46,7 +46,7 @@ impl Fields {
     /// # Errors
     /// As [`Fields::row_from_json`].
     pub fn row_over_stored(&self, json: &[u8], stored: &[Value]) -> Result<Row, Vec<Problem>> {
-        self.checked_row(json, Check::Over(stored)).map(|(row, _)| row)
+        self.checked_row(json, Check::PartialUpdate(stored)).map(|(row, _)| row)
     }
 
     /// Parses a JSON object of an export, perhaps of an earlier version of the class: rule 3. Also returns the

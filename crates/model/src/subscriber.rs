@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{Name, SubscriberId, SubscriberNumber},
     preferences::Preferences,
-    problem::Problem,
+    problem::{Code, Problem},
     time::Timestamp,
     value::Value,
 };
@@ -60,7 +60,7 @@ pub struct Profile {
 
 impl Profile {
     /// Whether two profiles differ at most in `enabled`.
-    pub fn says_the_same(&self, other: &Profile) -> bool {
+    pub fn has_same_content(&self, other: &Profile) -> bool {
         let Profile { enabled: _, locale, time_zone, attributes } = self;
         *locale == other.locale && *time_zone == other.time_zone && *attributes == other.attributes
     }
@@ -107,17 +107,17 @@ pub fn check_profile(profile: &Profile) -> Vec<Problem> {
         && !is_language_tag(locale)
     {
         problems.push(
-            Problem::at("locale", format!("`{locale}` is not a language tag"))
+            Problem::new(Code::InvalidFormat, "locale", format!("`{locale}` is not a language tag"))
+                .param("format", "language_tag")
+                .param("value", locale.to_string())
                 .hint("give BCP 47, such as `de` or `pt-BR`"),
         );
     }
     if let Some(zone) = &profile.time_zone
         && jiff::tz::TimeZone::get(zone).is_err()
     {
-        problems.push(
-            Problem::at("time_zone", format!("`{zone}` is not a time zone"))
-                .hint("give an IANA name, such as `Europe/Vienna`"),
-        );
+        problems
+            .push(Problem::unknown_time_zone("time_zone", &zone).hint("give an IANA name, such as `Europe/Vienna`"));
     }
     problems
 }
@@ -128,9 +128,10 @@ pub fn check_attributes(attributes: &BTreeMap<String, Value>) -> Vec<Problem> {
     if attributes.is_empty() {
         return problems;
     }
-    let wrong = |message: String| Problem::at("attributes", message);
+    let wrong =
+        |message: String| Problem::new(Code::InvalidFormat, "attributes", message).param("format", "attribute_name");
     if attributes.len() > ATTRIBUTES_MAX {
-        problems.push(wrong(format!("has {} entries; at most {ATTRIBUTES_MAX} fit", attributes.len())));
+        problems.push(Problem::too_many("attributes", attributes.len(), ATTRIBUTES_MAX));
     }
     let fits = |name: &str| {
         (1..=ATTRIBUTE_NAME_MAX).contains(&name.chars().count()) && !name.chars().any(|c| c.is_control() || c == ':')
@@ -141,7 +142,7 @@ pub fn check_attributes(attributes: &BTreeMap<String, Value>) -> Vec<Problem> {
     }
     let bytes = serde_json::to_vec(attributes).map_or(0, |json| json.len());
     if bytes > ATTRIBUTE_BYTES_MAX {
-        problems.push(wrong(format!("takes {bytes} bytes; at most {ATTRIBUTE_BYTES_MAX} fit")));
+        problems.push(Problem::too_long("attributes", bytes, ATTRIBUTE_BYTES_MAX));
     }
     problems
 }
@@ -151,11 +152,12 @@ pub fn check_attributes(attributes: &BTreeMap<String, Value>) -> Vec<Problem> {
 /// # Errors
 /// It is empty, too long, or invalid.
 pub fn check_address(address: &str) -> Result<(), Problem> {
-    let wrong = |message: String| Err(Problem::at("address", message));
     match address.len() {
-        _ if address.trim().is_empty() => wrong("is empty".to_owned()),
-        bytes if bytes > ADDRESS_BYTES_MAX => wrong(format!("takes {bytes} bytes; at most {ADDRESS_BYTES_MAX} fit")),
-        _ if address.chars().any(char::is_control) => wrong("holds control characters".to_owned()),
+        _ if address.trim().is_empty() => Err(Problem::new(Code::Empty, "address", "is empty")),
+        bytes if bytes > ADDRESS_BYTES_MAX => Err(Problem::too_long("address", bytes, ADDRESS_BYTES_MAX)),
+        _ if address.chars().any(char::is_control) => {
+            Err(Problem::new(Code::InvalidCharacters, "address", "holds control characters"))
+        }
         _ => Ok(()),
     }
 }

@@ -40,7 +40,7 @@ pub struct Subscription {
 
 impl Subscription {
     /// Whether it is matched, or will be when the snooze ends.
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_active_or_snoozed(&self) -> bool {
         self.enabled || self.terms.snoozed_until.is_some()
     }
 }

@@ -197,7 +197,7 @@ pub struct Suppression {
 
 impl Suppression {
     /// Whether it has not expired.
-    pub fn stands(&self, now: Timestamp) -> bool {
+    pub fn is_active(&self, now: Timestamp) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
 }
@@ -259,7 +259,7 @@ impl Default for Policy {
 
 impl Policy {
     /// Whether a notification of a critical class is sent despite this cause.
-    pub fn lets_pass(&self, cause: Cause) -> bool {
+    pub fn ignores(&self, cause: Cause) -> bool {
         cause.may_pass() && self.critical_passes.contains(&cause)
     }
 
@@ -271,7 +271,7 @@ impl Policy {
     pub fn take(&self, before: Option<Suppression>, report: Report, now: Timestamp) -> Suppression {
         // A suppression bound to a previous address of the device does not apply to the present one.
         let is_same = |found: &Suppression| found.address.is_none() || found.address == report.address;
-        let before = before.filter(|found| found.stands(now) && is_same(found));
+        let before = before.filter(|found| found.is_active(now) && is_same(found));
         let Report { target, address, cause, origin, detail, notification } = report;
         // A suppression for any address of the device stays so.
         let address = address.filter(|_| before.as_ref().is_none_or(|found| found.address.is_some()));

@@ -158,11 +158,11 @@ fn read_rfc3339(text: &str) -> Option<Option<i64>> {
             .iter()
             .try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0')))
     };
-    let sign = |at: usize, wanted: &[u8]| bytes.get(at).filter(|byte| wanted.contains(byte)).copied();
+    let sign = |at: usize, requested: &[u8]| bytes.get(at).filter(|byte| requested.contains(byte)).copied();
     let (year, month, day) = (digits(0, 4)?, digits(5, 2)?, digits(8, 2)?);
     let (hour, minute, second) = (digits(11, 2)?, digits(14, 2)?, digits(17, 2)?);
-    for (at, wanted) in [(4, b"-".as_slice()), (7, b"-"), (10, b"Tt "), (13, b":"), (16, b":")] {
-        sign(at, wanted)?;
+    for (at, requested) in [(4, b"-".as_slice()), (7, b"-"), (10, b"Tt "), (13, b":"), (16, b":")] {
+        sign(at, requested)?;
     }
     let (mut at, mut micros) = (19, 0);
     if sign(at, b".").is_some() {

@@ -55,8 +55,9 @@ impl TraceContext {
     /// Parses it from headers with names in lower case. Several `traceparent` headers are invalid; several
     /// `tracestate` headers are one list (3.2, 3.3).
     pub fn of_headers<'h>(headers: impl Iterator<Item = (&'h str, &'h str)> + Clone) -> Option<TraceContext> {
-        let all =
-            |wanted: &'static str| headers.clone().filter(move |(name, _)| *name == wanted).map(|(_, value)| value);
+        let all = |requested: &'static str| {
+            headers.clone().filter(move |(name, _)| *name == requested).map(|(_, value)| value)
+        };
         let mut parents = all("traceparent");
         let parent = parents.next().filter(|_| parents.next().is_none())?;
         let states: Vec<&str> = all("tracestate").collect();

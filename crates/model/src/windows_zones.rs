@@ -4,8 +4,8 @@
 
 /// The IANA zone of a Windows name, such as `W. Europe Standard Time`. Letter case is ignored.
 pub fn iana_name(windows: &str) -> Option<&'static str> {
-    let wanted = windows.trim().to_ascii_lowercase();
-    let at = ZONES.binary_search_by(|(name, _)| name.to_ascii_lowercase().as_str().cmp(wanted.as_str())).ok()?;
+    let requested = windows.trim().to_ascii_lowercase();
+    let at = ZONES.binary_search_by(|(name, _)| name.to_ascii_lowercase().as_str().cmp(requested.as_str())).ok()?;
     Some(ZONES[at].1)
 }
 

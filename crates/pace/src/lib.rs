@@ -25,8 +25,8 @@ const NOISE: f64 = 0.03;
 const CLIMB_NOISE: f64 = 0.12;
 /// A relative change of the rate from which the destination is considered changed.
 const CHANGED: f64 = 0.3;
-/// A trial whose rate is this many times higher than explainable has met a changed destination. Smaller differences
-/// may come from overload that the trial has ended.
+/// A trial whose rate exceeds the expected maximum by this factor shows that the destination has changed. A smaller
+/// difference can mean that the trial ended an overload.
 const CHANGED_TRIAL: f64 = 2.0;
 /// Maximum number of windows between two trials.
 const HOLD_WINDOWS_MAX: u32 = 32;
@@ -44,7 +44,7 @@ pub struct AdaptiveConcurrency {
     fixed: bool,
     mode: Mode,
     /// Number of windows before the next trial.
-    rest: u32,
+    hold_windows: u32,
     /// The best rate since the destination last changed.
     best: f64,
     window: Window,
@@ -87,14 +87,14 @@ struct Window {
     since: Option<Instant>,
     answers: usize,
     good: usize,
-    /// Answers that came while the limit was not fully used.
-    slack: usize,
+    /// Answers that arrived while the limit was not fully used.
+    unsaturated: usize,
     latencies: Duration,
 }
 
 impl Window {
     fn after(skip: usize) -> Window {
-        Window { skip, since: None, answers: 0, good: 0, slack: 0, latencies: Duration::ZERO }
+        Window { skip, since: None, answers: 0, good: 0, unsaturated: 0, latencies: Duration::ZERO }
     }
 }
 
@@ -103,7 +103,17 @@ impl AdaptiveConcurrency {
     pub fn new(most: usize) -> AdaptiveConcurrency {
         let (most, limit) = (most.max(1), START.min(most.max(1)));
         let (mode, window) = (Mode::Climb(None), Window::after(0));
-        AdaptiveConcurrency { limit, most, fixed: false, mode, rest: 1, best: 0.0, window, last: None, latency: None }
+        AdaptiveConcurrency {
+            limit,
+            most,
+            fixed: false,
+            mode,
+            hold_windows: 1,
+            best: 0.0,
+            window,
+            last: None,
+            latency: None,
+        }
     }
 
     /// A limiter with a constant limit.
@@ -149,7 +159,7 @@ impl AdaptiveConcurrency {
         };
         window.answers += 1;
         window.good += usize::from(good);
-        window.slack += usize::from(!full);
+        window.unsaturated += usize::from(!full);
         window.latencies += latency;
         let (answers, time) = match self.mode {
             Mode::Climb(_) => (2 * self.limit, TRIAL_TIME / 4),
@@ -164,7 +174,7 @@ impl AdaptiveConcurrency {
             rate: window.good as f64 / span.as_secs_f64().max(1e-9),
             latency: window.latencies / window.answers as u32,
         };
-        match window.slack * 5 <= window.answers {
+        match window.unsaturated * 5 <= window.answers {
             true => self.evaluate(sample),
             false => self.window = Window::after(0),
         }
@@ -176,8 +186,8 @@ impl AdaptiveConcurrency {
         let cut = self.window.skip > 0 && matches!(self.mode, Mode::Hold(_, None));
         if !cut && !self.fixed {
             self.best = 0.0;
-            self.rest = 4;
-            self.go((self.limit / 2).max(1), Mode::Hold(4, None));
+            self.hold_windows = 4;
+            self.set_limit((self.limit / 2).max(1), Mode::Hold(4, None));
         }
     }
 
@@ -185,59 +195,61 @@ impl AdaptiveConcurrency {
         self.best = self.best.max(sample.rate);
         match self.mode {
             Mode::Climb(before) => match before {
-                Some(before) if !is_worth(before, sample, CLIMB_NOISE) => self.go(before.limit, Mode::Hold(1, None)),
-                _ if self.limit >= self.most => self.go(self.limit, Mode::Hold(1, Some(sample))),
-                _ => self.go((self.limit * 2).min(self.most), Mode::Climb(Some(sample))),
+                Some(before) if !gains_enough(before, sample, CLIMB_NOISE) => {
+                    self.set_limit(before.limit, Mode::Hold(1, None))
+                }
+                _ if self.limit >= self.most => self.set_limit(self.limit, Mode::Hold(1, Some(sample))),
+                _ => self.set_limit((self.limit * 2).min(self.most), Mode::Climb(Some(sample))),
             },
             Mode::Hold(_, Some(usual)) if sample.rate > usual.rate * (1.0 + CHANGED) => {
-                (self.best, self.rest) = (sample.rate, 1);
+                (self.best, self.hold_windows) = (sample.rate, 1);
                 self.climb(sample);
             }
             Mode::Hold(_, Some(usual)) if sample.rate < usual.rate * (1.0 - CHANGED) => {
-                (self.best, self.rest) = (sample.rate, 1);
+                (self.best, self.hold_windows) = (sample.rate, 1);
                 self.try_less(sample);
             }
             Mode::Hold(0 | 1, _) => self.try_more(sample),
             Mode::Hold(windows, usual) => {
                 let rate = usual.map_or(sample.rate, |usual| (usual.rate * 3.0 + sample.rate) / 4.0);
-                self.stay(Mode::Hold(windows - 1, Some(Sample { rate, ..sample })));
+                self.set_mode(Mode::Hold(windows - 1, Some(Sample { rate, ..sample })));
             }
-            // A trial with a much higher rate has met a changed destination, and gives no information about the knee.
+            // A much higher rate shows that the destination has changed; the trial says nothing about the knee.
             Mode::Up(before) | Mode::Down(before)
                 if sample.rate > before.rate_at_most(sample.limit) * CHANGED_TRIAL =>
             {
-                (self.best, self.rest) = (sample.rate, 1);
+                (self.best, self.hold_windows) = (sample.rate, 1);
                 self.climb(sample);
             }
-            Mode::Up(before) if is_worth(before, sample, NOISE) => {
-                self.rest = 1;
+            Mode::Up(before) if gains_enough(before, sample, NOISE) => {
+                self.hold_windows = 1;
                 self.try_more(sample);
             }
             Mode::Up(before) => {
-                self.go(before.limit, Mode::Hold(1, Some(before)));
+                self.set_limit(before.limit, Mode::Hold(1, Some(before)));
                 self.try_less(before);
             }
             // A lower limit is kept if it does not reduce the rate, neither compared with the step before nor with
             // the best.
             Mode::Down(before) if sample.rate >= before.rate.max(self.best) * (1.0 - NOISE) => {
-                self.rest = 1;
+                self.hold_windows = 1;
                 self.try_less(sample);
             }
-            Mode::Down(before) => self.settle(before),
+            Mode::Down(before) => self.hold_at_knee(before),
         }
     }
 
     fn climb(&mut self, sample: Sample) {
         match self.limit < self.most {
-            true => self.go((self.limit * 2).min(self.most), Mode::Climb(Some(sample))),
-            false => self.stay(Mode::Hold(self.rest, Some(sample))),
+            true => self.set_limit((self.limit * 2).min(self.most), Mode::Climb(Some(sample))),
+            false => self.set_mode(Mode::Hold(self.hold_windows, Some(sample))),
         }
     }
 
     fn try_more(&mut self, sample: Sample) {
         let more = (self.limit + self.limit.div_ceil(4)).min(self.most);
         match more > self.limit {
-            true => self.go(more, Mode::Up(sample)),
+            true => self.set_limit(more, Mode::Up(sample)),
             false => self.try_less(sample),
         }
     }
@@ -245,37 +257,37 @@ impl AdaptiveConcurrency {
     fn try_less(&mut self, sample: Sample) {
         let less = self.limit - self.limit.div_ceil(5).min(self.limit - 1);
         match less < self.limit && sample.latency > LATENCY_LOW {
-            true => self.go(less, Mode::Down(sample)),
-            false => self.settle(sample),
+            true => self.set_limit(less, Mode::Down(sample)),
+            false => self.hold_at_knee(sample),
         }
     }
 
     /// The knee is found: holds twice as long as the last time.
-    fn settle(&mut self, usual: Sample) {
-        self.rest = (self.rest * 2).min(HOLD_WINDOWS_MAX);
+    fn hold_at_knee(&mut self, usual: Sample) {
+        self.hold_windows = (self.hold_windows * 2).min(HOLD_WINDOWS_MAX);
         // The best rate may have been noise.
         self.best = self.best.min(usual.rate * (1.0 + NOISE));
-        self.go(usual.limit, Mode::Hold(self.rest, Some(usual)));
+        self.set_limit(usual.limit, Mode::Hold(self.hold_windows, Some(usual)));
     }
 
-    fn stay(&mut self, mode: Mode) {
+    fn set_mode(&mut self, mode: Mode) {
         (self.mode, self.window) = (mode, Window::after(0));
     }
 
-    fn go(&mut self, limit: usize, mode: Mode) {
+    fn set_limit(&mut self, limit: usize, mode: Mode) {
         // Requests in progress were sent under the old limit.
         self.window = Window::after(if limit == self.limit { 0 } else { self.limit.max(limit) });
         (self.limit, self.mode) = (limit, mode);
     }
 }
 
-/// Whether the higher limit was worth it.
-fn is_worth(before: Sample, sample: Sample, noise: f64) -> bool {
+/// Whether the higher limit gained enough throughput. The required gain grows with the latency.
+fn gains_enough(before: Sample, sample: Sample, noise: f64) -> bool {
     let weight = (sample.latency.as_secs_f64() - LATENCY_LOW.as_secs_f64())
         / (LATENCY_HIGH.as_secs_f64() - LATENCY_LOW.as_secs_f64());
     let step = sample.limit as f64 / before.limit.max(1) as f64 - 1.0;
-    let asked = (GAIN_REQUIRED * step + noise) * weight.clamp(0.0, 1.0) - noise;
-    sample.rate >= before.rate * (1.0 + asked)
+    let required = (GAIN_REQUIRED * step + noise) * weight.clamp(0.0, 1.0) - noise;
+    sample.rate >= before.rate * (1.0 + required)
 }
 
 #[cfg(test)]
@@ -284,13 +296,13 @@ mod tests {
 
     use super::*;
 
-    /// A simulated destination with this number of workers and service time; above `crowd` concurrent requests all
+    /// A simulated destination with this number of workers and service time; above `saturation` concurrent requests all
     /// get slower.
     #[derive(Clone, Copy)]
     struct Destination {
         workers: usize,
         service: Duration,
-        crowd: usize,
+        saturation: usize,
     }
 
     /// Simulates requests to a destination that changes over time; returns the number of answers and the final limit.
@@ -311,7 +323,8 @@ mod tests {
             let limit = fixed.unwrap_or_else(|| pace.limit());
             while under_way.len() < limit {
                 let destination = destination(now - start);
-                let crowded = under_way.len().saturating_sub(destination.crowd) as f64 / destination.crowd as f64;
+                let crowded =
+                    under_way.len().saturating_sub(destination.saturation) as f64 / destination.saturation as f64;
                 let service = destination.service.mul_f64((0.8 + 0.4 * random.f64()) * (1.0 + 2.0 * crowded));
                 let worker = workers[..destination.workers].iter_mut().min().expect("a worker");
                 *worker = (*worker).max(now) + service;
@@ -336,8 +349,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(40);
 
-    fn steady(workers: usize, millis: f64, crowd: usize) -> Destination {
-        Destination { workers, service: Duration::from_secs_f64(millis / 1000.0), crowd }
+    fn steady(workers: usize, millis: f64, saturation: usize) -> Destination {
+        Destination { workers, service: Duration::from_secs_f64(millis / 1000.0), saturation }
     }
 
     #[test]

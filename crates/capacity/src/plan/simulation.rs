@@ -128,7 +128,7 @@ struct ServiceStation {
     servers: usize,
     jobs: Vec<Job>,
     /// Whether it follows the previous station of its path.
-    follows: bool,
+    has_predecessor: bool,
 }
 
 /// The name of the event path.
@@ -202,8 +202,8 @@ fn begin(step: usize) -> f64 {
     step as f64 * STEP_SECONDS
 }
 
-/// Most servers of a station that are simulated one by one. Beyond that each is so much faster: with so many, jobs hardly wait
-/// for each other by chance.
+/// Largest number of servers of a station that are simulated individually. Larger stations are simulated as this many
+/// faster servers; with so many servers, random waiting is negligible.
 const SERVERS_MAX: f64 = 100_000.0;
 
 struct DayModel<'a> {
@@ -249,7 +249,7 @@ impl DayModel<'_> {
             load,
             servers,
             jobs: costs.iter().map(job).collect(),
-            follows: FLOW[1..].contains(&station.name.as_str()),
+            has_predecessor: FLOW[1..].contains(&station.name.as_str()),
         })
     }
 
@@ -272,7 +272,7 @@ impl DayModel<'_> {
             items: most,
             servers,
             jobs: vec![Job { rate: channel.peak, service }],
-            follows: true,
+            has_predecessor: true,
         })
     }
 }
@@ -290,7 +290,7 @@ fn flow_through(
         let place = &service_stations[*at];
         let most = place.load.at(peak).max(f64::MIN_POSITIVE);
         let own = factors.iter().map(|factor| place.load.at(*factor));
-        let steps = match before.as_ref().filter(|_| place.follows) {
+        let steps = match before.as_ref().filter(|_| place.has_predecessor) {
             Some(let_through) => queue::fluid(let_through.iter().map(|part| part * most), STEP_SECONDS),
             None => queue::fluid(own, STEP_SECONDS),
         };
@@ -330,7 +330,7 @@ impl Latencies {
                     let level = (step.arrived.min(LEVEL_MAX) * LEVELS).ceil().max(1.0) as u32;
                     let times = known
                         .entry((at, level))
-                        .or_insert_with(|| stays(&service_stations[at], f64::from(level), peak));
+                        .or_insert_with(|| response_times(&service_stations[at], f64::from(level), peak));
                     step.backlog + times.quantile(chance.f64())
                 };
                 // The slowest of the parallel channels, after all other stations.
@@ -393,10 +393,10 @@ fn summarize_day(
 }
 
 /// The job mix at its peak, scaled to this load level.
-fn stays(place: &ServiceStation, level: f64, peak: f64) -> Times {
+fn response_times(place: &ServiceStation, level: f64, peak: f64) -> Times {
     let scale = level / LEVELS / place.load.at(peak).max(f64::MIN_POSITIVE);
     let jobs: Vec<Job> = place.jobs.iter().map(|job| Job { rate: job.rate * scale, ..*job }).collect();
-    queue::stays(&jobs, place.servers, JOBS, SEED)
+    queue::response_times(&jobs, place.servers, JOBS, SEED)
 }
 
 fn weighted_quantile(sorted: &[(f64, f64)], fraction: f64) -> f64 {

@@ -82,7 +82,7 @@ impl BuiltIn {
     }
 
     /// Fields that a device sets only when it creates a row.
-    pub fn said_once(self) -> &'static [&'static str] {
+    pub fn insert_only_fields(self) -> &'static [&'static str] {
         match self {
             BuiltIn::Devices => &["name"],
             BuiltIn::Subscriptions => &["class", "key"],

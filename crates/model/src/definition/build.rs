@@ -19,12 +19,12 @@ use crate::{
         RuleState, Source, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class,
         due_fields, endpoint_fields, endpoint_source,
     },
-    content::header_objection,
+    content::header_problem,
     delivery_policy::{DIGEST_ITEMS, DeliveryPolicy, Digest, DigestWindow, Fallback, Priority},
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     schedule::Schedule,
     subscriber::is_language_tag,
     time::Timestamp,
@@ -40,8 +40,8 @@ const RECIPIENT_LIMIT: u32 = 50;
 const RULE_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_AFTER: u32 = 10;
 
-/// Builds the application. `None` if it has no name; other problems are in `problems`.
-pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Application> {
+/// Builds the application, as far as it has no problems; they are in `problems`.
+pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Application {
     let mut builder = Builder { root, problems };
     let mut application = Application {
         name: name(root, "application").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
@@ -80,7 +80,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
     builder.check_collections(&application.collections);
     builder.check_raises(&application);
     builder.check_endpoint_events(&application);
-    root.get("application").is_some().then_some(Application { rules, ..application })
+    Application { rules, ..application }
 }
 
 struct Builder<'a> {
@@ -112,7 +112,7 @@ impl<'a> Builder<'a> {
             if notifying.peek().is_some() && notifying.all(is_digest) {
                 let text = "has no effect: all notifications of these events are sent in digests";
                 let hint = "a digest lists its events in order and has no order among other messages; leave `ordered` out, or `digest`";
-                self.problems.push(Problem::at(format!("events.{name}.ordered"), text).hint(hint));
+                self.problems.push(Problem::new(Code::NoEffect, format!("events.{name}.ordered"), text).hint(hint));
             }
         }
     }
@@ -134,7 +134,7 @@ impl<'a> Builder<'a> {
             match kind.accept(given.value()) {
                 Ok(value) => default = value,
                 Err(message) => {
-                    let problem = given.problem(&join(path, "default"), message);
+                    let problem = given.problem(Code::WrongType, &join(path, "default"), message);
                     let quotes = kind == FieldType::String
                         && matches!(given.kind, Kind::Boolean(_) | Kind::Integer(_) | Kind::Number(_));
                     self.problems.push(if quotes { problem.hint("put it in quotes") } else { problem });
@@ -171,13 +171,18 @@ impl<'a> Builder<'a> {
         let critical = boolean(node, "critical").unwrap_or(false);
         let send_hours = self.parsed(node, "send_hours", path, "give them as `09:00-18:00` or `09:00-18:00 mo-fr`");
         if critical && let Some(hours) = node.get("send_hours") {
-            let problem = hours.problem(&join(path, "send_hours"), "cannot be given for a critical class");
+            let problem =
+                hours.problem(Code::NotApplicable, &join(path, "send_hours"), "cannot be given for a critical class");
             self.problems.push(problem.hint("critical notifications are sent at any hour; leave one of the two out"));
         }
         let digest = node.get("digest").map(|digest| self.digest(digest, &join(path, "digest"), fields));
         let multicast = node.get("multicast").map(|node| integer(node, "recipient_limit").unwrap_or(RECIPIENT_LIMIT));
         if let (Some(_), Some(multicast)) = (&digest, node.get("multicast")) {
-            let problem = multicast.problem(&join(path, "multicast"), "cannot be given together with `digest`");
+            let problem = multicast.problem(
+                Code::ConflictingMembers,
+                &join(path, "multicast"),
+                "cannot be given together with `digest`",
+            );
             let hint = "a digest is for one subscriber, a multicast for many; leave one of the two out";
             self.problems.push(problem.hint(hint));
         }
@@ -196,10 +201,19 @@ impl<'a> Builder<'a> {
             let Some(channel) = name(item, "channel") else { continue };
             let at = format!("{path}[{at}].channel");
             if !channels.contains(&channel.as_str()) {
-                let problem = item.problem(&at, format!("names the channel `{channel}`, which does not exist"));
-                self.problems.push(problem.hint(meant(channel.as_str(), &channels, "channels")));
+                let problem = item
+                    .problem(
+                        Code::UnknownReference,
+                        &at,
+                        format!("names the channel `{channel}`, which does not exist"),
+                    )
+                    .param("kind", "channel")
+                    .param("value", channel.as_str());
+                self.problems.push(problem.hint(did_you_mean(channel.as_str(), &channels, "channels")));
             } else if chain.iter().any(|step| step.channel == channel) {
-                let problem = item.problem(&at, format!("names the channel `{channel}` twice"));
+                let problem = item
+                    .problem(Code::Duplicate, &at, format!("names the channel `{channel}` twice"))
+                    .param("value", channel.as_str());
                 self.problems.push(problem.hint("each is tried once; leave one of the two out"));
             } else {
                 chain.push(Fallback { channel, after: duration(item, "after") });
@@ -212,7 +226,8 @@ impl<'a> Builder<'a> {
         let hint = "give `batch`, a time from 1s to 31d such as `10m`, `hourly` or `daily 08:00`";
         let window = self.parsed(node, "window", path, hint).unwrap_or(DigestWindow::Batch);
         if fields.position("digest").is_some() {
-            let problem = node.problem(path, "cannot be given where a field is called `digest`");
+            let problem =
+                node.problem(Code::ConflictingMembers, path, "cannot be given where a field is called `digest`");
             self.problems.push(problem.hint("templates read the digest by this name; call the field otherwise"));
         }
         let mut by: Vec<Name> = Vec::new();
@@ -222,8 +237,11 @@ impl<'a> Builder<'a> {
             if fields.position(field.as_str()).is_none() {
                 let known: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
                 let path = format!("{path}.by[{at}]");
-                let problem = item.problem(&path, format!("`{field}` is not a field of the class"));
-                self.problems.push(problem.hint(meant(field.as_str(), &known, "fields")));
+                let problem = item
+                    .problem(Code::UnknownReference, &path, format!("`{field}` is not a field of the class"))
+                    .param("kind", "field")
+                    .param("value", field.to_string());
+                self.problems.push(problem.hint(did_you_mean(field.as_str(), &known, "fields")));
             } else if !by.contains(&field) {
                 by.push(field);
             }
@@ -243,7 +261,8 @@ impl<'a> Builder<'a> {
         match given.text()?.parse() {
             Ok(value) => Some(value),
             Err(error) => {
-                self.problems.push(given.problem(&join(path, key), T::Err::to_string(&error)).hint(hint));
+                self.problems
+                    .push(given.problem(Code::InvalidFormat, &join(path, key), T::Err::to_string(&error)).hint(hint));
                 None
             }
         }
@@ -254,7 +273,7 @@ impl<'a> Builder<'a> {
         let entries = class.get("computed").map_or(&[][..], Node::entries);
         for entry in entries.iter().filter(|entry| class.get("fields").is_some_and(|f| f.get(&entry.key).is_some())) {
             let path = join(&join(path, "computed"), &shown(&entry.key));
-            let problem = Problem::at(path, "is also one of the `fields`").hint("keep one of them");
+            let problem = Problem::new(Code::Duplicate, path, "is also one of the `fields`").hint("keep one of them");
             self.problems.push(problem.position(entry.line, entry.column));
         }
         entries.iter().filter_map(|entry| Some((entry.key.parse().ok()?, entry.value.text()?.to_owned()))).collect()
@@ -277,26 +296,32 @@ impl<'a> Builder<'a> {
             let key = match self.template_key(&entry.key) {
                 Ok(key) => key,
                 Err((message, hint)) => {
-                    self.problems.push(Problem::at(&path, message).hint(hint).position(entry.line, entry.column));
+                    self.problems.push(
+                        Problem::new(Code::InvalidFormat, &path, message)
+                            .param("format", "name")
+                            .hint(hint)
+                            .position(entry.line, entry.column),
+                    );
                     continue;
                 }
             };
             let parts = self.parts(&entry.value, &path, engine);
             if entry.value.entries().is_empty() && matches!(entry.value.kind, Kind::Map(_) | Kind::Null) {
-                let problem =
-                    Problem::at(&path, "has no parts").hint("give `subject`, `text`, `html`, `json` or `sms`");
+                let problem = Problem::new(Code::Empty, &path, "has no parts")
+                    .hint("give `subject`, `text`, `html`, `json` or `sms`");
                 self.problems.push(problem.position(entry.line, entry.column));
             }
             // Locales are compared without regard to case, so two spellings would be duplicates.
             if templates.keys().any(|other: &String| other.eq_ignore_ascii_case(&key)) {
-                let problem = Problem::at(&path, "is given twice, in another spelling").hint("keep one of them");
+                let problem = Problem::new(Code::Duplicate, &path, "is given twice, in another spelling")
+                    .hint("keep one of them");
                 self.problems.push(problem.position(entry.line, entry.column));
             }
             templates.insert(key, parts);
         }
         if node.entries().is_empty() {
             let hint = "give at least `base: { text: \"...\" }`";
-            self.problems.push(node.problem(&path, "has no templates").hint(hint));
+            self.problems.push(node.problem(Code::Empty, &path, "has no templates").hint(hint));
         }
         templates
     }
@@ -311,14 +336,14 @@ impl<'a> Builder<'a> {
     fn headers(&mut self, parts: &Node, path: &str) -> BTreeMap<String, String> {
         let mut headers: BTreeMap<String, String> = BTreeMap::new();
         for entry in parts.get("headers").map_or(&[][..], Node::entries) {
-            let objection = match header_objection(&entry.key) {
+            let header_problem = match header_problem(&entry.key) {
                 None if headers.keys().any(|other| other.eq_ignore_ascii_case(&entry.key)) => {
                     Some(("is given twice, in another spelling", "keep one of them"))
                 }
-                objection => objection,
+                header_problem => header_problem,
             };
-            if let Some((message, hint)) = objection {
-                let problem = Problem::at(join(path, &shown(&entry.key)), message).hint(hint);
+            if let Some((message, hint)) = header_problem {
+                let problem = Problem::new(Code::ReservedName, join(path, &shown(&entry.key)), message).hint(hint);
                 self.problems.push(problem.position(entry.line, entry.column));
             }
             headers.extend(entry.value.text().map(|text| (entry.key.clone(), text.to_owned())));
@@ -332,7 +357,13 @@ impl<'a> Builder<'a> {
         let given: Vec<_> = named.into_iter().filter_map(|(key, engine)| Some((key, engine, node.get(key)?))).collect();
         let engines = given.len() + usize::from(node.get("file").is_some());
         if matches!(node.kind, Kind::Map(_)) && engines != 1 {
-            let problem = node.problem(path, if engines == 0 { "has no text" } else { "has more than one text" });
+            let problem = {
+                let (code, message) = match engines {
+                    0 => (Code::Required, "has no text"),
+                    _ => (Code::ConflictingMembers, "has more than one text"),
+                };
+                node.problem(code, path, message)
+            };
             self.problems.push(problem.hint("give the text itself, or one of `file`, `jinja`, `mjml` and `xslt`"));
             return None;
         }
@@ -348,7 +379,7 @@ impl<'a> Builder<'a> {
     /// A text; one that is still a file reference is reported.
     fn text_or_file(&mut self, given: &Node, path: &str) -> Option<String> {
         if let Some(file) = given.get("file").and_then(Node::text) {
-            let problem = given.problem(path, format!("is still in the file `{}`", shown(file)));
+            let problem = given.problem(Code::Unsupported, path, format!("is still in the file `{}`", shown(file)));
             self.problems.push(problem.hint("apply with the command line tool, which puts the texts of files in"));
         }
         given.text().map(str::to_owned)
@@ -376,7 +407,7 @@ impl<'a> Builder<'a> {
             }
             return Err((
                 format!("names the channel `{}`, which does not exist", shown(channel)),
-                meant(channel, &channels, "channels"),
+                did_you_mean(channel, &channels, "channels"),
             ));
         }
         let hint = match closest(key, channels.iter().copied().chain(["base"])) {
@@ -395,10 +426,17 @@ impl<'a> Builder<'a> {
                 let Some(name) = item.text().and_then(|text| text.parse::<Name>().ok()) else { continue };
                 let path = format!("{path}[{at}]");
                 if parameters.contains(&name) {
-                    let problem = item.problem(&path, format!("`{name}` is given twice"));
+                    let problem = item
+                        .problem(Code::Duplicate, &path, format!("`{name}` is given twice"))
+                        .param("value", name.to_string());
                     self.problems.push(problem.hint("each parameter has a name of its own"));
-                } else if let Some((message, hint)) = Keys::Functions.objection(name.as_str()) {
-                    self.problems.push(item.problem(&path, format!("`{name}` {message}")).hint(hint));
+                } else if let Some((message, hint)) = Keys::Functions.key_problem(name.as_str()) {
+                    self.problems.push(
+                        item.problem(Code::InvalidFormat, &path, format!("`{name}` {message}"))
+                            .param("format", "name")
+                            .param("value", name.to_string())
+                            .hint(hint),
+                    );
                 }
                 parameters.push(name);
             }
@@ -427,11 +465,19 @@ impl<'a> Builder<'a> {
         match (source.is_submitted(), node.get("options")) {
             (true, Some(options)) => {
                 let at = path.trim_end_matches("events");
-                let problem = Problem::at(format!("{at}options"), "a source of the kind `http` has no options");
+                let problem = Problem::new(
+                    Code::NotApplicable,
+                    format!("{at}options"),
+                    "a source of the kind `http` has no options",
+                );
                 self.problems.push(problem.position(options.line, options.column));
             }
             (false, _) if source.events.len() != 1 && node.get("kind").is_some() => {
-                let problem = Problem::at(path, "a source that the platform runs has events of one class");
+                let problem = Problem::new(
+                    Code::ConflictingMembers,
+                    path,
+                    "a source that the platform runs has events of one class",
+                );
                 let at = node.get("events").unwrap_or(node);
                 self.problems.push(problem.hint("name it: `events: [...]`").position(at.line, at.column));
             }
@@ -478,7 +524,7 @@ impl<'a> Builder<'a> {
                     None if !field.required || !field.default.is_null() => continue,
                     None => "is required, and endpoint events have no field of this name".to_owned(),
                 };
-                let problem = Problem::at(format!("events.{event}.fields.{}", field.name), text);
+                let problem = Problem::new(Code::WrongType, format!("events.{event}.fields.{}", field.name), text);
                 let hint = format!("the channel `{channel}` reports endpoints by it; it may have {names}");
                 let entry = |node: Option<&'a Node>, key: &str| node.and_then(|node| node.entry(key));
                 let given = entry(self.root.get("events"), event.as_str()).and_then(|class| class.value.get("fields"));
@@ -494,7 +540,8 @@ impl<'a> Builder<'a> {
     /// Checks that no source has the reserved name `ours`.
     fn check_source(&mut self, application: &Application, ours: &Name, text: &str) {
         if application.sources.contains_key(ours) {
-            self.problems.push(Problem::at(format!("sources.{ours}"), text).hint("choose another name"));
+            self.problems
+                .push(Problem::new(Code::ReservedName, format!("sources.{ours}"), text).hint("choose another name"));
         }
     }
 
@@ -504,8 +551,11 @@ impl<'a> Builder<'a> {
         let known: Vec<&str> =
             self.root.get(section).map_or(&[][..], Node::entries).iter().map(|entry| entry.key.as_str()).collect();
         if !known.contains(&name.as_str()) {
-            let problem = node.problem(path, format!("names the {noun} `{name}`, which does not exist"));
-            self.problems.push(problem.hint(meant(name.as_str(), &known, section)));
+            let problem = node
+                .problem(Code::UnknownReference, path, format!("names the {noun} `{name}`, which does not exist"))
+                .param("kind", noun)
+                .param("value", name.as_str());
+            self.problems.push(problem.hint(did_you_mean(name.as_str(), &known, section)));
         }
         Some(name)
     }
@@ -518,7 +568,8 @@ impl<'a> Builder<'a> {
         }
         let class = due_class();
         if let Some(own) = self.root.get("events").and_then(|events| events.entry(class.as_str())) {
-            let problem = Problem::at("events.due", "is the class of the due times of scheduled rules");
+            let problem =
+                Problem::new(Code::ReservedName, "events.due", "is the class of the due times of scheduled rules");
             self.problems.push(problem.hint("choose another name").position(own.line, own.column));
         }
         let description = Some("A scheduled rule is due.".to_owned());
@@ -553,12 +604,13 @@ impl<'a> Builder<'a> {
             .collect();
         let sql = node.get("sql").and_then(|given| self.text_or_file(given, &join(path, "sql")));
         if let (Some(entry), Some(_)) = (node.entry("sql"), node.get("when")) {
-            let problem = Problem::at(join(path, "sql"), "is given beside `when`");
+            let problem = Problem::new(Code::ConflictingMembers, join(path, "sql"), "is given beside `when`");
             let problem = problem.hint("keep one: a query says itself what matches");
             self.problems.push(problem.position(entry.line, entry.column));
         }
         if let (Some(entry), true) = (node.entry("sql"), is_scheduled(node)) {
-            let problem = Problem::at(join(path, "sql"), "is given to a rule with a schedule");
+            let problem =
+                Problem::new(Code::ConflictingMembers, join(path, "sql"), "is given to a rule with a schedule");
             let problem = problem.hint("a query is run over each event batch; write a scheduled rule with `when`");
             self.problems.push(problem.position(entry.line, entry.column));
         }
@@ -580,7 +632,7 @@ impl<'a> Builder<'a> {
         }
         if on.is_none() && node.get("on").is_none() {
             let hint = "name an event class; only a rule with `every` or `schedule` can do without";
-            self.problems.push(node.problem(&join(path, "on"), "is missing").hint(hint));
+            self.problems.push(node.problem(Code::Required, &join(path, "on"), "is missing").hint(hint));
         }
         let schedule = self.schedule(node, path);
         if let Some(RuleSchedule { recurs: Recurs::Subscription, .. }) = schedule
@@ -591,7 +643,7 @@ impl<'a> Builder<'a> {
         {
             let message = format!("follows the schedules of subscriptions, and `{name}` takes none");
             let hint = format!("give `subscriptions.{name}` a `schedule: optional` or `required`");
-            self.problems.push(given.problem(&join(path, "schedule"), message).hint(hint));
+            self.problems.push(given.problem(Code::MissingCounterpart, &join(path, "schedule"), message).hint(hint));
         }
         Some(Rule {
             on: on?,
@@ -618,13 +670,14 @@ impl<'a> Builder<'a> {
             changed: text(rule, "changed"),
         };
         if let Some(per) = rule.get("per").filter(|_| !state.is_kept()) {
-            let problem = per.problem(&join(path, "per"), "has no effect: the rule has no state");
+            let problem = per.problem(Code::NoEffect, &join(path, "per"), "has no effect: the rule has no state");
             self.problems.push(problem.hint("give `cooldown`, `rearm` or `changed` too, or leave it out"));
         }
         if rule.get("every").or(rule.get("schedule")).is_some() {
             for key in ["cooldown", "rearm", "changed"] {
                 if let Some(given) = rule.get(key) {
-                    let problem = given.problem(&join(path, key), "is not allowed with a schedule");
+                    let problem =
+                        given.problem(Code::ConflictingMembers, &join(path, key), "is not allowed with a schedule");
                     self.problems
                         .push(problem.hint("the schedule decides how often notifications are sent; leave it out"));
                 }
@@ -637,12 +690,13 @@ impl<'a> Builder<'a> {
     fn schedule(&mut self, node: &Node, path: &str) -> Option<RuleSchedule> {
         let (every, given) = (node.get("every"), node.get("schedule"));
         if let (Some(_), Some(given)) = (every, given) {
-            let problem = given.problem(&join(path, "schedule"), "is not allowed with `every`");
+            let problem =
+                given.problem(Code::ConflictingMembers, &join(path, "schedule"), "is not allowed with `every`");
             self.problems.push(problem.hint("keep one of them"));
         }
         for key in ["missed", "skip_older_than"] {
             if let (None, Some(entry)) = (every.or(given), node.entry(key)) {
-                let problem = Problem::at(join(path, key), "has no effect: the rule has no schedule");
+                let problem = Problem::new(Code::NoEffect, join(path, key), "has no effect: the rule has no schedule");
                 let problem = problem.hint("give `every` or `schedule`, or leave it out");
                 self.problems.push(problem.position(entry.line, entry.column));
             }
@@ -669,14 +723,14 @@ impl<'a> Builder<'a> {
         };
         match schedule {
             Ok(schedule) if schedule.next_after(Timestamp(i64::MIN)).is_none() => {
-                let problem = node.problem(path, "is never due: the rule has no occurrences");
+                let problem = node.problem(Code::NeverDue, path, "is never due: the rule has no occurrences");
                 self.problems.push(problem.hint("look for dates that do not exist, such as 30 February"));
                 None
             }
             Ok(schedule) => Some(schedule),
             Err(problems) => {
                 let problem = problems.into_iter().next()?;
-                let at = node.problem(path, format!("{}{}", part(&problem.path), problem.message));
+                let at = node.problem(problem.code, path, format!("{}{}", part(&problem.path), problem.message));
                 self.problems.push(match problem.hint {
                     Some(hint) => at.hint(hint),
                     None => at.hint("or `subscription` for each subscription's own schedule"),
@@ -730,7 +784,7 @@ fn missing_expression(
         None => format!("is required by `{notify}` and has no expression, and `{on}` has no field of its name"),
     };
     let at = rule.entry("with").map_or((rule.line, rule.column), |entry| (entry.line, entry.column));
-    let problem = Problem::at(join(&join(path, "with"), name.as_str()), message);
+    let problem = Problem::new(Code::WrongType, join(&join(path, "with"), name.as_str()), message);
     Some(problem.hint(format!("say how it is computed: `{name}: \"...\"`")).position(at.0, at.1))
 }
 
@@ -857,7 +911,7 @@ fn locale_hint(locale: &str) -> String {
     if is_locale(&dashed) { format!("write `{dashed}`") } else { "give BCP 47, such as `de` or `pt-BR`".to_owned() }
 }
 
-pub(super) fn meant(wrong: &str, known: &[&str], section: &str) -> String {
+pub(super) fn did_you_mean(wrong: &str, known: &[&str], section: &str) -> String {
     match closest(wrong, known.iter().copied()) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None if known.is_empty() => format!("there are no {section}"),

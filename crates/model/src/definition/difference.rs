@@ -181,14 +181,14 @@ impl FieldsOf {
 }
 
 impl Differences {
-    fn say(&mut self, kind: DifferenceKind, path: impl Into<String>, sentence: impl Into<String>, drops: bool) {
+    fn report(&mut self, kind: DifferenceKind, path: impl Into<String>, sentence: impl Into<String>, drops: bool) {
         let path = path.into();
         let drops = drops.then(|| path.clone());
         self.0.push(Difference { kind, path, sentence: sentence.into(), drops });
     }
 
     fn changed(&mut self, path: impl Into<String>, sentence: impl Into<String>) {
-        self.say(DifferenceKind::Changed, path, sentence, false);
+        self.report(DifferenceKind::Changed, path, sentence, false);
     }
 
     /// Added, kept and removed entries of a section. `compare` compares those that are kept.
@@ -204,7 +204,7 @@ impl Differences {
         for name in names {
             let path = format!("{section}.{name}");
             match (old.get(name), new.get(name)) {
-                (None, _) => self.say(DifferenceKind::Added, path, format!("the {noun} `{name}` is added"), false),
+                (None, _) => self.report(DifferenceKind::Added, path, format!("the {noun} `{name}` is added"), false),
                 (Some(_), None) => {
                     let (drops, after) = match section {
                         "subscriptions" => (true, ", and all its subscriptions with it"),
@@ -215,7 +215,7 @@ impl Differences {
                         "collections" => (false, "; its rows are kept but unreachable, and replicas drop theirs"),
                         _ => (false, ""),
                     };
-                    self.say(DifferenceKind::Removed, path, format!("the {noun} `{name}` is removed{after}"), drops);
+                    self.report(DifferenceKind::Removed, path, format!("the {noun} `{name}` is removed{after}"), drops);
                 }
                 (Some(old), Some(new)) if old != new => compare(self, &path, old, new),
                 _ => {}
@@ -237,7 +237,7 @@ impl Differences {
             match new.position(name.as_str()).map(|at| &new[at]) {
                 None => {
                     let after = if stored { ", and its value in every subscription with it" } else { "" };
-                    self.say(
+                    self.report(
                         DifferenceKind::Removed,
                         path,
                         format!("the {} `{name}` is removed{after}", of.noun()),
@@ -255,7 +255,7 @@ impl Differences {
                 _ => "",
             };
             let sentence = format!("the {} `{}` is added{after}", of.noun(), is.name);
-            self.say(DifferenceKind::Added, format!("{path}.{}", is.name), sentence, false);
+            self.report(DifferenceKind::Added, format!("{path}.{}", is.name), sentence, false);
         }
     }
 
@@ -270,18 +270,18 @@ impl Differences {
             match (old.chronicles.get(name), new.chronicles.get(name)) {
                 (None, _) => {
                     let sentence = format!("the chronicle `{name}` is added, and begins with the next event");
-                    self.say(DifferenceKind::Added, path, sentence, false);
+                    self.report(DifferenceKind::Added, path, sentence, false);
                 }
                 (Some(_), None) => {
                     let sentence = format!("the chronicle `{name}` is removed, and all that it holds with it");
-                    self.say(DifferenceKind::Removed, path, sentence, true);
+                    self.report(DifferenceKind::Removed, path, sentence, true);
                 }
                 (Some(was), Some(is)) => {
                     let same_keys = was.by.iter().all(|field| kind_of(old, field) == kind_of(new, field));
                     let (described, keys) = (was.description.clone(), was.keys);
                     if !same_keys || *was != (Chronicle { description: described, keys, ..is.clone() }) {
                         let sentence = format!("the chronicle `{name}` starts anew, and its contents are lost");
-                        self.say(DifferenceKind::Changed, path, sentence, true);
+                        self.report(DifferenceKind::Changed, path, sentence, true);
                         continue;
                     }
                     self.description(&path, &was.description, &is.description);
@@ -317,7 +317,7 @@ impl Differences {
         }
         let drops = stored && !fits;
         let after = if drops { "; its values in existing subscriptions are lost" } else { "" };
-        self.say(
+        self.report(
             DifferenceKind::Changed,
             path,
             format!("the {} `{}` {}{after}", of.noun(), is.name, changes.join(", ")),
@@ -345,8 +345,10 @@ impl Differences {
         for name in names {
             let (path, was, is) = (format!("{path}.computed.{name}"), old.computed.get(name), new.computed.get(name));
             match (was, is) {
-                (None, _) => self.say(DifferenceKind::Added, path, format!("`{name}` is computed"), false),
-                (_, None) => self.say(DifferenceKind::Removed, path, format!("`{name}` is no longer computed"), false),
+                (None, _) => self.report(DifferenceKind::Added, path, format!("`{name}` is computed"), false),
+                (_, None) => {
+                    self.report(DifferenceKind::Removed, path, format!("`{name}` is no longer computed"), false)
+                }
                 _ if was != is => self.changed(path, format!("`{name}` is computed differently")),
                 _ => {}
             }
@@ -412,9 +414,11 @@ impl Differences {
             let shown = if key.is_empty() { "base" } else { key };
             let path = format!("{path}.{shown}");
             match (old.templates.get(key), new.templates.get(key)) {
-                (None, _) => self.say(DifferenceKind::Added, path, format!("the template `{shown}` is added"), false),
+                (None, _) => {
+                    self.report(DifferenceKind::Added, path, format!("the template `{shown}` is added"), false)
+                }
                 (Some(_), None) => {
-                    self.say(DifferenceKind::Removed, path, format!("the template `{shown}` is removed"), false)
+                    self.report(DifferenceKind::Removed, path, format!("the template `{shown}` is removed"), false)
                 }
                 (Some(old), Some(new)) => {
                     let parts = [

@@ -7,7 +7,11 @@ use std::collections::HashSet;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
-use crate::{problem::Problem, value::Value};
+use super::surrogate_pairs::{self, SurrogatePairs};
+use crate::{
+    problem::{Code, Problem},
+    value::Value,
+};
 
 /// Deepest nesting of mappings and lists.
 const DEPTH_MAX: usize = 32;
@@ -68,8 +72,8 @@ pub struct Entry {
 
 impl Node {
     /// A problem at this node.
-    pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
-        Problem::at(path, message).position(self.line, self.column)
+    pub fn problem(&self, code: Code, path: &str, message: impl Into<String>) -> Problem {
+        Problem::new(code, path, message).position(self.line, self.column)
     }
 
     /// The entries, if it is a mapping.
@@ -141,7 +145,10 @@ pub fn join(path: &str, key: &str) -> String {
 pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
     if text.len() > super::TEXT_BYTES_MAX {
         problems.push(
-            Problem::at("", format!("is {} bytes long", text.len()))
+            Problem::new(Code::TooLong, "", format!("is {} bytes long", text.len()))
+                .param("given", text.len())
+                .param("limit", super::TEXT_BYTES_MAX)
+                .param("unit", "bytes")
                 .hint(format!("at most {} are read", super::TEXT_BYTES_MAX)),
         );
         return None;
@@ -149,18 +156,29 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
     // The parser takes U+0000 for the end of the text and would ignore the rest.
     if let Some((line, column, character)) = forbidden(text) {
         let code = u32::from(character);
-        let problem = Problem::at("", format!("has the character U+{code:04X}, which YAML does not allow"))
-            .hint(format!("take it out, or write `\\x{code:02X}` within double quotes; definitions are in UTF-8"));
+        let problem = Problem::new(
+            Code::InvalidCharacters,
+            "",
+            format!("has the character U+{code:04X}, which YAML does not allow"),
+        )
+        .hint(format!("take it out, or write `\\x{code:02X}` within double quotes; definitions are in UTF-8"));
         problems.push(problem.position(line, column));
         return None;
     }
-    let mut tree = Tree { open: Vec::new(), root: None, nodes: 0, problems };
+    let (text, pairs) = surrogate_pairs::replace(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let mut tree = Tree { open: Vec::new(), root: None, nodes: 0, pairs, problems };
     let mut documents = 0;
-    for event in Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) {
+    for event in Parser::new_from_str(&text) {
         let (event, span) = match event {
             Ok(event) => event,
             Err(error) => {
-                let problem = Problem::at(tree.path(), format!("is not YAML: {}", error.info()));
+                let mut problem = Problem::syntax("yaml", tree.path(), format!("is not YAML: {}", error.info()));
+                if error.info().contains("Unicode character escape") {
+                    problem = problem.hint(
+                        "`\\ud800` to `\\udfff` are halves of surrogate pairs: write both, such as `\\ud83d\\ude00`, or the \
+                         character itself",
+                    );
+                }
                 tree.problems.push(at(problem, error.marker()));
                 return None;
             }
@@ -169,7 +187,7 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
             documents += 1;
             if documents > 1 {
                 tree.problems.push(at(
-                    Problem::at("", "has a second document").hint("one file holds one application"),
+                    Problem::new(Code::Unsupported, "", "has a second document").hint("one file holds one application"),
                     &span.start,
                 ));
                 return None;
@@ -179,7 +197,7 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
     }
     let root = tree.root;
     if root.as_ref().is_none_or(|root| root.kind == Kind::Null) {
-        problems.push(Problem::at("", "is empty").hint("begin with `application: <name>`"));
+        problems.push(Problem::new(Code::Empty, "", "is empty").hint("begin with `application: <name>`"));
         return None;
     }
     root
@@ -212,6 +230,7 @@ struct Tree<'a> {
     open: Vec<Open>,
     root: Option<Node>,
     nodes: usize,
+    pairs: SurrogatePairs<'a>,
     problems: &'a mut Vec<Problem>,
 }
 
@@ -219,12 +238,19 @@ impl Tree<'_> {
     fn take(&mut self, event: Event<'_>, span: Span) -> Option<()> {
         let kind = match event {
             Event::Alias(_) => {
-                self.refuse(span, "is an alias", "write the value out; aliases and anchors are not supported");
+                self.refuse(
+                    Code::Unsupported,
+                    span,
+                    "is an alias",
+                    "write the value out; aliases and anchors are not supported",
+                );
                 Kind::Null
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_anchor(anchor, span);
-                self.scalar(text.into_owned(), style, tag.as_deref(), span)
+                let is_double_quoted = style == ScalarStyle::DoubleQuoted;
+                let text = self.pairs.restore(text.into_owned(), is_double_quoted, span.start.index());
+                self.scalar(text, style, tag.as_deref(), span)
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_anchor(anchor, span);
@@ -269,7 +295,7 @@ impl Tree<'_> {
         }
         let kind = plain(text);
         if matches!(kind, Kind::Number(number) if !number.is_finite()) {
-            self.refuse(span, "is not a finite number", "put it in quotes if it is meant to be text");
+            self.refuse(Code::WrongType, span, "is not a finite number", "put it in quotes if it is meant to be text");
             return Kind::Null;
         }
         kind
@@ -278,7 +304,7 @@ impl Tree<'_> {
     fn open(&mut self, kind: Kind, span: Span) -> Option<()> {
         self.count(span)?;
         if self.open.len() == DEPTH_MAX {
-            self.refuse(span, "is nested too deeply", &format!("at most {DEPTH_MAX} levels are read"));
+            self.refuse(Code::TooDeep, span, "is nested too deeply", &format!("at most {DEPTH_MAX} levels are read"));
             return None;
         }
         self.open.push(Open { node: node(kind, span), key: None, keys: HashSet::new() });
@@ -288,7 +314,7 @@ impl Tree<'_> {
     fn count(&mut self, span: Span) -> Option<()> {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
-            self.refuse(span, "is one value too many", &format!("at most {NODES_MAX} are read"));
+            self.refuse(Code::TooMany, span, "is one value too many", &format!("at most {NODES_MAX} are read"));
             return None;
         }
         Some(())
@@ -309,15 +335,17 @@ impl Tree<'_> {
                         entries.push(Entry { key, line, column, value: node });
                     } else {
                         let first = entries.iter().find(|entry| entry.key == key).map_or(0, |entry| entry.line);
-                        let problem = Problem::at(path, "is given twice").hint(format!("the first is in line {first}"));
+                        let problem = Problem::duplicate(path).hint(format!("the first is in line {first}"));
                         self.problems.push(problem.position(line, column));
                     }
                 }
                 None => match node.kind {
                     Kind::Text { text, .. } => open.key = Some((text, node.line, node.column)),
                     _ => {
-                        self.problems
-                            .push(node.problem(&path, format!("has {} as a key", node.noun())).hint("keys are text"));
+                        self.problems.push(
+                            node.problem(Code::WrongType, &path, format!("has {} as a key", node.noun()))
+                                .hint("keys are text"),
+                        );
                         open.key = Some((String::new(), node.line, node.column));
                     }
                 },
@@ -335,20 +363,30 @@ impl Tree<'_> {
         })
     }
 
-    fn refuse(&mut self, span: Span, message: &str, hint: &str) {
-        let problem = Problem::at(self.path(), message).hint(hint);
+    fn refuse(&mut self, code: Code, span: Span, message: &str, hint: &str) {
+        let problem = Problem::new(code, self.path(), message).hint(hint);
         self.problems.push(at(problem, &span.start));
     }
 
     fn refuse_anchor(&mut self, anchor: usize, span: Span) {
         if anchor != 0 {
-            self.refuse(span, "has an anchor", "leave `&...` out; aliases and anchors are not supported");
+            self.refuse(
+                Code::Unsupported,
+                span,
+                "has an anchor",
+                "leave `&...` out; aliases and anchors are not supported",
+            );
         }
     }
 
     fn refuse_tag(&mut self, tag: Option<&Tag>, span: Span) {
         if let Some(tag) = tag {
-            self.refuse(span, &format!("has the tag `{tag}`"), "leave the tag out; quotes make text");
+            self.refuse(
+                Code::Unsupported,
+                span,
+                &format!("has the tag `{tag}`"),
+                "leave the tag out; quotes make text",
+            );
         }
     }
 }

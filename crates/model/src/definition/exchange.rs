@@ -11,7 +11,7 @@ use port_policy::{ORDERED, PRIORITY, WINDOW};
 use tracking::TRACKING;
 
 use super::{
-    build::{boolean, duration, field_type, integer, meant, name, options, retry, text},
+    build::{boolean, did_you_mean, duration, field_type, integer, name, options, retry, text},
     document::{self, Entry, Kind, Node, join},
     in_order,
     language::{DAY, DIALECT, RETRY, optional, required, seconds},
@@ -27,7 +27,7 @@ use crate::{
     field::FieldType,
     filter::{Dialect, Filter},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 /// Most properties of an exchange; each is extracted from every message.
@@ -277,7 +277,8 @@ impl<'a> Builder<'a> {
     fn property(&mut self, entry: &Entry) -> Option<Property> {
         let (node, path) = (&entry.value, join("properties", &entry.key));
         if CONTEXT_FIELDS.iter().any(|(name, _)| *name == entry.key) {
-            let problem = Problem::at(&path, "is a predefined field of every message").hint("choose another name");
+            let problem = Problem::new(Code::ReservedName, &path, "is a predefined field of every message")
+                .hint("choose another name");
             self.problems.push(problem.position(entry.line, entry.column));
         }
         let kind = text(node, "type").and_then(|word| field_type(&word)).unwrap_or(FieldType::String);
@@ -299,11 +300,11 @@ impl<'a> Builder<'a> {
                 let hint = "give one of `json`, such as `$.order.id`, `xml`, such as `/order/@id`, and `header`, such as \
                             `X-Sender`";
                 let given = ["json", "xml", "header"].into_iter().filter(|name| node.get(name).is_some()).count();
-                let what = match given {
-                    0 => "does not say where it stands",
-                    _ => "says in more than one way where it stands",
+                let (code, what) = match given {
+                    0 => (Code::Required, "does not say where it stands"),
+                    _ => (Code::ConflictingMembers, "says in more than one way where it stands"),
                 };
-                self.problems.push(node.problem(path, what).hint(hint));
+                self.problems.push(node.problem(code, path, what).hint(hint));
                 None
             }
         }
@@ -313,7 +314,11 @@ impl<'a> Builder<'a> {
         match given.parse::<JsonPath>() {
             Ok(found) => Some(PropertyLocation::Json(found)),
             Err(error) => {
-                self.problems.push(node.problem(path, error.to_string()).hint("give a JSONPath such as `$.order.id`"));
+                self.problems.push(
+                    node.problem(Code::InvalidFormat, path, error.to_string())
+                        .param("format", "json_path")
+                        .hint("give a JSONPath such as `$.order.id`"),
+                );
                 None
             }
         }
@@ -324,7 +329,9 @@ impl<'a> Builder<'a> {
             Ok(found) => Some(PropertyLocation::Xml(found)),
             Err(error) => {
                 let hint = "give an XPath such as `/order/@id` or `/order/customer/text()`";
-                self.problems.push(node.problem(path, error.to_string()).hint(hint));
+                self.problems.push(
+                    node.problem(Code::InvalidFormat, path, error.to_string()).param("format", "xml_path").hint(hint),
+                );
                 None
             }
         }
@@ -335,7 +342,8 @@ impl<'a> Builder<'a> {
         let is_token = (1..=64).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         if !is_token {
-            let problem = node.problem(path, "is not the name of a header");
+            let problem =
+                node.problem(Code::InvalidFormat, path, "is not the name of a header").param("format", "header_field");
             self.problems.push(problem.hint("give up to 64 letters, digits, `-` or `_`, such as `X-Sender`"));
             return None;
         }
@@ -347,7 +355,11 @@ impl<'a> Builder<'a> {
         let place = if mode == Mode::Request { PipelinePosition::ReceiveRequest } else { PipelinePosition::Receive };
         let store_first = boolean(node, "store_first").unwrap_or(true);
         if let (Mode::OneWay, Some(given)) = (mode, node.get("store_first").filter(|_| !store_first)) {
-            let problem = given.problem(&join(path, "store_first"), "can be false only where callers wait for replies");
+            let problem = given.problem(
+                Code::NotApplicable,
+                &join(path, "store_first"),
+                "can be false only where callers wait for replies",
+            );
             self.problems.push(problem.hint("remove it, or give `mode: request`"));
         }
         ReceivePort {
@@ -369,7 +381,8 @@ impl<'a> Builder<'a> {
         let Some(given) = port.get("locations") else { return BTreeMap::new() };
         let path = join(path, "locations");
         if mode == Mode::Request && !given.entries().is_empty() {
-            let problem = given.problem(&path, "are for `one_way` ports, where no sender waits for a reply");
+            let problem =
+                given.problem(Code::NotApplicable, &path, "are for `one_way` ports, where no sender waits for a reply");
             self.problems.push(problem.hint("give `mode: one_way`; a route can forward the reply"));
         }
         let named = given.entries().iter().filter_map(|entry| Some((entry.key.parse::<Name>().ok()?, entry)));
@@ -380,7 +393,9 @@ impl<'a> Builder<'a> {
         let content_type = text(node, "content_type");
         let is_header = |text: &str| text.len() <= 255 && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         if content_type.as_deref().is_some_and(|text| !text.contains('/') || !is_header(text)) {
-            let problem = node.problem(&join(path, "content_type"), "is not a media type");
+            let problem = node
+                .problem(Code::InvalidFormat, &join(path, "content_type"), "is not a media type")
+                .param("format", "media_type");
             self.problems.push(problem.hint("give one such as `application/xml`"));
         }
         Location {
@@ -405,13 +420,18 @@ impl<'a> Builder<'a> {
         let mode = mode(node);
         let correlate = self.names(node, path, "correlate", &known, "properties");
         if !correlate.is_empty() && mode == Mode::OneWay {
-            let problem = node.problem(&join(path, "correlate"), "has no effect: a one-way port gets no replies");
+            let problem =
+                node.problem(Code::NoEffect, &join(path, "correlate"), "has no effect: a one-way port gets no replies");
             self.problems.push(problem.hint("leave it out, or give `mode: request`"));
         }
         if mode == Mode::OneWay
             && let Some(given) = node.get("reply_pipeline")
         {
-            let problem = given.problem(&join(path, "reply_pipeline"), "has no effect: a one-way port gets no replies");
+            let problem = given.problem(
+                Code::NoEffect,
+                &join(path, "reply_pipeline"),
+                "has no effect: a one-way port gets no replies",
+            );
             self.problems.push(problem.hint("leave it out, or give `mode: request`"));
         }
         SendPort {
@@ -442,28 +462,36 @@ impl<'a> Builder<'a> {
     ) -> Option<LaterReplies> {
         let Some(given) = node.get("reply_through") else {
             if let Some(within) = node.get("reply_within") {
-                let problem = within.problem(&join(path, "reply_within"), "has no effect without `reply_through`");
+                let problem = within.problem(
+                    Code::NoEffect,
+                    &join(path, "reply_within"),
+                    "has no effect without `reply_through`",
+                );
                 self.problems.push(problem.hint("name the receive port of the replies"));
             }
             return None;
         };
         let place = join(path, "reply_through");
-        let mut problem = |what: String, hint: String| self.problems.push(given.problem(&place, what).hint(hint));
+        let mut problem = |code: Code, what: String, hint: String| {
+            self.problems.push(given.problem(code, &place, what).hint(hint));
+        };
         let through: Name = given.text()?.parse().ok()?;
         match receive.get(&through) {
             None => {
                 let known: Vec<&str> = receive.keys().map(Name::as_str).collect();
-                let hint = meant(through.as_str(), &known, "receive ports");
-                problem(format!("`{through}` is not among the receive ports"), hint);
+                let hint = did_you_mean(through.as_str(), &known, "receive ports");
+                problem(Code::UnknownReference, format!("`{through}` is not among the receive ports"), hint);
             }
             Some(port) if port.mode == Mode::Request => {
                 problem(
+                    Code::NotApplicable,
                     format!("`{through}` is a request port; its senders wait for a reply"),
                     "give that port `mode: one_way`".into(),
                 );
             }
             Some(port) if port.pipeline.0.iter().any(|step| matches!(step, Step::Assemble(_))) => {
                 problem(
+                    Code::NotApplicable,
                     format!("`{through}` makes one message of several, and a reply is one"),
                     "take `assemble` out of its pipeline".into(),
                 );
@@ -472,18 +500,21 @@ impl<'a> Builder<'a> {
         }
         if mode == Mode::OneWay {
             problem(
+                Code::NoEffect,
                 "has no effect: a one-way port gets no replies".into(),
                 "leave it out, or give `mode: request`".into(),
             );
         } else if correlate.is_empty() {
             problem(
+                Code::MissingCounterpart,
                 "does not say by what a reply is known".into(),
                 "give `correlate`, such as `correlate: [order]`, with properties that request and reply have in common"
                     .into(),
             );
         }
         if let Some(steps) = node.get("reply_pipeline") {
-            let problem = steps.problem(&join(path, "reply_pipeline"), "has no effect: replies come later");
+            let problem =
+                steps.problem(Code::NoEffect, &join(path, "reply_pipeline"), "has no effect: replies come later");
             self.problems.push(problem.hint(format!("let the pipeline of `{through}` do it")));
         }
         Some(LaterReplies { through, within: duration(node, "reply_within").unwrap_or(REPLY_WITHIN) })
@@ -497,7 +528,7 @@ impl<'a> Builder<'a> {
             let Ok(name) = entry.key.parse::<Name>() else { continue };
             let path = join("groups", &entry.key);
             if send.contains_key(&name) {
-                let problem = entry.value.problem(&path, "is the name of a send port");
+                let problem = entry.value.problem(Code::ReservedName, &path, "is the name of a send port");
                 self.problems.push(problem.hint("choose another name"));
             }
             let ports = self.names(
@@ -508,11 +539,13 @@ impl<'a> Builder<'a> {
                 "send ports",
             );
             if matches!(&entry.value.kind, Kind::List(items) if items.is_empty()) {
-                self.problems.push(entry.value.problem(&path, "names no send port").hint(meant(
-                    "",
-                    &known,
-                    "send ports",
-                )));
+                self.problems.push(
+                    entry
+                        .value
+                        .problem(Code::UnknownReference, &path, "names no send port")
+                        .param("kind", "port")
+                        .hint(did_you_mean("", &known, "send ports")),
+                );
             }
             groups.insert(name, ports);
         }
@@ -538,8 +571,9 @@ impl<'a> Builder<'a> {
         if let Some(Kind::List(items)) = node.get("to").map(|to| &to.kind)
             && items.is_empty()
         {
-            let problem = node.problem(&join(path, "to"), "names no send port");
-            self.problems.push(problem.hint(meant("", &known, "send ports")));
+            let problem =
+                node.problem(Code::UnknownReference, &join(path, "to"), "names no send port").param("kind", "port");
+            self.problems.push(problem.hint(did_you_mean("", &known, "send ports")));
         }
         let dialect = text(node, "dialect").and_then(|word| word.parse().ok()).unwrap_or(Dialect::Cel);
         let when = Filter { dialect, text: text(node, "when").unwrap_or_default() };
@@ -560,8 +594,10 @@ impl<'a> Builder<'a> {
         for item in items {
             let Some(name) = item.text().and_then(|text| text.parse::<Name>().ok()) else { continue };
             if !known.contains(&name.as_str()) {
-                let problem = item.problem(&join(path, key), format!("`{name}` is not among the {noun}"));
-                self.problems.push(problem.hint(meant(name.as_str(), known, noun)));
+                let problem = item
+                    .problem(Code::UnknownReference, &join(path, key), format!("`{name}` is not among the {noun}"))
+                    .param("value", name.to_string());
+                self.problems.push(problem.hint(did_you_mean(name.as_str(), known, noun)));
             } else if !names.contains(&name) {
                 names.push(name);
             }

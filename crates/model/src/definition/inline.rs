@@ -8,7 +8,7 @@ use super::{
     in_order,
     shape::shown,
 };
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 /// Replaces each `{ file: <path> }` of a template or a query by the text that `load` returns for the path, relative
 /// to the definition. Everything else stays the same to the character, and line numbers do not change.
@@ -17,6 +17,21 @@ use crate::problem::Problem;
 /// Every problem: a YAML syntax error, absolute paths or paths that lead upwards, files that `load` could not read
 /// (its message), a result longer than [`TEXT_BYTES_MAX`].
 pub fn inline_files(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -> Result<String, Vec<Problem>> {
+    match inline_readable_files(text, load)? {
+        (inlined, problems) if problems.is_empty() => Ok(inlined),
+        (_, problems) => Err(problems),
+    }
+}
+
+/// Like [`inline_files`], for a check that continues after problems: files that cannot be read count as empty. Returns
+/// their problems too.
+///
+/// # Errors
+/// A YAML syntax error.
+pub fn inline_readable_files(
+    text: &str,
+    load: &dyn Fn(&str) -> Result<String, String>,
+) -> Result<(String, Vec<Problem>), Vec<Problem>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut problems = Vec::new();
     let Some(root) = document::parse(text, &mut problems) else { return Err(in_order(problems)) };
@@ -26,26 +41,36 @@ pub fn inline_files(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -
         let Some(file) = node.get("file") else { continue };
         let Some(name) = file.text() else { continue };
         let path = join(&path, "file");
-        match objection(name) {
+        // Replaced below if the file can be read.
+        texts.push((node, String::new()));
+        match key_problem(name) {
             Some(message) => {
                 let hint = "give a path relative to the definition, below its folder, with `/`";
-                problems.push(file.problem(&path, message).hint(hint));
+                problems.push(file.problem(Code::InvalidFormat, &path, message).param("format", "path").hint(hint));
             }
             None => match load(name) {
                 Ok(loaded) => {
                     bytes = bytes.saturating_add(loaded.len());
+                    texts.pop();
                     texts.push((node, loaded));
                 }
-                Err(error) => problems.push(file.problem(&path, format!("`{}` cannot be read: {error}", shown(name)))),
+                Err(error) => problems.push(file.problem(
+                    Code::Unreadable,
+                    &path,
+                    format!("`{}` cannot be read: {error}", shown(name)),
+                )),
             },
         }
         if bytes > TEXT_BYTES_MAX {
-            let problem = file.problem(&path, "makes the definition too long");
+            let problem = file
+                .problem(Code::TooLong, &path, "makes the definition too long")
+                .param("limit", TEXT_BYTES_MAX)
+                .param("unit", "bytes");
             problems.push(problem.hint(format!("with the texts of its files it may have {TEXT_BYTES_MAX} bytes")));
             break;
         }
     }
-    if problems.is_empty() { Ok(splice(text, &texts)) } else { Err(in_order(problems)) }
+    Ok((splice(text, &texts), in_order(problems)))
 }
 
 /// The template parts, partials and queries that are mappings with a `file`, in the order of the text, with their
@@ -83,7 +108,7 @@ fn within<'a>(node: &'a Node, path: &str) -> impl Iterator<Item = (&'a Node, Str
 }
 
 /// The problem of a path that must not be read.
-fn objection(path: &str) -> Option<&'static str> {
+fn key_problem(path: &str) -> Option<&'static str> {
     match path {
         "" => Some("is empty"),
         _ if path.starts_with('/') => Some("is an absolute path"),

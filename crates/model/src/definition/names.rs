@@ -3,7 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::{application::Application, field::Fields, id::Name, problem::Problem};
+use crate::{
+    application::Application,
+    field::Fields,
+    id::Name,
+    problem::{Code, Problem},
+};
 
 /// Prefix of table names that SQLite reserves.
 const RESERVED: &str = "sqlite_";
@@ -81,7 +86,7 @@ impl Names {
     fn add_table(&mut self, path: &str, name: &Name, problems: &mut Vec<Problem>) {
         if name.as_str().to_ascii_lowercase().starts_with(RESERVED) {
             let message = format!("`{name}` is {}; SQLite keeps names that begin with `{RESERVED}`", self.kind);
-            problems.push(Problem::at(path, message).hint("choose another name"));
+            problems.push(Problem::new(Code::ReservedName, path, message).hint("choose another name"));
         }
         self.add(path, name, problems);
     }
@@ -100,7 +105,7 @@ impl Names {
                 return;
             }
         };
-        problems.push(Problem::at(path, message).hint("choose another name"));
+        problems.push(Problem::new(Code::Duplicate, path, message).hint("choose another name"));
     }
 }
 

@@ -14,7 +14,7 @@ use self::{
     secret_paths::SecretPath,
 };
 use super::document::{self, Kind, Node, join};
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 /// Replacement of a secret.
 pub const MASK: &str = "***";
@@ -82,7 +82,7 @@ pub(super) fn find_masks(language: Language, root: &Node, problems: &mut Vec<Pro
             if pieces.iter().any(|piece| &text[piece.range.clone()] == MASK) {
                 let message = format!("holds `{MASK}`, the mask of a stored secret, but no secret is stored here");
                 let hint = "give the secret, or better take it from the environment: `${NAME}`";
-                problems.push(node.problem(path, message).hint(hint));
+                problems.push(node.problem(Code::Required, path, message).hint(hint));
             }
         });
     }

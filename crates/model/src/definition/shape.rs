@@ -11,7 +11,7 @@ use super::{
 use crate::{
     chronicle::NAME_CHARS_MAX,
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 /// Permitted form of a node.
@@ -180,29 +180,37 @@ impl Checker<'_> {
                 }
             }
             (Shape::Integer { least, most }, Kind::Integer(value)) if !(least..=most).contains(&value) => {
-                self.say(node, path, format!("is {value}"), format!("give {least} to {most}"));
+                let problem = node.problem(Code::OutOfRange, path, format!("is {value}")).param("value", *value);
+                let problem = problem.param("least", *least).param("most", *most);
+                self.problems.push(problem.hint(format!("give {least} to {most}")));
             }
             (Shape::Number { least, most }, _)
                 if number(node).is_some_and(|value| !(least..=most).contains(&&value)) =>
             {
                 let given = number(node).unwrap_or_default();
-                self.say(node, path, format!("is {given}"), format!("give {least} to {most}"));
+                let problem = node.problem(Code::OutOfRange, path, format!("is {given}")).param("value", given);
+                let problem = problem.param("least", *least).param("most", *most);
+                self.problems.push(problem.hint(format!("give {least} to {most}")));
             }
             (Shape::Name, Kind::Text { text, .. }) if text.parse::<Name>().is_err() => {
-                self.say(node, path, format!("`{}` is not a name", shown(text)), NAME_HINT);
+                let problem = node.problem(Code::InvalidFormat, path, format!("`{}` is not a name", shown(text)));
+                self.problems.push(problem.param("format", "name").hint(NAME_HINT));
             }
             (Shape::Duration { least, most }, Kind::Text { text, .. }) => {
                 self.duration(text, *least, *most, node, path)
             }
             (Shape::Percent, _) if percent(node).is_none() => {
-                self.say(node, path, "is not a percentage", "give `0%` to `100%`");
+                let problem =
+                    node.problem(Code::InvalidFormat, path, "is not a percentage").param("format", "percentage");
+                self.problems.push(problem.hint("give `0%` to `100%`"));
             }
             (Shape::Choice(words), Kind::Text { text, .. }) if !words.contains(&text.as_str()) => {
                 let hint = match closest(text, words.iter().copied()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => format!("give {}", listed(words)),
                 };
-                self.say(node, path, format!("`{}` is not known here", shown(text)), hint);
+                let problem = node.problem(Code::UnknownValue, path, format!("`{}` is not known here", shown(text)));
+                self.problems.push(problem.known(text, words.iter().copied()).hint(hint));
             }
             _ => {}
         }
@@ -218,8 +226,9 @@ impl Checker<'_> {
                         format!("here you can give {}", listed(&keys.iter().map(|key| key.name).collect::<Vec<_>>()))
                     }
                 };
-                self.problems
-                    .push(Problem::at(path, "is not known here").hint(hint).position(entry.line, entry.column));
+                let problem = Problem::new(Code::UnknownMember, path, "is not known here").hint(hint);
+                let problem = problem.known(&entry.key, keys.iter().map(|key| key.name));
+                self.problems.push(problem.position(entry.line, entry.column));
                 continue;
             };
             // An optional key without a value is ignored, and a required one is reported as missing.
@@ -230,7 +239,8 @@ impl Checker<'_> {
         for key in keys.iter().filter(|key| key.required && node.entry(key.name).is_none()) {
             let given = node.entries().iter().find(|entry| entry.key == key.name);
             let (line, column) = given.map_or((node.line, node.column), |entry| (entry.line, entry.column));
-            let problem = Problem::at(join(path, key.name), "is missing").hint(format!("give {}", key.shape.noun()));
+            let problem = Problem::new(Code::Required, join(path, key.name), "is missing");
+            let problem = problem.param("expected", key.shape.noun()).hint(format!("give {}", key.shape.noun()));
             self.problems.push(problem.position(line, column));
         }
     }
@@ -239,8 +249,13 @@ impl Checker<'_> {
         self.at_most(most, node.entries().len(), node, path);
         for entry in node.entries() {
             let path = join(path, &shown(&entry.key));
-            if let Some((message, hint)) = keys.objection(&entry.key) {
-                self.problems.push(Problem::at(&path, message).hint(hint).position(entry.line, entry.column));
+            if let Some((message, hint)) = keys.key_problem(&entry.key) {
+                self.problems.push(
+                    Problem::new(Code::InvalidFormat, &path, message)
+                        .param("format", "name")
+                        .hint(hint)
+                        .position(entry.line, entry.column),
+                );
             }
             self.node(of, &entry.value, &path);
         }
@@ -249,27 +264,23 @@ impl Checker<'_> {
     fn duration(&mut self, text: &str, least: Duration, most: Duration, node: &Node, path: &str) {
         match parse_duration(text) {
             Err(message) => {
-                self.say(
-                    node,
-                    path,
-                    format!("`{}` {message}", shown(text)),
-                    "give a number and its unit, such as `90s`, `1h30m` or `7d`",
-                );
+                let problem = node.problem(Code::InvalidFormat, path, format!("`{}` {message}", shown(text)));
+                let problem = problem.param("format", "duration");
+                self.problems.push(problem.hint("give a number and its unit, such as `90s`, `1h30m` or `7d`"));
             }
             Ok(duration) if !(least..=most).contains(&duration) => {
-                self.say(
-                    node,
-                    path,
-                    format!("is {}", write_duration(duration)),
-                    format!("give {} to {}", write_duration(least), write_duration(most)),
-                );
+                let [given, least, most] = [duration, least, most].map(write_duration);
+                let problem = node.problem(Code::OutOfRange, path, format!("is {given}")).param("value", given);
+                let hint = format!("give {least} to {most}");
+                self.problems.push(problem.param("least", least).param("most", most).hint(hint));
             }
             Ok(_) => {}
         }
     }
 
     fn wrong_type(&mut self, shape: &Shape, node: &Node, path: &str) {
-        let problem = node.problem(path, format!("should be {}, not {}", shape.noun(), node.noun()));
+        let problem = node.problem(Code::WrongType, path, format!("should be {}, not {}", shape.noun(), node.noun()));
+        let problem = problem.param("expected", shape.noun());
         let hint = match (shape, &node.kind) {
             (Shape::Text | Shape::Name | Shape::Choice(_), Kind::Boolean(_) | Kind::Integer(_) | Kind::Number(_)) => {
                 Some("put it in quotes if it is meant to be text")
@@ -289,12 +300,9 @@ impl Checker<'_> {
 
     fn at_most(&mut self, most: usize, count: usize, node: &Node, path: &str) {
         if count > most {
-            self.say(node, path, format!("has {count} entries"), format!("at most {most} are allowed"));
+            let problem = node.problem(Code::TooMany, path, format!("has {count} entries")).param("given", count);
+            self.problems.push(problem.param("limit", most).hint(format!("at most {most} are allowed")));
         }
-    }
-
-    fn say(&mut self, node: &Node, path: &str, message: impl Into<String>, hint: impl Into<String>) {
-        self.problems.push(node.problem(path, message).hint(hint));
     }
 }
 
@@ -394,7 +402,7 @@ impl Keys {
     }
 
     /// The problem of a key, and a hint.
-    pub fn objection(self, key: &str) -> Option<(String, String)> {
+    pub fn key_problem(self, key: &str) -> Option<(String, String)> {
         let is_name = key.parse::<Name>().is_ok();
         let (message, hint) = match self {
             Keys::Free => return None,

@@ -2,7 +2,7 @@
 //! a dollar sign. Elsewhere a dollar sign is literal, because templates and rules use it.
 
 use super::document::{Kind, Node, join, plain};
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 /// Most bytes of all values together.
 const FILLED_BYTES_MAX: usize = 4 << 20;
@@ -104,9 +104,12 @@ impl Filler<'_> {
                 // An unquoted value is parsed as YAML, so that a port from the environment is a number.
                 Ok(filled) if *is_plain => node.kind = plain(filled),
                 Ok(filled) => *text = filled,
-                Err((message, hint)) => {
-                    self.problems.push(Problem::at(path, message).hint(hint).position(line, column))
-                }
+                Err((message, hint)) => self.problems.push(
+                    Problem::new(Code::UnknownReference, path, message)
+                        .param("kind", "environment_variable")
+                        .hint(hint)
+                        .position(line, column),
+                ),
             },
             Kind::List(items) => {
                 for (at, item) in items.iter_mut().enumerate() {

@@ -42,9 +42,9 @@ impl JsonPath {
     /// The text is not JSON, or a number there exceeds a double.
     pub fn find_each(paths: &[&JsonPath], text: &[u8]) -> serde_json::Result<Vec<Option<Value>>> {
         let mut found = vec![None; paths.len()];
-        let wanted: Vec<PathTail<'_>> = paths.iter().enumerate().map(|(at, path)| (at, &path.0[..])).collect();
+        let requested: Vec<PathTail<'_>> = paths.iter().enumerate().map(|(at, path)| (at, &path.0[..])).collect();
         let mut reader = serde_json::Deserializer::from_slice(text);
-        Seek { wanted: &wanted, found: &mut found }.deserialize(&mut reader)?;
+        Seek { requested: &requested, found: &mut found }.deserialize(&mut reader)?;
         reader.end()?;
         Ok(found)
     }
@@ -117,7 +117,7 @@ fn follow_exact<'a>(steps: &[Step], value: &'a Exact) -> Option<&'a Exact> {
 }
 
 /// The value at these steps.
-fn follow<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
+fn value_at<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
     steps.iter().try_fold(value, |value, step| match (step, value) {
         (Step::Member(name), Value::Object(members)) => members.get(name),
         (Step::Item(at), Value::Array(items)) => items.get(place(*at, items.len())?),
@@ -130,14 +130,14 @@ type PathTail<'a> = (usize, &'a [Step]);
 
 /// Extracts the wanted values during parsing.
 struct Seek<'a> {
-    wanted: &'a [PathTail<'a>],
+    requested: &'a [PathTail<'a>],
     found: &'a mut [Option<Value>],
 }
 
 impl Seek<'_> {
     fn take(self, value: &Value) {
-        for (at, steps) in self.wanted {
-            self.found[*at] = follow(steps, value).cloned();
+        for (at, steps) in self.requested {
+            self.found[*at] = value_at(steps, value).cloned();
         }
     }
 }
@@ -146,7 +146,7 @@ impl<'de> DeserializeSeed<'de> for Seek<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        if self.wanted.iter().any(|(_, steps)| steps.is_empty()) {
+        if self.requested.iter().any(|(_, steps)| steps.is_empty()) {
             self.take(&Value::deserialize(from)?);
             return Ok(());
         }
@@ -162,16 +162,16 @@ impl<'de> Visitor<'de> for Seek<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
-        while let Some(wanted) = members.next_key_seed(Below(self.wanted))? {
-            wanted.iter().for_each(|(at, _)| self.found[*at] = None);
-            members.next_value_seed(Seek { wanted: &wanted, found: &mut *self.found })?;
+        while let Some(requested) = members.next_key_seed(Below(self.requested))? {
+            requested.iter().for_each(|(at, _)| self.found[*at] = None);
+            members.next_value_seed(Seek { requested: &requested, found: &mut *self.found })?;
         }
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        if self.wanted.is_empty() {
-            while items.next_element_seed(Seek { wanted: &[], found: &mut *self.found })?.is_some() {}
+        if self.requested.is_empty() {
+            while items.next_element_seed(Seek { requested: &[], found: &mut *self.found })?.is_some() {}
             return Ok(());
         }
         let mut all = Vec::new();
@@ -324,7 +324,7 @@ mod tests {
             ("$.order.id.more", json!(null)),
         ] {
             let read: JsonPath = path.parse().expect(path);
-            assert_eq!(follow(&read.0, &body).cloned().unwrap_or_default(), expected, "{path}");
+            assert_eq!(value_at(&read.0, &body).cloned().unwrap_or_default(), expected, "{path}");
             let mut exact = Exact::read(body.to_string().as_bytes()).expect("JSON");
             let found = follow_exact(&read.0, &exact).map_or("null".to_owned(), Exact::to_string);
             assert_eq!(found, expected.to_string(), "{path}");
@@ -361,11 +361,11 @@ mod tests {
             "",
             &deep,
         ] {
-            for wanted in [&all[..], without_whole, &all[2..3], &[]] {
+            for requested in [&all[..], without_whole, &all[2..3], &[]] {
                 let whole = serde_json::from_str::<Value>(text).ok();
-                let expected =
-                    whole.map(|whole| wanted.iter().map(|path| follow(&path.0, &whole).cloned()).collect::<Vec<_>>());
-                assert_eq!(JsonPath::find_each(wanted, text.as_bytes()).ok(), expected, "{text}");
+                let expected = whole
+                    .map(|whole| requested.iter().map(|path| value_at(&path.0, &whole).cloned()).collect::<Vec<_>>());
+                assert_eq!(JsonPath::find_each(requested, text.as_bytes()).ok(), expected, "{text}");
             }
         }
         let no_text = b"{\"x\": \"\xff\", \"a\": 1}";

@@ -115,10 +115,10 @@ impl Steps {
         };
         let steps = u32::try_from(1 + bytes / 6).unwrap_or(u32::MAX);
         self.0 = self.0.saturating_sub(steps);
-        !self.are_over()
+        !self.are_exhausted()
     }
 
-    pub fn are_over(&self) -> bool {
+    pub fn are_exhausted(&self) -> bool {
         self.0 == 0
     }
 }
@@ -302,14 +302,14 @@ impl Test {
     fn of(&self, seen: AttributeValue<'_>, named: bool) -> Truth {
         let truth = match self {
             Test::Present => Some(Truth::True),
-            Test::Equal(wanted) => wanted.equality(seen).map(Truth::of),
-            Test::AtLeast(wanted) => wanted.order(seen).map(|order| Truth::of(order.is_ge())),
-            Test::AtMost(wanted) => wanted.order(seen).map(|order| Truth::of(order.is_le())),
-            Test::Approximate(wanted) => match seen {
-                AttributeValue::Text(text) | AttributeValue::Id(text) if !wanted.approximate.is_empty() => {
-                    Some(Truth::of(prepare::approximate(text) == wanted.approximate))
+            Test::Equal(requested) => requested.equality(seen).map(Truth::of),
+            Test::AtLeast(requested) => requested.order(seen).map(|order| Truth::of(order.is_ge())),
+            Test::AtMost(requested) => requested.order(seen).map(|order| Truth::of(order.is_le())),
+            Test::Approximate(requested) => match seen {
+                AttributeValue::Text(text) | AttributeValue::Id(text) if !requested.approximate.is_empty() => {
+                    Some(Truth::of(prepare::approximate(text) == requested.approximate))
                 }
-                _ => wanted.equality(seen).map(Truth::of),
+                _ => requested.equality(seen).map(Truth::of),
             },
             Test::Substrings(parts) => match seen {
                 AttributeValue::Id(id) => Some(Truth::of(parts.exact.fit(id))),
@@ -318,7 +318,7 @@ impl Test {
                 }
                 _ => None,
             },
-            Test::Rule(rule, wanted) => rule.apply(wanted, seen),
+            Test::Rule(rule, requested) => rule.apply(requested, seen),
         };
         truth.unwrap_or(if named { Truth::Undefined } else { Truth::False })
     }
@@ -329,9 +329,9 @@ impl Assertion {
         match seen {
             AttributeValue::Id(id) => Some(id == self.text),
             AttributeValue::Text(text) => Some(prepare::whole(text, Form::CaseIgnore) == self.prepared),
-            AttributeValue::Number(value) => self.number.map(|wanted| value.compare(wanted).is_eq()),
-            AttributeValue::Boolean(value) => self.boolean.map(|wanted| value == wanted),
-            AttributeValue::Time(time) => self.time.map(|wanted| time == wanted),
+            AttributeValue::Number(value) => self.number.map(|requested| value.compare(requested).is_eq()),
+            AttributeValue::Boolean(value) => self.boolean.map(|requested| value == requested),
+            AttributeValue::Time(time) => self.time.map(|requested| time == requested),
             AttributeValue::Map => None,
         }
     }
@@ -341,8 +341,8 @@ impl Assertion {
         match seen {
             AttributeValue::Id(id) => Some(id.cmp(&self.text)),
             AttributeValue::Text(text) => Some(prepare::whole(text, Form::CaseIgnore).cmp(&self.prepared)),
-            AttributeValue::Number(value) => self.number.map(|wanted| value.compare(wanted)),
-            AttributeValue::Time(time) => self.time.map(|wanted| time.cmp(&wanted)),
+            AttributeValue::Number(value) => self.number.map(|requested| value.compare(requested)),
+            AttributeValue::Time(time) => self.time.map(|requested| time.cmp(&requested)),
             AttributeValue::Boolean(_) | AttributeValue::Map => None,
         }
     }

@@ -122,11 +122,11 @@ pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// # Errors
 /// A message and a hint.
 pub(super) fn find(text: &str) -> Result<&'static MatchingRule, (String, String)> {
-    let meant = |name: &str, oid: &str| name.eq_ignore_ascii_case(text) || oid == text;
-    if let Some(rule) = RULES.iter().find(|rule| meant(rule.name, rule.oid)) {
+    let is_named = |name: &str, oid: &str| name.eq_ignore_ascii_case(text) || oid == text;
+    if let Some(rule) = RULES.iter().find(|rule| is_named(rule.name, rule.oid)) {
         return Ok(rule);
     }
-    if let Some((_, _, why)) = STRANGERS.iter().find(|(name, oid, _)| meant(name, oid)) {
+    if let Some((_, _, why)) = STRANGERS.iter().find(|(name, oid, _)| is_named(name, oid)) {
         return Err((format!("the matching rule `{text}` finds nothing here"), (*why).to_owned()));
     }
     let hint = match closest(text, RULES.iter().map(|rule| rule.name)) {
@@ -182,36 +182,36 @@ impl MatchingRule {
     /// Evaluates it for one value; `None` if the rule does not apply to values of this kind.
     pub fn apply(&self, assertion: &RuleAssertion, seen: AttributeValue<'_>) -> Option<Truth> {
         let is = match (self.kind, &assertion.value, seen) {
-            (Kind::Text(form, act), wanted, AttributeValue::Text(text) | AttributeValue::Id(text)) => {
+            (Kind::Text(form, act), requested, AttributeValue::Text(text) | AttributeValue::Id(text)) => {
                 let text = prepare::whole(text, form);
-                match (act, wanted) {
-                    (Act::Equal, Prepared::Text(wanted)) => text == *wanted,
-                    (Act::Before, Prepared::Text(wanted)) => text < *wanted,
+                match (act, requested) {
+                    (Act::Equal, Prepared::Text(requested)) => text == *requested,
+                    (Act::Before, Prepared::Text(requested)) => text < *requested,
                     (Act::Substrings, Prepared::Parts(parts)) => parts.fit(&text),
                     _ => return None,
                 }
             }
-            (Kind::Word, Prepared::Text(wanted), AttributeValue::Text(text) | AttributeValue::Id(text)) => {
-                prepare::words(text).contains(wanted)
+            (Kind::Word, Prepared::Text(requested), AttributeValue::Text(text) | AttributeValue::Id(text)) => {
+                prepare::words(text).contains(requested)
             }
-            (Kind::Boolean, Prepared::Boolean(wanted), AttributeValue::Boolean(value)) => value == *wanted,
-            (Kind::Integer(act), Prepared::Integer(wanted), AttributeValue::Number(value)) => {
-                let order = value.compare(Number::Integer(*wanted));
+            (Kind::Boolean, Prepared::Boolean(requested), AttributeValue::Boolean(value)) => value == *requested,
+            (Kind::Integer(act), Prepared::Integer(requested), AttributeValue::Number(value)) => {
+                let order = value.compare(Number::Integer(*requested));
                 if act == Act::Before { order.is_lt() } else { order.is_eq() }
             }
-            (Kind::AllBits, Prepared::Integer(wanted), AttributeValue::Number(Number::Integer(value))) => {
-                value & wanted == *wanted
+            (Kind::AllBits, Prepared::Integer(requested), AttributeValue::Number(Number::Integer(value))) => {
+                value & requested == *requested
             }
-            (Kind::AnyBit, Prepared::Integer(wanted), AttributeValue::Number(Number::Integer(value))) => {
-                value & wanted != 0
+            (Kind::AnyBit, Prepared::Integer(requested), AttributeValue::Number(Number::Integer(value))) => {
+                value & requested != 0
             }
-            (Kind::Time(act), Prepared::Time(wanted), seen) => {
+            (Kind::Time(act), Prepared::Time(requested), seen) => {
                 let time = match seen {
                     AttributeValue::Time(time) => time,
                     AttributeValue::Text(text) => read_time(text)?,
                     _ => return None,
                 };
-                if act == Act::Before { time < *wanted } else { time == *wanted }
+                if act == Act::Before { time < *requested } else { time == *requested }
             }
             _ => return None,
         };

@@ -7,13 +7,18 @@ use super::{
     normal::is_plain_in_name,
     prepare::{Form, Parts},
 };
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 /// Parses a filter.
 pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
     if text.len() > FILTER_BYTES_MAX {
         let message = format!("takes {} bytes; at most {FILTER_BYTES_MAX} fit", text.len());
-        return Err(vec![Problem::at("", message)]);
+        return Err(vec![
+            Problem::new(Code::TooLong, "", message)
+                .param("given", text.len())
+                .param("limit", FILTER_BYTES_MAX)
+                .param("unit", "bytes"),
+        ]);
     }
     let mut parser = Parser { text, at: 0, depth: 0, terms: 0, problems: Vec::new() };
     let node = match parser.whole() {
@@ -206,7 +211,7 @@ impl<'t> Parser<'t> {
     fn attribute(&mut self, name: &str, begun: usize) -> Attribute {
         let attribute = Attribute::of(name);
         if attribute == Attribute::Named(String::new()) {
-            self.note(
+            self.add_problem(
                 begun,
                 "the name of an attribute is missing after `attributes.`",
                 "write (attributes.name=value)",
@@ -232,7 +237,7 @@ impl<'t> Parser<'t> {
             }
             if word.eq_ignore_ascii_case("dn") {
                 let hint = "leave out `:dn`; subscribers have no distinguished names";
-                self.note(word_at, "the parts of a distinguished name cannot be asked for", hint);
+                self.add_problem(word_at, "the parts of a distinguished name cannot be asked for", hint);
             } else if rule.replace((word, word_at)).is_some() {
                 return self.stop(word_at, "there is more than one matching rule", "write (attribute:rule:=value)");
             }
@@ -256,7 +261,7 @@ impl<'t> Parser<'t> {
         let rule = match matching_rule::find(rule) {
             Ok(rule) => rule,
             Err((message, hint)) => {
-                self.note(rule_at, message, hint);
+                self.add_problem(rule_at, message, hint);
                 return Ok(unusable);
             }
         };
@@ -264,7 +269,7 @@ impl<'t> Parser<'t> {
         match rule.assertion(text) {
             Ok(assertion) => Ok(Item { attribute, test: Test::Rule(rule, assertion) }),
             Err((message, hint)) => {
-                self.note(value_at, message, hint);
+                self.add_problem(value_at, message, hint);
                 Ok(unusable)
             }
         }
@@ -370,7 +375,7 @@ impl<'t> Parser<'t> {
             ) if value.time.is_none() => ("`created_at` is a time", TIME_HINT),
             _ => return,
         };
-        self.note(at, message, hint);
+        self.add_problem(at, message, hint);
     }
 
     fn rest(&self) -> &'t str {
@@ -391,10 +396,10 @@ impl<'t> Parser<'t> {
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        Problem::at("", message).position(number(line), number(column)).hint(hint)
+        Problem::syntax("ldap_filter", "", message).position(number(line), number(column)).hint(hint)
     }
 
-    fn note(&mut self, at: usize, message: impl Into<String>, hint: impl Into<String>) {
+    fn add_problem(&mut self, at: usize, message: impl Into<String>, hint: impl Into<String>) {
         let problem = self.problem(at, message, hint);
         self.problems.push(problem);
     }

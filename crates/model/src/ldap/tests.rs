@@ -148,7 +148,7 @@ fn properties_stand_before_attributes_of_their_name() {
 }
 
 #[test]
-fn rules_can_be_asked_for() {
+fn matching_rules_can_be_named() {
     is("(name:caseIgnoreMatch:=ann öberg)");
     is("(name:2.5.13.2:=ann öberg)");
     is("(name:caseExactMatch:=Ann Öberg)");
@@ -228,7 +228,7 @@ fn the_examples_of_rfc_4515_are_read() {
 }
 
 #[test]
-fn filters_that_say_the_same_have_one_text() {
+fn equivalent_filters_have_one_text() {
     let same = |text: &str, canonical: &str| {
         assert_eq!(filter(text).to_string(), canonical);
         assert_eq!(filter(canonical).to_string(), canonical);

@@ -12,7 +12,7 @@ use super::{
     rule::{Frequency, Rule, Signed, YearDays},
 };
 
-/// Steps after which a search gives up. Each step inspects one period, day or unit of time. No rule needs so many:
+/// Maximum steps of a search. Each step inspects one period, day or unit of time. No rule needs so many:
 /// this guards against bugs, not against rules.
 pub(super) const STEPS_MAX: u64 = 8_000_000;
 

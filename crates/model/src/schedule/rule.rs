@@ -224,7 +224,7 @@ impl Reader<'_> {
     }
 
     fn problem(&mut self, message: impl Into<String>, hint: impl Into<String>) {
-        self.problems.push(Problem::at(self.part.clone(), message).hint(hint));
+        self.problems.push(Problem::syntax("icalendar", self.part.clone(), message).hint(hint));
     }
 
     fn read_part(&mut self, rule: &mut Rule, name: &str, value: &str) {
@@ -422,10 +422,11 @@ pub(super) fn check_until(rule: &Rule, whole_day: bool, problems: &mut Vec<Probl
     let End::Until(until) = rule.end else { return };
     let problem = match (whole_day, until) {
         (true, DateOrTime::Day(_)) | (false, DateOrTime::Local(_) | DateOrTime::Utc(_)) => return,
-        (true, _) => Problem::at("RRULE.UNTIL", "UNTIL has a time, but the start is a date").hint("leave the time out"),
+        (true, _) => Problem::syntax("icalendar", "RRULE.UNTIL", "UNTIL has a time, but the start is a date")
+            .hint("leave the time out"),
         (false, DateOrTime::Day(day)) => {
             let end = DateOrTime::Local(day * super::calendar::DAY + super::calendar::DAY - 1);
-            Problem::at("RRULE.UNTIL", "UNTIL is a date, but the start has a time")
+            Problem::syntax("icalendar", "RRULE.UNTIL", "UNTIL is a date, but the start has a time")
                 .hint(format!("to include that day write UNTIL={end}"))
         }
     };

@@ -17,7 +17,7 @@ use super::{
     calendar::{DAY, Day, Local, civil_of, local_of},
     rule::{self, Frequency, Rule},
 };
-use crate::problem::{Problem, closest};
+use crate::problem::{Code, Problem, closest};
 
 /// A date, a time on the schedule's wall clock, or an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,7 +107,8 @@ fn unfold(text: &str) -> Vec<(u32, String)> {
 }
 
 fn read_line(number: u32, line: &str) -> Result<Line<'_>, Problem> {
-    let problem = |message: String, hint: &str| Problem::at("", message).hint(hint).position(number, 1);
+    let problem =
+        |message: String, hint: &str| Problem::syntax("icalendar", "", message).hint(hint).position(number, 1);
     let Some((head, value)) = line.split_once(':') else {
         return Err(problem(
             "the line is not of the form NAME:VALUE".to_owned(),
@@ -145,7 +146,11 @@ pub(super) fn parse_floating(text: &str) -> Result<Schedule, Vec<Problem>> {
 
 fn parse_into(mut builder: Builder, text: &str) -> Result<Schedule, Vec<Problem>> {
     if text.len() > TEXT_BYTES_MAX {
-        return Err(vec![Problem::at("", format!("a schedule has at most {TEXT_BYTES_MAX} bytes of text"))]);
+        return Err(vec![
+            Problem::new(Code::TooLong, "", format!("a schedule has at most {TEXT_BYTES_MAX} bytes of text"))
+                .param("limit", TEXT_BYTES_MAX)
+                .param("unit", "bytes"),
+        ]);
     }
     let unfolded = unfold(text);
     let mut problems = Vec::new();
@@ -185,10 +190,13 @@ pub(super) struct Builder {
 impl Builder {
     fn take(&mut self, line: &Line<'_>, problems: &mut Vec<Problem>) {
         match line.name.as_str() {
-            "DTSTART" if self.start.is_some() => problems.push(Problem::at("DTSTART", "DTSTART is given twice")),
+            "DTSTART" if self.start.is_some() => {
+                problems.push(Problem::new(Code::Duplicate, "DTSTART", "DTSTART is given twice"))
+            }
             "DTSTART" => self.start(line.value, line.zone, problems),
             "RRULE" if self.rule.is_some() => problems.push(
-                Problem::at("RRULE", "a schedule has one RRULE").hint("make a second schedule, or add dates by RDATE"),
+                Problem::new(Code::Duplicate, "RRULE", "a schedule has one RRULE")
+                    .hint("make a second schedule, or add dates by RDATE"),
             ),
             "RRULE" => self.rule(line.value, problems),
             "RDATE" => self.list("RDATE", line.value, line.zone, problems),
@@ -197,7 +205,7 @@ impl Builder {
                 "SHIFT-FORWARD" => self.gap = GapPolicy::ShiftForward,
                 "SKIP" => self.gap = GapPolicy::Skip,
                 _ => problems.push(
-                    Problem::at("X-TOCSIN-GAP", format!("`{}` is not a gap policy", line.value))
+                    Problem::new(Code::UnknownValue, "X-TOCSIN-GAP", format!("`{}` is not a gap policy", line.value))
                         .hint("SHIFT-FORWARD or SKIP"),
                 ),
             },
@@ -205,12 +213,12 @@ impl Builder {
                 "FIRST" => self.fold = FoldPolicy::First,
                 "BOTH" => self.fold = FoldPolicy::Both,
                 _ => problems.push(
-                    Problem::at("X-TOCSIN-FOLD", format!("`{}` is not a fold policy", line.value))
+                    Problem::new(Code::UnknownValue, "X-TOCSIN-FOLD", format!("`{}` is not a fold policy", line.value))
                         .hint("FIRST or BOTH"),
                 ),
             },
             "EXRULE" => problems.push(
-                Problem::at("EXRULE", "EXRULE is not supported: RFC 5545 has abolished it")
+                Problem::new(Code::Unsupported, "EXRULE", "EXRULE is not supported: RFC 5545 has abolished it")
                     .hint("list the exceptions by EXDATE, or narrow the RRULE"),
             ),
             other => {
@@ -219,7 +227,11 @@ impl Builder {
                     Some(meant) => format!("did you mean {meant}?"),
                     None => "a schedule has DTSTART, RRULE, RDATE and EXDATE".to_owned(),
                 };
-                problems.push(Problem::at("", format!("`{other}` is not a property of a schedule")).hint(hint));
+                problems.push(
+                    Problem::new(Code::UnknownMember, "", format!("`{other}` is not a property of a schedule"))
+                        .param("value", other.to_string())
+                        .hint(hint),
+                );
             }
         }
     }
@@ -230,7 +242,7 @@ impl Builder {
             Ok(start) => start,
             Err(message) => {
                 let hint = "such as 20270101T080000 or 2027-01-01T08:00";
-                return problems.push(Problem::at("DTSTART", message).hint(hint));
+                return problems.push(Problem::syntax("icalendar", "DTSTART", message).hint(hint));
             }
         };
         let name = match (zone, start) {
@@ -242,7 +254,7 @@ impl Builder {
             }
             (None, _) => {
                 return problems.push(
-                    Problem::at("DTSTART", "the start has no time zone")
+                    Problem::new(Code::Required, "DTSTART", "the start has no time zone")
                         .hint("such as DTSTART;TZID=Europe/Vienna:20270101T080000, or UTC with a Z at its end"),
                 );
             }
@@ -251,8 +263,7 @@ impl Builder {
             Some(zone) => self.zone = Some(zone),
             None => {
                 return problems.push(
-                    Problem::at("TZID", format!("`{name}` is not a time zone"))
-                        .hint("give an IANA name, such as `Europe/Vienna`"),
+                    Problem::unknown_time_zone("TZID", &name).hint("give an IANA name, such as `Europe/Vienna`"),
                 );
             }
         }
@@ -262,8 +273,12 @@ impl Builder {
             }
             DateOrTime::Utc(_) => {
                 return problems.push(
-                    Problem::at("DTSTART", format!("the start is in UTC and in {name} at once"))
-                        .hint("leave out the Z, or the zone"),
+                    Problem::new(
+                        Code::ConflictingMembers,
+                        "DTSTART",
+                        format!("the start is in UTC and in {name} at once"),
+                    )
+                    .hint("leave out the Z, or the zone"),
                 );
             }
             start => Some(start),
@@ -281,7 +296,7 @@ impl Builder {
             && !zone.eq_ignore_ascii_case(own)
         {
             return problems.push(
-                Problem::at(name, format!("{name} is in {zone}, the start in {own}"))
+                Problem::new(Code::Mismatch, name, format!("{name} is in {zone}, the start in {own}"))
                     .hint("give it in the zone of the start, or in UTC with a Z at its end"),
             );
         }
@@ -289,18 +304,20 @@ impl Builder {
             let moment = match moment(text) {
                 Ok(moment) => moment,
                 Err(message) => {
-                    problems.push(Problem::at(name, message).hint("such as 20270101T080000"));
+                    problems.push(Problem::syntax("icalendar", name, message).hint("such as 20270101T080000"));
                     continue;
                 }
             };
             let whole_day = matches!(self.start, Some(DateOrTime::Day(_)));
             match (name, moment) {
                 ("RDATE", DateOrTime::Day(_)) if !whole_day => problems.push(
-                    Problem::at(name, format!("`{text}` is a date, but the start has a time"))
+                    Problem::new(Code::Mismatch, name, format!("`{text}` is a date, but the start has a time"))
+                        .param("value", text.to_string())
                         .hint(format!("such as {text}T080000")),
                 ),
                 (_, DateOrTime::Local(_) | DateOrTime::Utc(_)) if whole_day => problems.push(
-                    Problem::at(name, format!("`{text}` has a time, but the start is a date"))
+                    Problem::new(Code::Mismatch, name, format!("`{text}` has a time, but the start is a date"))
+                        .param("value", text.to_string())
                         .hint("leave the time out"),
                 ),
                 ("RDATE", moment) => self.dates.push(moment),
@@ -319,7 +336,7 @@ impl Builder {
         };
         if start.is_none() && problems.is_empty() {
             problems.push(
-                Problem::at("DTSTART", "the start is missing")
+                Problem::new(Code::Required, "DTSTART", "the start is missing")
                     .hint("such as DTSTART;TZID=Europe/Vienna:20270101T080000"),
             );
         }
@@ -327,8 +344,12 @@ impl Builder {
             rule::check_until(rule, whole_day, &mut problems);
             if whole_day && rule.frequency < Frequency::Daily {
                 problems.push(
-                    Problem::at("RRULE.FREQ", "the start is a date, so it cannot recur within a day")
-                        .hint("give the start a time, or use FREQ=DAILY"),
+                    Problem::new(
+                        Code::ConflictingMembers,
+                        "RRULE.FREQ",
+                        "the start is a date, so it cannot recur within a day",
+                    )
+                    .hint("give the start a time, or use FREQ=DAILY"),
                 );
             }
         }
@@ -336,7 +357,10 @@ impl Builder {
             list.sort_unstable();
             list.dedup();
             if list.len() > DATES_MAX {
-                problems.push(Problem::at(name, format!("{name} has more than {DATES_MAX} dates")));
+                problems.push(
+                    Problem::new(Code::TooMany, name, format!("{name} has more than {DATES_MAX} dates"))
+                        .param("limit", DATES_MAX),
+                );
             }
         }
         let (Some(start), Some(zone), true) = (start, self.zone, problems.is_empty()) else { return Err(problems) };

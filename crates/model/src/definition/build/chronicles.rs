@@ -13,6 +13,7 @@ use crate::{
     chronicle::{Calendar, Chronicle, Period, Window},
     field::{FieldType, Fields},
     id::Name,
+    problem::Code,
 };
 
 const KEYS: u32 = 100_000;
@@ -58,18 +59,25 @@ impl Builder<'_> {
             match fields.position(name.as_str()).map(|at| fields[at].kind) {
                 None => {
                     let unknown = fields.unknown(name.as_str());
-                    let problem = node.problem(&path, format!("`{name}` is not a field of the event class"));
+                    let problem = node
+                        .problem(Code::UnknownReference, &path, format!("`{name}` is not a field of the event class"))
+                        .param("kind", "field")
+                        .param("value", name.to_string());
                     self.problems.push(match unknown.hint {
                         Some(hint) => problem.hint(hint),
                         None => problem,
                     });
                 }
                 Some(kind @ (FieldType::List | FieldType::Map)) => {
-                    let problem = node.problem(&path, format!("`{name}` is a {}; it cannot be a key", kind.name()));
+                    let problem = node
+                        .problem(Code::WrongType, &path, format!("`{name}` is a {}; it cannot be a key", kind.name()))
+                        .param("value", name.to_string());
                     self.problems.push(problem.hint("name fields that hold one value"));
                 }
                 Some(_) if key.contains(&name) => {
-                    let problem = node.problem(&path, format!("`{name}` is given twice"));
+                    let problem = node
+                        .problem(Code::Duplicate, &path, format!("`{name}` is given twice"))
+                        .param("value", name.to_string());
                     self.problems.push(problem.hint("name each field once"));
                 }
                 Some(_) => key.push(name),
@@ -90,13 +98,16 @@ impl Builder<'_> {
             let path = join(path, "starts");
             match given.text().and_then(minutes) {
                 Some(_) if every == Period::Hour => {
-                    let problem = given.problem(&path, "has no effect: the window is an hour");
+                    let problem = given.problem(Code::NoEffect, &path, "has no effect: the window is an hour");
                     self.problems.push(problem.hint("leave it out"));
                 }
                 Some(minutes) => starts = minutes,
                 None => {
                     let written = shown(given.text().unwrap_or_default());
-                    let problem = given.problem(&path, format!("`{written}` is not a time of the day"));
+                    let problem = given
+                        .problem(Code::InvalidFormat, &path, format!("`{written}` is not a time of the day"))
+                        .param("format", "time_of_day")
+                        .param("value", written.to_string());
                     self.problems.push(problem.hint("give hours and minutes in quotes, `\"00:00\"` to `\"23:59\"`"));
                 }
             }
@@ -104,7 +115,8 @@ impl Builder<'_> {
         let calendar = Calendar { every, time_zone, starts };
         if let (None, Some(given)) = (calendar.zone(), node.get("time_zone")) {
             let message = format!("`{}` is not a time zone", shown(&calendar.time_zone));
-            let problem = given.problem(&join(path, "time_zone"), message);
+            let problem =
+                given.problem(Code::InvalidFormat, &join(path, "time_zone"), message).param("format", "time_zone");
             self.problems.push(problem.hint("give a name of the IANA database, such as `Europe/Vienna`"));
         }
         Window::Calendar(calendar)

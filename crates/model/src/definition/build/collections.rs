@@ -15,7 +15,7 @@ use crate::{
     },
     field::{FieldType, Fields},
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     value::Value,
 };
 
@@ -29,17 +29,17 @@ impl<'a> Builder<'a> {
             return self.built_in(node, path, built_in);
         }
         for key in ["fields", "partition"].into_iter().filter(|key| node.get(key).is_none()) {
-            let problem = node.problem(&join(path, key), "is required");
+            let problem = node.problem(Code::Required, &join(path, key), "is required");
             self.problems.push(problem.hint("only a `built_in` collection has none"));
         }
         let fields = self.fields(node, path);
         if fields.len() > FIELDS_MAX {
             let message = format!("has {} fields; at most {FIELDS_MAX} fit", fields.len());
-            self.problems.push(node.problem(&join(path, "fields"), message));
+            self.problems.push(node.problem(Code::TooMany, &join(path, "fields"), message).param("limit", FIELDS_MAX));
         }
         if let Some(at) = fields.position("id") {
             let path = join(&join(path, "fields"), fields[at].name.as_str());
-            let problem = node.problem(&path, "every row has an id of its own");
+            let problem = node.problem(Code::ReservedName, &path, "every row has an id of its own");
             self.problems.push(problem.hint("leave it out, or choose another name"));
         }
         Collection {
@@ -59,13 +59,18 @@ impl<'a> Builder<'a> {
     fn built_in(&mut self, node: &'a Node, path: &str, built_in: BuiltIn) -> Collection {
         for key in ["fields", "schema", "partition", "may_leave", "conflicts", "raise"] {
             if let Some(given) = node.get(key) {
-                let problem = given.problem(&join(path, key), "follows from what is built in");
+                let problem =
+                    given.problem(Code::ConflictingMembers, &join(path, key), "follows from what is built in");
                 self.problems.push(problem.hint("leave it out"));
             }
         }
         let direction = direction(node).unwrap_or(built_in.direction());
         if !direction.is_down() {
-            let problem = node.problem(&join(path, "direction"), "is not possible for a built-in collection");
+            let problem = node.problem(
+                Code::NotApplicable,
+                &join(path, "direction"),
+                "is not possible for a built-in collection",
+            );
             self.problems.push(problem.hint("its rows go `down`, or `both` ways"));
         }
         Collection {
@@ -97,7 +102,7 @@ impl<'a> Builder<'a> {
             return self.through(node, through, &join(path, "through"), fields);
         }
         let Some(matched) = node.get("match") else {
-            let problem = node.problem(path, "says neither `match` nor `through`");
+            let problem = node.problem(Code::Required, path, "says neither `match` nor `through`");
             self.problems.push(problem.hint("`match: { FIELD: subscriber.id }`, or `through: { FIELD: COLLECTION }`"));
             return None;
         };
@@ -109,7 +114,11 @@ impl<'a> Builder<'a> {
                 Some(identity) => drop(identities.insert(field, identity)),
                 None => {
                     let given = shown(entry.value.text().unwrap_or_default());
-                    let problem = entry.value.problem(&path, format!("{given} is not a property of a subscriber"));
+                    let problem = entry.value.problem(
+                        Code::UnknownValue,
+                        &path,
+                        format!("{given} is not a property of a subscriber"),
+                    );
                     self.problems.push(problem.hint("`subscriber.id`, or `attributes.` and the name of an attribute"));
                 }
             }
@@ -132,7 +141,7 @@ impl<'a> Builder<'a> {
         let values = given.into_iter().filter_map(|node| match kind.accept(node.value()) {
             Ok(value) => Some(value),
             Err(message) => {
-                self.problems.push(node.problem(path, message));
+                self.problems.push(node.problem(Code::WrongType, path, message));
                 None
             }
         });
@@ -141,11 +150,12 @@ impl<'a> Builder<'a> {
 
     fn through(&mut self, share: &Node, node: &'a Node, path: &str, fields: &Fields) -> Option<Share> {
         if share.get("match").is_some() {
-            let problem = share.problem(path, "goes without `match`");
+            let problem = share.problem(Code::MissingCounterpart, path, "goes without `match`");
             self.problems.push(problem.hint("write two entries: a row belongs to subscribers selected by any of them"));
         }
         let [entry] = node.entries() else {
-            let problem = node.problem(path, "should name one field and the collection whose ids it holds");
+            let problem =
+                node.problem(Code::Required, path, "should name one field and the collection whose ids it holds");
             self.problems.push(problem.hint("for example `through: { customer: customers }`"));
             return None;
         };
@@ -159,13 +169,19 @@ impl<'a> Builder<'a> {
     fn row_field(&mut self, node: &Node, path: &str, key: &str, fields: &Fields) -> Option<Name> {
         match fields.position(key).map(|at| &fields[at]) {
             Some(field) if matches!(field.kind, FieldType::List | FieldType::Map) => {
-                let problem = node.problem(path, format!("is a {}; rows cannot be shared by it", field.kind.name()));
+                let problem = node.problem(
+                    Code::WrongType,
+                    path,
+                    format!("is a {}; rows cannot be shared by it", field.kind.name()),
+                );
                 self.problems.push(problem.hint("name a field that holds one value"));
                 None
             }
             Some(field) => Some(field.name.clone()),
             None => {
-                let problem = node.problem(path, "is not a field of this collection");
+                let problem = node
+                    .problem(Code::UnknownReference, path, "is not a field of this collection")
+                    .param("kind", "field");
                 self.problems.push(match fields.unknown(key).hint {
                     Some(hint) => problem.hint(hint),
                     None => problem,
@@ -183,7 +199,10 @@ impl<'a> Builder<'a> {
         for entry in node.get("fields").map_or(&[][..], Node::entries) {
             let path = join(&join(&path, "fields"), &entry.key);
             let Some(at) = fields.position(&entry.key) else {
-                let problem = entry.value.problem(&path, "is not a field of this collection");
+                let problem = entry
+                    .value
+                    .problem(Code::UnknownReference, &path, "is not a field of this collection")
+                    .param("kind", "field");
                 self.problems.push(match fields.unknown(&entry.key).hint {
                     Some(hint) => problem.hint(hint),
                     None => problem,
@@ -200,7 +219,7 @@ impl<'a> Builder<'a> {
                 combined.insert(field.name.clone(), combine);
             } else {
                 let message = format!("holds a value of the type {}, which is not put together so", field.kind.name());
-                self.problems.push(entry.value.problem(&path, message));
+                self.problems.push(entry.value.problem(Code::NotApplicable, &path, message));
             }
         }
         let resolver = node.get("resolver").map(|given| self.resolver(given, &join(&path, "resolver")));
@@ -218,15 +237,20 @@ impl<'a> Builder<'a> {
                 let Kind::List(words) = &process.kind else { return Resolver::Last };
                 let command: Vec<String> = words.iter().filter_map(Node::text).map(str::to_owned).collect();
                 if !command.first().is_some_and(|program| program.starts_with('/')) {
-                    let problem =
-                        process.problem(&join(path, "process"), "does not begin with the absolute path of a program");
+                    let problem = process
+                        .problem(
+                            Code::InvalidFormat,
+                            &join(path, "process"),
+                            "does not begin with the absolute path of a program",
+                        )
+                        .param("format", "path");
                     self.problems.push(problem.hint("give its whole path, such as `[/usr/local/bin/settle, --fast]`"));
                 }
                 let timeout = duration(node, "timeout").unwrap_or(PROCESS_TIMEOUT);
                 Resolver::Process(Process { command, timeout })
             }
             (None, ..) => {
-                let problem = node.problem(path, "should say either `predicate` or `process`");
+                let problem = node.problem(Code::Required, path, "should say either `predicate` or `process`");
                 self.problems.push(problem.hint("or one of `server`, `client`, `first`, `last` in its place"));
                 Resolver::Last
             }
@@ -247,7 +271,13 @@ impl<'a> Builder<'a> {
             let path = format!("collections.{name}.partition");
             let (mut reached, mut next): (Vec<Name>, Vec<Name>) = (Vec::new(), through(name));
             for other in next.iter().filter(|other| !collections.contains_key(*other)) {
-                let problem = Problem::at(&path, format!("`{other}` is not a collection of this application"));
+                let problem = Problem::new(
+                    Code::UnknownReference,
+                    &path,
+                    format!("`{other}` is not a collection of this application"),
+                )
+                .param("kind", "collection")
+                .param("value", other.to_string());
                 let meant = closest(other.as_str(), collections.keys().map(Name::as_str));
                 self.problems.push(match meant {
                     Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
@@ -256,7 +286,7 @@ impl<'a> Builder<'a> {
             }
             while let Some(other) = next.pop() {
                 if other == *name {
-                    let problem = Problem::at(&path, "the collection is shared through itself");
+                    let problem = Problem::new(Code::Cyclic, &path, "the collection is shared through itself");
                     self.problems.push(problem.hint("one collection of the circle must be shared by `match` alone"));
                     break;
                 }

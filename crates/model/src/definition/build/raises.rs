@@ -14,7 +14,7 @@ use crate::{
     collection::{ChangeKind, Collection, Raise, RaisedFieldSource},
     field::{FieldType, Fields},
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 impl<'a> Builder<'a> {
@@ -27,7 +27,8 @@ impl<'a> Builder<'a> {
             let path = format!("{path}[{at}]");
             let on = kinds(node.get("on"));
             for kind in on.iter().filter(|kind| !named.insert(**kind)) {
-                let problem = node.problem(&join(&path, "on"), format!("names `{}` twice", kind.word()));
+                let problem =
+                    node.problem(Code::Duplicate, &join(&path, "on"), format!("names `{}` twice", kind.word()));
                 self.problems.push(problem.hint("a change raises one event; rules can make more of it"));
             }
             let of = match node.get("of").map(|of| (of, &of.kind)) {
@@ -48,8 +49,11 @@ impl<'a> Builder<'a> {
                 match (known, entry.key.parse()) {
                     (Some(known), Ok(field)) => drop(sources.insert(field, known)),
                     _ => {
-                        let problem =
-                            entry.value.problem(&path, format!("`{}` is not a value of a row change", shown(text)));
+                        let problem = entry.value.problem(
+                            Code::UnknownValue,
+                            &path,
+                            format!("`{}` is not a value of a row change", shown(text)),
+                        );
                         let hint = "`id`, `change`, `at`, or `row.` or `before.` and a field of the collection";
                         self.problems.push(problem.hint(hint));
                     }
@@ -66,7 +70,9 @@ impl<'a> Builder<'a> {
         match fields.position(text) {
             Some(at) => Some(fields[at].name.clone()),
             None => {
-                let problem = node.problem(&join(path, "of"), "is not a field of this collection");
+                let problem = node
+                    .problem(Code::UnknownReference, &join(path, "of"), "is not a field of this collection")
+                    .param("kind", "field");
                 let meant = fields.unknown(text).hint;
                 self.problems.push(meant.into_iter().fold(problem, Problem::hint));
                 None
@@ -92,11 +98,14 @@ impl<'a> Builder<'a> {
     fn check_raise(&mut self, application: &Application, collection: &Collection, raise: &Raise, path: &str) {
         let event = &raise.event;
         if *event == due_class() && application.has_schedules() {
-            self.problems.push(Problem::at(join(path, "event"), "is raised by schedules alone"));
+            self.problems.push(Problem::new(Code::ReservedName, join(path, "event"), "is raised by schedules alone"));
             return;
         }
         let Some(class) = application.events.get(event) else {
-            let problem = Problem::at(join(path, "event"), format!("`{event}` is not an event class"));
+            let problem =
+                Problem::new(Code::UnknownReference, join(path, "event"), format!("`{event}` is not an event class"))
+                    .param("kind", "event_class")
+                    .param("value", event.to_string());
             let meant = closest(event.as_str(), application.events.keys().map(Name::as_str));
             self.problems.push(match meant {
                 Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
@@ -108,7 +117,8 @@ impl<'a> Builder<'a> {
         for (name, source) in &raise.fields {
             let path = join(&fields, name.as_str());
             let Some(at) = class.fields.position(name.as_str()) else {
-                let problem = Problem::at(path, format!("is not a field of `{event}`"));
+                let problem = Problem::new(Code::UnknownReference, path, format!("is not a field of `{event}`"))
+                    .param("kind", "field");
                 self.problems.push(class.fields.unknown(name.as_str()).hint.into_iter().fold(problem, Problem::hint));
                 continue;
             };
@@ -118,11 +128,11 @@ impl<'a> Builder<'a> {
                 }
                 _ => source.kind(),
             };
-            let (Some(given), wanted) = (of, class.fields[at].kind) else { continue };
-            let fits = given == wanted || (given, wanted) == (FieldType::Integer, FieldType::Number);
+            let (Some(given), requested) = (of, class.fields[at].kind) else { continue };
+            let fits = given == requested || (given, requested) == (FieldType::Integer, FieldType::Number);
             if !fits {
-                let message = format!("is a {}, and `{source}` a {}", wanted.name(), given.name());
-                self.problems.push(Problem::at(path, message).hint("name a field of the same type"));
+                let message = format!("is a {}, and `{source}` a {}", requested.name(), given.name());
+                self.problems.push(Problem::new(Code::WrongType, path, message).hint("name a field of the same type"));
             }
         }
         for field in class.fields.iter().filter(|field| field.required && field.default.is_null()) {
@@ -135,7 +145,8 @@ impl<'a> Builder<'a> {
             });
             if !surely {
                 let path = join(&fields, field.name.as_str());
-                let problem = Problem::at(path, format!("is required by `{event}`, and may be empty here"));
+                let problem =
+                    Problem::new(Code::Required, path, format!("is required by `{event}`, and may be empty here"));
                 self.problems.push(problem.hint("name a required field of the row, or do not require it of the event"));
             }
         }

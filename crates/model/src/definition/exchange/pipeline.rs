@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     super::{
-        build::{duration, integer, meant, text},
+        build::{did_you_mean, duration, integer, text},
         document::{Entry, Kind, Node, join},
         language::{DAY, optional, required, seconds},
         shape::{Keys, Shape, listed},
@@ -15,6 +15,7 @@ use crate::{
     exchange::{Assembled, Assembly, Compression, Pipeline, Property, Split, Step, TransformLanguage, Validation},
     filter::{Dialect, Filter},
     id::Name,
+    problem::Code,
 };
 
 const STEPS_MAX: usize = 32;
@@ -151,7 +152,7 @@ pub(super) enum PipelinePosition {
 
 impl PipelinePosition {
     /// The problem of a step at this position, and a hint.
-    fn objection(self, step: &Step) -> Option<(&'static str, &'static str)> {
+    fn key_problem(self, step: &Step) -> Option<(&'static str, &'static str)> {
         let comes = self != PipelinePosition::Send;
         match step {
             Step::Split { .. } if self == PipelinePosition::ReceiveRequest => Some((
@@ -194,17 +195,17 @@ impl Builder<'_> {
             let path = format!("{}[{at}]", join(path, key));
             let given: Vec<&Entry> = item.entries().iter().filter(|entry| WORDS.contains(&&*entry.key)).collect();
             let [entry] = given[..] else {
-                let problem = item.problem(&path, "is not one step");
+                let problem = item.problem(Code::Required, &path, "is not one step");
                 self.problems.push(problem.hint(format!("give one of {}", listed(&WORDS))));
                 continue;
             };
             let path = join(&path, &entry.key);
             let Some(step) = self.step(entry, &path, properties) else { continue };
-            if let Some((message, hint)) = place.objection(&step) {
-                self.problems.push(entry.value.problem(&path, message).hint(hint));
+            if let Some((message, hint)) = place.key_problem(&step) {
+                self.problems.push(entry.value.problem(Code::NotApplicable, &path, message).hint(hint));
             }
             if matches!(step, Step::Sign { .. }) && steps.iter().any(|step| matches!(step, Step::Sign { .. })) {
-                let problem = entry.value.problem(&path, "is given twice");
+                let problem = entry.value.problem(Code::Duplicate, &path, "is given twice");
                 self.problems.push(problem.hint("give both secrets to one, separated by a space"));
             }
             steps.push(step);
@@ -217,11 +218,12 @@ impl Builder<'_> {
     fn check_assembly(&mut self, port: &Node, path: &str, steps: &[Step]) {
         let Some(at) = steps.iter().position(|step| matches!(step, Step::Assemble(_))) else { return };
         if at + 1 < steps.len() {
-            let problem = port.problem(&format!("{path}[{at}].assemble"), "is not the last step");
+            let problem = port.problem(Code::NotApplicable, &format!("{path}[{at}].assemble"), "is not the last step");
             self.problems.push(problem.hint("put later steps into the pipelines of the send ports"));
         }
         if steps.iter().any(|step| matches!(step, Step::Split { .. })) {
-            let problem = port.problem(&format!("{path}[{at}].assemble"), "cannot stand behind `split`");
+            let problem =
+                port.problem(Code::NotApplicable, &format!("{path}[{at}].assemble"), "cannot stand behind `split`");
             self.problems.push(problem.hint("send the parts through another receive port, and aggregate them there"));
         }
     }
@@ -232,7 +234,7 @@ impl Builder<'_> {
             (None, Some(xsd)) => Some(Validation::Xml(xsd.text()?.to_owned())),
             _ => {
                 let hint = "give one of `schema`, a JSON Schema, and `xsd`, an XML Schema";
-                self.problems.push(node.problem(path, "has no schema").hint(hint));
+                self.problems.push(node.problem(Code::Required, path, "has no schema").hint(hint));
                 None
             }
         }
@@ -243,12 +245,14 @@ impl Builder<'_> {
         let into = match (text(node, "as").as_deref(), text(node, "xml")) {
             (None, Some(root)) if is_element_name(&root) => Assembled::Xml(root),
             (None, Some(_)) => {
-                let problem = node.problem(&join(path, "xml"), "is not the name of an element");
+                let problem = node
+                    .problem(Code::InvalidFormat, &join(path, "xml"), "is not the name of an element")
+                    .param("format", "xml_name");
                 self.problems.push(problem.hint("give letters, digits, `_`, `-` and `.`, such as `orders`"));
                 return None;
             }
             (Some(_), Some(_)) => {
-                let problem = node.problem(&join(path, "xml"), "has no effect beside `as`");
+                let problem = node.problem(Code::NoEffect, &join(path, "xml"), "has no effect beside `as`");
                 self.problems.push(problem.hint("give one of the two"));
                 return None;
             }
@@ -291,7 +295,9 @@ impl Builder<'_> {
                 Ok(found) => Split::Json(found),
                 Err(error) => {
                     let error: crate::exchange::JsonPathError = error;
-                    let problem = json.problem(&join(path, "json"), error.to_string());
+                    let problem = json
+                        .problem(Code::InvalidFormat, &join(path, "json"), error.to_string())
+                        .param("format", "json_path");
                     self.problems.push(problem.hint("give a JSONPath such as `$.orders`"));
                     return None;
                 }
@@ -300,7 +306,7 @@ impl Builder<'_> {
             (None, None, Some(xml)) => Split::Xml(xml.text()?.to_owned()),
             _ => {
                 let hint = "give one of `json: $.orders`, `lines: true` and `xml: order`";
-                self.problems.push(node.problem(path, "does not define the parts").hint(hint));
+                self.problems.push(node.problem(Code::Required, path, "does not define the parts").hint(hint));
                 return None;
             }
         };
@@ -314,8 +320,11 @@ impl Builder<'_> {
         for entry in node.entries() {
             let path = join(path, &entry.key);
             if !known.contains(&entry.key.as_str()) {
-                let problem = entry.value.problem(&path, "is not among the properties");
-                self.problems.push(problem.hint(meant(&entry.key, &known, "properties")));
+                let problem = entry
+                    .value
+                    .problem(Code::UnknownReference, &path, "is not among the properties")
+                    .param("kind", "property");
+                self.problems.push(problem.hint(did_you_mean(&entry.key, &known, "properties")));
                 continue;
             }
             let name = entry.key.parse::<Name>().ok();
@@ -333,7 +342,7 @@ impl Builder<'_> {
         let given: Vec<_> = languages.into_iter().filter_map(|(key, kind)| Some((kind, text(node, key)?))).collect();
         let [(language, text_given)] = &given[..] else {
             let hint = "give one of `jmespath`, `template` and `xslt`";
-            self.problems.push(node.problem(path, "has no language").hint(hint));
+            self.problems.push(node.problem(Code::Required, path, "has no language").hint(hint));
             return None;
         };
         // A stylesheet declares its output type.
@@ -346,7 +355,7 @@ impl Builder<'_> {
         let Some(Kind::List(items)) = node.get("command").map(|node| &node.kind) else { return None };
         let command: Vec<String> = items.iter().filter_map(|item| item.text().map(str::to_owned)).collect();
         if command.is_empty() {
-            let problem = node.problem(&join(path, "command"), "names no program");
+            let problem = node.problem(Code::Required, &join(path, "command"), "names no program");
             self.problems.push(problem.hint("give the path of a program and its arguments"));
             return None;
         }

@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 
 use super::{
     super::{
-        build::{boolean, duration, meant, name, text},
+        build::{boolean, did_you_mean, duration, name, text},
         document::{Kind, Node, join},
         language::{DAY, optional, required, seconds},
         shape::Shape,
@@ -18,6 +18,7 @@ use crate::{
     field::FieldType,
     hours::Hours,
     id::Name,
+    problem::Code,
 };
 
 const AGEING: Duration = seconds(60);
@@ -59,7 +60,9 @@ impl Builder<'_> {
             match item.text().map(str::parse::<Hours>) {
                 Some(Ok(found)) => hours.push(found),
                 Some(Err(error)) => {
-                    let problem = item.problem(&join(&path, "hours"), error.to_string());
+                    let problem = item
+                        .problem(Code::InvalidFormat, &join(&path, "hours"), error.to_string())
+                        .param("format", "hours");
                     self.problems.push(problem.hint("give them as `09:00-18:00` or `09:00-18:00 mo-fr`"));
                 }
                 None => {}
@@ -68,14 +71,17 @@ impl Builder<'_> {
         if let Kind::List(items) = &given.kind
             && items.is_empty()
         {
-            let problem = given.problem(&join(&path, "hours"), "are empty: the port would never work");
+            let problem = given.problem(Code::Empty, &join(&path, "hours"), "are empty: the port would never work");
             self.problems.push(problem.hint("give hours, or leave the window out"));
         }
         let zone_name = text(node, "time_zone").unwrap_or_else(|| "UTC".to_owned());
         let zone = TimeZone::get(&zone_name);
         if zone.is_err() {
             let place = node.get("time_zone").unwrap_or(node);
-            let problem = place.problem(&join(&path, "time_zone"), format!("`{zone_name}` is not a time zone"));
+            let problem = place
+                .problem(Code::InvalidFormat, &join(&path, "time_zone"), format!("`{zone_name}` is not a time zone"))
+                .param("format", "time_zone")
+                .param("value", zone_name.to_string());
             self.problems.push(problem.hint("give a name of the IANA database, such as `Europe/Vienna`"));
         }
         (!hours.is_empty()).then_some(ServiceWindow { hours, zone: zone.ok()? })
@@ -91,7 +97,11 @@ impl Builder<'_> {
             },
             (None, Some(node)) => self.priority(node, &join(path, "priority"), properties).unwrap_or_default(),
             (Some(_), Some(node)) => {
-                let problem = node.problem(&join(path, "priority"), "cannot be given together with `ordered`");
+                let problem = node.problem(
+                    Code::ConflictingMembers,
+                    &join(path, "priority"),
+                    "cannot be given together with `ordered`",
+                );
                 self.problems.push(problem.hint("ordered messages have no priority; leave one out"));
                 SendOrder::Due
             }
@@ -104,11 +114,16 @@ impl Builder<'_> {
         match properties.iter().find(|property| property.name == by) {
             None => {
                 let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
-                let problem = node.problem(&path, format!("`{by}` is not among the properties"));
-                self.problems.push(problem.hint(meant(by.as_str(), &known, "properties")));
+                let problem = node
+                    .problem(Code::UnknownReference, &path, format!("`{by}` is not among the properties"))
+                    .param("kind", "property")
+                    .param("value", by.to_string());
+                self.problems.push(problem.hint(did_you_mean(by.as_str(), &known, "properties")));
             }
             Some(property) if property.kind != FieldType::Integer => {
-                let problem = node.problem(&path, format!("`{by}` is not an integer"));
+                let problem = node
+                    .problem(Code::WrongType, &path, format!("`{by}` is not an integer"))
+                    .param("value", by.to_string());
                 self.problems.push(problem.hint(format!("declare it as `{by}: {{ type: integer, ... }}`")));
             }
             Some(_) => {}

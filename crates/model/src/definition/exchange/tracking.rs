@@ -9,7 +9,10 @@ use super::{
     },
     Builder,
 };
-use crate::exchange::{JsonPath, TrackPoint, Tracking};
+use crate::{
+    exchange::{JsonPath, TrackPoint, Tracking},
+    problem::Code,
+};
 
 const REDACTED_MAX: usize = 64;
 
@@ -64,6 +67,7 @@ impl Builder<'_> {
             let Some(point) = item.text().and_then(|word| word.parse::<TrackPoint>().ok()) else { continue };
             if !here.contains(&point) {
                 let problem = item.problem(
+                    Code::NotApplicable,
                     &join(path, "bodies"),
                     format!("`{}` is not a tracking point of such a port", point.word()),
                 );
@@ -83,7 +87,9 @@ impl Builder<'_> {
             match item.text().map(str::parse::<JsonPath>) {
                 Some(Ok(found)) => paths.push(found),
                 Some(Err(error)) => {
-                    let problem = item.problem(&join(path, "redact"), error.to_string());
+                    let problem = item
+                        .problem(Code::InvalidFormat, &join(path, "redact"), error.to_string())
+                        .param("format", "json_path");
                     self.problems.push(problem.hint("give a JSONPath such as `$.card.number`"));
                 }
                 None => {}

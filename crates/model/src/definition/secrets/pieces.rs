@@ -104,11 +104,11 @@ fn in_user(scheme: &str, text: &str, whole: Range<usize>) -> Option<(String, Ran
 }
 
 /// Index of the first of some characters outside of `${...}`.
-fn outside_variables(text: &str, wanted: &[char]) -> Option<usize> {
+fn outside_variables(text: &str, requested: &[char]) -> Option<usize> {
     let mut inside = false;
     text.char_indices().find_map(|(at, c)| {
         inside = (inside || c == '{' && text[..at].ends_with('$')) && c != '}';
-        (!inside && wanted.contains(&c)).then_some(at)
+        (!inside && requested.contains(&c)).then_some(at)
     })
 }
 

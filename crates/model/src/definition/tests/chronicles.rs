@@ -142,7 +142,7 @@ fn events_may_be_ordered_by_a_key() {
 }
 
 #[test]
-fn an_apply_says_which_chronicles_begin_anew() {
+fn an_apply_reports_which_chronicles_restart() {
     let read = |text: &str| read(text, &|_| None).expect("a definition");
     let check = |old: &str, new: &str, expected: Expect| {
         let said = difference(&read(&with(old)), &read(&with(new)));

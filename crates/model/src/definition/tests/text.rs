@@ -200,3 +200,43 @@ fn variables_come_from_the_environment() {
     expect!["45:17: channels.email.options.password: grows too long with its variables; at most 4194304 bytes in all"]
         .assert_eq(&found[0].to_string());
 }
+
+/// The value of a document, or its problems.
+fn document(text: &str) -> String {
+    let mut problems = Vec::new();
+    match document::parse(text, &mut problems) {
+        Some(root) if problems.is_empty() => root.json().to_string(),
+        _ => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+#[test]
+fn d_surrogate_pairs_of_json_are_one_character() {
+    let check = |text: &str, expected: &str| assert_eq!(document(text), expected, "{text}");
+    check(r#"{"a": "\ud83d\ude00", "\uD83D\uDE00": ["x\ud834\udd1ey"]}"#, r#"{"a":"😀","😀":["x𝄞y"]}"#);
+    check(r#"{"a": "\ud83d\ude00\ud83d\ude01é\ud83d\ude02", "b": "\u00e9"}"#, r#"{"a":"😀😁é😂","b":"é"}"#);
+    // Outside of double quotes it is no escape, and an escaped backslash begins none.
+    check(r"a: \uD83d\uDE00", r#"{"a":"\\uD83d\\uDE00"}"#);
+    check(r"a: '\ud83d\ude00 \uD83D\uDE00'", r#"{"a":"\\ud83d\\ude00 \\uD83D\\uDE00"}"#);
+    check(
+        "a: |\n  x \"\\ud83d\\uDE00\"\n  \\a\nb: \"\\ud83d\\ude00\"",
+        r#"{"a":"x \"\\ud83d\\uDE00\"\n\\a\n","b":"😀"}"#,
+    );
+    check("# \\ud83d\\ude01\na: b # \\ud83d\\ude02\nc: \\ud83d\\ude03", r#"{"a":"b","c":"\\ud83d\\ude03"}"#);
+    check(r#"{"a": "\\ud83d\\ude00", "b": "\\\ud83d\ude00"}"#, r#"{"a":"\\ud83d\\ude00","b":"\\😀"}"#);
+    // Markers that the text itself uses.
+    check(r#"{"a": "\ud83d\ude00\a\v\x1B\b\a"}"#, "{\"a\":\"😀\\u0007\\u000b\\u001b\\b\\u0007\"}");
+    let mut problems = Vec::new();
+    let root = document::parse("a: [\"\\ud83d\\ude00\", b]", &mut problems).expect("a document");
+    let document::Kind::List(items) = &root.get("a").expect("a list").kind else { panic!("{root:?}") };
+    assert_eq!((items[0].start, items[0].end, items[1].start, items[1].column), (4, 18, 20, 21));
+}
+
+#[test]
+fn d_half_of_a_surrogate_pair_is_refused_with_its_place() {
+    for half in [r"\ud83d", r"\ude00", r"\ud83d\ud83d", r"\ude00\ud83d", r"\ud83dx\ude00", r"\ud83d\\ude00"] {
+        let refused = document(&format!("a: 1\nb: [\"ok\", \"{half}\"]"));
+        assert!(refused.starts_with("2:11: b[1]: is not YAML") && refused.contains("surrogate pairs"), "{refused}");
+    }
+    assert_eq!(document(r"a: '\ud83d'"), r#"{"a":"\\ud83d"}"#);
+}

@@ -232,7 +232,9 @@ impl Parts {
         let (month_day, year_day) = (i64::from(day.day()), i64::from(day.day_of_year()));
         let named = |list: &[i64], number: i64, of: i64| {
             list.is_empty()
-                || list.iter().any(|wanted| *wanted == number || (*wanted < 0 && of + 1 + *wanted == number))
+                || list
+                    .iter()
+                    .any(|requested| *requested == number || (*requested < 0 && of + 1 + *requested == number))
         };
         let week = || {
             let (year, number) = week_of(day, self.week_start);

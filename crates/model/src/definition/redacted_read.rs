@@ -1,7 +1,7 @@
 //! Keeps values of environment variables out of problem texts: a user who applies a definition or reads its problems
 //! need not know them.
 
-use crate::problem::Problem;
+use crate::problem::{Code, Params, Problem};
 
 /// Parses a definition with an environment, without revealing its values. If a problem occurs only with these values,
 /// its message says that a value does not fit and what would, but not the value. `places` are the path prefixes where
@@ -9,7 +9,7 @@ use crate::problem::Problem;
 ///
 /// # Errors
 /// Those of `read`.
-pub fn read_without_saying<T>(
+pub fn read_redacted<T>(
     environment: &dyn Fn(&str) -> Option<String>,
     places: &[&str],
     read: impl Fn(&dyn Fn(&str) -> Option<String>) -> Result<T, Vec<Problem>>,
@@ -24,7 +24,7 @@ pub fn read_without_saying<T>(
         read => return read,
     };
     // A problem that also occurs with other values reveals nothing about these.
-    let others = |name: &str| environment(name).map(|_| stand_in(name));
+    let others = |name: &str| environment(name).map(|_| placeholder_value(name));
     let always = read(&others).err().unwrap_or_default();
     let redacted = |problem: Problem| {
         let may_hold_value = places.iter().any(|place| problem.path.starts_with(place));
@@ -34,7 +34,7 @@ pub fn read_without_saying<T>(
 }
 
 /// Placeholder for the value of a variable: the variable itself.
-pub fn stand_in(name: &str) -> String {
+pub fn placeholder_value(name: &str) -> String {
     format!("${{{name}}}")
 }
 
@@ -48,5 +48,5 @@ fn without_value(problem: Problem, always: &[Problem]) -> Problem {
         Some(expected) => format!("does not fit with what the environment gives; expected {expected}"),
         None => "does not fit with what the environment gives".to_owned(),
     };
-    Problem { message, hint: None, ..problem }
+    Problem { code: Code::EnvironmentValue, message, params: Params::default(), hint: None, ..problem }
 }
