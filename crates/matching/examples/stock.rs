@@ -101,7 +101,7 @@ fn main() {
                 source: name("api"),
                 received_at: Timestamp(0),
                 accepted_at: Timestamp(0),
-                sees: None,
+                snapshot_sequence: None,
                 events: packer.finish(),
                 chronicled: Default::default(),
             }

@@ -5,7 +5,11 @@ mod calls; // checks calls
 
 use std::sync::Arc;
 
-use tocsin_model::{field::Fields, problem::Problem, value::Value};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+    value::Value,
+};
 
 use crate::{
     dialect::{Node, NodeKind, Operator, Span, cel, parse_with_large_stack},
@@ -71,7 +75,11 @@ pub fn compile_predicate(source: &str, scope: &Scope) -> Result<Expression, Vec<
     match expression.kind_of_value {
         Type::Boolean | Type::Dynamic => Ok(expression),
         ref other => {
-            let problem = expression.span.problem(source, format!("the expression gives {other}, not a boolean"));
+            let problem = expression.span.problem(
+                Code::TypeMismatch,
+                source,
+                format!("the expression gives {other}, not a boolean"),
+            );
             Err(vec![problem.hint("compare it with something")])
         }
     }
@@ -106,8 +114,13 @@ enum Side {
 }
 
 impl Checker<'_> {
-    fn problem(&mut self, span: Span, message: impl Into<String>) {
-        self.problems.push(span.problem(self.source, message));
+    fn problem(&mut self, code: Code, span: Span, message: impl Into<String>) {
+        self.problems.push(span.problem(code, self.source, message));
+    }
+
+    /// An unknown name of a variable, field or function.
+    fn unknown(&mut self, name: &str, span: Span, message: impl Into<String>) {
+        self.problems.push(span.problem(Code::UnknownName, self.source, message).param("value", name));
     }
 
     fn hint(&mut self, hint: impl Into<String>) {
@@ -156,7 +169,7 @@ impl Checker<'_> {
                             "a key of a map should be a string, an integer or a boolean, not {}",
                             key.kind_of_value
                         );
-                        self.problem(key.span, message);
+                        self.problem(Code::TypeMismatch, key.span, message);
                     }
                     typed.push((key, self.expression(value)));
                 }
@@ -187,7 +200,11 @@ impl Checker<'_> {
                 let inner = self.expression(inner);
                 let kind_of_value = inner.kind_of_value.clone();
                 if !matches!(kind_of_value, Type::Integer | Type::Number | Type::Duration | Type::Dynamic) {
-                    self.problem(span, format!("`-` takes a number with a sign, not {kind_of_value}"));
+                    self.problem(
+                        Code::TypeMismatch,
+                        span,
+                        format!("`-` takes a number with a sign, not {kind_of_value}"),
+                    );
                 }
                 (Kind::Negate(Box::new(inner)), kind_of_value)
             }
@@ -216,7 +233,7 @@ impl Checker<'_> {
         let expression = self.expression(node);
         if !matches!(expression.kind_of_value, Type::Boolean | Type::Dynamic) {
             let message = format!("{what} takes booleans, and this is {}", expression.kind_of_value);
-            self.problem(expression.span, message);
+            self.problem(Code::TypeMismatch, expression.span, message);
             self.hint("compare it with something");
         }
         expression
@@ -236,22 +253,30 @@ impl Checker<'_> {
             }
             Less | LessOrEqual | Greater | GreaterOrEqual => {
                 if matches!(l, Null) || matches!(r, Null) {
-                    self.problem(span, "null has no order");
+                    self.problem(Code::TypeMismatch, span, "null has no order");
                     self.hint("test for null with `==`, or use `has(...)`");
                 } else if !l.can_equal(r) {
                     self.mismatch(left, right, span);
                 } else if let unordered @ (List(_) | Map) = l {
-                    self.problem(span, format!("{unordered} has no order"));
+                    self.problem(Code::TypeMismatch, span, format!("{unordered} has no order"));
                 }
                 Boolean
             }
             In => {
                 match r {
                     List(inner) if !inner.can_equal(l) => {
-                        self.problem(span, format!("each value of the list is {inner}, which never equals {l}"));
+                        self.problem(
+                            Code::TypeMismatch,
+                            span,
+                            format!("each value of the list is {inner}, which never equals {l}"),
+                        );
                     }
                     List(_) | Map | Dynamic => {}
-                    other => self.problem(right.span, format!("`in` takes a list or a map on its right, not {other}")),
+                    other => self.problem(
+                        Code::TypeMismatch,
+                        right.span,
+                        format!("`in` takes a list or a map on its right, not {other}"),
+                    ),
                 }
                 Boolean
             }
@@ -266,7 +291,11 @@ impl Checker<'_> {
                 (Add | Subtract, Timestamp, Duration) | (Add, Duration, Timestamp) => Timestamp,
                 (Subtract, Timestamp, Timestamp) | (Add | Subtract, Duration, Duration) => Duration,
                 _ => {
-                    self.problem(span, format!("`{}` does not take {l} and {r}", operator.symbol()));
+                    self.problem(
+                        Code::TypeMismatch,
+                        span,
+                        format!("`{}` does not take {l} and {r}", operator.symbol()),
+                    );
                     if matches!((l, r), (Text, _) | (_, Text)) && operator == Add {
                         self.hint("convert with `string(...)`");
                     }
@@ -284,7 +313,7 @@ impl Checker<'_> {
             left.span.text(self.source),
             right.span.text(self.source)
         );
-        self.problem(span, message);
+        self.problem(Code::TypeMismatch, span, message);
         match (l, r) {
             (Timestamp, Text) | (Text, Timestamp) => self.hint("write `timestamp('2026-11-21T09:30:00Z')`"),
             (Text, other) | (other, Text) if other.is_numeric() => {

@@ -4,7 +4,10 @@ pub mod cel; // CEL: rules, and the default of filters
 
 use std::sync::Arc;
 
-use tocsin_model::{problem::Problem, stack::with_large_stack};
+use tocsin_model::{
+    problem::{Code, Problem},
+    stack::with_large_stack,
+};
 
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
@@ -33,7 +36,11 @@ pub(crate) fn parse_with_large_stack<T: Send>(
         return read();
     }
     with_large_stack(read).unwrap_or_else(|error| {
-        let problem = Problem::at("", format!("the expression was not parsed, as no thread could be started: {error}"));
+        let problem = Problem::new(
+            Code::Internal,
+            "",
+            format!("the expression was not parsed, as no thread could be started: {error}"),
+        );
         Err(vec![problem.hint("raise the limit of threads of the process, or try again later")])
     })
 }
@@ -59,12 +66,12 @@ impl Span {
     }
 
     /// A problem at its start, with line and column in the expression.
-    pub fn problem(self, source: &str, message: impl Into<String>) -> Problem {
+    pub fn problem(self, code: Code, source: &str, message: impl Into<String>) -> Problem {
         let before = source.get(..self.start as usize).unwrap_or(source);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        Problem::at("", message).position(number(line), number(column))
+        Problem::new(code, "", message).position(number(line), number(column))
     }
 }
 

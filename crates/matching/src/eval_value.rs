@@ -74,7 +74,7 @@ pub enum Text<'a> {
     /// Borrowed from a field or literal.
     Borrowed(&'a str),
     /// Built by the expression.
-    Made(Rc<str>),
+    Owned(Rc<str>),
 }
 
 /// A list, borrowed or built by the expression.
@@ -83,7 +83,7 @@ pub enum List<'a> {
     /// Borrowed from a field or literal.
     Stored(&'a [Value]),
     /// Built by the expression.
-    Made(Rc<[EvalValue<'a>]>),
+    Owned(Rc<[EvalValue<'a>]>),
 }
 
 /// A map, borrowed or built by the expression.
@@ -92,7 +92,7 @@ pub enum Map<'a> {
     /// Borrowed from a field or literal.
     Stored(&'a [(Arc<str>, Value)]),
     /// Built by the expression.
-    Made(Rc<[(EvalValue<'a>, EvalValue<'a>)]>),
+    Owned(Rc<[(EvalValue<'a>, EvalValue<'a>)]>),
 }
 
 impl std::ops::Deref for Text<'_> {
@@ -100,7 +100,7 @@ impl std::ops::Deref for Text<'_> {
     fn deref(&self) -> &str {
         match self {
             Text::Borrowed(text) => text,
-            Text::Made(text) => text,
+            Text::Owned(text) => text,
         }
     }
 }
@@ -110,7 +110,7 @@ impl<'a> List<'a> {
     pub fn len(&self) -> usize {
         match self {
             List::Stored(items) => items.len(),
-            List::Made(items) => items.len(),
+            List::Owned(items) => items.len(),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> List<'a> {
     pub fn item(&self, at: usize) -> EvalValue<'a> {
         match self {
             List::Stored(items) => EvalValue::of(&items[at]),
-            List::Made(items) => items[at].clone(),
+            List::Owned(items) => items[at].clone(),
         }
     }
 
@@ -138,7 +138,7 @@ impl<'a> Map<'a> {
     pub fn len(&self) -> usize {
         match self {
             Map::Stored(entries) => entries.len(),
-            Map::Made(entries) => entries.len(),
+            Map::Owned(entries) => entries.len(),
         }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Map<'a> {
     pub fn entry(&self, at: usize) -> (EvalValue<'a>, EvalValue<'a>) {
         match self {
             Map::Stored(entries) => (EvalValue::Text(Text::Borrowed(&entries[at].0)), EvalValue::of(&entries[at].1)),
-            Map::Made(entries) => entries[at].clone(),
+            Map::Owned(entries) => entries[at].clone(),
         }
     }
 
@@ -167,7 +167,7 @@ impl<'a> Map<'a> {
                 entries.iter().find(|(name, _)| **name == **key).map(|(_, value)| EvalValue::of(value))
             }
             (Map::Stored(_), _) => None,
-            (Map::Made(entries), key) => {
+            (Map::Owned(entries), key) => {
                 entries.iter().find(|(name, _)| equal(name, key)).map(|(_, value)| value.clone())
             }
         }
@@ -191,7 +191,7 @@ impl<'a> EvalValue<'a> {
 
     /// Text built by the expression.
     pub fn text(text: impl Into<Rc<str>>) -> EvalValue<'a> {
-        EvalValue::Text(Text::Made(text.into()))
+        EvalValue::Text(Text::Owned(text.into()))
     }
 
     /// Bytes built by the expression.
@@ -469,12 +469,12 @@ mod tests {
             EvalValue::Duration(0),
             EvalValue::text(""),
             EvalValue::text("0"),
-            EvalValue::List(List::Made([EvalValue::Integer(1), EvalValue::text("a")].into())),
-            EvalValue::List(List::Made([EvalValue::Number(1.0), EvalValue::text("a")].into())),
-            EvalValue::Map(Map::Made(
+            EvalValue::List(List::Owned([EvalValue::Integer(1), EvalValue::text("a")].into())),
+            EvalValue::List(List::Owned([EvalValue::Number(1.0), EvalValue::text("a")].into())),
+            EvalValue::Map(Map::Owned(
                 [(EvalValue::text("a"), EvalValue::Null), (EvalValue::text("b"), EvalValue::Integer(2))].into(),
             )),
-            EvalValue::Map(Map::Made(
+            EvalValue::Map(Map::Owned(
                 [(EvalValue::text("b"), EvalValue::Number(2.0)), (EvalValue::text("a"), EvalValue::Null)].into(),
             )),
         ];

@@ -273,7 +273,7 @@ impl<'a> Evaluator<'a> {
         for item in items {
             made.extend(self.item(item, steps)?);
         }
-        Ok(EvalValue::List(List::Made(made.into())))
+        Ok(EvalValue::List(List::Owned(made.into())))
     }
 
     #[inline(never)]
@@ -397,7 +397,7 @@ impl<'a> Evaluator<'a> {
                 made.push((key, value));
             }
         }
-        Ok(EvalValue::Map(Map::Made(made.into())))
+        Ok(EvalValue::Map(Map::Owned(made.into())))
     }
 
     fn expand(&mut self, which: Macro, parts: &'a MacroParts, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
@@ -418,10 +418,10 @@ impl<'a> Evaluator<'a> {
             EvalValue::List(items) => (items, None),
             EvalValue::Map(map) => {
                 steps.take(map.len())?;
-                (List::Made(map.iter().map(|(key, _)| key).collect()), Some(map))
+                (List::Owned(map.iter().map(|(key, _)| key).collect()), Some(map))
             }
             EvalValue::Optional(None) if optional => return Ok(EvalValue::optional(None)),
-            EvalValue::Optional(Some(value)) if optional => (List::Made([(*value).clone()].into()), None),
+            EvalValue::Optional(Some(value)) if optional => (List::Owned([(*value).clone()].into()), None),
             EvalValue::Null => return Err(EvalError::Null),
             _ => return Err(EvalError::Type),
         };
@@ -472,8 +472,8 @@ impl<'a> Evaluator<'a> {
             (Macro::All, None) => Ok(EvalValue::Boolean(true)),
             (Macro::Exists, None) => Ok(EvalValue::Boolean(false)),
             (Macro::ExistsOne, None) => Ok(EvalValue::Boolean(found == 1)),
-            (Macro::Map | Macro::Filter | Macro::TransformList, None) => Ok(EvalValue::List(List::Made(made.into()))),
-            (Macro::TransformMap, None) => Ok(EvalValue::Map(Map::Made(entries.into()))),
+            (Macro::Map | Macro::Filter | Macro::TransformList, None) => Ok(EvalValue::List(List::Owned(made.into()))),
+            (Macro::TransformMap, None) => Ok(EvalValue::Map(Map::Owned(entries.into()))),
             (Macro::OptMap, None) => Ok(EvalValue::optional(made.pop())),
             (Macro::OptFlatMap, None) => match made.pop() {
                 Some(value @ EvalValue::Optional(_)) => Ok(value),

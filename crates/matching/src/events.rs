@@ -24,8 +24,8 @@ pub struct Events<'a> {
     cells: Vec<Cell>,
     width: usize,
     packed: Option<(PackedEvents, Fields)>,
-    given: Option<&'a [Row]>,
-    made: OnceLock<Vec<Row>>,
+    borrowed_rows: Option<&'a [Row]>,
+    unpacked_rows: OnceLock<Vec<Row>>,
 }
 
 /// A field of an event.
@@ -43,14 +43,21 @@ enum Cell {
 impl<'a> Events<'a> {
     /// Events that are rows already.
     pub fn of_rows(rows: &'a [Row]) -> Events<'a> {
-        let made = OnceLock::new();
-        Events { count: rows.len(), cells: Vec::new(), width: 0, packed: None, given: Some(rows), made }
+        let unpacked_rows = OnceLock::new();
+        Events {
+            count: rows.len(),
+            cells: Vec::new(),
+            width: 0,
+            packed: None,
+            borrowed_rows: Some(rows),
+            unpacked_rows,
+        }
     }
 
     /// Events that are rows already, owned.
     pub(crate) fn of_owned_rows(rows: Vec<Row>) -> Events<'static> {
-        let (count, made) = (rows.len(), OnceLock::from(rows));
-        Events { count, cells: Vec::new(), width: 0, packed: None, given: None, made }
+        let (count, unpacked_rows) = (rows.len(), OnceLock::from(rows));
+        Events { count, cells: Vec::new(), width: 0, packed: None, borrowed_rows: None, unpacked_rows }
     }
 
     pub(crate) fn none() -> Events<'static> {
@@ -70,7 +77,14 @@ impl<'a> Events<'a> {
             let count = batch.events.count() as usize;
             let cells = read(bytes, count, from)?;
             let packed = Some((batch.events.clone(), from.clone()));
-            return Ok(Events { count, cells, width: from.len(), packed, given: None, made: OnceLock::new() });
+            return Ok(Events {
+                count,
+                cells,
+                width: from.len(),
+                packed,
+                borrowed_rows: None,
+                unpacked_rows: OnceLock::new(),
+            });
         }
         let row = |packed: Result<&[u8], Damaged>| Ok(layout.apply(unpack_row(from, packed?)?));
         Ok(Events::of_owned_rows(batch.events.rows().map(row).collect::<Result<_, Damaged>>()?))
@@ -88,7 +102,7 @@ impl<'a> Events<'a> {
 
     /// All events, as rows of their class.
     pub fn rows(&self) -> &[Row] {
-        self.given.unwrap_or_else(|| self.made.get_or_init(|| self.unpack()))
+        self.borrowed_rows.unwrap_or_else(|| self.unpacked_rows.get_or_init(|| self.unpack()))
     }
 
     fn unpack(&self) -> Vec<Row> {
@@ -231,7 +245,7 @@ mod tests {
             source: name("api"),
             received_at: Timestamp(0),
             accepted_at: Timestamp(0),
-            sees: None,
+            snapshot_sequence: None,
             events,
             chronicled: Default::default(),
         }

@@ -226,8 +226,8 @@ pub struct Dependence {
 
 impl Expression {
     /// Visits this expression and all below it.
-    pub fn visit<'a>(&'a self, see: &mut dyn FnMut(&'a Expression)) {
-        see(self);
+    pub fn visit<'a>(&'a self, visit: &mut dyn FnMut(&'a Expression)) {
+        visit(self);
         match &self.kind {
             Kind::Constant(_) | Kind::Event(_) | Kind::Subscription(_) | Kind::Variable(_) => {}
             Kind::Has(inner)
@@ -236,25 +236,25 @@ impl Expression {
             | Kind::Not(inner)
             | Kind::Negate(inner)
             | Kind::IfPresent(inner)
-            | Kind::Matches(inner, _) => inner.visit(see),
-            Kind::Bind(values, body) => values.iter().chain([&**body]).for_each(|part| part.visit(see)),
-            Kind::Index(parts) | Kind::Binary(_, parts) => parts.iter().for_each(|part| part.visit(see)),
-            Kind::Conditional(parts) => parts.iter().for_each(|part| part.visit(see)),
+            | Kind::Matches(inner, _) => inner.visit(visit),
+            Kind::Bind(values, body) => values.iter().chain([&**body]).for_each(|part| part.visit(visit)),
+            Kind::Index(parts) | Kind::Binary(_, parts) => parts.iter().for_each(|part| part.visit(visit)),
+            Kind::Conditional(parts) => parts.iter().for_each(|part| part.visit(visit)),
             Kind::And(parts)
             | Kind::Or(parts)
             | Kind::List(parts)
             | Kind::Call(_, parts)
             | Kind::UserFunction(_, parts) => {
-                parts.iter().for_each(|part| part.visit(see));
+                parts.iter().for_each(|part| part.visit(visit));
             }
             Kind::Map(entries) => entries.iter().for_each(|(key, value)| {
-                key.visit(see);
-                value.visit(see);
+                key.visit(visit);
+                value.visit(visit);
             }),
             Kind::Macro(_, parts) => {
-                parts.range.visit(see);
-                parts.condition.iter().for_each(|part| part.visit(see));
-                parts.result.iter().for_each(|part| part.visit(see));
+                parts.range.visit(visit);
+                parts.condition.iter().for_each(|part| part.visit(visit));
+                parts.result.iter().for_each(|part| part.visit(visit));
             }
         }
     }

@@ -75,10 +75,10 @@ impl Condition {
     }
 
     /// Visits every test in it.
-    pub fn visit<'a>(&'a self, see: &mut dyn FnMut(&'a Test)) {
+    pub fn visit<'a>(&'a self, visit: &mut dyn FnMut(&'a Test)) {
         match self {
-            Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| part.visit(see)),
-            Condition::Test(test) => see(test),
+            Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| part.visit(visit)),
+            Condition::Test(test) => visit(test),
             Condition::Always | Condition::Unknown => {}
         }
     }
@@ -132,17 +132,17 @@ impl Path {
         Path { field, keys: Vec::new(), reach: Reach::One }
     }
 
-    /// Calls `see` for each tested value, until one call returns true. Returns whether one did.
-    pub fn any<'a>(&self, event: &'a [Value], see: &mut dyn FnMut(&'a Value) -> bool) -> bool {
+    /// Calls `visit` for each tested value, until one call returns true. Returns whether one did.
+    pub fn any<'a>(&self, event: &'a [Value], visit: &mut dyn FnMut(&'a Value) -> bool) -> bool {
         let Some(value) = event.get(self.field) else { return false };
         match self.reach {
-            Reach::One => one(value, &self.keys).is_some_and(see),
+            Reach::One => one(value, &self.keys).is_some_and(visit),
             Reach::Items => match one(value, &self.keys) {
-                Some(Value::List(items)) => items.iter().any(see),
+                Some(Value::List(items)) => items.iter().any(visit),
                 _ => false,
             },
             Reach::Leaves if value.is_null() => false,
-            Reach::Leaves => leaves(value, &self.keys, see),
+            Reach::Leaves => leaves(value, &self.keys, visit),
         }
     }
 }
@@ -156,14 +156,14 @@ pub(crate) fn one<'a>(value: &'a Value, keys: &[Arc<str>]) -> Option<&'a Value> 
 }
 
 /// The leaves at the end of the keys, through lists too.
-fn leaves<'a>(value: &'a Value, keys: &[Arc<str>], see: &mut dyn FnMut(&'a Value) -> bool) -> bool {
+fn leaves<'a>(value: &'a Value, keys: &[Arc<str>], visit: &mut dyn FnMut(&'a Value) -> bool) -> bool {
     match (value, keys) {
-        (Value::List(items), _) => items.iter().any(|item| leaves(item, keys, see)),
+        (Value::List(items), _) => items.iter().any(|item| leaves(item, keys, visit)),
         (Value::Map(entries), [key, rest @ ..]) => {
-            entries.iter().find(|(name, _)| name == key).is_some_and(|(_, value)| leaves(value, rest, see))
+            entries.iter().find(|(name, _)| name == key).is_some_and(|(_, value)| leaves(value, rest, visit))
         }
         (Value::Map(_), []) | (_, [_, ..]) => false,
-        (leaf, []) => see(leaf),
+        (leaf, []) => visit(leaf),
     }
 }
 

@@ -337,7 +337,7 @@ pub fn call<'a>(function: Function, given: &[EvalValue<'a>], steps: &mut Steps) 
             } else {
                 text.splitn(most, separator).map(EvalValue::text).collect()
             };
-            Ok(EvalValue::List(List::Made(parts.into())))
+            Ok(EvalValue::List(List::Owned(parts.into())))
         }
         Function::Join => {
             let EvalValue::List(items) = first else { return Err(EvalError::Type) };
@@ -714,7 +714,7 @@ pub fn arithmetic<'a>(
         }
         (Add, EvalValue::List(left), EvalValue::List(right)) => {
             steps.take(left.len() + right.len())?;
-            EvalValue::List(List::Made(left.iter().chain(right.iter()).collect()))
+            EvalValue::List(List::Owned(left.iter().chain(right.iter()).collect()))
         }
         (Add, EvalValue::Timestamp(time), EvalValue::Duration(micros))
         | (Add, EvalValue::Duration(micros), EvalValue::Timestamp(time)) => {

@@ -130,7 +130,7 @@ impl Check {
                 return false;
             }
             looked_at += 1;
-            if looked_at.is_multiple_of(CLOCK_INTERVAL) && deadline.is_some_and(Deadline::is_over) {
+            if looked_at.is_multiple_of(CLOCK_INTERVAL) && deadline.is_some_and(Deadline::is_past) {
                 is_late = true;
                 return false;
             }
@@ -159,7 +159,7 @@ impl Deadline<'_> {
         self.at.saturating_sub((self.clock)())
     }
 
-    pub fn is_over(self) -> bool {
+    pub fn is_past(self) -> bool {
         (self.clock)() > self.at
     }
 }

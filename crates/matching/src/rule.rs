@@ -13,7 +13,7 @@ use tocsin_model::{
     field::{Damaged, Field, FieldType, Fields, Row, unpack_row},
     filter::{Dialect, Filter},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     value::Value,
 };
 
@@ -109,7 +109,7 @@ pub(crate) struct ClassPlan {
     pub name: Name,
     pub fields: Fields,
     /// Whether the table keeps each column: the fields, then the columns of the subscriber, then its memberships.
-    pub kept: Vec<bool>,
+    pub used_columns: Vec<bool>,
     pub rules: Vec<RuleNumber>,
     /// Whether its subscriptions can have filters.
     pub takes_filters: bool,
@@ -151,13 +151,13 @@ pub(crate) struct CompiledRule {
 impl ClassPlan {
     /// The number of columns of a row, including those of the subscriber.
     pub fn width(&self) -> usize {
-        self.kept.len()
+        self.used_columns.len()
     }
 
     /// The column of the subscriber's memberships. Only rules with a query read it; other rules use memberships when a
     /// subscription is indexed.
     pub fn memberships_at(&self) -> usize {
-        self.kept.len() - 1
+        self.used_columns.len() - 1
     }
 }
 
@@ -252,7 +252,7 @@ impl RuleSet {
         let classes = application.subscriptions.iter().map(|(name, class)| ClassPlan {
             name: name.clone(),
             fields: class.fields.clone(),
-            kept: vec![false; class.fields.len() + subscriber.len() + 1],
+            used_columns: vec![false; class.fields.len() + subscriber.len() + 1],
             rules: Vec::new(),
             takes_filters: !class.filter.is_empty(),
             filters: Vec::new(),
@@ -308,10 +308,12 @@ impl RuleSet {
             return Ok(known);
         }
         if self.audiences.len() == AUDIENCES_MAX {
-            let problem = Problem::at(
+            let problem = Problem::new(
+                Code::TooMany,
                 "",
                 format!("is one segment too many: the rules of an application ask for {AUDIENCES_MAX} at most"),
-            );
+            )
+            .param("limit", AUDIENCES_MAX);
             return Err(problem.hint("join segments by `|` in one filter"));
         }
         self.audiences.push(segment.clone());
@@ -364,11 +366,11 @@ impl RuleSet {
             let rearm = rearm.into_iter().flat_map(|rearm| rearm.fields.iter().copied());
             let rearm_reads: Vec<usize> = rearm.clone().collect();
             for field in residual.chain(captured).chain(rearm) {
-                class.kept[field] = true;
+                class.used_columns[field] = true;
             }
             if rule.queried && rule.audience.is_some() {
                 let memberships = class.memberships_at();
-                class.kept[memberships] = true;
+                class.used_columns[memberships] = true;
             }
             let filled = rule.fields.iter().filter_map(|(_, fill)| match fill {
                 FieldSource::Captured(expression) => Some(expression),
@@ -460,8 +462,8 @@ impl RuleSet {
         &self.rules[rule.0 as usize]
     }
 
-    /// Checks a filter for the subscriptions of a class against the event class of every enabled rule. Returns why it
-    /// is a candidate for every event of one of them, if it is.
+    /// Checks a filter for the subscriptions of a class against the event class of every enabled rule. If the index
+    /// cannot narrow it down for one of them, so that it is a candidate for every event, returns the reason.
     ///
     /// # Errors
     /// Every problem found, with line and column in the filter's text.
@@ -483,18 +485,24 @@ impl RuleSet {
     /// [`Shard::put_of`]: crate::shard::Shard::put_of
     pub fn check_subject(&self, subject: Subject<'_>) -> Result<(), Problem> {
         let Some(class) = self.classes.iter().find(|plan| plan.name == *subject.class) else {
-            return Err(Problem::at("", format!("there is no subscription class `{}`", subject.class)));
+            return Err(Problem::new(
+                Code::UnknownReference,
+                "",
+                format!("there is no subscription class `{}`", subject.class),
+            )
+            .param("kind", "subscription_class"));
         };
         if class.fields.row_from_stored(subject.values).is_err() {
-            return Err(Problem::at("", "the stored parameters are not a JSON object"));
+            return Err(Problem::new(Code::DamagedData, "", "the stored parameters are not a JSON object"));
         }
         let Some(filter) = subject.filter else { return Ok(()) };
         if !class.takes_filters {
-            return Err(Problem::at("filter", "its class does not accept filters"));
+            return Err(Problem::new(Code::NotApplicable, "filter", "its class does not accept filters"));
         }
         self.compile_filter(&class.name, filter, None).map(|_| ()).map_err(|problems| {
             let first = problems.into_iter().next();
-            let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
+            let first =
+                first.unwrap_or_else(|| Problem::new(Code::InvalidExpression, "", "the filter cannot be compiled"));
             Problem { path: "filter".to_owned(), ..first }
         })
     }

@@ -172,7 +172,7 @@ impl<'a> RuleEvaluation<'a> {
     }
 
     fn is_late(&self) -> bool {
-        self.deadline.is_some_and(Deadline::is_over)
+        self.deadline.is_some_and(Deadline::is_past)
     }
 
     fn id(&self, at: usize) -> EventId {
@@ -236,7 +236,7 @@ impl<'a> RuleEvaluation<'a> {
             for (at, answer) in answers.iter_mut().enumerate() {
                 let Some(value) = self.events.integer(self.first + at, *field) else { continue };
                 if *answer == EventKey::NotLookedUp {
-                    *answer = self.ask(branch, at, key);
+                    *answer = self.evaluate_branch_key(branch, at, key);
                 }
                 let group = match *answer {
                     EventKey::Key(number) => index.place(number),
@@ -408,7 +408,7 @@ impl<'a> RuleEvaluation<'a> {
         let Some(query) = self.query(branch, at)? else { return Ok(None) };
         let mut answer = scratch.answers[branch.asks][at];
         if answer == EventKey::NotLookedUp {
-            answer = self.ask(branch, at, &mut scratch.key);
+            answer = self.evaluate_branch_key(branch, at, &mut scratch.key);
             scratch.answers[branch.asks][at] = answer;
         }
         match answer {
@@ -452,7 +452,7 @@ impl<'a> RuleEvaluation<'a> {
     }
 
     /// Looks up the event's key.
-    fn ask(&self, branch: &Branch, at: usize, key: &mut Vec<u8>) -> EventKey {
+    fn evaluate_branch_key(&self, branch: &Branch, at: usize, key: &mut Vec<u8>) -> EventKey {
         key.clear();
         for part in &branch.keys {
             let written = match part.event.kind {

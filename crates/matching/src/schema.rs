@@ -4,7 +4,11 @@ mod cost; // cost bound of a schema, computed before validation
 
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value as Json;
-use tocsin_model::{application::Application, problem::Problem, stack::with_large_stack};
+use tocsin_model::{
+    application::Application,
+    problem::{Code, Problem},
+    stack::with_large_stack,
+};
 
 use self::cost::Cost;
 
@@ -41,7 +45,7 @@ impl Schema {
             let place = error.instance_path().to_string();
             let at = if place.is_empty() { String::new() } else { format!(" at `{place}`") };
             let message = format!("is no JSON Schema: {error}{at}");
-            Problem::at("schema", message.chars().take(300).collect::<String>())
+            Problem::syntax("json_schema", "schema", message.chars().take(300).collect::<String>())
                 .hint("put every `$ref` target inside the schema")
         })
     }
@@ -66,15 +70,17 @@ impl Schema {
         if self.cost.count(json, DIFFERENCES_STEPS_MAX).is_err() {
             let message =
                 "does not match the schema; the differences are not listed, as that takes too many evaluations";
-            return Err(vec![Problem::at("", message).hint("compare smaller parts of it")]);
+            return Err(vec![Problem::new(Code::SchemaViolation, "", message).hint("compare smaller parts of it")]);
         }
         let mut errors = self.validator.iter_errors(json);
         let differences = errors.by_ref().take(DIFFERENCES_MAX);
         let mut differences: Vec<Problem> = differences
-            .map(|error| Problem::at(error.instance_path().to_string(), error.masked().to_string()))
+            .map(|error| {
+                Problem::new(Code::SchemaViolation, error.instance_path().to_string(), error.masked().to_string())
+            })
             .collect();
         if errors.next().is_some() {
-            differences.push(Problem::at("", "and more"));
+            differences.push(Problem::new(Code::MoreProblems, "", "and more"));
         }
         Err(differences)
     }
@@ -82,7 +88,8 @@ impl Schema {
 
 fn thread_problem(error: &std::io::Error) -> Problem {
     let message = format!("was not validated, as no thread could be started: {error}");
-    Problem::at("schema", message).hint("raise the limit of threads of the process, or try again later")
+    Problem::new(Code::Internal, "schema", message)
+        .hint("raise the limit of threads of the process, or try again later")
 }
 
 /// Checks the schemas of an application's collections.

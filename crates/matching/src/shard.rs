@@ -60,7 +60,7 @@ pub struct Subject<'a> {
 #[derive(Clone, Copy, Default)]
 pub struct MatchOptions<'a> {
     /// Rules that are excluded.
-    pub left_out: &'a [RuleNumber],
+    pub excluded_rules: &'a [RuleNumber],
     /// A monotonic clock. With it, a rule that exceeds its `timeout` for the batch fails with [`EvalError::Time`];
     /// without it, there is no time limit.
     pub clock: Option<&'a dyn Fn() -> Duration>,
@@ -71,7 +71,10 @@ pub struct MatchOptions<'a> {
 
 impl fmt::Debug for MatchOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MatchOptions").field("left_out", &self.left_out).field("timed", &self.clock.is_some()).finish()
+        f.debug_struct("MatchOptions")
+            .field("excluded_rules", &self.excluded_rules)
+            .field("timed", &self.clock.is_some())
+            .finish()
     }
 }
 
@@ -185,7 +188,7 @@ impl Shard {
         let tables = rules.classes.iter().map(|class| {
             let kinds = class.fields.iter().map(|field| field.kind).chain(rules.subscriber.kinds());
             let kinds: Vec<FieldType> = kinds.chain([FieldType::Integer]).collect();
-            Table::new(&kinds, &class.kept, class.keeps_subscribers, hasher.clone())
+            Table::new(&kinds, &class.used_columns, class.keeps_subscribers, hasher.clone())
         });
         let enabled = rules.rules.iter().filter(|rule| rule.enabled);
         let indexes = enabled.flat_map(|rule| &rule.branches).map(|branch| Groups::new(branch.arrangement()));
@@ -253,7 +256,7 @@ impl Shard {
         let rules = Arc::clone(&self.rules);
         let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
         // The remaining time of each rule for the batch; `None` for excluded rules.
-        let allowed = |rule: &RuleNumber| (!watch.left_out.contains(rule)).then(|| rules.rule(*rule).timeout);
+        let allowed = |rule: &RuleNumber| (!watch.excluded_rules.contains(rule)).then(|| rules.rule(*rule).timeout);
         let mut left: Vec<Option<Duration>> = plan.rules.iter().map(allowed).collect();
         // Filters and state are evaluated event by event.
         let is_narrow = |rule: &RuleNumber| rules.rule(*rule).filters.is_some() || rules.rule(*rule).state.is_some();
@@ -316,7 +319,7 @@ impl Shard {
                 let timeout = rules.rule(*rule).timeout;
                 (*rule, left.map_or(timeout, |left| timeout.saturating_sub(left)))
             };
-            let fired = plan.rules.iter().zip(left).filter(|(rule, _)| !watch.left_out.contains(rule));
+            let fired = plan.rules.iter().zip(left).filter(|(rule, _)| !watch.excluded_rules.contains(rule));
             self.times.extend(fired.map(took));
         }
     }

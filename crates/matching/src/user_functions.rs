@@ -5,7 +5,11 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use tocsin_model::{application, id::Name, problem::Problem};
+use tocsin_model::{
+    application,
+    id::Name,
+    problem::{Code, Problem},
+};
 
 use crate::{
     check::{Scope, compile, is_built_in},
@@ -74,16 +78,28 @@ impl UserFunction {
         let mut problems = Vec::new();
         let path = format!("functions.{name}");
         if is_built_in(name.as_str()) || jmespath::is_built_in(name.as_str()) {
-            problems
-                .push(Problem::at(&path, format!("there is a function `{name}` already")).hint("choose another name"));
+            problems.push(
+                Problem::new(Code::Duplicate, &path, format!("there is a function `{name}` already"))
+                    .param("value", name.to_string())
+                    .hint("choose another name"),
+            );
         } else if !is_name(name.as_str()) {
-            problems.push(Problem::at(&path, format!("`{name}` cannot be called")).hint("choose another name"));
+            problems.push(
+                Problem::new(Code::ReservedName, &path, format!("`{name}` cannot be called"))
+                    .param("value", name.to_string())
+                    .hint("choose another name"),
+            );
         }
         let mut parameters: Vec<Arc<str>> = Vec::new();
         for (at, parameter) in function.parameters.iter().enumerate() {
             let name = parameter.as_str();
             if !is_name(name) || ["event", "sub", "subscription"].contains(&name) {
-                let problem = Problem::at(format!("{path}.parameters[{at}]"), format!("`{name}` has another meaning"));
+                let problem = Problem::new(
+                    Code::ReservedName,
+                    format!("{path}.parameters[{at}]"),
+                    format!("`{name}` has another meaning"),
+                )
+                .param("value", name.to_string());
                 problems.push(problem.hint("choose another name"));
             }
             parameters.push(name.into());
@@ -114,7 +130,7 @@ impl UserFunction {
     }
 
     /// The type of the result.
-    pub(crate) fn gives(&self) -> &Type {
+    pub(crate) fn result_type(&self) -> &Type {
         &self.body.kind_of_value
     }
 

@@ -121,10 +121,10 @@ fn eval_value(json: &Json) -> EvalValue<'static> {
         }
         "stringValue" => EvalValue::text(text()),
         "bytesValue" => EvalValue::bytes(BASE64_STANDARD.decode(text()).expect("base64")),
-        "listValue" => EvalValue::List(List::Made(items("values").iter().map(eval_value).collect())),
+        "listValue" => EvalValue::List(List::Owned(items("values").iter().map(eval_value).collect())),
         "mapValue" => {
             let entry = |entry: &Json| (eval_value(&entry["key"]), eval_value(&entry["value"]));
-            EvalValue::Map(Map::Made(items("entries").iter().map(entry).collect()))
+            EvalValue::Map(Map::Owned(items("entries").iter().map(entry).collect()))
         }
         other => panic!("{other} is no kind of value"),
     }

@@ -506,7 +506,7 @@ fn one_case(seed: u64) {
             source: name("api"),
             received_at: Timestamp(now),
             accepted_at: Timestamp(now),
-            sees: None,
+            snapshot_sequence: None,
             events: packer.finish(),
             chronicled: packed,
         };

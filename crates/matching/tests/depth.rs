@@ -46,7 +46,7 @@ fn each(productions: &[Production], run: impl Fn(&str, &str)) {
     }
 }
 
-fn ask(dialect: Dialect, text: &str) {
+fn compile_and_evaluate(dialect: Dialect, text: &str) {
     let Ok(compiled) = filter::compile(&Filter::new(dialect, text), &fields()) else { return };
     let nested = (0..90).fold(Value::Null, |inner, _| Value::Map([("a".into(), Value::List([inner].into()))].into()));
     let event = [
@@ -117,8 +117,8 @@ fn a14_no_expression_in_cel_overflows_the_stack() {
     on_a_small_stack(|| {
         each(&productions, |text, _| {
             let _ = check::compile(text, &check::Scope::default());
-            ask(Dialect::Cel, text);
-            ask(Dialect::Cel, &format!("({text}) == ({text})"));
+            compile_and_evaluate(Dialect::Cel, text);
+            compile_and_evaluate(Dialect::Cel, &format!("({text}) == ({text})"));
         });
     });
 }
@@ -154,7 +154,7 @@ fn a14_no_expression_in_jmespath_overflows_the_stack() {
         ("", "detail", ".[a]"),
         ("", "detail", ".{a: a}"),
     ];
-    on_a_small_stack(|| each(&productions, |text, _| ask(Dialect::Jmespath, text)));
+    on_a_small_stack(|| each(&productions, |text, _| compile_and_evaluate(Dialect::Jmespath, text)));
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn a14_no_event_pattern_overflows_the_stack() {
         ("{\"", "a", "\": [1]}"),
     ];
     on_a_small_stack(|| {
-        each(&productions, |text, _| ask(Dialect::EventPattern, text));
-        each(&productions, |text, _| ask(Dialect::EventPattern, &format!("{{\"detail\": {text}}}")));
+        each(&productions, |text, _| compile_and_evaluate(Dialect::EventPattern, text));
+        each(&productions, |text, _| compile_and_evaluate(Dialect::EventPattern, &format!("{{\"detail\": {text}}}")));
         each(&[("{\"anything-but\": ", "[1]", "}")], |text, _| {
-            ask(Dialect::EventPattern, &format!("{{\"title\": [{text}]}}"))
+            compile_and_evaluate(Dialect::EventPattern, &format!("{{\"title\": [{text}]}}"))
         });
     });
 }
@@ -213,8 +213,11 @@ fn a14_no_regular_expression_overflows_the_stack() {
     ];
     on_a_small_stack(|| {
         each(&productions, |text, _| {
-            ask(Dialect::Cel, &format!("event.title.matches(r'{text}')"));
-            ask(Dialect::EventPattern, &format!("{{\"title\": [{{\"wildcard\": \"{}\"}}]}}", text.replace('\\', "")));
+            compile_and_evaluate(Dialect::Cel, &format!("event.title.matches(r'{text}')"));
+            compile_and_evaluate(
+                Dialect::EventPattern,
+                &format!("{{\"title\": [{{\"wildcard\": \"{}\"}}]}}", text.replace('\\', "")),
+            );
         });
     });
 }

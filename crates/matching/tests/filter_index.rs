@@ -218,32 +218,32 @@ fn check_agreement(seed: u64, rounds: usize) {
     let mut random = Rng::with_seed(seed);
     let mut index = FilterIndex::new();
     let mut scratch = FilterScratch::new();
-    let mut filed: BTreeMap<u32, CompiledFilter> = BTreeMap::new();
+    let mut indexed: BTreeMap<u32, CompiledFilter> = BTreeMap::new();
     let mut free: Vec<u32> = Vec::new();
     for round in 0..rounds {
         // Grows, shrinks to nothing, grows again.
         let grows = round % 300 < 200;
         for _ in 0..random.usize(1..4) {
-            if random.u8(0..10) < if grows { 8 } else { 2 } || filed.is_empty() {
+            if random.u8(0..10) < if grows { 8 } else { 2 } || indexed.is_empty() {
                 let filter = filter(&mut random);
-                let number = free.pop().unwrap_or(filed.len() as u32);
+                let number = free.pop().unwrap_or(indexed.len() as u32);
                 index.insert(number, &filter);
-                filed.insert(number, filter);
+                indexed.insert(number, filter);
             } else {
-                let numbers: Vec<u32> = filed.keys().copied().collect();
+                let numbers: Vec<u32> = indexed.keys().copied().collect();
                 let number = one_of(&mut random, &numbers);
-                let filter = filed.remove(&number).expect("the filter is in the index");
+                let filter = indexed.remove(&number).expect("the filter is in the index");
                 index.remove(number, &filter);
                 free.push(number);
             }
         }
-        assert_eq!(index.len(), filed.len());
+        assert_eq!(index.len(), indexed.len());
         for _ in 0..3 {
             let event = event(&mut random);
             let mut found = Vec::new();
             index.matching(&event, &mut scratch, &mut found);
             found.sort_unstable();
-            let expected: Vec<u32> = filed
+            let expected: Vec<u32> = indexed
                 .iter()
                 .filter(|(_, filter)| filter.holds(&event) == Ok(true))
                 .map(|(number, _)| *number)
@@ -253,14 +253,14 @@ fn check_agreement(seed: u64, rounds: usize) {
                     .iter()
                     .find(|number| !expected.contains(number))
                     .or_else(|| expected.iter().find(|number| !found.contains(number)));
-                let filter = wrong.and_then(|number| filed.get(number));
+                let filter = wrong.and_then(|number| indexed.get(number));
                 panic!(
                     "TOCSIN_SEED={seed}, round {round}: found {found:?} instead of {expected:?} for {event:?}; {filter:?}"
                 );
             }
         }
     }
-    filed.iter().for_each(|(number, filter)| index.remove(*number, filter));
+    indexed.iter().for_each(|(number, filter)| index.remove(*number, filter));
     assert!(index.is_empty() && index.scanned() == 0 && index.signatures() == 0, "TOCSIN_SEED={seed}");
     let mut found = Vec::new();
     index.matching(&event(&mut random), &mut scratch, &mut found);

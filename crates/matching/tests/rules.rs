@@ -206,7 +206,7 @@ fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
         source: name("api"),
         received_at: Timestamp(0),
         accepted_at: Timestamp(0),
-        sees: None,
+        snapshot_sequence: None,
         events: packer.finish(),
         chronicled: Default::default(),
     }

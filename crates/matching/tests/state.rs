@@ -340,14 +340,14 @@ fn case(seed: u64) {
             batch += 1;
             let id = EventBatchId(batch);
             let rows: Vec<Row> = (0..random.usize(1..6)).map(|_| random_row(&mut random, &event_fields())).collect();
-            let left_out = if random.u8(0..5) == 0 { vec![RuleNumber(0)] } else { Vec::new() };
+            let excluded_rules = if random.u8(0..5) == 0 { vec![RuleNumber(0)] } else { Vec::new() };
             for (ordinal, row) in rows.iter().enumerate() {
                 let event = EventId { batch: id, ordinal: ordinal as u32 };
-                let answers = model.event(&set, row, now, &subscription_views, &left_out);
+                let answers = model.event(&set, row, now, &subscription_views, &excluded_rules);
                 expected.extend(answers.into_iter().map(|(rule, id)| (event, rule, id)));
             }
             for shard in &mut platform.shards {
-                let watch = MatchOptions { left_out: &left_out, ..MatchOptions::default() };
+                let watch = MatchOptions { excluded_rules: &excluded_rules, ..MatchOptions::default() };
                 shard.match_rows((id, Timestamp(now)), &name("thing"), &rows, watch, &mut found);
             }
         }

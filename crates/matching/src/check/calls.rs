@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tocsin_model::{problem::closest, value::Value};
+use tocsin_model::{problem::Code, problem::closest, value::Value};
 
 use super::{Checker, constant_value, names::TYPE_NAMES, path};
 use crate::{
@@ -46,7 +46,7 @@ impl Checker<'_> {
             ("cel", ..) => {
                 let variable = variable_name_of(name, arguments).and_then(|name| self.variable(&name, span));
                 return variable.unwrap_or_else(|| {
-                    self.problem(span, format!("`cel.{name}` is not known here"));
+                    self.unknown(name, span, format!("`cel.{name}` is not known here"));
                     self.hint("write `cel.bind(name, value, expression)`");
                     self.dynamic(span)
                 });
@@ -80,15 +80,15 @@ impl Checker<'_> {
         let named: Vec<&Signature> = SIGNATURES.iter().filter(|signature| signature.name == name).collect();
         if let (true, Some(function)) = (named.is_empty(), self.scope.functions.find(name)) {
             if given.len() != function.takes() {
-                self.problem(span, format!("`{name}` does not take {} arguments", given.len()));
+                self.problem(Code::TypeMismatch, span, format!("`{name}` does not take {} arguments", given.len()));
                 self.hint(format!("write `{}`", function.show()));
                 return self.dynamic(span);
             }
-            let (kind_of_value, function) = (function.gives().clone(), Arc::clone(function));
+            let (kind_of_value, function) = (function.result_type().clone(), Arc::clone(function));
             return Expression { kind: Kind::UserFunction(function, given), kind_of_value, span };
         }
         if named.is_empty() {
-            self.problem(span, format!("there is no function `{name}`"));
+            self.unknown(name, span, format!("there is no function `{name}`"));
             let known = SIGNATURES.iter().map(|signature| signature.name).chain(MACROS);
             if let Some(meant) = closest(name, known.chain(self.scope.functions.names())) {
                 self.hint(format!("did you mean `{meant}`?"));
@@ -102,9 +102,9 @@ impl Checker<'_> {
         });
         let Some(signature) = fitting else {
             let types: Vec<String> = given.iter().map(|given| given.kind_of_value.to_string()).collect();
-            self.problem(span, format!("`{name}` does not take {}", types.join(", ")));
-            let ways: Vec<String> = named.iter().map(|signature| format!("`{}`", signature.show())).collect();
-            self.hint(format!("write {}", ways.join(" or ")));
+            self.problem(Code::TypeMismatch, span, format!("`{name}` does not take {}", types.join(", ")));
+            let signatures: Vec<String> = named.iter().map(|signature| format!("`{}`", signature.show())).collect();
+            self.hint(format!("write {}", signatures.join(" or ")));
             return self.dynamic(span);
         };
         if signature.function == Function::Matches
@@ -116,7 +116,7 @@ impl Checker<'_> {
                     Kind::Matches(Box::new(subject), pattern)
                 }
                 Err(message) => {
-                    self.problem(given[1].span, message);
+                    self.problem(Code::InvalidExpression, given[1].span, message);
                     Kind::Constant(Constant::Value(Value::Null))
                 }
             };
@@ -153,7 +153,11 @@ impl Checker<'_> {
             Ok(EvalValue::Number(value)) => Kind::Constant(Constant::Value(Value::Number(value))),
             Ok(eval_value) => Kind::Constant(Constant::Value(eval_value.to_value())),
             Err(error) => {
-                self.problem(span, format!("`{}` has no value: {error}", span.text(self.source)));
+                self.problem(
+                    Code::InvalidExpression,
+                    span,
+                    format!("`{}` has no value: {error}", span.text(self.source)),
+                );
                 match expression.kind_of_value {
                     Type::Timestamp => self.hint("a timestamp is written like '2026-11-21T09:30:00Z'"),
                     Type::Duration => self.hint("a duration is written like '1h30m' or '90s'"),
@@ -182,7 +186,7 @@ impl Checker<'_> {
                 (&parts[0], name.clone())
             }
             _ => {
-                self.problem(span, "`has` takes a field");
+                self.problem(Code::TypeMismatch, span, "`has` takes a field");
                 self.hint("write `has(event.name)`");
                 return self.dynamic(span);
             }
@@ -196,7 +200,7 @@ impl Checker<'_> {
                 }
                 let target = self.expression(target);
                 if !matches!(target.kind_of_value, Type::Map | Type::Dynamic) {
-                    self.problem(span, format!("{} has no field `{name}`", target.kind_of_value));
+                    self.unknown(&name, span, format!("{} has no field `{name}`", target.kind_of_value));
                 }
                 Kind::HasKey(Box::new(target), name)
             }
@@ -211,7 +215,7 @@ impl Checker<'_> {
             Type::Map | Type::Dynamic => Type::Dynamic,
             other => {
                 let message = format!("`{name}` goes over a list or a map, not {other}");
-                self.problem(range.span, message);
+                self.problem(Code::TypeMismatch, range.span, message);
                 Type::Dynamic
             }
         };
@@ -226,7 +230,7 @@ impl Checker<'_> {
                 (true, _) => ("two variables", "key, value"),
                 _ => ("a variable", "item"),
             };
-            self.problem(span, format!("`{name}` takes {variables} and an expression"));
+            self.problem(Code::TypeMismatch, span, format!("`{name}` takes {variables} and an expression"));
             self.hint(format!("write `list.{name}({list}, ...)`"));
             return self.dynamic(span);
         };

@@ -1,6 +1,6 @@
 //! Name resolution: fields of events and subscriptions, chronicles, subscriber columns, and variables.
 
-use tocsin_model::{field::Field, problem::closest};
+use tocsin_model::{field::Field, problem::Code, problem::closest};
 
 use super::{Checker, Side, Subject, path};
 use crate::{
@@ -40,8 +40,8 @@ impl Checker<'_> {
         let Some(at) = fields.position(name) else {
             let unknown = fields.unknown(name);
             match self.scope.subject {
-                Subject::Event => self.problem(span, format!("the {whose} class has no field `{name}`")),
-                Subject::Message => self.problem(span, format!("a message has no property `{name}` here")),
+                Subject::Event => self.unknown(name, span, format!("the {whose} class has no field `{name}`")),
+                Subject::Message => self.unknown(name, span, format!("a message has no property `{name}` here")),
             }
             if let Some(hint) = unknown.hint {
                 self.hint(hint);
@@ -65,7 +65,7 @@ impl Checker<'_> {
             if let (Some(at), Some(place)) = (columns.attribute(name), columns.attributes().position(name)) {
                 return column(at, columns.attributes()[place].kind.into());
             }
-            self.problem(span, format!("the application declares no attribute `{name}`"));
+            self.unknown(name, span, format!("the application declares no attribute `{name}`"));
             match closest(name, columns.attributes().iter().map(|attribute| attribute.name.as_str())) {
                 Some(meant) => self.hint(format!("did you mean `subscriber.attributes.{meant}`?")),
                 None => self.hint(format!(
@@ -78,11 +78,11 @@ impl Checker<'_> {
             return column(at, Type::Text);
         }
         if name == "attributes" {
-            self.problem(span, "`subscriber.attributes` names a group, not a value");
+            self.problem(Code::TypeMismatch, span, "`subscriber.attributes` names a group, not a value");
             self.hint("name one of them, such as `subscriber.attributes.region`");
             return self.dynamic(span);
         }
-        self.problem(span, format!("a subscriber has no field `{name}`"));
+        self.unknown(name, span, format!("a subscriber has no field `{name}`"));
         match columns.attribute(name) {
             Some(_) => self.hint(format!("did you mean `subscriber.attributes.{name}`?")),
             None => self.hint(format!("it has {} and `attributes`", PARTS.map(|part| format!("`{part}`")).join(", "))),
@@ -103,7 +103,7 @@ impl Checker<'_> {
             return Some(Expression { kind, kind_of_value: fields[at].kind.into(), span });
         }
         let (message, hint) = unknown_column(&path, fields);
-        self.problem(span, message);
+        self.problem(Code::UnknownName, span, message);
         self.hint(hint);
         Some(self.dynamic(span))
     }
@@ -122,13 +122,13 @@ impl Checker<'_> {
                 Side::Subscription => self.scope.subscription.iter().next().map(|field| field.name.to_string()),
                 Side::Subscriber | Side::Attributes => Some("id".to_owned()),
             };
-            self.problem(span, format!("`{name}` names a group, not a value"));
+            self.problem(Code::TypeMismatch, span, format!("`{name}` names a group, not a value"));
             if let Some(field) = field {
                 self.hint(format!("name one of its fields, such as `{name}.{field}`"));
             }
             return self.dynamic(span);
         }
-        self.problem(span, format!("`{name}` is not known here"));
+        self.unknown(name, span, format!("`{name}` is not known here"));
         let has = |field: &Field| field.name.as_str() == name;
         if self.scope.event.iter().any(has) {
             self.hint(format!("did you mean `{}.{name}`?", self.scope.subject.word()));
@@ -167,7 +167,7 @@ impl Checker<'_> {
         }
         let target = self.expression(target);
         if !matches!(target.kind_of_value, Type::Map | Type::Dynamic) {
-            self.problem(span, format!("{} has no field `{name}`", target.kind_of_value));
+            self.unknown(name, span, format!("{} has no field `{name}`", target.kind_of_value));
         }
         Expression { kind: Kind::Select(Box::new(target), name.into()), kind_of_value: Type::Dynamic, span }
     }
@@ -178,7 +178,7 @@ impl Checker<'_> {
             if let NodeKind::Text(name) = &index.kind {
                 return self.field(side, name, span);
             }
-            self.problem(index.span, "a field is chosen by a literal name");
+            self.problem(Code::InvalidExpression, index.span, "a field is chosen by a literal name");
             return self.dynamic(span);
         }
         let (target, index) = (self.expression(target), self.expression(index));
@@ -186,13 +186,13 @@ impl Checker<'_> {
             (Type::List(inner), Type::Integer | Type::Unsigned | Type::Number | Type::Dynamic) => (**inner).clone(),
             (Type::List(_), other) => {
                 let message = format!("a place in a list is an integer, not {other}");
-                self.problem(index.span, message);
+                self.problem(Code::TypeMismatch, index.span, message);
                 Type::Dynamic
             }
             (Type::Map | Type::Dynamic, _) => Type::Dynamic,
             (other, _) => {
                 let message = format!("{other} has no places to choose from");
-                self.problem(span, message);
+                self.problem(Code::TypeMismatch, span, message);
                 Type::Dynamic
             }
         };

@@ -41,13 +41,13 @@ pub(crate) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// Reads the columns `wanted`.
+    /// Reads the columns `requested`.
     ///
     /// # Errors
     /// The bytes are damaged.
-    pub fn read(bytes: &'a [u8], wanted: &Fields) -> Result<Packed<'a>, Damaged> {
-        if bytes.is_empty() || wanted.is_empty() {
-            return Ok(Packed { places: vec![None; wanted.len()], ..Packed::default() });
+    pub fn read(bytes: &'a [u8], requested: &Fields) -> Result<Packed<'a>, Damaged> {
+        if bytes.is_empty() || requested.is_empty() {
+            return Ok(Packed { places: vec![None; requested.len()], ..Packed::default() });
         }
         let mut reader = Reader::new(bytes);
         let count = reader.count()?;
@@ -64,7 +64,7 @@ impl<'a> Packed<'a> {
             rows.push(reader.bytes()?);
         }
         let place = |field: &Field| fields.position(field.name.as_str()).filter(|at| fields[*at].kind == field.kind);
-        let places = wanted.iter().map(place).collect();
+        let places = requested.iter().map(place).collect();
         Ok(Packed { fields, rows, places })
     }
 

@@ -9,7 +9,7 @@ use tocsin_model::{
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     time::Timestamp,
 };
 
@@ -46,7 +46,7 @@ pub(crate) struct CompiledChronicle {
 
 impl CompiledChronicle {
     /// The statistics that rules can read.
-    pub fn given(&self) -> impl Iterator<Item = Statistic> + '_ {
+    pub fn readable_statistics(&self) -> impl Iterator<Item = Statistic> + '_ {
         Statistic::ALL.into_iter().filter(|statistic| kind_of(*statistic, self.kind).is_some())
     }
 
@@ -56,7 +56,7 @@ impl CompiledChronicle {
             let name = statistic.name().parse().expect("the name of a statistic is one");
             Some(Field::new(name, kind_of(statistic, self.kind)?))
         };
-        Fields::new(self.given().filter_map(field).collect())
+        Fields::new(self.readable_statistics().filter_map(field).collect())
     }
 }
 
@@ -219,7 +219,7 @@ fn compile_chronicle(name: &Name, chronicle: &Chronicle, scope: &Scope) -> Resul
         Window::Calendar(calendar) => match calendar.zone() {
             Some(zone) => Span::Calendar(calendar.clone(), zone),
             None => {
-                let problem = Problem::at("window.time_zone", format!("`{}` is not a time zone", calendar.time_zone));
+                let problem = Problem::unknown_time_zone("window.time_zone", &calendar.time_zone);
                 problems.push(problem.hint("give a name of the IANA database, such as `Europe/Vienna`"));
                 Span::Always
             }
@@ -304,7 +304,7 @@ fn compile_value(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>
         "the expression gives {}; a chronicle follows a boolean, an integer, a number, a string or a timestamp",
         expression.kind_of_value
     );
-    let problem = expression.span.problem(source, message);
+    let problem = expression.span.problem(Code::InvalidExpression, source, message);
     Err(vec![problem.hint("convert it, such as by `double(...)`, `int(...)` or `string(...)`")])
 }
 
@@ -313,8 +313,11 @@ fn compile_time(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>>
     if expression.kind_of_value == Type::Timestamp {
         return Ok(expression);
     }
-    let problem =
-        expression.span.problem(source, format!("the expression gives {}, not a timestamp", expression.kind_of_value));
+    let problem = expression.span.problem(
+        Code::TypeMismatch,
+        source,
+        format!("the expression gives {}, not a timestamp", expression.kind_of_value),
+    );
     Err(vec![problem.hint("name a field of type timestamp, or convert it by `timestamp(...)`")])
 }
 

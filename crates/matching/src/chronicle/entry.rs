@@ -43,7 +43,7 @@ struct WindowPart {
     sum: Sum,
 }
 
-/// An exact sum: integers may leave 64 bits and come back.
+/// An exact sum: integers may exceed 64 bits temporarily.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sum {
     None,
@@ -91,7 +91,7 @@ impl Entry {
     }
 
     /// Whether all its parts have left the window.
-    pub fn is_over(&self, span: &Span, part: i64) -> bool {
+    pub fn has_expired(&self, span: &Span, part: i64) -> bool {
         self.last.as_ref().is_none_or(|last| last.part < span.first(part))
     }
 
@@ -109,8 +109,8 @@ impl Entry {
         let of = |taken: &Option<LatestEvent>, give: &dyn Fn(&LatestEvent) -> Value| {
             taken.as_ref().filter(|taken| taken.part >= first).map_or(Value::Null, give)
         };
-        let best = |side: fn(&WindowPart) -> &Value, wanted: Ordering| {
-            let better = |best: &'_ Value, other: &'_ Value| order(other, best) == Some(wanted);
+        let best = |side: fn(&WindowPart) -> &Value, requested: Ordering| {
+            let better = |best: &'_ Value, other: &'_ Value| order(other, best) == Some(requested);
             let found = live().map(side).reduce(|best, other| if better(best, other) { other } else { best });
             found.cloned().unwrap_or_default()
         };

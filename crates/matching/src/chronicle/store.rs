@@ -294,7 +294,7 @@ impl ChronicleStore {
         let part = chronicle.span.part(accepted_at.0.saturating_sub(LATENESS));
         for _ in 0..SWEPT {
             match table.oldest() {
-                Some((key, entry)) if entry.is_over(&chronicle.span, part) => table.remove(&key),
+                Some((key, entry)) if entry.has_expired(&chronicle.span, part) => table.remove(&key),
                 _ => break,
             }
         }

@@ -139,10 +139,10 @@ impl PublishedTable {
 /// The row of a key, with `part` as the current part; `None` if it is empty.
 fn row(chronicle: &CompiledChronicle, key: &[u8], entry: &Entry, part: i64) -> Option<Row> {
     let present = entry.present(part);
-    if entry.is_over(&chronicle.span, present) {
+    if entry.has_expired(&chronicle.span, present) {
         return None;
     }
     let mut row: Row = unpack_row(&chronicle.key, key).ok()?;
-    row.extend(chronicle.given().map(|statistic| entry.get(&chronicle.span, present, statistic)));
+    row.extend(chronicle.readable_statistics().map(|statistic| entry.get(&chronicle.span, present, statistic)));
     Some(row)
 }

@@ -5,7 +5,7 @@ use tocsin_model::{
     chronicle::Statistic,
     field::{Row, pack_row, unpack_row},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     time::Timestamp,
     value::Value,
 };
@@ -51,7 +51,7 @@ impl RuleSet {
             name: chronicle.name.clone(),
             keeps: chronicle.explained.clone(),
             key: chronicle.key.iter().map(|field| field.name.clone()).collect(),
-            gives: chronicle.given().map(Statistic::name).collect(),
+            gives: chronicle.readable_statistics().map(Statistic::name).collect(),
             keys_max: chronicle.keys,
         };
         self.events.iter().flat_map(|(class, plan)| plan.chronicles.iter().map(move |one| of((class, one)))).collect()
@@ -73,7 +73,11 @@ impl RuleSet {
         values: impl IntoIterator<Item = (String, Value)>,
     ) -> Result<Vec<u8>, Vec<Problem>> {
         let Some(found) = chronicle_of(self, class, chronicle) else {
-            return Err(vec![Problem::at("", format!("there is no chronicle `{chronicle}` of `{class}`"))]);
+            return Err(vec![
+                Problem::new(Code::UnknownReference, "", format!("there is no chronicle `{chronicle}` of `{class}`"))
+                    .param("value", chronicle.to_string())
+                    .param("kind", "chronicle"),
+            ]);
         };
         let row: Row = found.key.row(values)?.into_iter().map(canonical).collect();
         let mut key = Vec::new();
@@ -126,7 +130,7 @@ impl ChronicleStore {
 
 fn shown(chronicle: &CompiledChronicle, key: &[u8], entry: &Entry, at: Timestamp) -> Option<ChronicleEntry> {
     let present = entry.present(chronicle.span.part(at.0));
-    if entry.is_over(&chronicle.span, present) {
+    if entry.has_expired(&chronicle.span, present) {
         return None;
     }
     let row: Row = unpack_row(&chronicle.key, key).ok()?;
@@ -135,5 +139,5 @@ fn shown(chronicle: &CompiledChronicle, key: &[u8], entry: &Entry, at: Timestamp
         let value = entry.get(&chronicle.span, present, statistic);
         (statistic.name().to_owned(), value.into())
     };
-    Some(ChronicleEntry { key, values: chronicle.given().map(value).collect() })
+    Some(ChronicleEntry { key, values: chronicle.readable_statistics().map(value).collect() })
 }

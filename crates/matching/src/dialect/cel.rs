@@ -3,7 +3,7 @@
 
 use std::{iter::Peekable, str::CharIndices, sync::Arc};
 
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Node, NodeKind, Operator, Span};
 
@@ -14,7 +14,10 @@ use super::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX,
 pub fn parse(source: &str) -> Result<Node, Problem> {
     if source.len() > EXPRESSION_BYTES_MAX {
         let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", source.len());
-        return Err(Problem::at("", message));
+        return Err(Problem::new(Code::TooLong, "", message)
+            .param("given", source.len())
+            .param("limit", EXPRESSION_BYTES_MAX)
+            .param("unit", "bytes"));
     }
     let tokens = Lexer { source, chars: source.char_indices().peekable() }.tokens()?;
     let mut parser = Parser { source, tokens, at: 0, nesting: 0 };
@@ -137,7 +140,9 @@ impl<'a> Lexer<'a> {
     }
 
     fn problem(&self, start: usize, message: impl Into<String>) -> Problem {
-        Span { start: start as u32, end: start as u32 }.problem(self.source, message)
+        Span { start: start as u32, end: start as u32 }
+            .problem(Code::InvalidSyntax, self.source, message)
+            .param("language", "cel")
     }
 
     fn token(&mut self) -> Result<Token, Problem> {
@@ -356,7 +361,7 @@ impl Parser<'_> {
     }
 
     fn here(&self, message: impl Into<String>) -> Problem {
-        self.span().problem(self.source, message)
+        self.span().problem(Code::InvalidSyntax, self.source, message).param("language", "cel")
     }
 
     /// Never moves beyond the end token.
@@ -401,7 +406,7 @@ impl Parser<'_> {
         } + 1;
         if height > EXPRESSION_HEIGHT_MAX {
             return Err(span
-                .problem(self.source, "the expression is too deep")
+                .problem(Code::TooDeep, self.source, "the expression is too deep")
                 .hint("split it, or use a list and a macro"));
         }
         Ok(Node { kind, span, height })
@@ -478,7 +483,7 @@ impl Parser<'_> {
             signs += 1;
         }
         if signs > EXPRESSION_NESTING_MAX {
-            return Err(start.problem(self.source, "the expression is too deep"));
+            return Err(start.problem(Code::TooDeep, self.source, "the expression is too deep"));
         }
         // The smallest integer has no positive counterpart, so its sign belongs to the literal.
         if let (Token::Integer(value), "-") = (self.peek().clone(), symbol) {
@@ -493,7 +498,7 @@ impl Parser<'_> {
                 }
                 return Ok(operand);
             }
-            return Err(literal.problem(self.source, "an integer has no members"));
+            return Err(literal.problem(Code::TypeMismatch, self.source, "an integer has no members"));
         }
         let mut operand = self.member()?;
         for _ in 0..signs {

@@ -263,12 +263,12 @@ impl Lowering<'_> {
                 (condition, exact && single)
             }
             Kind::UserFunction(function, given) => {
-                let standing = |given: &Expression| match (self.path(given), self.scalar(given)) {
+                let argument = |given: &Expression| match (self.path(given), self.scalar(given)) {
                     (Some(path), _) => VariableBinding::Place(path),
                     (None, Some(value)) => VariableBinding::Value(value),
                     (None, None) => VariableBinding::Other,
                 };
-                lower_call(function, given.iter().map(standing).collect(), self.event, negated)
+                lower_call(function, given.iter().map(argument).collect(), self.event, negated)
             }
             _ => match self.path(expression) {
                 Some(path) => exact(path, ValueTest::equals(!negated)),
@@ -425,7 +425,7 @@ impl Lowering<'_> {
     fn is_within_items(&self) -> bool {
         self.variables
             .iter()
-            .any(|standing| matches!(standing, VariableBinding::Place(path) if path.reach == Reach::Items))
+            .any(|binding| matches!(binding, VariableBinding::Place(path) if path.reach == Reach::Items))
     }
 
     fn below(&self, inner: &Expression, key: &Arc<str>) -> Option<Path> {

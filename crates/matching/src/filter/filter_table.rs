@@ -38,7 +38,7 @@ pub(crate) struct FilterTable {
 /// less likely than a memory error.
 #[derive(Debug, Clone, Copy)]
 struct SourceText {
-    print: [u64; 2],
+    fingerprint: [u64; 2],
     filter: FilterNumber,
 }
 
@@ -49,11 +49,11 @@ struct DistinctFilter {
     /// Number of subscriptions with this filter.
     uses: u32,
     /// Fingerprints of the texts that compile to it.
-    prints: Vec<[u64; 2]>,
+    fingerprints: Vec<[u64; 2]>,
 }
 
 /// Most fingerprints stored for one filter. Further spellings are compiled each time.
-const SPELLINGS_MAX: usize = 8;
+const FINGERPRINTS_MAX: usize = 8;
 
 /// The filters that match one event.
 #[derive(Debug, Default)]
@@ -111,8 +111,8 @@ impl FilterTable {
         scope: &FilterScope,
         subscriber: &[Value],
     ) -> Result<FilterNumber, Vec<Problem>> {
-        let print = [0, 1].map(|at| self.hashers[at].hash_one((filter.dialect, &filter.text)));
-        if let Some(known) = self.texts.find(print[0], |text| text.print == print) {
+        let fingerprint = [0, 1].map(|at| self.hashers[at].hash_one((filter.dialect, &filter.text)));
+        if let Some(known) = self.texts.find(fingerprint[0], |text| text.fingerprint == fingerprint) {
             let number = known.filter;
             if let Some(distinct) = &mut self.filters[number as usize] {
                 distinct.uses += 1;
@@ -133,9 +133,11 @@ impl FilterTable {
         };
         if let Some(distinct) = &mut self.filters[number as usize] {
             distinct.uses += 1;
-            if is_for_all && distinct.prints.len() < SPELLINGS_MAX {
-                distinct.prints.push(print);
-                self.texts.insert_unique(print[0], SourceText { print, filter: number }, |text| text.print[0]);
+            if is_for_all && distinct.fingerprints.len() < FINGERPRINTS_MAX {
+                distinct.fingerprints.push(fingerprint);
+                self.texts.insert_unique(fingerprint[0], SourceText { fingerprint, filter: number }, |text| {
+                    text.fingerprint[0]
+                });
             }
         }
         Ok(number)
@@ -144,7 +146,7 @@ impl FilterTable {
     fn add(&mut self, compiled: CompiledFilter, hash: u64) -> FilterNumber {
         let number = self.free.pop().unwrap_or(self.filters.len() as FilterNumber);
         let (kept, _) = PackedFilter::file(compiled, number, &mut self.index);
-        let distinct = Some(DistinctFilter { kept, hash, uses: 0, prints: Vec::new() });
+        let distinct = Some(DistinctFilter { kept, hash, uses: 0, fingerprints: Vec::new() });
         match self.filters.get_mut(number as usize) {
             Some(place) => *place = distinct,
             None => self.filters.push(distinct),
@@ -164,8 +166,8 @@ impl FilterTable {
         }
         if let Some(gone) = self.filters[number as usize].take() {
             gone.kept.take_out(number, &mut self.index);
-            for print in gone.prints {
-                if let Ok(found) = self.texts.find_entry(print[0], |text| text.print == print) {
+            for fingerprint in gone.fingerprints {
+                if let Ok(found) = self.texts.find_entry(fingerprint[0], |text| text.fingerprint == fingerprint) {
                     found.remove();
                 }
             }
@@ -193,7 +195,7 @@ impl FilterTable {
     }
 
     /// Releases the filter of a removed subscription.
-    pub fn forget(&mut self, slot: u32) {
+    pub fn release_slot(&mut self, slot: u32) {
         if let Some(number) = self.of(slot) {
             self.file(slot, None);
             self.release(number);
@@ -229,7 +231,7 @@ impl FilterTable {
 
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        let inner = |distinct: &DistinctFilter| distinct.kept.memory_bytes() + distinct.prints.capacity() * 16;
+        let inner = |distinct: &DistinctFilter| distinct.kept.memory_bytes() + distinct.fingerprints.capacity() * 16;
         self.of_slot.capacity() * 4
             + self.texts.allocation_size()
             + self.by_meaning.allocation_size()

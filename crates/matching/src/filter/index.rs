@@ -431,7 +431,7 @@ impl FilterIndex {
         if !self.checks.hold(entry.rest, view, &mut evaluations.memory) {
             return;
         }
-        if entry.is_sure() || self.evaluate_once(entry, view, evaluations) {
+        if entry.is_exact() || self.evaluate_once(entry, view, evaluations) {
             out.push(entry.number());
         }
     }

@@ -22,8 +22,8 @@ pub struct PackedFilter {
 impl PackedFilter {
     /// Adds a filter to the index under a number, as [`FilterIndex::insert`] does.
     pub fn file(filter: CompiledFilter, number: u32, index: &mut FilterIndex) -> (PackedFilter, FilterPlacement) {
-        let standing = index.insert(number, &filter);
-        (PackedFilter::of(filter), standing)
+        let placement = index.insert(number, &filter);
+        (PackedFilter::of(filter), placement)
     }
 
     fn of(filter: CompiledFilter) -> PackedFilter {

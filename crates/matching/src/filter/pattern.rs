@@ -14,7 +14,7 @@ use std::{fmt::Write, sync::Arc};
 use tocsin_model::{
     field::{FieldType, Fields},
     filter::Dialect,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     value::Value,
 };
 
@@ -42,11 +42,18 @@ const BUT_TESTS: [&str; 4] = ["prefix", "suffix", "equals-ignore-case", "wildcar
 pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
     if text.len() > PATTERN_BYTES_MAX {
         let message = format!("the pattern has {} bytes, at most {PATTERN_BYTES_MAX} are allowed", text.len());
-        return Err(vec![Problem::at("", message)]);
+        return Err(vec![
+            Problem::new(Code::TooLong, "", message)
+                .param("given", text.len())
+                .param("limit", PATTERN_BYTES_MAX)
+                .param("unit", "bytes"),
+        ]);
     }
     let root = json::read(text).map_err(|problem| vec![problem])?;
     if let Some(span) = beyond(&root, &mut 0) {
-        let problem = span.problem(text, format!("the pattern asks for more than {FIELDS_MAX} fields"));
+        let problem = span
+            .problem(Code::TooMany, text, format!("the pattern asks for more than {FIELDS_MAX} fields"))
+            .param("limit", FIELDS_MAX);
         return Err(vec![problem.hint("make several subscriptions of it")]);
     }
     let mut reader = Reader { text, event, problems: Vec::new() };
@@ -106,18 +113,19 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong(&mut self, span: Span, message: impl Into<String>) {
-        self.problems.push(span.problem(self.text, message));
+    fn wrong(&mut self, code: Code, span: Span, message: impl Into<String>) {
+        self.problems.push(span.problem(code, self.text, message));
     }
 
-    fn wrong_hint(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
-        self.problems.push(span.problem(self.text, message).hint(hint));
+    fn wrong_hint(&mut self, code: Code, span: Span, message: impl Into<String>, hint: impl Into<String>) {
+        self.problems.push(span.problem(code, self.text, message).hint(hint));
     }
 
     /// An object of fields: of the event, or below a path.
     fn object(&mut self, node: &Node, above: Option<&Path>) -> Pattern {
         let NodeKind::Object(entries) = &node.kind else {
             self.wrong_hint(
+                Code::InvalidExpression,
                 node.span,
                 format!("a pattern is an object, not {}", node.describe()),
                 r#"write {"field": ["value"]}"#,
@@ -126,10 +134,18 @@ impl Reader<'_> {
         };
         if entries.is_empty() {
             match above {
-                None => {
-                    self.wrong_hint(node.span, "the pattern is empty", "leave the filter out to receive every event")
-                }
-                Some(_) => self.wrong_hint(node.span, "the object is empty", "name a field of it, or leave it out"),
+                None => self.wrong_hint(
+                    Code::InvalidExpression,
+                    node.span,
+                    "the pattern is empty",
+                    "leave the filter out to receive every event",
+                ),
+                Some(_) => self.wrong_hint(
+                    Code::InvalidExpression,
+                    node.span,
+                    "the object is empty",
+                    "name a field of it, or leave it out",
+                ),
             }
         }
         Pattern::All(entries.iter().filter_map(|entry| self.field(entry, above)).collect())
@@ -150,6 +166,7 @@ impl Reader<'_> {
         match &entry.value.kind {
             NodeKind::List(items) if items.is_empty() => {
                 self.wrong_hint(
+                    Code::InvalidExpression,
                     entry.value.span,
                     "the list of values is empty, so nothing would fit",
                     "write at least one value",
@@ -159,6 +176,7 @@ impl Reader<'_> {
             NodeKind::List(items) => {
                 if let Some(FieldType::Map) = self.sole_kind(&path) {
                     self.wrong_hint(
+                        Code::InvalidExpression,
                         entry.value.span,
                         format!("`{}` holds an object, which is no value", entry.key),
                         r#"name a field of it: {"field": ["value"]}"#,
@@ -176,6 +194,7 @@ impl Reader<'_> {
                         _ => "write a list of values",
                     };
                     self.wrong_hint(
+                        Code::InvalidExpression,
                         entry.value.span,
                         format!("`{}` is {} and has no fields", entry.key, named(kind)),
                         hint,
@@ -186,7 +205,12 @@ impl Reader<'_> {
             }
             NodeKind::Scalar(_) => {
                 let value = entry.value.span.text(self.text).to_owned();
-                self.wrong_hint(entry.value.span, "values stand in a list", format!("write [{value}]"));
+                self.wrong_hint(
+                    Code::TypeMismatch,
+                    entry.value.span,
+                    "values stand in a list",
+                    format!("write [{value}]"),
+                );
                 None
             }
         }
@@ -200,7 +224,12 @@ impl Reader<'_> {
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => format!("its fields are {}", names.collect::<Vec<_>>().join(", ")),
             };
-            self.wrong_hint(entry.span, format!("the event class has no field `{}`", entry.key), hint);
+            self.wrong_hint(
+                Code::UnknownName,
+                entry.span,
+                format!("the event class has no field `{}`", entry.key),
+                hint,
+            );
             return None;
         };
         let reach = match self.event.iter().nth(field).map(|field| field.kind) {
@@ -223,7 +252,12 @@ impl Reader<'_> {
             }
             _ => {
                 let hint = r#"write "$or": [{"field": ["value"]}, {"other": ["value"]}]"#;
-                self.wrong_hint(entry.value.span, "`$or` takes a list of at least two objects", hint);
+                self.wrong_hint(
+                    Code::TypeMismatch,
+                    entry.value.span,
+                    "`$or` takes a list of at least two objects",
+                    hint,
+                );
                 None
             }
         }
@@ -237,13 +271,14 @@ impl Reader<'_> {
                 return Some(Pattern::Leaf(path.clone(), vec![ValueTest::In(vec![value])]));
             }
             NodeKind::List(_) => {
-                self.wrong(node.span, "a list within the list of values would fit nothing");
+                self.wrong(Code::InvalidExpression, node.span, "a list within the list of values would fit nothing");
                 return None;
             }
             NodeKind::Object(entries) => match entries.as_slice() {
                 [entry] => entry,
                 _ => {
                     self.wrong_hint(
+                        Code::InvalidExpression,
                         node.span,
                         "a test has exactly one key",
                         "write one object for each test: [{...}, {...}]",
@@ -258,7 +293,7 @@ impl Reader<'_> {
                 NodeKind::Scalar(Value::Boolean(true)) => Some(Pattern::Exists(path.clone())),
                 NodeKind::Scalar(Value::Boolean(false)) => Some(Pattern::Missing(path.clone())),
                 _ => {
-                    self.wrong(entry.value.span, "`exists` takes true or false");
+                    self.wrong(Code::TypeMismatch, entry.value.span, "`exists` takes true or false");
                     None
                 }
             },
@@ -273,7 +308,12 @@ impl Reader<'_> {
                 match Network::read(&text) {
                     Ok(network) => leaf(ValueTest::Cidr(network)),
                     Err(message) => {
-                        self.wrong_hint(entry.value.span, message, "write a network such as 10.0.0.0/8");
+                        self.wrong_hint(
+                            Code::InvalidExpression,
+                            entry.value.span,
+                            message,
+                            "write a network such as 10.0.0.0/8",
+                        );
                         None
                     }
                 }
@@ -303,7 +343,7 @@ impl Reader<'_> {
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => format!("tests are {}", TESTS.join(", ")),
                 };
-                self.wrong_hint(entry.span, format!("`{other}` is no test"), hint);
+                self.wrong_hint(Code::UnknownName, entry.span, format!("`{other}` is no test"), hint);
                 None
             }
         }
@@ -318,12 +358,13 @@ impl Reader<'_> {
                 match kind {
                     FieldType::Timestamp => {
                         self.wrong_hint(
+                            Code::InvalidExpression,
                             entry.span,
                             message,
                             "write the instant itself, or a filter in CEL for a range",
                         );
                     }
-                    _ => self.wrong(entry.span, message),
+                    _ => self.wrong(Code::TypeMismatch, entry.span, message),
                 }
                 None
             }
@@ -339,7 +380,7 @@ impl Reader<'_> {
         match (kind, value) {
             (_, Value::Null) => {
                 let message = format!("a field of the class that is null counts as missing, so `{name}` is never null");
-                self.wrong_hint(node.span, message, r#"write {"exists": false}"#);
+                self.wrong_hint(Code::InvalidExpression, node.span, message, r#"write {"exists": false}"#);
                 None
             }
             (FieldType::String, Value::Text(_))
@@ -348,7 +389,12 @@ impl Reader<'_> {
             (FieldType::Timestamp, Value::Text(instant)) => match kind.accept(Value::Text(Arc::clone(instant))) {
                 Ok(value) => Some(value),
                 Err(message) => {
-                    self.wrong_hint(node.span, message, "write an instant such as 2026-03-01T12:00:00Z");
+                    self.wrong_hint(
+                        Code::TypeMismatch,
+                        node.span,
+                        message,
+                        "write an instant such as 2026-03-01T12:00:00Z",
+                    );
                     None
                 }
             },
@@ -356,10 +402,17 @@ impl Reader<'_> {
                 let message = format!("`{name}` is {}, never {}", named(kind), node.describe());
                 match (kind, value) {
                     (FieldType::Integer | FieldType::Number, Value::Text(inner)) if inner.parse::<f64>().is_ok() => {
-                        self.wrong_hint(node.span, message, format!("write {inner} without quotes"));
+                        self.wrong_hint(
+                            Code::TypeMismatch,
+                            node.span,
+                            message,
+                            format!("write {inner} without quotes"),
+                        );
                     }
-                    (FieldType::String, _) => self.wrong_hint(node.span, message, format!("write \"{text}\"")),
-                    _ => self.wrong(node.span, message),
+                    (FieldType::String, _) => {
+                        self.wrong_hint(Code::TypeMismatch, node.span, message, format!("write \"{text}\""))
+                    }
+                    _ => self.wrong(Code::TypeMismatch, node.span, message),
                 }
                 None
             }
@@ -370,11 +423,11 @@ impl Reader<'_> {
         match &node.kind {
             NodeKind::Scalar(Value::Text(text)) if !text.is_empty() => Some(text.to_string()),
             NodeKind::Scalar(Value::Text(_)) => {
-                self.wrong(node.span, format!("`{test}` takes a text that is not empty"));
+                self.wrong(Code::TypeMismatch, node.span, format!("`{test}` takes a text that is not empty"));
                 None
             }
             _ => {
-                self.wrong(node.span, format!("`{test}` takes text, not {}", node.describe()));
+                self.wrong(Code::TypeMismatch, node.span, format!("`{test}` takes text, not {}", node.describe()));
                 None
             }
         }
@@ -404,6 +457,7 @@ impl Reader<'_> {
             match letter {
                 '*' if last_is_star => {
                     self.wrong_hint(
+                        Code::InvalidExpression,
                         span,
                         "two `*` in a row say no more than one",
                         "write one; `\\\\*` is a star itself",
@@ -415,7 +469,12 @@ impl Reader<'_> {
                     Some(literal @ ('*' | '\\')) => parts.last_mut()?.push(literal),
                     _ => {
                         let hint = "write `\\\\*` for a star and `\\\\\\\\` for a backslash";
-                        self.wrong_hint(span, "a backslash stands before `*` or another backslash only", hint);
+                        self.wrong_hint(
+                            Code::InvalidExpression,
+                            span,
+                            "a backslash stands before `*` or another backslash only",
+                            hint,
+                        );
                         return None;
                     }
                 },
@@ -437,12 +496,12 @@ impl Reader<'_> {
         };
         if let NodeKind::Object(entries) = &node.kind {
             let [entry] = entries.as_slice() else {
-                self.wrong(node.span, "a test has exactly one key");
+                self.wrong(Code::TypeMismatch, node.span, "a test has exactly one key");
                 return None;
             };
             if !BUT_TESTS.contains(&entry.key.as_str()) {
                 let message = format!("`anything-but` takes values, or one of {}", BUT_TESTS.join(", "));
-                self.wrong(entry.span, message);
+                self.wrong(Code::InvalidExpression, entry.span, message);
                 return None;
             }
             self.can_hold(entry, path, &[FieldType::String], "text")?;
@@ -454,20 +513,29 @@ impl Reader<'_> {
                 .collect();
             // An empty list, or one with problems.
             if value_tests.is_empty() && list.is_empty() {
-                self.wrong(entry.value.span, "the list is empty, so everything would fit");
+                self.wrong(Code::InvalidExpression, entry.value.span, "the list is empty, so everything would fit");
             }
             return leaf(value_tests).filter(|_| !list.is_empty());
         }
         let list = many(node);
         if list.is_empty() {
-            self.wrong_hint(node.span, "the list is empty, so everything would fit", r#"write {"exists": true}"#);
+            self.wrong_hint(
+                Code::InvalidExpression,
+                node.span,
+                "the list is empty, so everything would fit",
+                r#"write {"exists": true}"#,
+            );
             return None;
         }
         let mut values = Vec::with_capacity(list.len());
         for item in &list {
             match &item.kind {
                 NodeKind::Scalar(value) if !value.is_null() => values.extend(self.literal(item, value, path)),
-                _ => self.wrong(item.span, format!("`anything-but` takes text and numbers, not {}", item.describe())),
+                _ => self.wrong(
+                    Code::TypeMismatch,
+                    item.span,
+                    format!("`anything-but` takes text and numbers, not {}", item.describe()),
+                ),
             }
         }
         leaf(vec![ValueTest::anything_but(values)])
@@ -478,7 +546,12 @@ impl Reader<'_> {
         let items = match &node.kind {
             NodeKind::List(items) if !items.is_empty() && items.len() % 2 == 0 => items,
             _ => {
-                self.wrong_hint(node.span, "`numeric` takes a list of comparisons and numbers", hint);
+                self.wrong_hint(
+                    Code::TypeMismatch,
+                    node.span,
+                    "`numeric` takes a list of comparisons and numbers",
+                    hint,
+                );
                 return None;
             }
         };
@@ -489,6 +562,7 @@ impl Reader<'_> {
                 NodeKind::Scalar(value @ (Value::Integer(_) | Value::Number(_))) => value.clone(),
                 _ => {
                     self.wrong_hint(
+                        Code::InvalidExpression,
                         number.span,
                         format!("a number should stand here, not {}", number.describe()),
                         hint,
@@ -506,11 +580,12 @@ impl Reader<'_> {
                 ">" | ">=" => (&mut low, limit(text == ">=")),
                 "<" | "<=" => (&mut high, limit(text == "<=")),
                 "=" => {
-                    self.wrong(sign.span, "`=` stands alone");
+                    self.wrong(Code::InvalidExpression, sign.span, "`=` stands alone");
                     return None;
                 }
                 _ => {
                     self.wrong_hint(
+                        Code::InvalidExpression,
                         sign.span,
                         "a comparison should stand here",
                         "write \"=\", \"<\", \"<=\", \">\" or \">=\"",
@@ -519,7 +594,7 @@ impl Reader<'_> {
                 }
             };
             if side.is_some() {
-                self.wrong(sign.span, "this end of the range is given twice");
+                self.wrong(Code::InvalidExpression, sign.span, "this end of the range is given twice");
                 return None;
             }
             *side = limit;
@@ -527,7 +602,7 @@ impl Reader<'_> {
         if let (Some(low), Some(high)) = (&low, &high) {
             let ValueTest::Range(lowest) = Range::within(None, Some(high.clone())) else { return None };
             if !lowest.accepts(&low.value) || low.value == high.value && !low.inclusive {
-                self.wrong(node.span, "no number is in this range");
+                self.wrong(Code::InvalidExpression, node.span, "no number is in this range");
                 return None;
             }
         }

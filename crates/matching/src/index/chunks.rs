@@ -131,7 +131,7 @@ impl Chunks {
         match self {
             Chunks::Few(chunk) => {
                 // Without a branch: whether there is a match is unpredictable.
-                let (answers, hint) = chunk.look(query);
+                let (answers, hint) = chunk.probe(query);
                 answers.then_some(Search { edge: 0, hint })
             }
             Chunks::One(entry) => {
@@ -151,7 +151,7 @@ impl Chunks {
                     }
                     Query::Keys(Bound::From(bound)) => chunks.partition_point(|chunk| chunk.columns.last() < bound),
                 };
-                let (_, hint) = chunks.get(edge)?.look(query);
+                let (_, hint) = chunks.get(edge)?.probe(query);
                 Some(Search { edge: edge as u32, hint })
             }
         }
@@ -197,17 +197,17 @@ impl Chunks {
 
     /// Removes unwanted entries of one chunk. Returns how many entries were checked, and the next chunk; `None` after
     /// the last one.
-    pub fn sweep(&mut self, at: usize, wanted: &impl Fn(u32) -> bool) -> (usize, Option<usize>) {
+    pub fn sweep(&mut self, at: usize, requested: &impl Fn(u32) -> bool) -> (usize, Option<usize>) {
         match self {
             Chunks::One(entry) => {
-                if !wanted(entry.slot) {
+                if !requested(entry.slot) {
                     *self = Chunks::Many(Vec::new());
                 }
                 (1, None)
             }
             Chunks::Few(chunk) => {
                 let looked_at = chunk.columns.len();
-                chunk.retain(wanted);
+                chunk.retain(requested);
                 if chunk.columns.is_empty() {
                     *self = Chunks::Many(Vec::new());
                 }
@@ -216,7 +216,7 @@ impl Chunks {
             Chunks::Many(chunks) => {
                 let Some(chunk) = chunks.get_mut(at) else { return (1, None) };
                 let looked_at = chunk.columns.len();
-                chunk.retain(wanted);
+                chunk.retain(requested);
                 let next = if chunk.columns.is_empty() {
                     chunks.remove(at);
                     at
@@ -310,7 +310,7 @@ impl Chunk {
 
     /// Whether any entry may match, and the position of the bound among the keys.
     #[inline]
-    fn look(&self, query: Query) -> (bool, SearchHint) {
+    fn probe(&self, query: Query) -> (bool, SearchHint) {
         let (answers, bound) = match query {
             Query::All => return (true, SearchHint::default()),
             Query::Around(bound, _) | Query::Keys(Bound::UpTo(bound)) => (self.columns.first() <= bound, bound),
@@ -370,15 +370,15 @@ impl Chunk {
         }
     }
 
-    fn retain(&mut self, wanted: &impl Fn(u32) -> bool) {
-        let wanted: Vec<bool> = self.columns.slots().iter().map(|slot| wanted(*slot)).collect();
-        if wanted.iter().all(|wanted| *wanted) {
+    fn retain(&mut self, requested: &impl Fn(u32) -> bool) {
+        let requested: Vec<bool> = self.columns.slots().iter().map(|slot| requested(*slot)).collect();
+        if requested.iter().all(|requested| *requested) {
             return;
         }
-        self.columns.retain(|at| wanted[at]);
+        self.columns.retain(|at| requested[at]);
         if let Some(highs) = &mut self.highs {
-            let mut wanted = wanted.iter();
-            highs.each.retain(|_| wanted.next().is_some_and(|wanted| *wanted));
+            let mut requested = requested.iter();
+            highs.each.retain(|_| requested.next().is_some_and(|requested| *requested));
             highs.each.shrink_to_fit();
             highs.top_from(0);
         }
@@ -455,12 +455,12 @@ mod tests {
                     expected.sort_unstable();
                     assert_eq!(found, expected, "seed {seed}, round {round}, {query:?}");
                 }
-                let wanted = |slot: u32| !slot.is_multiple_of(gone);
+                let requested = |slot: u32| !slot.is_multiple_of(gone);
                 let mut next = Some(0);
                 while let Some(at) = next {
-                    next = chunks.sweep(at, &wanted).1;
+                    next = chunks.sweep(at, &requested).1;
                 }
-                plain.retain(|entry| wanted(entry.slot));
+                plain.retain(|entry| requested(entry.slot));
             }
         }
     }

@@ -164,7 +164,7 @@ impl Columns {
 
     /// Appends a slot without a key.
     pub fn push(&mut self, slot: u32) {
-        self.make_room(1);
+        self.reserve(1);
         self.cells.push(slot);
         self.len += 1;
     }
@@ -198,7 +198,7 @@ impl Columns {
     /// Moves the slots by one key, those from the position on by one slot more, and the keys from there on by one.
     fn place<const WORDS: usize>(&mut self, at: usize, key: [u32; WORDS], slot: u32) {
         let (length, cells) = (self.len(), self.cells.len());
-        self.make_room(WORDS + 1);
+        self.reserve(WORDS + 1);
         self.cells.resize(cells + WORDS + 1, 0);
         let slots = length * WORDS;
         self.cells.copy_within(slots + at..cells, slots + at + WORDS + 1);
@@ -209,7 +209,7 @@ impl Columns {
     }
 
     /// Doubling would waste a third of the memory on average; an eighth at a time costs little more.
-    fn make_room(&mut self, words: usize) {
+    fn reserve(&mut self, words: usize) {
         if self.cells.len() + words > self.cells.capacity() {
             self.cells.reserve_exact(self.cells.len() / 8 + 2 * words);
         }
@@ -231,8 +231,8 @@ impl Columns {
     }
 
     /// Keeps the entries whose positions are wanted.
-    pub fn retain(&mut self, wanted: impl Fn(usize) -> bool) {
-        *self = self.some((0..self.len()).filter(|at| wanted(*at)));
+    pub fn retain(&mut self, requested: impl Fn(usize) -> bool) {
+        *self = self.some((0..self.len()).filter(|at| requested(*at)));
     }
 
     /// A copy of some entries, without spare capacity.
@@ -284,7 +284,7 @@ impl Columns {
         match self.keys() {
             KeySlice::Narrow(first, distances) => match distance(first, bound) {
                 Some(bound) => {
-                    near(
+                    interpolation_search(
                         distances,
                         hint,
                         |distance| *distance <= bound,
@@ -297,9 +297,12 @@ impl Columns {
                 None if bound < first => 0,
                 None => distances.len(),
             },
-            KeySlice::Wide(keys) => {
-                near(keys, hint, |key| joined(*key) <= bound, |keys| keys.partition_point(|key| joined(*key) <= bound))
-            }
+            KeySlice::Wide(keys) => interpolation_search(
+                keys,
+                hint,
+                |key| joined(*key) <= bound,
+                |keys| keys.partition_point(|key| joined(*key) <= bound),
+            ),
             _ => 0,
         }
     }
@@ -333,7 +336,12 @@ pub struct SearchHint {
 const COUNTED_MAX: usize = 160;
 
 #[inline]
-fn near<T>(keys: &[T], hint: SearchHint, within: impl Fn(&T) -> bool, count: impl Fn(&[T]) -> usize) -> usize {
+fn interpolation_search<T>(
+    keys: &[T],
+    hint: SearchHint,
+    within: impl Fn(&T) -> bool,
+    count: impl Fn(&[T]) -> usize,
+) -> usize {
     let (low, high) = (hint.low as usize, hint.high as usize);
     match (low == 0 || within(&keys[low - 1]), high == keys.len() || !within(&keys[high])) {
         (true, true) if high - low <= COUNTED_MAX => low + count(&keys[low..high]),

@@ -93,12 +93,12 @@ impl Groups {
         key_table: &mut KeyTable,
         mut sweep_position: SweepPosition,
         looks: &mut usize,
-        wanted: &impl Fn(u32) -> bool,
+        requested: &impl Fn(u32) -> bool,
     ) -> Option<SweepPosition> {
         while *looks > 0 {
             let group = self.groups.get_mut(sweep_position.group)?;
             let was_empty = group.chunks.is_empty();
-            let (looked_at, next) = group.chunks.sweep(sweep_position.chunk, wanted);
+            let (looked_at, next) = group.chunks.sweep(sweep_position.chunk, requested);
             *looks = looks.saturating_sub(looked_at);
             match next {
                 Some(chunk) => sweep_position.chunk = chunk,

@@ -214,7 +214,7 @@ fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
 fn key_part(conjunct: &Expression) -> Option<KeyPart> {
     let Kind::Binary(operator, parts) = &conjunct.kind else { return None };
     let [left, right] = &**parts;
-    let (of_event, of_subscription) = sides(left, right)?;
+    let (of_event, of_subscription) = operands_by_side(left, right)?;
     match operator {
         Operator::Equal => {
             Some(KeyPart { event: of_event.clone(), subscription: of_subscription.clone(), any_of: false })
@@ -229,7 +229,7 @@ fn key_part(conjunct: &Expression) -> Option<KeyPart> {
 fn ordered_test(conjunct: &Expression) -> Option<Ordered> {
     let Kind::Binary(operator, parts) = &conjunct.kind else { return None };
     let [left, right] = &**parts;
-    let (of_event, of_subscription) = sides(left, right)?;
+    let (of_event, of_subscription) = operands_by_side(left, right)?;
     let operator = match (operator, std::ptr::eq(of_subscription, left)) {
         (Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual, true) => *operator,
         (Operator::Less, false) => Operator::Greater,
@@ -249,7 +249,7 @@ fn ordered_test(conjunct: &Expression) -> Option<Ordered> {
 }
 
 /// The operand of the event and the operand of the subscription, if each depends on one side only.
-fn sides<'a>(left: &'a Expression, right: &'a Expression) -> Option<(&'a Expression, &'a Expression)> {
+fn operands_by_side<'a>(left: &'a Expression, right: &'a Expression) -> Option<(&'a Expression, &'a Expression)> {
     let (l, r) = (left.dependence(), right.dependence());
     if l.event && !l.subscription && r.subscription && !r.event {
         Some((left, right))

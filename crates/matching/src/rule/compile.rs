@@ -4,7 +4,7 @@ use tocsin_model::{
     application::{Application, Rule},
     field::{Field, FieldType},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 use super::{BatchUnit, CompiledRule, FieldSource, RuleSet, branches::branches};
@@ -22,7 +22,15 @@ pub(super) fn compile_rule(
     columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
 ) -> Result<CompiledRule, Vec<Problem>> {
     let missing = |what: &str, class: &Name, field: &str| {
-        vec![Problem::at(format!("rules.{name}.{field}"), format!("there is no {what} class `{class}`"))]
+        vec![
+            Problem::new(
+                Code::UnknownReference,
+                format!("rules.{name}.{field}"),
+                format!("there is no {what} class `{class}`"),
+            )
+            .param("value", class.to_string())
+            .param("kind", "class"),
+        ]
     };
     let event = application.events.get(&rule.on).ok_or_else(|| missing("event", &rule.on, "on"))?;
     let class = set.classes.iter().position(|class| class.name == rule.subscription);
@@ -114,7 +122,8 @@ fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<FieldSourc
     let Some(source) = source else {
         let Some(at) = scope.event.position(field.name.as_str()) else {
             if field.required && field.default.is_null() {
-                let problem = Problem::at("", "this field of the notification is required and has no source");
+                let problem =
+                    Problem::new(Code::Required, "", "this field of the notification is required and has no source");
                 return Err(vec![
                     problem.hint("give an expression for it, or a field of this name to the event class"),
                 ]);
@@ -128,7 +137,7 @@ fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<FieldSourc
                 Type::from(given),
                 Type::from(field.kind)
             );
-            return Err(vec![Problem::at("", message).hint("convert it with an expression")]);
+            return Err(vec![Problem::new(Code::WrongType, "", message).hint("convert it with an expression")]);
         }
         return Ok(FieldSource::Event(Expression {
             kind: Kind::Event(at),
@@ -140,7 +149,7 @@ fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<FieldSourc
     if !fits(field.kind, &expression.kind_of_value) {
         let message =
             format!("the expression gives {}, and the field is {}", expression.kind_of_value, Type::from(field.kind));
-        let problem = expression.span.problem(source, message);
+        let problem = expression.span.problem(Code::TypeMismatch, source, message);
         return Err(vec![match field.kind {
             FieldType::Integer => problem.hint("convert it with `int(...)`"),
             FieldType::Number => problem.hint("convert it with `double(...)`"),

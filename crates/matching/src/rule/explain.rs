@@ -109,7 +109,7 @@ impl CompiledRule {
         self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
     }
 
-    /// The time of one core for checking a million subscriptions. `tocsin bench --only match.scan` measures it: 5 ms
+    /// The time of one core for checking a million subscriptions. `tocsin-bench --only match.scan` measures it: 5 ms
     /// for a distance, which is checked column by column, 155 ms for a product and 325 ms for a list, which are
     /// interpreted.
     fn scan_time(&self) -> &'static str {

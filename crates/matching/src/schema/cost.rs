@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value as Json};
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 /// Most subschemas.
 const SUBSCHEMAS_MAX: usize = 5_000;
@@ -87,14 +87,14 @@ impl Cost {
             }
             if heights[at] > HEIGHT_MAX {
                 let message = format!("applies more than {HEIGHT_MAX} subschemas within each other to one value");
-                return Err(
-                    Problem::at("schema", message).hint("replace chains of `$ref` and `allOf` by their last schema")
-                );
+                return Err(Problem::new(Code::TooDeep, "schema", message)
+                    .param("limit", HEIGHT_MAX)
+                    .hint("replace chains of `$ref` and `allOf` by their last schema"));
             }
             if applied[at] > APPLIED_MAX {
                 let message = format!("applies more than {APPLIED_MAX} subschemas to one value");
                 let hint = "nest `anyOf`, `allOf` and `oneOf` less, or repeat fewer references in them";
-                return Err(Problem::at("schema", message).hint(hint));
+                return Err(Problem::new(Code::TooComplex, "schema", message).param("limit", APPLIED_MAX).hint(hint));
             }
         }
         self.is_recursive = self.has_cycle();
@@ -125,7 +125,7 @@ impl Cost {
                                 let message =
                                     "applies a subschema to the same value without end, as its `$ref` leads back to it";
                                 let hint = "put the `$ref` below `properties` or `items`";
-                                return Err(Problem::at("schema", message).hint(hint));
+                                return Err(Problem::new(Code::Cyclic, "schema", message).hint(hint));
                             }
                             _ => {}
                         }
@@ -189,7 +189,9 @@ impl Cost {
             steps += 1;
             if steps > most {
                 let message = format!("takes more than {most} evaluations of the schema");
-                return Err(Problem::at("", message).hint("apply fewer subschemas to the same value"));
+                return Err(
+                    Problem::new(Code::TooComplex, "", message).hint("apply fewer subschemas to the same value")
+                );
             }
             let node = &self.nodes[at];
             todo.extend(node.same.iter().map(|next| (*next, json)));
@@ -270,11 +272,15 @@ impl<'a> Reader<'a> {
     fn index(&mut self, schema: &'a Json, pointer: &str, base: &str, depth: usize) -> Result<(), Problem> {
         if depth > DEPTH_MAX {
             let message = format!("is nested deeper than {DEPTH_MAX} subschemas");
-            return Err(Problem::at("schema", message).hint("put inner schemas into `$defs`"));
+            return Err(Problem::new(Code::TooDeep, "schema", message)
+                .param("limit", DEPTH_MAX)
+                .hint("put inner schemas into `$defs`"));
         }
         if self.schemas.len() >= SUBSCHEMAS_MAX {
             let message = format!("has more than {SUBSCHEMAS_MAX} subschemas");
-            return Err(Problem::at("schema", message).hint("check parts of the document in steps of their own"));
+            return Err(Problem::new(Code::TooMany, "schema", message)
+                .param("limit", SUBSCHEMAS_MAX)
+                .hint("check parts of the document in steps of their own"));
         }
         let at = self.schemas.len();
         let id = schema[if self.is_draft_4 { "id" } else { "$id" }].as_str();

@@ -6,7 +6,7 @@ use tocsin_model::{
     field::Row,
     filter::Filter,
     id::{Name, SubscriptionId},
-    problem::Problem,
+    problem::{Code, Problem},
     value::Value,
 };
 
@@ -60,7 +60,7 @@ impl Shard {
                 self.rules.full_row(subject.class, row, subscriber.columns),
                 subscriber.memberships,
             ),
-            Err(_) => Err(Problem::at("", "the stored parameters are not a JSON object")),
+            Err(_) => Err(Problem::new(Code::DamagedData, "", "the stored parameters are not a JSON object")),
         };
         if result.is_err() {
             self.remove(subject.id);
@@ -79,10 +79,15 @@ impl Shard {
         self.take_out(subject.id);
         let rules = Arc::clone(&self.rules);
         let Some(class) = rules.classes.iter().position(|class| class.name == *subject.class) else {
-            return Err(Problem::at("", format!("there is no subscription class `{}`", subject.class)));
+            return Err(Problem::new(
+                Code::UnknownReference,
+                "",
+                format!("there is no subscription class `{}`", subject.class),
+            )
+            .param("kind", "subscription_class"));
         };
         let plan = &rules.classes[class];
-        if plan.kept[plan.memberships_at()] {
+        if plan.used_columns[plan.memberships_at()] {
             row.resize(plan.width(), Value::Null);
             row[plan.memberships_at()] = Value::Integer(memberships.0.cast_signed());
         }
@@ -90,8 +95,8 @@ impl Shard {
         let of_subscriber = row.get(plan.fields.len()..).unwrap_or_default();
         let filters = self.take_filters(class, subject.filter, of_subscriber)?;
         let Some(slot) = self.tables[class].insert(subject.id, subject.subscriber, channel, &row) else {
-            filters.iter().for_each(|(filter_table, number)| self.filter_tables[*filter_table].release(*number));
-            return Err(Problem::at("", "the shard is full"));
+            filters.iter().for_each(|(filter_table, number)| self.filter_tables[*filter_table].release_slot(*number));
+            return Err(Problem::new(Code::LimitReached, "", "the shard is full"));
         };
         for (filter_table, number) in filters {
             self.filter_tables[filter_table].file(slot, Some(number));
@@ -123,7 +128,7 @@ impl Shard {
         let rules = Arc::clone(&self.rules);
         let Some(filter) = filter else { return Ok(Vec::new()) };
         if !rules.classes[class].takes_filters {
-            return Err(Problem::at("filter", "its class does not accept filters"));
+            return Err(Problem::new(Code::NotApplicable, "filter", "its class does not accept filters"));
         }
         let mut taken = Vec::new();
         for filter_table in &rules.classes[class].filters {
@@ -131,10 +136,11 @@ impl Shard {
                 Ok(number) => taken.push((*filter_table, number)),
                 Err(problems) => {
                     taken.iter().for_each(|(filter_table, number): &(usize, FilterNumber)| {
-                        self.filter_tables[*filter_table].release(*number)
+                        self.filter_tables[*filter_table].release_slot(*number)
                     });
                     let first = problems.into_iter().next();
-                    let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
+                    let first = first
+                        .unwrap_or_else(|| Problem::new(Code::InvalidExpression, "", "the filter cannot be compiled"));
                     return Err(Problem { path: "filter".to_owned(), ..first });
                 }
             }
@@ -146,7 +152,7 @@ impl Shard {
     pub fn remove(&mut self, id: SubscriptionId) {
         let rules = Arc::clone(&self.rules);
         for class in 0..self.tables.len() {
-            self.states.forget(&rules, class, id);
+            self.states.remove(&rules, class, id);
         }
         self.take_out(id);
     }
@@ -155,7 +161,7 @@ impl Shard {
         for class in 0..self.tables.len() {
             if let Some(slot) = self.tables[class].remove(id) {
                 for filter_table in &self.rules.classes[class].filters {
-                    self.filter_tables[*filter_table].forget(slot);
+                    self.filter_tables[*filter_table].release_slot(slot);
                 }
                 self.sweep(class);
                 return;
@@ -175,7 +181,8 @@ impl Shard {
                 self.channels.len() - 1
             }
         };
-        u16::try_from(at + 1).map_err(|_| Problem::at("", "there are more than 65,535 channels"))
+        u16::try_from(at + 1)
+            .map_err(|_| Problem::new(Code::TooMany, "", "there are more than 65,535 channels").param("limit", 65_535))
     }
 
     /// Removes entries of deleted subscriptions from the index, a few at each change, so that no change takes long.

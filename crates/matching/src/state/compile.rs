@@ -6,7 +6,7 @@ use tocsin_model::{
     application::{Application, Rule, RuleState},
     field::{Field, FieldType, Fields},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 use super::page::Shape;
@@ -66,7 +66,8 @@ pub(crate) fn compile_state(
         let compiled = compile(source, scope).and_then(|expression| match expression.dependence().subscription {
             false => Ok(expression),
             true => {
-                let problem = expression.span.problem(source, format!("`{key}` reads the subscription"));
+                let problem =
+                    expression.span.problem(Code::InvalidExpression, source, format!("`{key}` reads the subscription"));
                 Err(vec![problem.hint("name fields of `event` only; each subscription has its own state anyway")])
             }
         });

@@ -68,7 +68,7 @@ impl Suppression {
 pub(crate) struct StateTable {
     /// By the rule's number; none for rules without state.
     rules: Vec<Option<RuleStates>>,
-    trail: UndoLog,
+    undo_log: UndoLog,
     /// The partition in the high bits of its page numbers, so that no two shards write the same page; and the number of
     /// partitions.
     part: u64,
@@ -215,14 +215,14 @@ impl StateTable {
         for state_key in rearmed {
             let (page, pair) = self.place(*state_key);
             let Some(rule_states) = self.rules[number.0 as usize].as_mut() else { return };
-            self.trail.save(number.0 as usize, page, rule_states.pages.get(&page));
+            self.undo_log.save(number.0 as usize, page, rule_states.pages.get(&page));
             if let Some(waiting) = &mut rule_states.waiting {
                 waiting.remove(*state_key);
             }
             let Some(held) = rule_states.pages.get_mut(&page) else { continue };
             let Some(memory) = held.get(pair) else { continue };
             let memory = SubscriptionState { armed: true, ..memory };
-            if is_over(state, memory, state_event.at) {
+            if is_expired(state, memory, state_event.at) {
                 held.remove(pair);
                 if held.is_empty() {
                     rule_states.pages.remove(&page);
@@ -282,7 +282,7 @@ impl StateTable {
                 return Err(Suppression::Unchanged);
             }
         }
-        self.trail.save(at, page, held);
+        self.undo_log.save(at, page, held);
         let memory =
             SubscriptionState { notified_at: state_event.at, value: state_event.value, armed: state.rearm.is_none() };
         let forgotten = rule_states.pages.entry(page).or_default().put(pair, memory, state.shape);
@@ -316,7 +316,7 @@ impl StateTable {
     }
 
     /// Removes the state of a deleted subscription. This is not undone.
-    pub fn forget(&mut self, rules: &RuleSet, class: usize, id: SubscriptionId) {
+    pub fn remove(&mut self, rules: &RuleSet, class: usize, id: SubscriptionId) {
         for number in &rules.classes[class].rules {
             let at = number.0 as usize;
             let (page, (place, _)) = self.place((id, 0));
@@ -326,7 +326,7 @@ impl StateTable {
                 found |= held.of(place).next().is_some();
                 held.retain(|(other, _), _| other != place);
             };
-            for layer in &mut self.trail.layers {
+            for layer in &mut self.undo_log.layers {
                 if let Some(Some(held)) = layer.before.get_mut(&(at, page)) {
                     thin(held);
                 }
@@ -341,26 +341,26 @@ impl StateTable {
                 }
             }
             if found {
-                self.trail.dirty.insert((at, page));
+                self.undo_log.dirty.insert((at, page));
             }
         }
     }
 
     /// Starts an undo layer.
     pub fn begin(&mut self) {
-        self.trail.layers.push_back(UndoLayer::default());
+        self.undo_log.layers.push_back(UndoLayer::default());
     }
 
     /// Confirms the oldest undo layer: its changes are stored durably.
     pub fn confirm(&mut self) {
-        self.trail.layers.pop_front();
+        self.undo_log.layers.pop_front();
     }
 
     /// Undoes the changes of the newest layer.
     pub fn undo(&mut self, rules: &RuleSet, tables: &[Table]) {
-        let Some(layer) = self.trail.layers.pop_back() else { return };
-        self.trail.dirty.extend(layer.also);
-        self.trail.dead.extend(layer.dead);
+        let Some(layer) = self.undo_log.layers.pop_back() else { return };
+        self.undo_log.dirty.extend(layer.also);
+        self.undo_log.dead.extend(layer.dead);
         for ((at, page), before) in layer.before {
             let Some(rule_states) = self.rules[at].as_mut() else { continue };
             let before = before.filter(|page| !page.is_empty());
@@ -393,10 +393,10 @@ impl StateTable {
     /// The caller stores them in the commit of the matches.
     pub fn take_changes(&mut self, rules: &RuleSet) -> Vec<StatePage> {
         self.sweep(rules);
-        let StateTable { rules: all_states, trail, .. } = self;
-        let (dirty, dead) = (std::mem::take(&mut trail.dirty), std::mem::take(&mut trail.dead));
+        let StateTable { rules: all_states, undo_log, .. } = self;
+        let (dirty, dead) = (std::mem::take(&mut undo_log.dirty), std::mem::take(&mut undo_log.dead));
         let mut changed = dirty.clone();
-        if let Some(layer) = trail.layers.back_mut() {
+        if let Some(layer) = undo_log.layers.back_mut() {
             changed.extend(layer.before.keys());
             layer.also.extend(dirty);
             layer.dead.extend(dead.iter().cloned());
@@ -437,9 +437,9 @@ impl StateTable {
                 .position(|rule_states| rule_states.as_ref().is_some_and(|rule_states| rule_states.name == page.name))
             {
                 Some(at) => {
-                    self.trail.dirty.insert((at, page.number));
+                    self.undo_log.dirty.insert((at, page.number));
                 }
-                None => self.trail.dead.push(StatePage { body: Bytes::new(), ..page.clone() }),
+                None => self.undo_log.dead.push(StatePage { body: Bytes::new(), ..page.clone() }),
             }
         }
     }
@@ -460,7 +460,7 @@ impl StateTable {
                     waiting.put(rearm, (*id, *key), row_of(rearm, width, table, slot));
                 }
                 if *source != page {
-                    self.trail.dirty.insert((at, page));
+                    self.undo_log.dirty.insert((at, page));
                     remembered.gone.insert((at, *source));
                 }
                 false
@@ -489,11 +489,11 @@ impl StateTable {
             for _ in 0..SWEPT {
                 let Some(page) = rule_states.to_sweep.pop() else { break };
                 let Some(held) = rule_states.pages.get_mut(&page) else { continue };
-                if !held.iter().any(|(_, memory)| is_over(state, memory, rule_states.latest)) {
+                if !held.iter().any(|(_, memory)| is_expired(state, memory, rule_states.latest)) {
                     continue;
                 }
-                self.trail.save(at, page, Some(held));
-                held.retain(|_, memory| !is_over(state, memory, rule_states.latest));
+                self.undo_log.save(at, page, Some(held));
+                held.retain(|_, memory| !is_expired(state, memory, rule_states.latest));
                 if held.is_empty() {
                     rule_states.pages.remove(&page);
                 }
@@ -503,7 +503,7 @@ impl StateTable {
 }
 
 /// Whether state has expired, even for an event that is a little older than the newest.
-fn is_over(state: &CompiledState, memory: SubscriptionState, now: i64) -> bool {
+fn is_expired(state: &CompiledState, memory: SubscriptionState, now: i64) -> bool {
     let age = now.saturating_sub(memory.notified_at).saturating_sub(LATENESS);
     let is_cool = state.cooldown.is_none_or(|cooldown| age >= cooldown);
     is_cool && (memory.armed || state.rearm.is_none()) && state.changed.is_none()

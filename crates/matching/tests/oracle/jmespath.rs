@@ -30,8 +30,8 @@ thread_local! {
         runtime.register_builtin_functions();
         let signature = Signature::new(vec![ArgumentType::String, ArgumentType::String], None);
         // As in NotifyBC: false if either text is empty.
-        let contains_ci = |given: &[Rcvar], _: &mut Context<'_>| {
-            let text = |at: usize| lower(given[at].as_string().expect("its signature says so"));
+        let contains_ci = |arguments: &[Rcvar], _: &mut Context<'_>| {
+            let text = |at: usize| lower(arguments[at].as_string().expect("its signature says so"));
             let (text, part) = (text(0), text(1));
             Ok(Rcvar::new(Variable::Bool(!text.is_empty() && !part.is_empty() && text.contains(&part))))
         };
@@ -41,12 +41,12 @@ thread_local! {
 }
 
 /// The list that contains only the event, in the types of the reference.
-pub fn given(event: &Json) -> Rcvar {
+pub fn event_list(event: &Json) -> Rcvar {
     json!([ranked(event)]).to_jmespath().expect("JSON")
 }
 
 pub fn random_filter(random: &mut Rng, depth: u32) -> Option<OwnFilter> {
-    let Spelled { ours, theirs } = random_text(random, depth);
+    let ExpressionTexts { ours, theirs } = random_text(random, depth);
     let filter = Filter::new(Dialect::Jmespath, ours);
     // Filters that can never match are rejected.
     compile(&filter, event_fields()).ok()?;
@@ -57,37 +57,37 @@ pub fn random_filter(random: &mut Rng, depth: u32) -> Option<OwnFilter> {
 fn holds(theirs: &Expression<'_>, event: &Event) -> bool {
     // An event without any value matches every filter.
     event.row.iter().all(Value::is_null)
-        || theirs.search(event.given()).is_ok_and(|found| found.as_array().is_some_and(|list| !list.is_empty()))
+        || theirs.search(event.event_list()).is_ok_and(|found| found.as_array().is_some_and(|list| !list.is_empty()))
 }
 
 /// An expression in the spelling of both implementations.
 #[derive(Clone)]
-struct Spelled {
+struct ExpressionTexts {
     ours: String,
     theirs: String,
 }
 
-impl Spelled {
+impl ExpressionTexts {
     /// The same spelling in both.
-    fn plain(text: impl Into<String>) -> Spelled {
+    fn plain(text: impl Into<String>) -> ExpressionTexts {
         let text = text.into();
-        Spelled { ours: text.clone(), theirs: text }
+        ExpressionTexts { ours: text.clone(), theirs: text }
     }
 
     /// A literal between backticks.
-    fn literal(value: &Json) -> Spelled {
-        Spelled { ours: format!("`{value}`"), theirs: format!("`{}`", ranked(value)) }
+    fn literal(value: &Json) -> ExpressionTexts {
+        ExpressionTexts { ours: format!("`{value}`"), theirs: format!("`{}`", ranked(value)) }
     }
 
-    fn number(random: &mut Rng) -> Spelled {
+    fn number(random: &mut Rng) -> ExpressionTexts {
         let number = any_number(random);
         let theirs = ranked(&Json::from(number.clone()));
-        Spelled { ours: format!("`{}`", spelled(&number)), theirs: format!("`{theirs}`") }
+        ExpressionTexts { ours: format!("`{}`", spelled(&number)), theirs: format!("`{theirs}`") }
     }
 
     /// Replaces each `{}` of a template, in order.
-    fn fill(pattern: &str, parts: &[Spelled]) -> Spelled {
-        let mut filled = Spelled::plain("");
+    fn fill(pattern: &str, parts: &[ExpressionTexts]) -> ExpressionTexts {
+        let mut filled = ExpressionTexts::plain("");
         let mut parts = parts.iter();
         for (at, text) in pattern.split("{}").enumerate() {
             if at > 0 {
@@ -102,89 +102,100 @@ impl Spelled {
     }
 }
 
-fn quoted(random: &mut Rng) -> Spelled {
-    Spelled::plain(format!("'{}'", text(random)))
+fn quoted(random: &mut Rng) -> ExpressionTexts {
+    ExpressionTexts::plain(format!("'{}'", text(random)))
 }
 
 /// A literal of any type.
-fn literal(random: &mut Rng) -> Spelled {
+fn literal(random: &mut Rng) -> ExpressionTexts {
     match random.u8(0..9) {
-        0 => Spelled::plain("`null`"),
-        1 => Spelled::plain(one_of(random, &["`true`", "`false`"])),
-        2 => Spelled::plain(one_of(random, &["`[]`", "`{}`"])),
-        3 | 4 => Spelled::number(random),
-        5 => Spelled::literal(&json!([text(random), Json::from(any_number(random))])),
+        0 => ExpressionTexts::plain("`null`"),
+        1 => ExpressionTexts::plain(one_of(random, &["`true`", "`false`"])),
+        2 => ExpressionTexts::plain(one_of(random, &["`[]`", "`{}`"])),
+        3 | 4 => ExpressionTexts::number(random),
+        5 => ExpressionTexts::literal(&json!([text(random), Json::from(any_number(random))])),
         _ => quoted(random),
     }
 }
 
-fn random_atom(random: &mut Rng) -> Spelled {
+fn random_atom(random: &mut Rng) -> ExpressionTexts {
     let order = ["<", "<=", ">", ">="];
     let any = ["==", "!=", "<", "<=", ">", ">="];
     let anywhere = ["detail.x", "detail.y", "detail.x.z", "tags[0]", "tags[-1]", "detail.list[0].x"];
-    let place = |random: &mut Rng, of: &[&str]| Spelled::plain(one_of(random, of));
-    let sign = |random: &mut Rng, of: &[&str]| Spelled::plain(one_of(random, of));
+    let place = |random: &mut Rng, of: &[&str]| ExpressionTexts::plain(one_of(random, of));
+    let sign = |random: &mut Rng, of: &[&str]| ExpressionTexts::plain(one_of(random, of));
     match random.u8(0..26) {
         0 => place(
             random,
             &["s", "t", "i", "n", "b", "at", "tags", "detail", "detail.x", "detail.y", "detail.list", "`0`", "''", "@"],
         ),
-        1 | 2 => Spelled::fill("{} {} {}", &[place(random, &["s", "t"]), sign(random, &["==", "!="]), quoted(random)]),
+        1 | 2 => ExpressionTexts::fill(
+            "{} {} {}",
+            &[place(random, &["s", "t"]), sign(random, &["==", "!="]), quoted(random)],
+        ),
         3..=5 => {
             let (place, sign) = (place(random, &["i", "n", "detail.x", "detail.y", "tags[0]"]), sign(random, &any));
-            let number = Spelled::number(random);
+            let number = ExpressionTexts::number(random);
             let parts = if random.bool() { [place, sign, number] } else { [number, sign, place] };
-            Spelled::fill("{} {} {}", &parts)
+            ExpressionTexts::fill("{} {} {}", &parts)
         }
-        6 | 7 => Spelled::fill("{} {} {}", &[place(random, &anywhere), sign(random, &["==", "!="]), literal(random)]),
-        8 => Spelled::fill(
+        6 | 7 => {
+            ExpressionTexts::fill("{} {} {}", &[place(random, &anywhere), sign(random, &["==", "!="]), literal(random)])
+        }
+        8 => ExpressionTexts::fill(
             "{} {} `null`",
             &[place(random, &["s", "i", "at", "tags", "b", "detail", "detail.x"]), sign(random, &["==", "!="])],
         ),
-        9 => Spelled::fill(
+        9 => ExpressionTexts::fill(
             "at {} '1970-01-01T00:00:0{}Z'",
-            &[sign(random, &["==", "!="]), Spelled::plain(random.u8(0..4).to_string())],
+            &[sign(random, &["==", "!="]), ExpressionTexts::plain(random.u8(0..4).to_string())],
         ),
         10 | 11 => {
             let function = place(random, &["contains", "contains_ci", "starts_with", "ends_with"]);
-            Spelled::fill("{}({}, {})", &[function, place(random, &["s", "t", "at", "detail.x"]), quoted(random)])
+            ExpressionTexts::fill(
+                "{}({}, {})",
+                &[function, place(random, &["s", "t", "at", "detail.x"]), quoted(random)],
+            )
         }
-        12 | 13 => Spelled::fill(
+        12 | 13 => ExpressionTexts::fill(
             "contains({}, {})",
             &[place(random, &["tags", "detail.x", "detail.list", "s"]), literal(random)],
         ),
         14 => {
             let item = Json::from(any_number(random));
-            let list = Spelled::literal(&json!([text(random), item, null_or_text(random)]));
-            Spelled::fill("contains({}, {})", &[list, place(random, &["s", "i", "n", "at", "b", "detail.x", "detail"])])
+            let list = ExpressionTexts::literal(&json!([text(random), item, null_or_text(random)]));
+            ExpressionTexts::fill(
+                "contains({}, {})",
+                &[list, place(random, &["s", "i", "n", "at", "b", "detail.x", "detail"])],
+            )
         }
         15 | 16 => {
             let asked = match random.u8(0..8) {
-                0 => Spelled::fill("@ == {}", &[literal(random)]),
-                1 => Spelled::fill("@ != {}", &[literal(random)]),
-                2 => Spelled::fill("@ {} {}", &[sign(random, &order), Spelled::number(random)]),
-                3 => Spelled::fill("{} >= @", &[Spelled::number(random)]),
-                4 => Spelled::fill("@ == {} || @ == {}", &[literal(random), literal(random)]),
-                5 => Spelled::fill("@ == {} && @ == {}", &[quoted(random), Spelled::number(random)]),
-                6 => Spelled::fill("contains_ci(@, {})", &[quoted(random)]),
-                _ => Spelled::plain("@"),
+                0 => ExpressionTexts::fill("@ == {}", &[literal(random)]),
+                1 => ExpressionTexts::fill("@ != {}", &[literal(random)]),
+                2 => ExpressionTexts::fill("@ {} {}", &[sign(random, &order), ExpressionTexts::number(random)]),
+                3 => ExpressionTexts::fill("{} >= @", &[ExpressionTexts::number(random)]),
+                4 => ExpressionTexts::fill("@ == {} || @ == {}", &[literal(random), literal(random)]),
+                5 => ExpressionTexts::fill("@ == {} && @ == {}", &[quoted(random), ExpressionTexts::number(random)]),
+                6 => ExpressionTexts::fill("contains_ci(@, {})", &[quoted(random)]),
+                _ => ExpressionTexts::plain("@"),
             };
-            Spelled::fill("{}[?{}]", &[place(random, &["tags", "detail.x", "detail.list"]), asked])
+            ExpressionTexts::fill("{}[?{}]", &[place(random, &["tags", "detail.x", "detail.list"]), asked])
         }
-        17 => Spelled::fill(
+        17 => ExpressionTexts::fill(
             "detail.list[?x == {} && y {} {}]",
-            &[literal(random), sign(random, &any), Spelled::number(random)],
+            &[literal(random), sign(random, &any), ExpressionTexts::number(random)],
         ),
         18 => {
             let list = place(random, &["detail.list[*].x", "detail.list[].x", "tags[*]", "tags[]", "detail.*"]);
-            Spelled::fill("{} | contains(@, {})", &[list, literal(random)])
+            ExpressionTexts::fill("{} | contains(@, {})", &[list, literal(random)])
         }
-        19 => Spelled::fill(
+        19 => ExpressionTexts::fill(
             "length({}) {} `{}`",
             &[
                 place(random, &["s", "tags", "detail.x", "detail", "not_null(detail.x, 'ab')"]),
                 sign(random, &any),
-                Spelled::plain(random.u8(0..4).to_string()),
+                ExpressionTexts::plain(random.u8(0..4).to_string()),
             ],
         ),
         20 => place(random, &["s == t", "s != t", "contains(s, t)", "starts_with(s, t)", "contains_ci(detail.x, s)"]),
@@ -211,13 +222,13 @@ fn random_atom(random: &mut Rng) -> Spelled {
                 "values(detail)[0] == 'a'",
             ],
         ),
-        22 => Spelled::fill("min(tags) {} {}", &[sign(random, &any), Spelled::number(random)]),
-        23 => Spelled::fill(
+        22 => ExpressionTexts::fill("min(tags) {} {}", &[sign(random, &any), ExpressionTexts::number(random)]),
+        23 => ExpressionTexts::fill(
             "detail == {}",
-            &[Spelled::literal(&json!({"x": Json::from(any_number(random)), "y": text(random)}))],
+            &[ExpressionTexts::literal(&json!({"x": Json::from(any_number(random)), "y": text(random)}))],
         ),
-        24 => Spelled::fill("b {} {}", &[sign(random, &["==", "!="]), place(random, &["`true`", "`false`"])]),
-        _ => Spelled::fill(
+        24 => ExpressionTexts::fill("b {} {}", &[sign(random, &["==", "!="]), place(random, &["`true`", "`false`"])]),
+        _ => ExpressionTexts::fill(
             "{}({}, {})",
             &[
                 place(random, &["starts_with", "ends_with"]),
@@ -232,15 +243,15 @@ fn null_or_text(random: &mut Rng) -> Json {
     if random.bool() { Json::Null } else { json!(text(random)) }
 }
 
-fn random_text(random: &mut Rng, depth: u32) -> Spelled {
+fn random_text(random: &mut Rng, depth: u32) -> ExpressionTexts {
     let several = |random: &mut Rng, sign: &str| {
-        let parts: Vec<Spelled> = (0..random.usize(2..4)).map(|_| random_text(random, depth - 1)).collect();
-        Spelled::fill(&format!("({})", vec!["{}"; parts.len()].join(sign)), &parts)
+        let parts: Vec<ExpressionTexts> = (0..random.usize(2..4)).map(|_| random_text(random, depth - 1)).collect();
+        ExpressionTexts::fill(&format!("({})", vec!["{}"; parts.len()].join(sign)), &parts)
     };
     match random.u8(0..if depth == 0 { 4 } else { 10 }) {
         0..=3 => random_atom(random),
         4..=6 => several(random, " && "),
         7 | 8 => several(random, " || "),
-        _ => Spelled::fill("!({})", &[random_text(random, depth - 1)]),
+        _ => ExpressionTexts::fill("!({})", &[random_text(random, depth - 1)]),
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A case is a world generated from its seed. A failure prints the seed and the smallest part of the case that still
 //! fails. `TOCSIN_SEED` repeats one case, `TOCSIN_CASES` sets the number of cases, starting at `TOCSIN_SEED` or 0; see
-//! `docs/how-to/oracle.md`.
+//! `docs/develop/oracle.md`.
 
 mod cel; // CEL filters, by the interpreter
 mod jmespath; // JMESPath filters, by another implementation

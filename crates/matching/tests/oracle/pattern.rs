@@ -91,14 +91,14 @@ fn alternatives(pattern: &Json, above: &[String]) -> Vec<Vec<Demand>> {
 }
 
 fn fits(demands: &[Demand], event: &Event) -> bool {
-    meet(demands, event.leaves(), &mut Vec::new())
+    find_leaves(demands, event.leaves(), &mut Vec::new())
 }
 
-fn meet<'a>(demands: &[Demand], leaves: &'a [Leaf], chosen: &mut Vec<&'a Leaf>) -> bool {
+fn find_leaves<'a>(demands: &[Demand], leaves: &'a [Leaf], chosen: &mut Vec<&'a Leaf>) -> bool {
     let [(path, values), others @ ..] = demands else { return true };
     if values.iter().any(|value| *value == json!({"exists": false}))
         && !leaves.iter().any(|leaf| leaf.path == *path)
-        && meet(others, leaves, chosen)
+        && find_leaves(others, leaves, chosen)
     {
         return true;
     }
@@ -110,7 +110,7 @@ fn meet<'a>(demands: &[Demand], leaves: &'a [Leaf], chosen: &mut Vec<&'a Leaf>) 
         };
         if values.iter().any(|value| accepts(value, leaf)) && chosen.iter().all(together) {
             chosen.push(leaf);
-            if meet(others, leaves, chosen) {
+            if find_leaves(others, leaves, chosen) {
                 return true;
             }
             chosen.pop();

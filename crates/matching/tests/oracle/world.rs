@@ -59,21 +59,21 @@ pub struct Event {
     pub row: Row,
     /// Its chronicle values.
     pub chronicled: Row,
-    given: OnceCell<::jmespath::Rcvar>,
+    event_list: OnceCell<::jmespath::Rcvar>,
     leaves: OnceCell<Vec<Leaf>>,
 }
 
 impl Event {
     fn new(row: Row, chronicled: Row) -> Event {
-        Event { row, chronicled, given: OnceCell::new(), leaves: OnceCell::new() }
+        Event { row, chronicled, event_list: OnceCell::new(), leaves: OnceCell::new() }
     }
 
     fn json(&self) -> Json {
         as_json(&self.row)
     }
 
-    pub fn given(&self) -> ::jmespath::Rcvar {
-        self.given.get_or_init(|| jmespath::given(&self.json())).clone()
+    pub fn event_list(&self) -> ::jmespath::Rcvar {
+        self.event_list.get_or_init(|| jmespath::event_list(&self.json())).clone()
     }
 
     pub fn leaves(&self) -> &[Leaf] {
@@ -285,28 +285,28 @@ impl<'w> Life<'w> {
             match act {
                 Act::Put(id, subscription) => {
                     self.there.insert(*id, (subscription.clone(), true));
-                    self.settle(*id);
+                    self.apply_state(*id);
                 }
                 Act::Remove(id) => {
                     self.there.remove(id);
-                    self.settle(*id);
+                    self.apply_state(*id);
                 }
                 Act::Enable(id) | Act::Disable(id) => {
                     if let Some((_, enabled)) = self.there.get_mut(id) {
                         *enabled = matches!(act, Act::Enable(_));
                     }
-                    self.settle(*id);
+                    self.apply_state(*id);
                 }
                 Act::Profile(number, person) => {
                     self.people[*number] = person.clone();
                     let theirs = self.there.iter().filter(|(_, (other, _))| other.subscriber == *number);
                     let theirs: Vec<u64> = theirs.map(|(id, _)| *id).collect();
-                    theirs.into_iter().for_each(|id| self.settle(id));
+                    theirs.into_iter().for_each(|id| self.apply_state(id));
                 }
                 Act::Restart => {
                     self.shard = Shard::new(Arc::clone(&self.set));
                     let all: Vec<u64> = self.there.keys().copied().collect();
-                    all.into_iter().for_each(|id| self.settle(id));
+                    all.into_iter().for_each(|id| self.apply_state(id));
                 }
                 Act::Events(rows) => self.compare(rows, tally).map_err(|why| format!("act {at}: {why}"))?,
             }
@@ -315,7 +315,7 @@ impl<'w> Life<'w> {
     }
 
     /// Applies the present state of a subscription to both sides.
-    fn settle(&mut self, number: u64) {
+    fn apply_state(&mut self, number: u64) {
         let id = SubscriptionId(number);
         let Some((subscription, true)) = self.there.get(&number) else {
             self.shard.remove(id);
@@ -479,7 +479,7 @@ fn batch(number: u64, rows: &[Row]) -> EventBatch {
         source: name("api"),
         received_at: Timestamp(0),
         accepted_at: Timestamp(0),
-        sees: None,
+        snapshot_sequence: None,
         events: packer.finish(),
         chronicled: Default::default(),
     }

@@ -387,7 +387,7 @@ impl Extractors {
         Atom::of(value).map_or(NONE, |atom| self.symbols.find(atom))
     }
 
-    /// The symbol of a value, kept until it is released as often as it was acquired; [`NONE`] for a value without one.
+    /// Acquires the symbol of a value, which is reference-counted; [`NONE`] for a value without a symbol.
     pub fn acquire_value(&mut self, value: &Value) -> u32 {
         Atom::of(value).map_or(NONE, |atom| self.symbols.acquire(atom))
     }

@@ -95,7 +95,7 @@ impl Needles {
         });
         self.recent.push(needle);
         if self.recent.len() > RECENT_MAX {
-            self.settle();
+            self.merge_recent();
         }
         needle
     }
@@ -114,7 +114,7 @@ impl Needles {
         }
         if let Some(at) = self.recent.iter().position(|recent| *recent == needle) {
             self.recent.swap_remove(at);
-            self.forget(needle);
+            self.remove_needle(needle);
             return;
         }
         let Some(at) = self.tiers.iter().position(|tier| tier.needles.binary_search(&needle).is_ok()) else { return };
@@ -127,7 +127,7 @@ impl Needles {
         }
     }
 
-    fn forget(&mut self, needle: u32) {
+    fn remove_needle(&mut self, needle: u32) {
         let hash = self.hash(&self.at(needle).text);
         if let Ok(found) = self.table.find_entry(hash, |other| *other == needle) {
             found.remove();
@@ -140,12 +140,12 @@ impl Needles {
     fn live_needles(&mut self, tier: Tier) -> Vec<u32> {
         let (live_needles, dead): (Vec<u32>, Vec<u32>) =
             tier.needles.iter().copied().partition(|needle| self.at(*needle).uses > 0);
-        dead.into_iter().for_each(|needle| self.forget(needle));
+        dead.into_iter().for_each(|needle| self.remove_needle(needle));
         live_needles
     }
 
     /// Builds an automaton of the recent needles, and of all automata that are no larger than it would be.
-    fn settle(&mut self) {
+    fn merge_recent(&mut self) {
         let mut needles = std::mem::take(&mut self.recent);
         while let Some(at) = self
             .tiers

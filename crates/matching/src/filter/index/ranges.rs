@@ -487,7 +487,7 @@ mod tests {
     fn agree<K: Key + std::fmt::Debug + 'static>(
         random_value: &dyn Fn(&mut fastrand::Rng) -> Value,
         interval_of: &dyn Fn(&Range) -> Option<Interval<K>>,
-        spot_of: &dyn for<'v> Fn(&'v Value) -> Option<KeyPosition<K::Borrowed<'v>>>,
+        position_of: &dyn for<'v> Fn(&'v Value) -> Option<KeyPosition<K::Borrowed<'v>>>,
     ) {
         let mut random = fastrand::Rng::with_seed(11);
         let mut columns: Vec<Column<K, u32>> = Vec::new();
@@ -518,7 +518,7 @@ mod tests {
             let mut expected: Vec<u32> =
                 filed.iter().filter(|(range, ..)| range.accepts(&value)).map(|(.., number)| *number).collect();
             let mut found = Vec::new();
-            let position = spot_of(&value).expect("a value of this kind");
+            let position = position_of(&value).expect("a value of this kind");
             for column in &columns {
                 column.answer(position, &mut |filed, plain| {
                     assert!(!plain || filed.iter().all(IndexEntry::is_plain));

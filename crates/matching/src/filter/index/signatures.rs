@@ -59,7 +59,7 @@ impl Entry {
     }
 
     /// Whether it matches without any further check.
-    pub fn is_sure(self) -> bool {
+    pub fn is_exact(self) -> bool {
         self.word < Entry::NUMBERS_MAX
     }
 
@@ -71,7 +71,7 @@ impl Entry {
 
 impl IndexEntry for Entry {
     fn is_plain(&self) -> bool {
-        self.is_sure() && self.rest == NOTHING
+        self.is_exact() && self.rest == NOTHING
     }
 }
 

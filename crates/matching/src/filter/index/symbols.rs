@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_symbol_lives_as_long_as_it_is_used() {
+    fn a_symbol_is_removed_with_its_last_use() {
         let mut symbols = Symbols::default();
         let long = "a text that is longer than an inline one".to_owned();
         let values = [

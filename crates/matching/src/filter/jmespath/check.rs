@@ -2,7 +2,7 @@
 
 use tocsin_model::{
     field::{FieldType, Fields},
-    problem::Problem,
+    problem::{Code, Problem},
     value::Value,
 };
 
@@ -32,7 +32,11 @@ impl Checker<'_> {
             Kind::Field(name) if root => match self.event.position(name) {
                 Some(at) => node.kind = Kind::Event(at),
                 None => {
-                    let problem = node.span.problem(self.source, format!("the event class has no field `{name}`"));
+                    let problem = node.span.problem(
+                        Code::UnknownName,
+                        self.source,
+                        format!("the event class has no field `{name}`"),
+                    );
                     self.problems.push(match self.event.unknown(name).hint {
                         Some(hint) => problem.hint(hint),
                         None => problem,
@@ -101,7 +105,7 @@ impl Checker<'_> {
                         let text = part.span.text(self.source);
                         let message = format!("`{}` does not take `{text}`, {}", signature.name, shape.name());
                         let hint = format!("it is `{}`", signature.show());
-                        self.problems.push(part.span.problem(self.source, message).hint(hint));
+                        self.problems.push(part.span.problem(Code::TypeMismatch, self.source, message).hint(hint));
                     }
                 }
             }
@@ -112,7 +116,7 @@ impl Checker<'_> {
     fn unordered(&mut self, symbol: &str, part: &Node, shape: Shape) {
         let text = part.span.text(self.source);
         let message = format!("`{symbol}` orders numbers only, and `{text}` is {}", shape.name());
-        let problem = part.span.problem(self.source, message);
+        let problem = part.span.problem(Code::TypeMismatch, self.source, message);
         self.problems.push(match number_in(part) {
             Some(hint) => problem.hint(hint),
             None => problem.hint("a filter in CEL can order text and times"),
@@ -128,7 +132,7 @@ impl Checker<'_> {
             text(right),
             other.name()
         );
-        let problem = left.span.to(right.span).problem(self.source, message);
+        let problem = left.span.to(right.span).problem(Code::TypeMismatch, self.source, message);
         let hint = match (one, other) {
             (Shape::Number, Shape::Text) => number_in(right),
             (Shape::Text, Shape::Number) => number_in(left),

@@ -134,7 +134,7 @@ impl<'a> Evaluation<'a> {
                     map.retain(|(known, _)| !matches!(known, EvalValue::Text(known) if **known == **key));
                     map.push((EvalValue::Text(Text::Borrowed(key)), value));
                 }
-                Ok(EvalValue::Map(Map::Made(map.into())))
+                Ok(EvalValue::Map(Map::Owned(map.into())))
             }
             Kind::Call(function, given) => self.call(*function, given, here),
             Kind::UserFunction(function, given) => {
@@ -165,7 +165,7 @@ impl<'a> Evaluation<'a> {
                 (EvalValue::Text(Text::Borrowed(field.name.as_str())), to_json_types(EvalValue::of(value)))
             })
             .collect();
-        Ok(EvalValue::Map(Map::Made(entries)))
+        Ok(EvalValue::Map(Map::Owned(entries)))
     }
 
     /// Whether a comparison holds; `None` for an ordering of values other than numbers.
@@ -198,7 +198,7 @@ impl<'a> Evaluation<'a> {
             (ProjectionKind::Items, EvalValue::List(items)) => Some(items),
             (ProjectionKind::Values, EvalValue::Map(entries)) => {
                 self.steps.take(entries.len())?;
-                Some(List::Made(entries.iter().map(|(_, value)| value).collect()))
+                Some(List::Owned(entries.iter().map(|(_, value)| value).collect()))
             }
             (ProjectionKind::Flattened, EvalValue::List(items)) => {
                 let mut flat = Vec::with_capacity(items.len());
@@ -214,7 +214,7 @@ impl<'a> Evaluation<'a> {
                         }
                     }
                 }
-                Some(List::Made(flat.into()))
+                Some(List::Owned(flat.into()))
             }
             _ => None,
         })
@@ -304,17 +304,17 @@ fn as_json<'a>(eval_value: EvalValue<'a>, steps: &mut Steps) -> Result<EvalValue
         EvalValue::Number(value) if value.is_finite() => eval_value,
         EvalValue::Timestamp(_) => to_json_types(eval_value),
         EvalValue::List(List::Stored(_)) | EvalValue::Map(Map::Stored(_)) => eval_value,
-        EvalValue::List(List::Made(items)) => {
+        EvalValue::List(List::Owned(items)) => {
             let items = items.iter().map(|item| as_json(item.clone(), steps)).collect::<Result<Vec<_>, _>>()?;
             list_of(items)
         }
-        EvalValue::Map(Map::Made(entries)) => {
+        EvalValue::Map(Map::Owned(entries)) => {
             let mut map = Vec::with_capacity(entries.len());
             for (key, value) in entries.iter() {
                 let EvalValue::Text(_) = key else { return Err(EvalError::Type) };
                 map.push((key.clone(), as_json(value.clone(), steps)?));
             }
-            EvalValue::Map(Map::Made(map.into()))
+            EvalValue::Map(Map::Owned(map.into()))
         }
         other => match other.to_value() {
             Value::Integer(value) => EvalValue::Integer(value),

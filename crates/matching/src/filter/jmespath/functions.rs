@@ -367,15 +367,15 @@ pub(super) fn call_by<'a>(
     })
 }
 
-fn select_extreme<'a>(pairs: Vec<(EvalValue<'a>, EvalValue<'a>)>, wanted: Ordering) -> EvalValue<'a> {
-    let best = pairs.into_iter().reduce(|best, next| if order(&next.0, &best.0) == wanted { next } else { best });
+fn select_extreme<'a>(pairs: Vec<(EvalValue<'a>, EvalValue<'a>)>, requested: Ordering) -> EvalValue<'a> {
+    let best = pairs.into_iter().reduce(|best, next| if order(&next.0, &best.0) == requested { next } else { best });
     best.map_or(EvalValue::Null, |(_, item)| item)
 }
 
-fn extreme<'a>(items: &List<'a>, wanted: Ordering, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+fn extreme<'a>(items: &List<'a>, requested: Ordering, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
     let items: Vec<EvalValue<'a>> = items.iter().map(to_json_types).collect();
     charge_order(&items, 1, steps)?;
-    let best = items.into_iter().reduce(|best, next| if order(&next, &best) == wanted { next } else { best });
+    let best = items.into_iter().reduce(|best, next| if order(&next, &best) == requested { next } else { best });
     Ok(best.unwrap_or(EvalValue::Null))
 }
 
@@ -432,7 +432,7 @@ fn merge<'a>(given: &[EvalValue<'a>], steps: &mut Steps) -> Result<EvalValue<'a>
             }
         }
     }
-    Ok(EvalValue::Map(Map::Made(Rc::from(merged))))
+    Ok(EvalValue::Map(Map::Owned(Rc::from(merged))))
 }
 
 fn type_name(eval_value: &EvalValue<'_>) -> &'static str {
@@ -463,5 +463,5 @@ fn count<'a>(number: usize) -> EvalValue<'a> {
 }
 
 pub(super) fn list_of(items: Vec<EvalValue<'_>>) -> EvalValue<'_> {
-    EvalValue::List(List::Made(items.into()))
+    EvalValue::List(List::Owned(items.into()))
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use tocsin_model::{problem::Problem, value::Value};
+use tocsin_model::{
+    problem::{Code, Problem},
+    value::Value,
+};
 
 use crate::dialect::Span;
 
@@ -69,7 +72,9 @@ impl<'a> Lexer<'a> {
     }
 
     fn problem(&self, message: impl Into<String>) -> Problem {
-        Span { start: self.at as u32, end: self.at as u32 }.problem(self.source, message)
+        Span { start: self.at as u32, end: self.at as u32 }
+            .problem(Code::InvalidSyntax, self.source, message)
+            .param("language", "jmespath")
     }
 
     fn token(&mut self) -> Result<Token, Problem> {

@@ -37,7 +37,7 @@ const EARLIER_TESTS_MAX: usize = 64;
 
 /// The condition for an expression to be true.
 pub(super) fn lower(node: &Node, event: &Fields) -> Lowered {
-    Lowering { event }.sides(node).yes
+    Lowering { event }.truth_conditions(node).yes
 }
 
 /// When a part is true, when it is false, and when it has a value.
@@ -152,12 +152,14 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    fn sides(&self, node: &Node) -> TruthConditions {
+    fn truth_conditions(&self, node: &Node) -> TruthConditions {
         match &node.kind {
             Kind::Literal(value) => TruthConditions::constant(is_true(value)),
-            Kind::And(parts) => all(parts.iter().map(|part| self.sides(part)).collect()),
-            Kind::Or(parts) => all(parts.iter().map(|part| self.sides(part).mirrored()).collect()).mirrored(),
-            Kind::Not(inner) => self.sides(inner).mirrored(),
+            Kind::And(parts) => all(parts.iter().map(|part| self.truth_conditions(part)).collect()),
+            Kind::Or(parts) => {
+                all(parts.iter().map(|part| self.truth_conditions(part).mirrored()).collect()).mirrored()
+            }
+            Kind::Not(inner) => self.truth_conditions(inner).mirrored(),
             Kind::Compare(comparison, parts) => self.compare(*comparison, &parts[0], &parts[1]),
             Kind::Call(function, given) => self.call(*function, given, node),
             Kind::Filter(parts) => self.filter(parts, node),
@@ -287,10 +289,10 @@ impl Lowering<'_> {
     fn call(&self, function: Function, given: &[Node], node: &Node) -> TruthConditions {
         let value = self.value(node);
         let (Some(first), Some(second)) = (given.first(), given.get(1)) else { return TruthConditions::unknown(value) };
-        if let (Some(path), Some(wanted)) = (self.path(first), literal(second)) {
+        if let (Some(path), Some(requested)) = (self.path(first), literal(second)) {
             return match function {
-                Function::Contains => self.contains(path, wanted, value),
-                Function::ContainsCi | Function::StartsWith | Function::EndsWith => match wanted.as_text() {
+                Function::Contains => self.contains(path, requested, value),
+                Function::ContainsCi | Function::StartsWith | Function::EndsWith => match requested.as_text() {
                     Some(part) => self.text(path, text_test(function, part), value),
                     None => TruthConditions::unknown(value),
                 },
@@ -306,16 +308,16 @@ impl Lowering<'_> {
     /// A user-defined function. True in CEL is true here; any other result may be false or an error.
     fn defined(&self, function: &UserFunction, given: &[Node]) -> TruthConditions {
         let value = (Condition::Always, false);
-        let standing = |part: &Node| match (&part.kind, literal(part)) {
+        let argument = |part: &Node| match (&part.kind, literal(part)) {
             // Below a field, a missing key is null here and an error in CEL.
             (Kind::Event(at), _) => VariableBinding::Place(Path::field(*at)),
             (_, Some(value)) if scalar(value) => VariableBinding::Value(value.clone()),
             _ => VariableBinding::Other,
         };
-        if *function.gives() != Type::Boolean {
+        if *function.result_type() != Type::Boolean {
             return TruthConditions::unknown(value);
         }
-        let (yes, exact) = lower_call(function, given.iter().map(standing).collect(), self.event, false);
+        let (yes, exact) = lower_call(function, given.iter().map(argument).collect(), self.event, false);
         // Another argument may have its own error.
         let total = given.iter().all(|part| self.value(part) == ALWAYS);
         TruthConditions { yes: (yes, exact && total), no: UNKNOWN, value }
@@ -337,16 +339,16 @@ impl Lowering<'_> {
         }
     }
 
-    fn contains(&self, path: Path, wanted: &Value, value: Lowered) -> TruthConditions {
+    fn contains(&self, path: Path, requested: &Value, value: Lowered) -> TruthConditions {
         let kind = self.kind(&path).map(shape);
         let item = |exact: bool| {
             let items = Path { reach: Reach::Items, ..path.clone() };
-            match scalar(wanted) {
-                true => (Condition::test(items, ValueTest::equals(wanted.clone())), exact),
+            match scalar(requested) {
+                true => (Condition::test(items, ValueTest::equals(requested.clone())), exact),
                 false => (Condition::test(items, ValueTest::Exists), false),
             }
         };
-        match (kind, wanted.as_text()) {
+        match (kind, requested.as_text()) {
             (Some(Shape::Text), Some(part)) => self.text(path, text_test(Function::Contains, part), value),
             (Some(Shape::Text), None) => self.text(path, Err(false), value),
             // No test says that no item is equal.

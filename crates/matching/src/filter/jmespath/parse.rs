@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tocsin_model::{
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     value::Value,
 };
 
@@ -25,7 +25,10 @@ use crate::{
 pub(super) fn parse(source: &str, functions: &UserFunctions) -> Result<Node, Problem> {
     if source.len() > EXPRESSION_BYTES_MAX {
         let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", source.len());
-        return Err(Problem::at("", message));
+        return Err(Problem::new(Code::TooLong, "", message)
+            .param("given", source.len())
+            .param("limit", EXPRESSION_BYTES_MAX)
+            .param("unit", "bytes"));
     }
     let mut parser = Parser { source, functions, tokens: tokens(source)?, at: 0, nesting: 0 };
     let node = parser.expression(0)?;
@@ -111,7 +114,7 @@ impl Parser<'_> {
     }
 
     fn here(&self, message: impl Into<String>) -> Problem {
-        self.span().problem(self.source, message)
+        self.span().problem(Code::InvalidSyntax, self.source, message).param("language", "jmespath")
     }
 
     fn unexpected(&self) -> Problem {
@@ -128,7 +131,7 @@ impl Parser<'_> {
         let mut node = Node { kind, span, height: 0 };
         node.height = node.parts().iter().map(|part| part.height).max().unwrap_or(0) + 1;
         if node.height > EXPRESSION_HEIGHT_MAX {
-            return Err(span.problem(self.source, "the expression is too complex"));
+            return Err(span.problem(Code::TooComplex, self.source, "the expression is too complex"));
         }
         Ok(node)
     }
@@ -154,7 +157,13 @@ impl Parser<'_> {
         let kind = match token {
             Token::Name(name) if *self.peek() == Token::Symbol("(") => return self.call(&name, span),
             Token::Quoted(_) if *self.peek() == Token::Symbol("(") => {
-                return Err(span.problem(self.source, "the name of a function is written without quotation marks"));
+                return Err(span
+                    .problem(
+                        Code::InvalidSyntax,
+                        self.source,
+                        "the name of a function is written without quotation marks",
+                    )
+                    .param("language", "jmespath"));
             }
             Token::Name(name) | Token::Quoted(name) => Kind::Field(name),
             Token::Literal(value) => Kind::Literal(value),
@@ -188,7 +197,7 @@ impl Parser<'_> {
             }
             Token::Symbol("&") => {
                 let message = "`&` stands only before an argument of functions that take an expression";
-                return Err(span.problem(self.source, message));
+                return Err(span.problem(Code::InvalidSyntax, self.source, message).param("language", "jmespath"));
             }
             _ => {
                 self.at = at;
@@ -320,14 +329,19 @@ impl Parser<'_> {
                 (Token::Symbol("]"), _) => break,
                 (token, span) => {
                     let message = format!("{} is not expected between these brackets", token.describe());
-                    return Err(span.problem(self.source, message).hint("write `[0]` or `[start:stop:step]`"));
+                    return Err(span
+                        .problem(Code::InvalidSyntax, self.source, message)
+                        .param("language", "jmespath")
+                        .hint("write `[0]` or `[start:stop:step]`"));
                 }
             }
         }
         let whole = left.span;
         let (kind, is_slice) = match (place, numbers) {
             (0, [Some(at), ..]) => (Kind::Index(at), false),
-            (_, [_, _, Some(0)]) => return Err(start.problem(self.source, "the step of a slice cannot be zero")),
+            (_, [_, _, Some(0)]) => {
+                return Err(start.problem(Code::OutOfRange, self.source, "the step of a slice cannot be zero"));
+            }
             (_, [start, stop, step]) => (Kind::Slice(Slice { start, stop, step: step.unwrap_or(1) }), true),
         };
         let right = self.node(kind, start)?;
@@ -378,7 +392,9 @@ impl Parser<'_> {
         };
         if !fits {
             let message = format!("`{name}` does not take {} arguments", given.len());
-            return Err(start.problem(self.source, message).hint(format!("write `{}`", signature.show())));
+            return Err(start
+                .problem(Code::TypeMismatch, self.source, message)
+                .hint(format!("write `{}`", signature.show())));
         }
         self.node(Kind::Call(function, given), start)
     }
@@ -386,7 +402,8 @@ impl Parser<'_> {
     /// A call of a user-defined function, after the parenthesis.
     fn defined(&mut self, name: &str, start: Span) -> Result<Node, Problem> {
         let Some(function) = self.functions.find(name) else {
-            let problem = start.problem(self.source, format!("there is no function `{name}`"));
+            let problem = start.problem(Code::UnknownName, self.source, format!("there is no function `{name}`"));
+            let problem = problem.param("value", name.to_string());
             let mut known: Vec<&str> = Function::names().collect();
             known.extend(self.functions.names());
             return Err(match closest(name, known.iter().copied()) {
@@ -398,7 +415,9 @@ impl Parser<'_> {
         let given = self.arguments(|_| None)?;
         if given.len() != function.takes() {
             let message = format!("`{name}` does not take {} arguments", given.len());
-            return Err(start.problem(self.source, message).hint(format!("write `{}`", function.show())));
+            return Err(start
+                .problem(Code::TypeMismatch, self.source, message)
+                .hint(format!("write `{}`", function.show())));
         }
         self.node(Kind::UserFunction(function, given), start)
     }

@@ -1,6 +1,9 @@
 //! JSON parser that records the position of each value, for problem reports.
 
-use tocsin_model::{problem::Problem, value::Value};
+use tocsin_model::{
+    problem::{Code, Problem},
+    value::Value,
+};
 
 use crate::dialect::Span;
 
@@ -79,7 +82,7 @@ impl Reader<'_> {
     }
 
     fn wrong(&self, message: impl Into<String>) -> Problem {
-        self.span(self.at).problem(self.text, message)
+        self.span(self.at).problem(Code::InvalidSyntax, self.text, message).param("language", "event_pattern")
     }
 
     fn expect(&mut self, byte: u8, message: &str) -> Result<(), Problem> {
@@ -140,7 +143,7 @@ impl Reader<'_> {
             let key = self.string()?;
             let span = self.span(start);
             if entries.iter().any(|entry| entry.key == key) {
-                return Err(span.problem(self.text, format!("the key `{key}` is given twice")));
+                return Err(span.problem(Code::Duplicate, self.text, format!("the key `{key}` is given twice")));
             }
             self.expect(b':', "a colon should follow the key")?;
             let value = self.value(depth + 1)?;

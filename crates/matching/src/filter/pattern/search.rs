@@ -16,7 +16,7 @@ impl Evaluate for Pattern {
     fn holds(&self, event: &[Value]) -> Result<bool, EvalError> {
         let mut search = Search { event, steps: 0 };
         let holds = search.solve(Some(&Goals { first: self, others: None }), None);
-        if search.is_over() { Err(EvalError::Cost) } else { Ok(holds) }
+        if search.is_exhausted() { Err(EvalError::Cost) } else { Ok(holds) }
     }
 
     fn memory_bytes(&self) -> usize {
@@ -62,7 +62,7 @@ impl Search<'_> {
         self.steps = self.steps.saturating_add(u32::try_from(steps).unwrap_or(u32::MAX));
     }
 
-    fn is_over(&self) -> bool {
+    fn is_exhausted(&self) -> bool {
         self.steps > STEPS_MAX
     }
 
@@ -70,7 +70,7 @@ impl Search<'_> {
     fn solve(&mut self, goals: Option<&Goals<'_>>, chosen: Option<&Chosen<'_>>) -> bool {
         let Some(Goals { first, others }) = goals else { return true };
         self.take(1);
-        if self.is_over() {
+        if self.is_exhausted() {
             return false;
         }
         match first {
@@ -107,14 +107,14 @@ impl Search<'_> {
         let mut trail = Vec::new();
         self.descend(value, path, 0, &mut trail, &mut |search, leaf, trail| {
             search.take(1 + value_tests.iter().map(|value_test| value_test.steps(leaf)).sum::<usize>());
-            if search.is_over()
+            if search.is_exhausted()
                 || !value_tests.iter().all(|value_test| value_test.accepts(leaf))
                 || !search.fits(path, trail, chosen)
             {
-                return search.is_over();
+                return search.is_exhausted();
             }
             search.solve(others, Some(&Chosen { path, trail, others: chosen }))
-        }) && !self.is_over()
+        }) && !self.is_exhausted()
     }
 
     fn descend(
@@ -123,7 +123,7 @@ impl Search<'_> {
         path: &Path,
         depth: usize,
         trail: &mut Vec<Item>,
-        see: &mut dyn FnMut(&mut Self, &Value, &[Item]) -> bool,
+        visit: &mut dyn FnMut(&mut Self, &Value, &[Item]) -> bool,
     ) -> bool {
         match (value, path.keys.get(depth)) {
             (Value::List(items), _) => items.iter().enumerate().any(|(at, item)| {
@@ -132,7 +132,7 @@ impl Search<'_> {
                 if is_inner {
                     trail.push(Item { depth: depth as u32, at: at as u32 });
                 }
-                let found = self.descend(item, path, depth, trail, see);
+                let found = self.descend(item, path, depth, trail, visit);
                 if is_inner {
                     trail.pop();
                 }
@@ -141,9 +141,9 @@ impl Search<'_> {
             (Value::Map(entries), Some(key)) => entries
                 .iter()
                 .find(|(name, _)| name == key)
-                .is_some_and(|(_, value)| self.descend(value, path, depth + 1, trail, see)),
+                .is_some_and(|(_, value)| self.descend(value, path, depth + 1, trail, visit)),
             (Value::Map(_), None) | (_, Some(_)) => false,
-            (leaf, None) => see(self, leaf, trail),
+            (leaf, None) => visit(self, leaf, trail),
         }
     }
 
