@@ -17,7 +17,7 @@ use tocsin_model::application::{ContentTemplates, TemplateEngine, TemplateParts,
 const LONGEST: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
-    if let Some(code) = tocsin_formatting::worker::serve_if_asked() {
+    if let Some(code) = tocsin_formatting::worker::serve_if_requested() {
         return code;
     }
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/xml-bombs");

@@ -6,7 +6,7 @@ use minijinja::Environment;
 use tocsin_model::{
     application::{TemplateEngine, TemplateText},
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     stack::with_large_stack,
 };
 
@@ -37,7 +37,7 @@ pub fn partial_of_name(name: &str) -> Option<&str> {
 }
 
 /// A template's key for display.
-pub fn key_shown(key: &str) -> &str {
+pub fn display_key(key: &str) -> &str {
     if key.is_empty() { "base" } else { key }
 }
 
@@ -107,7 +107,7 @@ impl<'a> Compiler<'a> {
             {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    let problem = Problem::at(path, error.message);
+                    let problem = Problem::syntax("jinja", path, error.message);
                     let problem = problem.hint(error.hint.unwrap_or("give one expression, without braces"));
                     self.done.problems.push(problem.position(error.line, 1));
                     continue;
@@ -143,7 +143,7 @@ impl<'a> Compiler<'a> {
         engine: TemplateEngine,
         source: &str,
     ) -> Option<u32> {
-        let shown = key_shown(key);
+        let shown = display_key(key);
         let path = match header {
             Some(header) => format!("{}.content.templates.{shown}.headers.{header}", self.class_path),
             None => format!("{}.content.templates.{shown}.{}", self.class_path, part.name()),
@@ -271,8 +271,10 @@ impl<'a> Compiler<'a> {
             return None;
         }
         let partials = &self.variables.partials;
-        let mut refuse = |message: String, hint: String| {
-            self.done.problems.push(Problem::at(path, message).hint(hint).position(reference.line, reference.column));
+        let mut refuse = |code: Code, message: String, hint: String| {
+            self.done
+                .problems
+                .push(Problem::new(code, path, message).hint(hint).position(reference.line, reference.column));
         };
         let Some((_, text)) = partials.iter().find(|(known, _)| known.as_str() == reference.name) else {
             let hint = match closest(&reference.name, partials.keys().map(Name::as_str)) {
@@ -282,12 +284,16 @@ impl<'a> Compiler<'a> {
                 }
                 None => format!("partials are {}", partials.keys().map(Name::as_str).collect::<Vec<_>>().join(", ")),
             };
-            refuse(format!("{} names the partial `{}`, which does not exist", tag(reference), reference.name), hint);
+            refuse(
+                Code::UnknownReference,
+                format!("{} names the partial `{}`, which does not exist", tag(reference), reference.name),
+                hint,
+            );
             return None;
         };
         if depth >= PARTIAL_DEPTH_MAX {
             let hint = "use fewer".to_owned();
-            refuse(format!("is nested in more than {PARTIAL_DEPTH_MAX} partials"), hint);
+            refuse(Code::TooDeep, format!("is nested in more than {PARTIAL_DEPTH_MAX} partials"), hint);
             return None;
         }
         let of_partial = format!("partials.{}", reference.name);
@@ -300,6 +306,7 @@ impl<'a> Compiler<'a> {
             }
             TemplateEngine::Mjml => {
                 refuse(
+                    Code::NotApplicable,
                     format!("`{}` is in MJML, which produces HTML, but this part is not HTML", reference.name),
                     "use another partial".to_owned(),
                 );
@@ -307,7 +314,7 @@ impl<'a> Compiler<'a> {
             }
             TemplateEngine::Xslt => {
                 let hint = "only stylesheets can import it; write the partial in Jinja".to_owned();
-                refuse(format!("`{}` is a stylesheet", reference.name), hint);
+                refuse(Code::NotApplicable, format!("`{}` is a stylesheet", reference.name), hint);
                 return None;
             }
         };
@@ -319,7 +326,7 @@ impl<'a> Compiler<'a> {
     /// Reports constructs that are not allowed, and unknown filters and tests.
     fn object(&mut self, path: &str, prepared: &PreparedTemplate) {
         for (message, hint, line, column) in &prepared.objections {
-            let problem = Problem::at(path, message.clone()).hint(*hint).position(*line, *column);
+            let problem = Problem::new(Code::Unsupported, path, message.clone()).hint(*hint).position(*line, *column);
             self.done.problems.push(problem);
         }
         let unknown = lint::unknown_calls(&self.done.environment, prepared);
@@ -381,7 +388,10 @@ fn partials(all: &BTreeMap<Name, TemplateText>) -> (BTreeMap<String, usize>, BTr
                 // A partial that only leads into a cycle is not part of it.
                 if way.last().is_some_and(|last| last == name) && way.len() > 1 {
                     let message = format!("uses itself: {}", way.join(" > "));
-                    problems.push(Problem::at(format!("partials.{name}"), message).hint("take one of these tags out"));
+                    problems.push(
+                        Problem::new(Code::Cyclic, format!("partials.{name}"), message)
+                            .hint("take one of these tags out"),
+                    );
                 }
             }
         }

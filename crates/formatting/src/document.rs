@@ -21,13 +21,13 @@ use tocsin_model::{
     exact_json::{self, Exact, ExactError, Numbers},
     id::Name,
     media_type,
-    problem::Problem,
+    problem::{Code, Problem},
     stack::with_large_stack,
     value::Value,
 };
 
 use crate::{
-    formatter::{BoundedOutput, OUTPUT_BYTES_MAX, environment, run, said},
+    formatter::{BoundedOutput, OUTPUT_BYTES_MAX, environment, message_of, run},
     sandbox,
     template_depth::SyntaxError,
     tree::Tree,
@@ -85,20 +85,24 @@ impl DocumentFormatter {
     pub fn template(source: &str, content_type: &str) -> Result<DocumentFormatter, Problem> {
         with_large_stack(|| DocumentFormatter::compile_template(source, content_type)).unwrap_or_else(|error| {
             let hint = "raise the limit of threads of the process, or try again later";
-            Err(Problem::at("", format!("the template was not compiled, as no thread could be started: {error}"))
-                .hint(hint))
+            Err(Problem::new(
+                Code::Internal,
+                "",
+                format!("the template was not compiled, as no thread could be started: {error}"),
+            )
+            .hint(hint))
         })
     }
 
     fn compile_template(source: &str, content_type: &str) -> Result<DocumentFormatter, Problem> {
         let prepared = sandbox::prepare(source, &BTreeMap::new()).map_err(|error| error.in_template(""))?;
         if let Some((message, hint, line, column)) = prepared.objections.first() {
-            return Err(Problem::at("", message.clone()).hint(*hint).position(*line, *column));
+            return Err(Problem::new(Code::Unsupported, "", message.clone()).hint(*hint).position(*line, *column));
         }
         if let Some(reference) = prepared.references.first() {
             let message =
                 format!("`{}` names `{}`, but partials are not available here", reference.tag, reference.name);
-            let problem = Problem::at("", message).hint("write its content into the template");
+            let problem = Problem::new(Code::NotApplicable, "", message).hint("write its content into the template");
             return Err(problem.position(reference.line, reference.column));
         }
         let name = format!("document:{}", target(content_type));
@@ -148,7 +152,9 @@ impl DocumentFormatter {
 fn check_charset(which: &str, label: Option<&str>) -> Result<(), Problem> {
     match charset::encode("", label.unwrap_or_default(), false) {
         Ok(_) => Ok(()),
-        Err(error) => Err(Problem::at("", format!("{which} has an encoding that cannot be written: {error}"))),
+        Err(error) => {
+            Err(Problem::new(Code::Unsupported, "", format!("{which} has an encoding that cannot be written: {error}")))
+        }
     }
 }
 
@@ -203,7 +209,7 @@ fn check_variables(
     name: &str,
     prepared: &sandbox::PreparedTemplate,
 ) -> Result<(), Problem> {
-    let template = environment.get_template(name).map_err(|error| Problem::at("", said(&error)))?;
+    let template = environment.get_template(name).map_err(|error| Problem::syntax("jinja", "", message_of(&error)))?;
     let is_known = |name: &String| {
         let is_global = environment.globals().any(|(global, _)| global == name);
         ROOTS.contains(&name.as_str()) || is_global || sandbox::is_own(name)
@@ -215,7 +221,8 @@ fn check_variables(
     let below = format!("{name}.");
     let place = prepared.variables.iter().find(|(path, ..)| path == name || path.starts_with(&below));
     let (line, column) = place.map_or((1, 1), |(_, line, column)| (*line, *column));
-    let problem = Problem::at("", format!("the template uses `{name}`, which is unknown here"));
+    let problem = Problem::new(Code::UnknownName, "", format!("the template uses `{name}`, which is unknown here"))
+        .param("value", name.to_string());
     Err(problem.hint("a template can read `body` and the properties in `message`").position(line, column))
 }
 
@@ -246,8 +253,8 @@ fn render(environment: &Environment<'static>, name: &str, document: &Document<'_
         Ok(()) => Ok(String::from_utf8(output.bytes).expect("templates and values are UTF-8")),
         Err(_) if output.full => Err(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")),
         Err(error) => Err(match error.line() {
-            Some(line) => format!("line {line}: {}", said(&error)),
-            None => said(&error),
+            Some(line) => format!("line {line}: {}", message_of(&error)),
+            None => message_of(&error),
         }),
     }
 }

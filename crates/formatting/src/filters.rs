@@ -392,7 +392,7 @@ where
             return Err(invalid(format!("`{name}` takes texts of at most {LIST_BYTES_MAX} bytes apart")));
         }
         let made = state.apply_filter(hidden, &arguments)?;
-        sandbox::weighed(made)
+        sandbox::charged(made)
     });
 }
 

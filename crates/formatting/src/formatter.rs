@@ -11,18 +11,18 @@ use tocsin_model::{
     content::{Content, JsonUse, PartsUsed},
     field::Fields,
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     stack::with_large_stack,
 };
 
 use crate::{
-    compile::{COMPUTED, Compiler, key_shown, partial_name, references},
+    compile::{COMPUTED, Compiler, display_key, partial_name, references},
     filters, lint,
     locale::truncations,
     parts::{FormatError, Part},
     plain, sandbox,
     scope::{KnownVariables, RootsUsed, Scope, TemplateRoot, json},
-    xslt::{self, Stylesheet},
+    xslt::{self, Stylesheet, XsltError},
 };
 
 /// Largest part, in bytes.
@@ -97,8 +97,13 @@ impl TemplateSlots {
         self.parts == [None; 5]
     }
 
+    /// The numbers of all templates.
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.parts.iter().flatten().copied().chain(self.headers.iter().map(|(_, number)| *number))
+    }
+
     /// Removes unused parts.
-    fn keep(&mut self, used: PartsUsed) {
+    fn retain_parts(&mut self, used: PartsUsed) {
         let [subject, text, html, json, sms] = &mut self.parts;
         let json_used = match used.json {
             JsonUse::Never => false,
@@ -186,7 +191,7 @@ impl Formatter {
         with_large_stack(|| Formatter::compile_all(class_path, templates, variables)).unwrap_or_else(|error| {
             let message = format!("the templates were not compiled, as no thread could be started: {error}");
             let hint = "raise the limit of threads of the process, or try again later";
-            Err(vec![Problem::at(class_path, message).hint(hint)])
+            Err(vec![Problem::new(Code::Internal, class_path, message).hint(hint)])
         })
     }
 
@@ -269,12 +274,15 @@ impl Formatter {
         if found.is_empty() {
             return Err(FormatError::Missing { locale: locale.map(str::to_owned), channel: channel.to_owned() });
         }
-        found.keep(used);
+        found.retain_parts(used);
         let personal = self.uses(&found).is_personal();
         let (root, computed) = self.root(&found, locale, scope)?;
-        let render = |number: Option<u32>| match number {
-            Some(number) => self.render(&self.templates[number as usize], &root, scope, locale).map(Some),
-            None => Ok(None),
+        let mut applied = self.apply_stylesheets(&found, locale, scope);
+        let mut render = |number: Option<u32>| {
+            let Some(number) = number else { return Ok(None) };
+            let at = applied.iter().position(|(of, _)| *of == number);
+            let output = at.map(|at| applied.swap_remove(at).1);
+            self.render(&self.templates[number as usize], &root, scope, locale, output).map(Some)
         };
         let [subject, text, html, json, sms] = found.parts;
         let (subject, html) = (render(subject)?, render(html)?);
@@ -316,7 +324,7 @@ impl Formatter {
                 Part::Header => self
                     .header(number, &root, scope, locale)
                     .map(|header| header.map_or(String::new(), |(_, value)| value)),
-                _ => self.render(template, &root, scope, locale),
+                _ => self.render(template, &root, scope, locale, None),
             };
             let (part, header, key) = (template.part, template.header.clone(), Some(template.key.clone()));
             preview.parts.push(PreviewedPart { part, header, template: key, content });
@@ -422,6 +430,11 @@ impl Formatter {
         locale: Option<&str>,
         scope: &Scope<'_>,
     ) -> Result<(minijinja::Value, Vec<(Name, serde_json::Value)>), FormatError> {
+        // Stylesheets have an input of their own.
+        if self.computed.is_none() && found.numbers().all(|number| self.templates[number as usize].stylesheet.is_some())
+        {
+            return Ok((minijinja::Value::UNDEFINED, Vec::new()));
+        }
         let root = TemplateRoot::new(&self.fields, scope, locale, self.uses(found));
         if self.computed.is_none() {
             return Ok((minijinja::Value::from_object(root), Vec::new()));
@@ -435,13 +448,13 @@ impl Formatter {
         let root = minijinja::Value::from_object(root.clone());
         let mut values = Vec::with_capacity(self.computed_names.len());
         for name in &self.computed_names {
-            let failed = |error: &Error| FormatError::Computed { field: name.to_string(), message: said(error) };
+            let failed = |error: &Error| FormatError::Computed { field: name.to_string(), message: message_of(error) };
             sandbox::begin();
             let template =
                 self.environment.get_template(&format!("{COMPUTED}{name}")).map_err(|error| failed(&error))?;
             let mut nowhere = BoundedOutput { bytes: Vec::new(), full: false, most: 0 };
             let captured = template.render_captured_to(root.clone(), &mut nowhere).map_err(|error| {
-                let message = format!("{}{}", said(&error), self.null_variables(&error, &root));
+                let message = format!("{}{}", message_of(&error), self.null_variables(&error, &root));
                 FormatError::Computed { field: name.to_string(), message }
             })?;
             values.push((name.clone(), captured.state().lookup(COMPUTED_VALUE).unwrap_or_default()));
@@ -457,7 +470,7 @@ impl Formatter {
         locale: Option<&str>,
     ) -> Result<Option<(String, String)>, FormatError> {
         let template = &self.templates[number as usize];
-        let value = self.render(template, root, scope, locale)?;
+        let value = self.render(template, root, scope, locale, None)?;
         let name = template.header.clone().unwrap_or_default();
         // An empty header is left out.
         Ok((!value.is_empty()).then_some((name, value)))
@@ -469,6 +482,7 @@ impl Formatter {
         root: &minijinja::Value,
         scope: &Scope<'_>,
         locale: Option<&str>,
+        applied: Option<Result<String, XsltError>>,
     ) -> Result<String, FormatError> {
         let failed = |line: Option<u32>, message: String| FormatError::Template {
             template: template.key.clone(),
@@ -478,8 +492,8 @@ impl Formatter {
         };
         let output = match &template.stylesheet {
             Some(stylesheet) => {
-                let input = xslt::Input { fields: &self.fields, scope, locale, uses: template.uses };
-                stylesheet.apply(&input).map_err(|error| failed(error.line, error.message))?
+                let apply = || stylesheet.apply(&self.input(template, scope, locale));
+                applied.unwrap_or_else(apply).map_err(|error| failed(error.line, error.message))?
             }
             None => self.render_jinja(template, root)?,
         };
@@ -503,6 +517,34 @@ impl Formatter {
         }
     }
 
+    fn input<'a>(&'a self, template: &Template, scope: &'a Scope<'a>, locale: Option<&'a str>) -> xslt::Input<'a> {
+        xslt::Input { fields: &self.fields, scope, locale, uses: template.uses }
+    }
+
+    /// Applies the stylesheets of a notification with several in one exchange with a worker. The results have the
+    /// numbers of their templates.
+    fn apply_stylesheets(
+        &self,
+        found: &TemplateSlots,
+        locale: Option<&str>,
+        scope: &Scope<'_>,
+    ) -> Vec<(u32, Result<String, XsltError>)> {
+        let of = |number: u32| {
+            let template = &self.templates[number as usize];
+            Some((number, template.stylesheet.as_ref()?, template))
+        };
+        let stylesheets: Vec<_> = found.numbers().filter_map(of).collect();
+        // A single one is applied when it is rendered.
+        if stylesheets.len() < 2 {
+            return Vec::new();
+        }
+        let calls: Vec<_> = stylesheets
+            .iter()
+            .map(|(_, stylesheet, template)| (*stylesheet, self.input(template, scope, locale)))
+            .collect();
+        stylesheets.iter().map(|(number, ..)| *number).zip(Stylesheet::apply_all(&calls)).collect()
+    }
+
     fn render_jinja(&self, template: &Template, root: &minijinja::Value) -> Result<String, FormatError> {
         let bytes = Vec::with_capacity(template.bytes.min(1 << 16));
         let mut output = BoundedOutput { bytes, full: false, most: OUTPUT_BYTES_MAX };
@@ -524,7 +566,7 @@ impl Formatter {
                 ErrorKind::UndefinedError => self.run_recorded(template, root).unwrap_or(error),
                 _ => error,
             };
-            return Err(failed(&error, format!("{}{}", said(&error), self.null_variables(&error, root))));
+            return Err(failed(&error, format!("{}{}", message_of(&error), self.null_variables(&error, root))));
         }
         Ok(String::from_utf8(output.bytes).expect("templates and values are UTF-8"))
     }
@@ -593,7 +635,7 @@ fn places(locale: Option<&str>, channel: &str) -> Vec<String> {
     let with_device = locales.iter().map(|locale| format!("{locale}/{channel}"));
     with_device
         .chain(locales.iter().map(|locale| (*locale).to_owned()))
-        .chain([channel.to_owned(), key_shown("").to_owned()])
+        .chain([channel.to_owned(), display_key("").to_owned()])
         .collect()
 }
 
@@ -706,15 +748,15 @@ fn partial_of(error: &Error, template: &str) -> Option<String> {
 }
 
 /// The message of an error without its position, which is reported separately.
-pub(crate) fn said(error: &Error) -> String {
-    let mut said = match error.detail() {
+pub(crate) fn message_of(error: &Error) -> String {
+    let mut described = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
     };
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        said = format!("{said}: {cause}");
+        described = format!("{described}: {cause}");
         source = cause.source();
     }
-    said
+    described
 }

@@ -7,7 +7,7 @@ use tocsin_model::{
     application::{Application, TemplateEngine, TemplateParts},
     field::{Field, FieldType, Fields, Row},
     id::{Name, NotificationBatchId, NotificationId},
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     subscriber::{Profile, is_language_tag},
     time::Timestamp,
     value::Value,
@@ -16,7 +16,7 @@ use tocsin_model::{
 use crate::{
     compile::references,
     filters,
-    formatter::{Formatter, Template, said},
+    formatter::{Formatter, Template, message_of},
     locale::truncations,
     parts::Part,
     sandbox::{self, CalleeKind, PreparedTemplate},
@@ -46,7 +46,9 @@ pub fn unknown(
             let below = format!("{name}.");
             let place = prepared.variables.iter().find(|(path, ..)| *path == name || path.starts_with(&below));
             let (line, column) = place.map_or((1, 1), |(_, line, column)| (*line, *column));
-            let problem = Problem::at("", format!("the template uses `{name}`, {message}")).hint(hint);
+            let problem = Problem::new(Code::UnknownName, "", format!("the template uses `{name}`, {message}"))
+                .param("value", name.to_string())
+                .hint(hint);
             Some((name, problem.position(line, column)))
         })
         .collect()
@@ -63,7 +65,9 @@ pub fn unknown_calls(environment: &Environment<'static>, prepared: &PreparedTemp
             CalleeKind::Test if !is_known("test", name) => ("test", filters::test_hint(name)),
             _ => continue,
         };
-        let problem = Problem::at("", format!("the template has an unknown {kind}: `{name}`")).hint(hint);
+        let problem = Problem::new(Code::UnknownName, "", format!("the template has an unknown {kind}: `{name}`"))
+            .param("value", name.to_string())
+            .hint(hint);
         found.push(problem.position(*line, *column));
     }
     found
@@ -85,7 +89,7 @@ pub fn unsafe_urls(source: &str) -> Vec<Problem> {
             let (line, column) = (before.matches('\n').count() + 1, before.rsplit('\n').next().map_or(0, str::len) + 1);
             let message = format!("a value becomes an address, and could be `javascript:`: `{{{{{tag}}}}}`");
             let hint = format!("write `{{{{ {}|url }}}}`, which lets only web and mail addresses through", tag.trim());
-            found.push(Problem::at("", message).hint(hint).position(line as u32, column as u32));
+            found.push(Problem::new(Code::UnsafeUrl, "", message).hint(hint).position(line as u32, column as u32));
         }
     }
     found
@@ -111,9 +115,9 @@ pub fn try_with_samples(
                     let (fields, uses) = (&variables.fields, template.uses);
                     stylesheet.apply(&xslt::Input { fields, scope, locale: None, uses }).err()
                 });
-                let error = failed.filter(|error| error.is_static || error.is_bound)?;
-                is_late |= error.is_bound;
-                let problem = Problem::at("", format!("the stylesheet fails: {}", error.message));
+                let error = failed.filter(|error| error.is_static || error.is_limit)?;
+                is_late |= error.is_limit;
+                let problem = Problem::new(Code::RenderFailed, "", format!("the stylesheet fails: {}", error.message));
                 Some(problem.position(error.line.unwrap_or(1), 1))
             }),
             None => {
@@ -122,10 +126,10 @@ pub fn try_with_samples(
                 let found =
                     [&with_values, &without].into_iter().flatten().find_map(|(error, _)| wrong_call(template, error));
                 if let (None, None, Some((error, missing))) = (&found, &with_values, &without) {
-                    let message = format!("fails where optional fields have no value: {}{missing}", said(error));
+                    let message = format!("fails where optional fields have no value: {}{missing}", message_of(error));
                     let hint = "test with `{% if field is not none %}`, add a default with `{{ field or 'text' }}`, or make the field required";
                     let line = error.line().unwrap_or(1) as u32;
-                    warnings.push(Problem::at(&path, message).hint(hint).position(line, 1));
+                    warnings.push(Problem::new(Code::RenderFailed, &path, message).hint(hint).position(line, 1));
                 }
                 found
             }
@@ -175,7 +179,8 @@ fn wrong_call(template: &Template, error: &minijinja::Error) -> Option<Problem> 
     };
     let partial = error.name().filter(|name| *name != template.name).and_then(crate::compile::partial_of_name);
     let path = partial.map(|partial| format!("partials.{partial}")).unwrap_or_default();
-    let problem = Problem::at(path, format!("the template fails: {}", said(error))).hint(about);
+    let problem =
+        Problem::new(Code::RenderFailed, path, format!("the template fails: {}", message_of(error))).hint(about);
     Some(problem.position(error.line().unwrap_or(1) as u32, 1))
 }
 
@@ -250,7 +255,8 @@ pub fn application(application: &Application, needs: &dyn Fn(&Name) -> &'static 
                 missing.iter().map(|(locale, other)| format!("`{locale}`, which `{other}` has")).collect();
             let message = format!("has nothing for the locale {}", listed.join(", and none for "));
             warnings.push(
-                Problem::at(&path, message).hint("its readers get another language; add a template for this locale"),
+                Problem::new(Code::MissingTranslation, &path, message)
+                    .hint("its readers get another language; add a template for this locale"),
             );
         }
         let Some(base) = class.content.templates.get("") else { continue };
@@ -264,7 +270,10 @@ pub fn application(application: &Application, needs: &dyn Fn(&Name) -> &'static 
                 .collect();
             if !lacking.is_empty() && has_text(parts) {
                 let message = format!("has no {}: readers of `{key}` get that of `base`", lacking.join(" and no "));
-                warnings.push(Problem::at(format!("{path}.{key}"), message).hint("add it in this language too"));
+                warnings.push(
+                    Problem::new(Code::MissingTranslation, format!("{path}.{key}"), message)
+                        .hint("add it in this language too"),
+                );
             }
         }
     }
@@ -299,21 +308,24 @@ fn unsendable(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part
     for (name, class) in &application.notifications {
         let templates = &class.content.templates;
         for (channel_name, channel) in &application.channels {
-            let wanted = needs(&channel.protocol);
+            let requested = needs(&channel.protocol);
             let serves = |key: &str| {
                 let device = key.rsplit_once('/').map_or(key, |(_, device)| device);
                 device == channel_name.as_str() || !application.channels.keys().any(|name| name.as_str() == device)
             };
             let served = templates.iter().filter(|(key, _)| serves(key)).map(|(_, parts)| parts);
             let mut served = served.peekable();
-            if wanted.is_empty() || served.peek().is_none() {
+            if requested.is_empty() || served.peek().is_none() {
                 continue;
             }
-            if !served.any(|parts| wanted.iter().any(|part| has(parts, *part))) {
-                let list = wanted.iter().map(|part| format!("`{}`", part.name())).collect::<Vec<_>>().join(" or ");
+            if !served.any(|parts| requested.iter().any(|part| has(parts, *part))) {
+                let list = requested.iter().map(|part| format!("`{}`", part.name())).collect::<Vec<_>>().join(" or ");
                 let path = format!("notifications.{name}.content.templates");
                 let message = format!("has no {list} for the channel `{channel_name}` ({})", channel.protocol);
-                warnings.push(Problem::at(path, message).hint("messages through it would be empty; add a part"));
+                warnings.push(
+                    Problem::new(Code::MissingPart, path, message)
+                        .hint("messages through it would be empty; add a part"),
+                );
             }
         }
     }
@@ -323,21 +335,24 @@ fn unsendable(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part
 /// Unused partials.
 fn unused(application: &Application) -> Vec<Problem> {
     let mut used: BTreeSet<String> = BTreeSet::new();
-    let mut look = |engine: TemplateEngine, text: &str| match engine {
+    let mut check = |engine: TemplateEngine, text: &str| match engine {
         TemplateEngine::Xslt => used.extend(xslt::imports(text)),
         _ => used.extend(references(text).into_iter().map(|reference| reference.name)),
     };
     for class in application.notifications.values() {
         for parts in class.content.templates.values() {
             let texts = Part::ALL.into_iter().filter_map(|part| part.of(parts));
-            texts.for_each(|(engine, text)| look(engine, text));
-            parts.headers.values().for_each(|text| look(TemplateEngine::Jinja, text));
+            texts.for_each(|(engine, text)| check(engine, text));
+            parts.headers.values().for_each(|text| check(TemplateEngine::Jinja, text));
         }
     }
-    application.partials.values().for_each(|partial| look(partial.engine, &partial.text));
+    application.partials.values().for_each(|partial| check(partial.engine, &partial.text));
     let unused = application.partials.keys().filter(|name| !used.contains(name.as_str()));
     unused
-        .map(|name| Problem::at(format!("partials.{name}"), "is not used").hint("include or extend it, or remove it"))
+        .map(|name| {
+            Problem::new(Code::Unused, format!("partials.{name}"), "is not used")
+                .hint("include or extend it, or remove it")
+        })
         .collect()
 }
 

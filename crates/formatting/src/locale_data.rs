@@ -63,12 +63,12 @@ impl LocaleData {
         let Some(locale) = locale else { return &UNKNOWN };
         let tag = locale.to_ascii_lowercase();
         crate::locale::truncations(&tag)
-            .find_map(|tag| LANGUAGES.get(relative_of(tag)).or_else(|| LANGUAGES.get(tag)))
+            .find_map(|tag| LANGUAGES.get(cldr_parent(tag)).or_else(|| LANGUAGES.get(tag)))
             .unwrap_or(&UNKNOWN)
     }
 
     fn unknown() -> LocaleData {
-        let english = LANGUAGE_OF_LAST_RESORT;
+        let english = FALLBACK_LANGUAGE;
         let mut read: HashMap<String, LocaleData> =
             serde_json::from_str(include_str!("../data/cldr.json")).expect("as above");
         let mut locale_data = read.remove(english).expect("English is one of the languages");
@@ -157,10 +157,10 @@ impl LocaleData {
         {
             return plain;
         }
-        self.separated(&plain)
+        self.insert_separators(&plain)
     }
 
-    fn separated(&self, plain: &str) -> String {
+    fn insert_separators(&self, plain: &str) -> String {
         let (sign, digits) = plain.strip_prefix('-').map_or(("", plain), |digits| (self.minus.as_str(), digits));
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let [first, others, least] = self.groups;
@@ -183,7 +183,7 @@ impl LocaleData {
 
     /// Formats a percentage, given in digits.
     pub fn percent(&self, plain: &str) -> String {
-        self.filled(&self.percent, plain, "")
+        self.fill_pattern(&self.percent, plain, "")
     }
 
     /// Formats an amount of a currency, given by its ISO 4217 code in capitals.
@@ -192,18 +192,18 @@ impl LocaleData {
         // A code that touches the digits would read as one word.
         let apart = symbol.ends_with(|c: char| c.is_alphabetic()) && self.money.starts_with("¤#");
         let symbol = if apart { format!("{symbol}\u{a0}") } else { symbol.to_owned() };
-        self.filled(&self.money, plain, &symbol)
+        self.fill_pattern(&self.money, plain, &symbol)
     }
 
     /// Fills a pattern with number and currency; the sign comes first.
-    fn filled(&self, pattern: &str, plain: &str, symbol: &str) -> String {
+    fn fill_pattern(&self, pattern: &str, plain: &str, symbol: &str) -> String {
         let is_number = |c: char| matches!(c, '#' | '0' | ',' | '.');
         let start = pattern.find(is_number).unwrap_or(pattern.len());
         let end = pattern.rfind(is_number).map_or(pattern.len(), |at| at + 1);
         let (sign, digits) = plain.strip_prefix('-').map_or(("", plain), |digits| (self.minus.as_str(), digits));
         let (before, after) = (&pattern[..start], &pattern[end..]);
         let put = |text: &str| text.replace('¤', symbol);
-        format!("{sign}{}{}{}", put(before), self.separated(digits), put(after))
+        format!("{sign}{}{}{}", put(before), self.insert_separators(digits), put(after))
     }
 
     /// The cardinal plural category of a number, given as digits such as `-1234.5`: `one`, `few`, `other`.
@@ -235,18 +235,18 @@ impl LocaleData {
         let way = if seconds < 0 { "past" } else { "future" };
         let sentences = &self.relative[&format!("{unit}.{way}")];
         let sentence = sentences.get(self.plural(&count)).or_else(|| sentences.get("other"));
-        sentence.map(|sentence| sentence.replace("{0}", &self.separated(&count))).unwrap_or_default()
+        sentence.map(|sentence| sentence.replace("{0}", &self.insert_separators(&count))).unwrap_or_default()
     }
 }
 
-const LANGUAGE_OF_LAST_RESORT: &str = "en";
+const FALLBACK_LANGUAGE: &str = "en";
 
 /// The parent of a tag that is not its truncation (CLDR parent locales).
-fn relative_of(tag: &str) -> &str {
+fn cldr_parent(tag: &str) -> &str {
     let region = |rest: &'_ str| rest.split('-').next().map_or(0, str::len);
     match tag.split_once('-').map(|(language, rest)| (language, &rest[..region(rest)])) {
         Some(("en", region)) if !matches!(region, "us" | "as" | "gu" | "mh" | "mp" | "pr" | "um" | "vi" | "ph") => {
-            if LANGUAGES_OF_ENGLISH.contains(&tag) {
+            if ENGLISH_TAGS_OF_CLDR.contains(&tag) {
                 tag
             } else {
                 "en-001"
@@ -265,7 +265,7 @@ fn relative_of(tag: &str) -> &str {
     }
 }
 
-const LANGUAGES_OF_ENGLISH: [&str; 7] = ["en-au", "en-ca", "en-gb", "en-ie", "en-in", "en-nz", "en-za"];
+const ENGLISH_TAGS_OF_CLDR: [&str; 7] = ["en-au", "en-ca", "en-gb", "en-ie", "en-in", "en-nz", "en-za"];
 
 /// The number of fraction digits of a currency (ISO 4217).
 pub fn fraction_digits(code: &str) -> usize {

@@ -7,7 +7,7 @@ use mrml::prelude::{
     parser::{Error, ParserOptions, noop_loader::NoopIncludeLoader},
     render::RenderOptions,
 };
-use tocsin_model::problem::{Problem, closest};
+use tocsin_model::problem::{Code, Problem, closest};
 
 /// Elements with HTML content, in which Jinja tags can stand unchanged. In others they are wrapped in an `mj-raw`.
 const ENDING: [&str; 12] = [
@@ -90,7 +90,10 @@ const NO_LANGUAGE: &str = "x-no-language";
 /// The source is not MJML, includes another file, or exceeds a limit. The problem has a position if that is known.
 pub fn html(source: &str, language: Option<&str>) -> Result<String, Problem> {
     if source.len() > TEXT_BYTES_MAX {
-        return Err(Problem::at("", format!("has {} bytes", source.len()))
+        return Err(Problem::new(Code::TooLong, "", format!("has {} bytes", source.len()))
+            .param("given", source.len())
+            .param("limit", TEXT_BYTES_MAX)
+            .param("unit", "bytes")
             .hint(format!("a template in MJML has at most {TEXT_BYTES_MAX}; put parts of it into partials")));
     }
     let (text, tags) = extract_tags(source)?;
@@ -104,7 +107,8 @@ pub fn html(source: &str, language: Option<&str>) -> Result<String, Problem> {
         // Nothing is fetched that the template does not name itself, not even fonts.
         .render(&RenderOptions { fonts: HashMap::new(), ..RenderOptions::default() })
         .map_err(|error| {
-            Problem::at("", format!("cannot be converted to HTML: {error}")).hint("check the values of attributes")
+            Problem::syntax("mjml", "", format!("cannot be converted to HTML: {error}"))
+                .hint("check the values of attributes")
         })?;
     restore_tags(&rendered.replace(&format!(" lang=\"{NO_LANGUAGE}\""), ""), &tags)
 }
@@ -149,7 +153,7 @@ fn check_size(text: &str) -> Result<(), Problem> {
             continue;
         };
         let line = text[..at].matches('\n').count() as u32 + 1;
-        return Err(Problem::at("", message).hint(hint).position(line, 1));
+        return Err(Problem::new(Code::TooComplex, "", message).hint(hint).position(line, 1));
     }
     Ok(())
 }
@@ -171,7 +175,7 @@ fn extract_tags(source: &str) -> Result<(String, Vec<&str>), Problem> {
         if let Some(end) = end {
             let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
             let length = closed(rest, end).ok_or_else(|| {
-                Problem::at("", "a Jinja tag has no end")
+                Problem::syntax("jinja", "", "a Jinja tag has no end")
                     .hint(format!("close it with `{end}`"))
                     .position(line as u32, 1)
             })?;
@@ -206,7 +210,8 @@ fn extract_tags(source: &str) -> Result<(String, Vec<&str>), Problem> {
             if !KNOWN.contains(&name) {
                 let line = source[..source.len() - rest.len()].matches('\n').count() as u32 + 1;
                 let hint = closest(name, KNOWN).map_or(HINT.to_owned(), |meant| format!("did you mean `{meant}`?"));
-                let problem = Problem::at("", format!("`{name}` is not an MJML element"));
+                let problem = Problem::new(Code::UnknownName, "", format!("`{name}` is not an MJML element"))
+                    .param("value", name.to_string());
                 return Err(problem.hint(hint).position(line, 1));
             }
             if is_close {
@@ -214,7 +219,12 @@ fn extract_tags(source: &str) -> Result<(String, Vec<&str>), Problem> {
             } else if !is_empty {
                 open.push(name);
                 if open.len() > DEPTH_MAX {
-                    return Err(Problem::at("", format!("has more than {DEPTH_MAX} elements within each other")));
+                    return Err(Problem::new(
+                        Code::TooDeep,
+                        "",
+                        format!("has more than {DEPTH_MAX} elements within each other"),
+                    )
+                    .param("limit", DEPTH_MAX));
                 }
             }
         }
@@ -235,8 +245,9 @@ fn attributes<'a>(rest: &'a str, tags: &mut Vec<&'a str>) -> Result<(String, usi
             _ => None,
         };
         if let Some(end) = end {
-            let length = closed(&rest[at..], end)
-                .ok_or_else(|| Problem::at("", "a Jinja tag has no end").hint(format!("close it with `{end}`")))?;
+            let length = closed(&rest[at..], end).ok_or_else(|| {
+                Problem::syntax("jinja", "", "a Jinja tag has no end").hint(format!("close it with `{end}`"))
+            })?;
             text.push_str(&placeholder(tags.len()));
             tags.push(&rest[at..at + length]);
             at += length;
@@ -297,7 +308,7 @@ fn restore_tags(rendered: &str, tags: &[&str]) -> Result<String, Problem> {
     match seen.iter().zip(tags).find(|(seen, tag)| !**seen && !tag.starts_with("{#")) {
         Some((_, tag)) => {
             let shown: String = tag.chars().take(60).collect();
-            Err(Problem::at("", format!("`{shown}` is at a place where MJML drops text"))
+            Err(Problem::syntax("mjml", "", format!("`{shown}` is at a place where MJML drops text"))
                 .hint("put it into `mj-text` or `mj-raw`, or into a known MJML attribute"))
         }
         None => Ok(html),
@@ -305,7 +316,7 @@ fn restore_tags(rendered: &str, tags: &[&str]) -> Result<String, Problem> {
 }
 
 fn unreadable(error: &Error, text: &str) -> Problem {
-    let problem = Problem::at("", format!("is not MJML: {error}"));
+    let problem = Problem::syntax("mjml", "", format!("is not MJML: {error}"));
     let problem = if text.contains("<mj-include") {
         problem.hint("`mj-include` reads files, which is not allowed; use `{% include \"...\" %}` with a partial")
     } else {

@@ -44,8 +44,8 @@ pub fn text_of(html: &str) -> String {
     writer.finish()
 }
 
-fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
-    text.as_bytes().windows(wanted.len()).position(|window| window.eq_ignore_ascii_case(wanted.as_bytes()))
+fn find_ignoring_case(text: &str, requested: &str) -> Option<usize> {
+    text.as_bytes().windows(requested.len()).position(|window| window.eq_ignore_ascii_case(requested.as_bytes()))
 }
 
 /// The length of a tag, up to the `>` outside of quotes.
@@ -78,7 +78,7 @@ impl<'a> Tag<'a> {
     }
 
     /// The value of an attribute.
-    fn attribute(&self, wanted: &str) -> Option<String> {
+    fn attribute(&self, requested: &str) -> Option<String> {
         let mut rest = self.text.get(1 + self.name.len()..)?;
         loop {
             rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '/');
@@ -101,7 +101,7 @@ impl<'a> Tag<'a> {
                 };
                 (value, rest) = (text, after);
             }
-            if name.eq_ignore_ascii_case(wanted) {
+            if name.eq_ignore_ascii_case(requested) {
                 return Some(unescape(value));
             }
         }
@@ -180,7 +180,7 @@ impl Writer {
         self.out.extend(std::iter::repeat_n("  ", self.lists.len().saturating_sub(1).min(INDENT_MAX)));
     }
 
-    fn break_by(&mut self, lines: usize) {
+    fn require_line_breaks(&mut self, lines: usize) {
         self.breaks = self.breaks.max(lines);
     }
 
@@ -193,43 +193,43 @@ impl Writer {
                 self.breaks = (self.breaks + 1).min(2);
             }
             ("hr", _) => {
-                self.break_by(2);
+                self.require_line_breaks(2);
                 self.begin();
                 self.out.push_str(RULE);
-                self.break_by(2);
+                self.require_line_breaks(2);
             }
-            ("p" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "table" | "dl", _) => self.break_by(2),
+            ("p" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "table" | "dl", _) => self.require_line_breaks(2),
             ("div" | "section" | "article" | "header" | "footer" | "main" | "address" | "dt" | "form" | "body", _) => {
-                self.break_by(1);
+                self.require_line_breaks(1);
             }
             ("dd", false) => {
-                self.break_by(1);
+                self.require_line_breaks(1);
                 self.begin();
                 self.out.push_str("  ");
             }
             ("blockquote", false) => {
                 self.quotes += 1;
-                self.break_by(2);
+                self.require_line_breaks(2);
             }
             ("blockquote", true) => {
                 self.quotes = self.quotes.saturating_sub(1);
-                self.break_by(2);
+                self.require_line_breaks(2);
             }
             ("pre", is_end) => {
                 self.preformatted = if is_end { self.preformatted.saturating_sub(1) } else { self.preformatted + 1 };
-                self.break_by(2);
+                self.require_line_breaks(2);
             }
             ("ul" | "ol", false) => {
-                self.break_by(if self.lists.is_empty() { 2 } else { 1 });
+                self.require_line_breaks(if self.lists.is_empty() { 2 } else { 1 });
                 let start = tag.attribute("start").and_then(|start| start.parse::<usize>().ok()).unwrap_or(1);
                 self.lists.push((name == "ol").then(|| start.saturating_sub(1)));
             }
             ("ul" | "ol", true) => {
                 self.lists.pop();
-                self.break_by(if self.lists.is_empty() { 2 } else { 1 });
+                self.require_line_breaks(if self.lists.is_empty() { 2 } else { 1 });
             }
             ("li", false) => {
-                self.break_by(1);
+                self.require_line_breaks(1);
                 self.begin();
                 let mark = match self.lists.last_mut() {
                     Some(Some(count)) => {
@@ -241,10 +241,10 @@ impl Writer {
                 self.out.push_str(&mark);
             }
             ("tr", false) => {
-                self.break_by(1);
+                self.require_line_breaks(1);
                 self.cells = 0;
             }
-            ("tr" | "li" | "dd", true) => self.break_by(1),
+            ("tr" | "li" | "dd", true) => self.require_line_breaks(1),
             ("td" | "th", false) => {
                 if self.cells > 0 && self.breaks == 0 && !self.out.is_empty() && !self.out.ends_with('\n') {
                     self.space = false;

@@ -64,9 +64,9 @@ fn too_much() -> Error {
 
 /// Installs the functions that rewritten templates call. Templates cannot call them directly.
 pub fn install(environment: &mut Environment<'static>) {
-    environment.add_function(WEIGHED, weighed);
+    environment.add_function(WEIGHED, charged);
     environment.add_function(TIMES, times);
-    environment.add_function(TURNS, turns);
+    environment.add_function(TURNS, charged_iterations);
     environment.add_function(SEARCHED, searched);
     environment.add_function(JOINED, joined);
 }
@@ -76,15 +76,15 @@ pub fn is_own(name: &str) -> bool {
     [WEIGHED, TIMES, TURNS, SEARCHED, JOINED].contains(&name)
 }
 
-/// Weighs a value and returns it.
-pub fn weighed(value: Jinja) -> Result<Jinja, Error> {
+/// Charges for the size of a value and returns it.
+pub fn charged(value: Jinja) -> Result<Jinja, Error> {
     let mut left = WEIGHT_MAX.saturating_sub(WEIGHT.get());
-    weigh(&value, &mut left, 0)?;
+    charge_value(&value, &mut left, 0)?;
     WEIGHT.set(WEIGHT_MAX - left);
     Ok(value)
 }
 
-fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
+fn charge_value(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
     let own = value.as_str().map_or(ELEMENT_WEIGHT, |text| text.len() + ELEMENT_WEIGHT);
     *left = left.checked_sub(own).ok_or_else(too_much)?;
     if depth > VALUE_DEPTH_MAX {
@@ -94,13 +94,13 @@ fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
         // A one-shot iterator would be consumed.
         ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
             for item in value.try_iter()? {
-                weigh(&item, left, depth + 1)?;
+                charge_value(&item, left, depth + 1)?;
             }
         }
         ValueKind::Map if value.len().is_some() => {
             for key in value.try_iter()? {
-                weigh(&value.get_item(&key)?, left, depth + 1)?;
-                weigh(&key, left, depth + 1)?;
+                charge_value(&value.get_item(&key)?, left, depth + 1)?;
+                charge_value(&key, left, depth + 1)?;
             }
         }
         _ => {}
@@ -160,7 +160,7 @@ fn times(left: Jinja, right: Jinja) -> Result<Jinja, Error> {
 }
 
 /// Returns the items of a loop, after charging for their number and the text of each iteration.
-fn turns(over: Jinja, text_bytes: usize) -> Result<Jinja, Error> {
+fn charged_iterations(over: Jinja, text_bytes: usize) -> Result<Jinja, Error> {
     let kind = over.kind();
     if matches!(kind, ValueKind::Undefined) || matches!(kind, ValueKind::None) {
         return Ok(over);

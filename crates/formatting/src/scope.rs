@@ -235,7 +235,7 @@ impl Object for ReaderFormat {}
 
 impl TemplateRoot {
     pub fn new(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: RootsUsed) -> TemplateRoot {
-        let made = |wanted: bool, make: &dyn Fn() -> Jinja| if wanted { make() } else { Jinja::UNDEFINED };
+        let made = |requested: bool, make: &dyn Fn() -> Jinja| if requested { make() } else { Jinja::UNDEFINED };
         let profile = scope.profile;
         TemplateRoot {
             computed: Vec::new(),

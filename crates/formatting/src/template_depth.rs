@@ -11,7 +11,7 @@ use minijinja::{
 };
 use tocsin_model::problem::Problem;
 
-use crate::{compile::column_of, formatter::said};
+use crate::{compile::column_of, formatter::message_of};
 
 /// Deepest nesting of brackets and block tags.
 pub const NESTING_MAX: usize = 64;
@@ -38,7 +38,7 @@ impl SyntaxError {
     pub fn read(source: &str, error: &Error) -> SyntaxError {
         let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(1);
         let column = error.range().map_or(1, |range| column_of(source, range.start));
-        let message = said(error);
+        let message = message_of(error);
         // The sandbox wraps operators that create values in calls, so a chain of them is nested.
         match message.contains("exceeds maximum recursion limits") {
             true => {
@@ -58,7 +58,7 @@ impl SyntaxError {
 
     /// As a problem at a path.
     pub fn problem(self, path: &str) -> Problem {
-        let problem = Problem::at(path, self.message).position(self.line, self.column);
+        let problem = Problem::syntax("jinja", path, self.message).position(self.line, self.column);
         match self.hint {
             Some(hint) => problem.hint(hint),
             None => problem,

@@ -883,3 +883,32 @@ fn b30_templates_that_need_an_optional_value_are_warned_of() {
     );
     assert!(found.contains("(`count` has no value)"), "{found}");
 }
+
+#[test]
+fn the_stylesheets_of_a_notification_are_applied_together() {
+    let sheet = |part: &str| {
+        let text = format!(
+            "<xsl:stylesheet version=\"1.0\" xmlns:xsl=\"http://www.w3.org/1999/XSL/Transform\">\n<xsl:template match=\"/\">\n<xsl:if test=\"//place = 'no {part}'\"><xsl:message terminate=\"yes\">refused</xsl:message></xsl:if>{part}: <xsl:value-of select=\"//place\"/></xsl:template></xsl:stylesheet>"
+        );
+        Some(TemplateText { engine: TemplateEngine::Xslt, text })
+    };
+    let subject = Some("{{ place }}".to_owned());
+    let (text, html, sms) = (sheet("text"), sheet("html"), sheet("sms"));
+    let parts = TemplateParts { subject, text, html, sms, ..TemplateParts::default() };
+    let all = ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::from([(String::new(), parts)]) };
+    let formatter = Formatter::compile("n", &all, &known()).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let format = |place: &str| formatter.format(Some("en"), "email", &Sample::new(place).scope());
+    for place in ["Kobe", "Lima"] {
+        let content = format(place).expect("it is formatted").content;
+        assert_eq!(content.subject.as_deref(), Some(place));
+        for (part, output) in [("text", content.text), ("html", content.html), ("sms", content.sms)] {
+            assert_eq!(output.expect("a part").trim(), format!("{part}: {place}"));
+        }
+    }
+    // The failing part is named, with its line, and the next notification is formatted.
+    for part in ["html", "sms"] {
+        let error = format(&format!("no {part}")).expect_err("refused").to_string();
+        assert_eq!(error, format!("template `base`, {part}, line 3: refused"));
+    }
+    assert!(format("Kobe").is_ok());
+}

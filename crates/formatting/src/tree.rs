@@ -5,6 +5,9 @@
 /// Most attributes and declared namespaces of an element: the library's lookup is linear.
 pub const ATTRIBUTES_MAX: usize = 1_000;
 
+/// Room for the operations of a small document.
+const OPERATIONS_BYTES: usize = 1_024;
+
 /// A declared namespace of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace(pub usize);
@@ -37,7 +40,7 @@ pub struct Tree {
 impl Tree {
     /// Starts a document with its root element.
     pub fn new(root: &str) -> Tree {
-        let mut tree = Tree::default();
+        let mut tree = Tree { operations: Vec::with_capacity(OPERATIONS_BYTES), ..Tree::default() };
         tree.open(root);
         tree
     }
@@ -133,7 +136,7 @@ impl Tree {
     fn end_text(&mut self) {
         if !self.text.is_empty() {
             self.operations.push(operation::TEXT);
-            write_text(&mut self.operations, &self.text);
+            write_terminated(&mut self.operations, &self.text);
             self.text.clear();
         }
     }
@@ -141,7 +144,7 @@ impl Tree {
     fn put(&mut self, operation: u8, texts: &[&str]) {
         self.end_text();
         self.operations.push(operation);
-        texts.iter().for_each(|text| write_text(&mut self.operations, text));
+        texts.iter().for_each(|text| write_terminated(&mut self.operations, text));
     }
 }
 
@@ -157,6 +160,13 @@ pub fn write_number(out: &mut Vec<u8>, mut number: usize) {
 /// Appends a text with its length.
 pub fn write_text(out: &mut Vec<u8>, text: &str) {
     write_bytes(out, text.as_bytes());
+}
+
+/// Appends a text with its length, and a NUL: the worker passes it to the library without a copy.
+fn write_terminated(out: &mut Vec<u8>, text: &str) {
+    write_number(out, text.len() + 1);
+    out.extend_from_slice(text.as_bytes());
+    out.push(0);
 }
 
 /// Appends bytes with their length.

@@ -2,14 +2,15 @@
 //!
 //! The libraries have no time and memory limits of their own and cannot be interrupted. So stylesheets and schemas are
 //! compiled and applied in a few child processes of the same executable. A worker caches compiled programs; a request
-//! is one round trip over a socket pair. A worker that exceeds its time is killed, one that ends is replaced, and only
-//! its request fails.
+//! is one round trip over two pipes, and several can share one. A worker that exceeds its time is killed, one that ends
+//! is replaced, and only its request fails.
 //!
 //! Limits: one worker per processor, from 2 to 8. At most half of them run programs that are new or exceeded their time
 //! before, so that these cannot block others (bulkhead). At most 256 requests wait, each for 30 s; further ones are
 //! rejected.
 
 mod messages; // requests and responses
+mod process; // one worker, as its parent uses it
 mod serve; // the worker process
 
 #[cfg(any(test, feature = "worker-in-tests"))]
@@ -19,22 +20,18 @@ use std::{
     collections::HashSet,
     fmt,
     hash::{BuildHasher, RandomState},
-    io::{self, Read, Write},
-    os::{
-        fd::OwnedFd,
-        unix::{net::UnixStream, process::CommandExt, process::ExitStatusExt},
-    },
-    process::{Child, Command, ExitStatus, Stdio},
+    io,
     sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, mpsc},
     time::{Duration, Instant},
 };
 
 pub(crate) use messages::WorkerResponse;
-use messages::{GREETING, MESSAGE_BYTES_MAX, ProgramId, receive_rest, request};
+use messages::{MESSAGE_BYTES_MAX, ProgramId, request};
+use process::{Worker, WorkerFailure};
 pub(crate) use serve::TEMPLATE_DEPTH_MAX;
 #[cfg(test)]
 pub(crate) use serve::TRANSFORM;
-pub use serve::serve_if_asked;
+pub use serve::serve_if_requested;
 
 /// Processor time of a transformation.
 pub(crate) const TRANSFORM_TIME_MAX: Duration = Duration::from_millis(800);
@@ -51,6 +48,9 @@ const GRACE: Duration = Duration::from_millis(200);
 const CLOCK_FACTOR: u32 = 5;
 /// Time until a new worker must send its greeting.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
+/// Most requests of one exchange with a worker, and most bytes of their documents.
+const GROUP_MAX: usize = 64;
+const GROUP_BYTES_MAX: usize = 1 << 20;
 const WAITING_MAX: usize = 256;
 const WAITING_TIME_MAX: Duration = Duration::from_secs(30);
 /// Most programs recorded as ending in time; beyond, all records are cleared.
@@ -188,9 +188,34 @@ impl Program {
     }
 }
 
+/// Applies stylesheets to documents, given by their operations. The results are in this order, one for each.
+///
+/// Requests share exchanges with a worker: many are sent in one write and answered in one read. Each has the limits of
+/// [`Program::apply`]. If one ends its worker, it fails alone: those without a response are repeated one by one.
+pub(crate) fn apply_all(calls: &[(&Program, &[u8])]) -> Vec<Result<WorkerResponse, WorkerError>> {
+    let mut results = Vec::with_capacity(calls.len());
+    let mut rest = calls;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let count = rest.iter().take(GROUP_MAX).take_while(|(_, operations)| {
+            bytes += operations.len();
+            bytes <= GROUP_BYTES_MAX
+        });
+        let (group, others) = rest.split_at(count.count().max(1));
+        rest = others;
+        let responses = if group.len() > 1 { POOL.perform_group(group) } else { Vec::new() };
+        let responses = responses.into_iter().chain(std::iter::repeat_with(|| None));
+        results.extend(group.iter().zip(responses).map(|((program, operations), response)| match response {
+            Some(response) => Ok(response),
+            None => program.apply(operations),
+        }));
+    }
+    results
+}
+
 static POOL: LazyLock<Pool> = LazyLock::new(Pool::start);
 
-type StartResult = io::Result<(Child, UnixStream)>;
+type StartResult = io::Result<Worker>;
 
 /// All workers of this process.
 struct Pool {
@@ -207,7 +232,7 @@ struct PoolState {
     idle: Vec<Worker>,
     busy: usize,
     /// The number of busy workers that run unproven programs.
-    busy_unproven: usize,
+    busy_untested: usize,
     waiting: usize,
     proven: HashSet<ProgramId>,
 }
@@ -223,7 +248,7 @@ impl Drop for WorkerSlot<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.state();
         state.busy -= 1;
-        state.busy_unproven -= usize::from(!self.is_proven);
+        state.busy_untested -= usize::from(!self.is_proven);
         let mut ended = None;
         if let Some(mut worker) = self.worker.take() {
             worker.idle_since = Instant::now();
@@ -232,8 +257,12 @@ impl Drop for WorkerSlot<'_> {
             }
             state.idle.push(worker);
         }
+        // Without waiting threads, it would only cost a system call.
+        let is_awaited = state.waiting > 0;
         drop(state);
-        self.pool.slot_freed.notify_all();
+        if is_awaited {
+            self.pool.slot_freed.notify_all();
+        }
         drop(ended);
     }
 }
@@ -259,22 +288,24 @@ impl Pool {
             metrics::counter!("tocsin_xml_worker_refused_total").increment(1);
             Err(WorkerError::Busy)
         };
-        let deadline = Instant::now() + WAITING_TIME_MAX;
+        let mut deadline = None;
         let mut state = self.state();
         if state.waiting >= WAITING_MAX {
             return refuse();
         }
         loop {
             let is_proven = state.proven.contains(id);
-            let is_free = is_proven || state.busy_unproven < self.workers_max / 2;
+            let is_free = is_proven || state.busy_untested < self.workers_max / 2;
             if state.busy < self.workers_max && is_free {
                 state.busy += 1;
-                state.busy_unproven += usize::from(!is_proven);
-                let known = state.idle.iter().rposition(|worker| worker.knows.contains(id));
+                state.busy_untested += usize::from(!is_proven);
+                let known = state.idle.iter().rposition(|worker| worker.loaded.contains(id));
                 let worker = known.or(state.idle.len().checked_sub(1)).map(|at| state.idle.remove(at));
                 return Ok(WorkerSlot { pool: self, is_proven, worker });
             }
-            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return refuse() };
+            let now = Instant::now();
+            let deadline = *deadline.get_or_insert(now + WAITING_TIME_MAX);
+            let Some(left) = deadline.checked_duration_since(now) else { return refuse() };
             state.waiting += 1;
             let (after, _) = self.slot_freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
             state = after;
@@ -297,13 +328,11 @@ impl Pool {
             };
             match worker.perform(program, apply) {
                 Ok(response) => {
-                    if apply.is_some() {
-                        self.record_outcome(
-                            &program.id,
-                            !matches!(response, WorkerResponse::Memory | WorkerResponse::Time),
-                        );
+                    let in_time = !matches!(response, WorkerResponse::Memory | WorkerResponse::Time);
+                    if apply.is_some() && in_time != slot.is_proven {
+                        self.record_outcome(&program.id, in_time);
                     }
-                    if !worker.holds_too_much {
+                    if !worker.exceeds_memory {
                         slot.worker = Some(worker);
                     }
                     return Ok(response);
@@ -317,6 +346,38 @@ impl Pool {
                 }
             }
         }
+    }
+
+    /// Applies stylesheets to documents in one exchange. `None` for each request that must be made alone: it has no
+    /// response, or a stylesheet of the group is not proven.
+    fn perform_group(&self, calls: &[(&Program, &[u8])]) -> Vec<Option<WorkerResponse>> {
+        let is_proven = {
+            let state = self.state();
+            calls.iter().all(|(program, _)| state.proven.contains(&program.id))
+        };
+        let Some((first, _)) = calls.first().filter(|_| is_proven) else { return Vec::new() };
+        // The error is that of each request alone.
+        let Ok(mut slot) = self.slot(&first.id) else { return Vec::new() };
+        let Ok(mut worker) = slot.worker.take().map_or_else(|| self.start_worker(), Ok) else { return Vec::new() };
+        let programs: Vec<&Program> = calls.iter().map(|(program, _)| *program).collect();
+        let mut requests = Vec::new();
+        for (program, operations) in calls {
+            requests.extend_from_slice(&messages::request(request::APPLY, &program.id, &[operations]));
+        }
+        let mut responses = Vec::with_capacity(calls.len());
+        match worker.perform_group(&programs, &requests, &mut responses) {
+            Ok(()) if !worker.exceeds_memory => slot.worker = Some(worker),
+            Ok(()) => {}
+            Err(broken) => metrics::counter!("tocsin_xml_worker_killed_total", "cause" => broken.cause()).increment(1),
+        }
+        let recorded = programs.iter().zip(responses).map(|(program, response)| {
+            let in_time = !matches!(response, WorkerResponse::Memory | WorkerResponse::Time);
+            if !in_time {
+                self.record_outcome(&program.id, false);
+            }
+            Some(response).filter(|response| *response != WorkerResponse::Unknown)
+        });
+        recorded.collect()
     }
 
     /// Records whether a program ended in time.
@@ -345,23 +406,14 @@ impl Pool {
             };
             requests.send(reply).map_err(|_| failed("the thread that starts them has ended".to_owned()))?;
         }
-        let (child, connection) = started
+        let mut worker = started
             .recv()
             .map_err(|_| failed("the thread that starts them has ended".to_owned()))?
             .map_err(|error| failed(error.to_string()))?;
         metrics::counter!("tocsin_xml_worker_started_total").increment(1);
-        let mut worker = Worker {
-            child,
-            connection,
-            knows: HashSet::new(),
-            processor_time: Duration::ZERO,
-            idle_since: Instant::now(),
-            holds_too_much: false,
-        };
-        let greeting = worker.receive(START_TIME_MAX, START_TIME_MAX);
-        match greeting {
-            Ok(Some(greeting)) if greeting == GREETING => Ok(worker),
-            Ok(_) => Err(failed("the executable does not serve as one".to_owned())),
+        match worker.greet() {
+            Ok(true) => Ok(worker),
+            Ok(false) => Err(failed("the executable does not serve as one".to_owned())),
             Err(error) => Err(failed(error.to_string())),
         }
     }
@@ -370,228 +422,9 @@ impl Pool {
 /// Starts the thread that starts workers.
 fn start_starter() -> io::Result<mpsc::Sender<mpsc::Sender<StartResult>>> {
     let (starter, requests) = mpsc::channel::<mpsc::Sender<StartResult>>();
-    let run = move || requests.into_iter().for_each(|reply| drop(reply.send(start_process())));
+    let run = move || requests.into_iter().for_each(|reply| drop(reply.send(process::start())));
     std::thread::Builder::new().name("xml-workers".to_owned()).spawn(run)?;
     Ok(starter)
-}
-
-fn start_process() -> StartResult {
-    let (ours, theirs) = UnixStream::pair()?;
-    // The executable of this process, even if its file was replaced. The worker gets no secret in its environment, and
-    // no descriptor except its connection.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("tocsin-xml-worker").args([serve::ARGUMENT, &std::process::id().to_string()]);
-    command.env_clear().current_dir("/");
-    if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
-        command.env("LD_LIBRARY_PATH", path);
-    }
-    let child = command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    Ok((child, ours))
-}
-
-/// A failed request; the worker has ended.
-struct WorkerFailure {
-    error: WorkerError,
-    is_killed: bool,
-}
-
-impl WorkerFailure {
-    fn cause(&self) -> &'static str {
-        match self.error {
-            WorkerError::Time { .. } => "time",
-            WorkerError::Memory { .. } => "memory",
-            _ => "crash",
-        }
-    }
-}
-
-struct Worker {
-    child: Child,
-    connection: UnixStream,
-    /// Programs that it has compiled; some may have been evicted.
-    knows: HashSet<ProgramId>,
-    /// Processor time at its last response.
-    processor_time: Duration,
-    idle_since: Instant,
-    holds_too_much: bool,
-}
-
-impl Worker {
-    fn perform(&mut self, program: &Program, apply: Option<&[u8]>) -> Result<WorkerResponse, WorkerFailure> {
-        let Some(apply) = apply else { return self.compile(program) };
-        for _ in 0..2 {
-            if !self.knows.contains(&program.id) {
-                match self.compile(program)? {
-                    WorkerResponse::Compiled { .. } => {}
-                    response => return Ok(response),
-                }
-            }
-            match self.ask(program, apply, false)? {
-                // It has evicted the program.
-                WorkerResponse::Unknown => drop(self.knows.remove(&program.id)),
-                response => return Ok(response),
-            }
-        }
-        Ok(WorkerResponse::Unknown)
-    }
-
-    fn compile(&mut self, program: &Program) -> Result<WorkerResponse, WorkerFailure> {
-        let response = self.ask(program, &program.request, true)?;
-        if matches!(response, WorkerResponse::Compiled { .. }) {
-            // A worker caches far fewer; it reports evicted programs.
-            if self.knows.len() >= KNOWN_MAX {
-                self.knows.clear();
-            }
-            self.knows.insert(program.id);
-        }
-        Ok(response)
-    }
-
-    fn ask(&mut self, program: &Program, message: &[u8], compiles: bool) -> Result<WorkerResponse, WorkerFailure> {
-        let most = match (program.kind, compiles) {
-            (ProgramKind::Stylesheet, false) => TRANSFORM_TIME_MAX,
-            _ => WORK_TIME_MAX,
-        };
-        let sent = DeadlineStream::new(&self.connection, most * CLOCK_FACTOR).write_all(message);
-        let response = match sent.and_then(|()| self.receive(most + GRACE, most * CLOCK_FACTOR)) {
-            Ok(Some(response)) => WorkerResponse::read(&response),
-            Ok(None) => None,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                self.kill();
-                return Err(WorkerFailure {
-                    error: WorkerError::Time { kind: program.kind, compiles },
-                    is_killed: false,
-                });
-            }
-            Err(_) => None,
-        };
-        match response {
-            Some((response, state)) => {
-                self.processor_time = state.processor_time;
-                self.holds_too_much = state.holds_too_much;
-                Ok(response)
-            }
-            None => Err(self.broken(program.kind, compiles)),
-        }
-    }
-
-    /// Receives a message: within `processor_time` of the worker, and within `time` at the latest.
-    fn receive(&mut self, processor_time: Duration, time: Duration) -> io::Result<Option<Vec<u8>>> {
-        let begun = Instant::now();
-        let (mut wait, mut first) = (processor_time, [0]);
-        loop {
-            match DeadlineStream::new(&self.connection, wait).read(&mut first) {
-                Ok(0) => return Ok(None),
-                // The worker has the whole response, and only writes.
-                Ok(_) => return receive_rest(first[0], &mut DeadlineStream::new(&self.connection, time)).map(Some),
-                // It may have waited for a processor.
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    let used = processor_time_of(self.child.id()).unwrap_or(Duration::MAX);
-                    let left = processor_time.saturating_sub(used.saturating_sub(self.processor_time));
-                    wait = left.min(time.saturating_sub(begun.elapsed()));
-                    if wait.is_zero() {
-                        return Err(error);
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// The error for a worker that ended.
-    fn broken(&mut self, kind: ProgramKind, compiles: bool) -> WorkerFailure {
-        const SIGKILL: i32 = 9;
-        const SIGXCPU: i32 = 24;
-        let status = self.end();
-        let signal = status.and_then(|status| status.signal());
-        let error = match (status.and_then(|status| status.code()), signal) {
-            (Some(crate::xslt::engine::EXIT_MEMORY), _) => WorkerError::Memory { kind, compiles },
-            (_, Some(SIGXCPU)) => WorkerError::Time { kind, compiles },
-            (_, Some(signal)) => WorkerError::Crashed { kind, how: format!("ended by signal {signal}") },
-            (Some(code), _) => WorkerError::Crashed { kind, how: format!("ended with status {code}") },
-            (None, None) => WorkerError::Crashed { kind, how: "ended".to_owned() },
-        };
-        WorkerFailure { error, is_killed: signal == Some(SIGKILL) }
-    }
-
-    fn kill(&mut self) -> Option<ExitStatus> {
-        // It may have ended already.
-        let _ = self.child.kill();
-        self.child.wait().ok()
-    }
-
-    /// Waits for a worker that is about to end, else kills it; returns its status.
-    fn end(&mut self) -> Option<ExitStatus> {
-        let _ = self.connection.shutdown(std::net::Shutdown::Both);
-        for _ in 0..100 {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-                Err(_) => break,
-            }
-        }
-        self.kill()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// The processor time of a process.
-fn processor_time_of(process: u32) -> Option<Duration> {
-    /// Clock ticks per second in Linux interfaces.
-    const TICKS: u64 = 100;
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name of the program may contain anything; the fields behind it are numbers.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(Duration::from_millis((user + system) * 1_000 / TICKS))
-}
-
-/// A connection with a deadline for reads and writes.
-struct DeadlineStream<'c> {
-    connection: &'c UnixStream,
-    deadline: Instant,
-}
-
-impl DeadlineStream<'_> {
-    fn new(connection: &UnixStream, time: Duration) -> DeadlineStream<'_> {
-        DeadlineStream { connection, deadline: Instant::now() + time }
-    }
-
-    fn left(&self) -> io::Result<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-    }
-}
-
-fn timed_out(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-        _ => error,
-    }
-}
-
-impl Read for DeadlineStream<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.connection.set_read_timeout(Some(self.left()?))?;
-        (&mut &*self.connection).read(buffer).map_err(timed_out)
-    }
-}
-
-impl Write for DeadlineStream<'_> {
-    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.connection.set_write_timeout(Some(self.left()?))?;
-        (&mut &*self.connection).write(buffer).map_err(timed_out)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

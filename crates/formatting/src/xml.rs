@@ -60,8 +60,8 @@ pub fn read(text: &str, options: &Options) -> Result<Document, XmlError> {
     let mut reader = Reader::from_str(text);
     reader.config_mut().check_comments = true;
     let mut cursor = Cursor { text, at: 0, line: 1, column: 1 };
-    if let Some((at, character)) = charset::not_of_xml(text) {
-        let (line, column) = cursor.go_to(at);
+    if let Some((at, character)) = charset::first_invalid_xml_char(text) {
+        let (line, column) = cursor.advance_to(at);
         return Err(XmlError { line, column, message: not_allowed(character), hint: "" });
     }
     let mut writer = Writer {
@@ -75,7 +75,7 @@ pub fn read(text: &str, options: &Options) -> Result<Document, XmlError> {
         let from = usize::try_from(reader.buffer_position()).unwrap_or(usize::MAX);
         let event = reader.read_event();
         // Positions are computed only for documents with marks; for others, once, at an error.
-        let place = if options.is_for_schema { cursor.go_to(from) } else { (1, 1) };
+        let place = if options.is_for_schema { cursor.advance_to(from) } else { (1, 1) };
         let outcome = match event {
             Ok(Event::Eof) => break,
             Ok(Event::Decl(_)) if from > 0 => {
@@ -85,11 +85,11 @@ pub fn read(text: &str, options: &Options) -> Result<Document, XmlError> {
             Err(error) => Err((format!("is not XML: {error}"), "")),
         };
         if let Err((message, hint)) = outcome {
-            let (line, column) = cursor.go_to(from);
+            let (line, column) = cursor.advance_to(from);
             return Err(XmlError { line, column, message, hint });
         }
     }
-    let (line, column) = cursor.go_to(text.len());
+    let (line, column) = cursor.advance_to(text.len());
     let wrong = |message: &str| XmlError { line, column, message: message.to_owned(), hint: "" };
     match (writer.roots, writer.depth) {
         (0, _) => Err(wrong("is not XML: it has no element")),
@@ -108,7 +108,7 @@ struct Cursor<'a> {
 
 impl Cursor<'_> {
     /// Moves to an offset. Returns its line and column.
-    fn go_to(&mut self, at: usize) -> (u32, u32) {
+    fn advance_to(&mut self, at: usize) -> (u32, u32) {
         for c in self.text.get(self.at..at).unwrap_or_default().chars() {
             if c == '\n' {
                 (self.line, self.column) = (self.line + 1, 1);
@@ -144,9 +144,9 @@ impl Writer<'_> {
             Event::Start(start) => self.enter(&start, place)?,
             Event::Empty(start) => {
                 self.enter(&start, place)?;
-                self.leave();
+                self.leave_element();
             }
-            Event::End(_) => self.leave(),
+            Event::End(_) => self.leave_element(),
             Event::Text(text) if text.contains("]]>") => {
                 return Err(("is not XML: a text has `]]>`, which ends a CDATA section".to_owned(), ""));
             }
@@ -191,7 +191,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn leave(&mut self) {
+    fn leave_element(&mut self) {
         self.depth = self.depth.saturating_sub(1);
         while self.scope.last().is_some_and(|declared| declared.depth > self.depth) {
             self.scope.pop();
@@ -224,7 +224,7 @@ impl Writer<'_> {
             if attribute.value.contains('<') {
                 return Err(("is not XML: the value of an attribute has `<`".to_owned(), ""));
             }
-            if let Some((_, character)) = charset::not_of_xml(&value) {
+            if let Some((_, character)) = charset::first_invalid_xml_char(&value) {
                 return Err((not_allowed(character), ""));
             }
             match attribute.key.into_inner() {
@@ -353,7 +353,7 @@ fn not_allowed(character: char) -> String {
 fn referred(reference: &BytesRef<'_>) -> Result<String, XmlFault> {
     let name: &str = reference;
     match reference.resolve_char_ref() {
-        Ok(Some(character)) if charset::not_of_xml(character.encode_utf8(&mut [0; 4])).is_some() => {
+        Ok(Some(character)) if charset::first_invalid_xml_char(character.encode_utf8(&mut [0; 4])).is_some() => {
             Err((not_allowed(character), ""))
         }
         Ok(Some(character)) => Ok(character.to_string()),

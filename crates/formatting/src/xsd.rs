@@ -6,7 +6,7 @@
 
 use tocsin_model::{
     charset::{self, Syntax},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 use crate::{
@@ -43,7 +43,7 @@ impl XmlSchema {
     /// The fault, with line and column, or the exceeded limit.
     pub fn compile(text: &str) -> Result<XmlSchema, Problem> {
         let document = xml::read(text, &OF_SCHEMAS).map_err(|wrong: XmlError| {
-            let problem = Problem::at("", wrong.message).position(wrong.line, wrong.column);
+            let problem = Problem::syntax("xsd", "", wrong.message).position(wrong.line, wrong.column);
             if wrong.hint.is_empty() { problem } else { problem.hint(wrong.hint) }
         })?;
         let places = document.places;
@@ -51,14 +51,16 @@ impl XmlSchema {
         let objections = match program.compile() {
             Ok(WorkerResponse::Compiled { .. }) => return Ok(XmlSchema(program)),
             Ok(WorkerResponse::ValidationErrors { objections, .. }) => objections,
-            Ok(response) => return Err(Problem::at("", format!("cannot be compiled: {}", unexpected(&response)))),
-            Err(error) => return Err(Problem::at("", format!("cannot be compiled: {error}"))),
+            Ok(response) => {
+                return Err(Problem::new(Code::Internal, "", format!("cannot be compiled: {}", unexpected(&response))));
+            }
+            Err(error) => return Err(Problem::new(Code::Internal, "", format!("cannot be compiled: {error}"))),
         };
         let first = objections.into_iter().next();
         let (mark, said) = first.unwrap_or_else(|| (0, "the library gave no reason".to_owned()));
         let (line, column) = places.get(mark).copied().unwrap_or((1, 1));
         let message = format!("is no XML Schema: {}", said.replace('\n', " "));
-        Err(Problem::at("", message)
+        Err(Problem::syntax("xsd", "", message)
             .hint("the language is XML Schema 1.0, as libxml2 supports it")
             .position(line, column))
     }

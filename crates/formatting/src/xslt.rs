@@ -19,7 +19,9 @@ pub use input::Input;
 use crate::{
     formatter::OUTPUT_BYTES_MAX,
     tree::Tree,
-    worker::{Program, STYLESHEET_BYTES_MAX, TEMPLATE_DEPTH_MAX, TRANSFORM_TIME_MAX, WorkerError, WorkerResponse},
+    worker::{
+        self, Program, STYLESHEET_BYTES_MAX, TEMPLATE_DEPTH_MAX, TRANSFORM_TIME_MAX, WorkerError, WorkerResponse,
+    },
 };
 
 /// The library's name of the stylesheet itself.
@@ -57,24 +59,24 @@ pub struct XsltError {
     /// Whether it fails for any notification.
     pub is_static: bool,
     /// Whether it was stopped at a time or memory limit.
-    pub is_bound: bool,
+    pub is_limit: bool,
 }
 
 impl XsltError {
     pub(crate) fn plain(message: impl Into<String>) -> XsltError {
-        XsltError { line: None, message: message.into(), is_static: false, is_bound: false }
+        XsltError { line: None, message: message.into(), is_static: false, is_limit: false }
     }
 
-    fn bound(message: impl Into<String>) -> XsltError {
-        XsltError { is_bound: true, ..XsltError::plain(message) }
+    fn limit(message: impl Into<String>) -> XsltError {
+        XsltError { is_limit: true, ..XsltError::plain(message) }
     }
 }
 
 impl From<WorkerError> for XsltError {
     fn from(error: WorkerError) -> XsltError {
-        let is_bound =
+        let is_limit =
             matches!(error, WorkerError::Time { .. } | WorkerError::Memory { .. } | WorkerError::Crashed { .. });
-        XsltError { is_bound, ..XsltError::plain(error.to_string()) }
+        XsltError { is_limit, ..XsltError::plain(error.to_string()) }
     }
 }
 
@@ -98,7 +100,7 @@ impl Stylesheet {
             Err(error) => Some(error.into()),
         };
         let error = error.unwrap_or_else(|| XsltError::plain("the library gives no reason"));
-        let problem = Problem::at("", format!("the stylesheet cannot be compiled: {}", error.message));
+        let problem = Problem::syntax("xslt", "", format!("the stylesheet cannot be compiled: {}", error.message));
         let problem = problem.hint("the language is XSLT 1.0, as libxslt supports it");
         Err(problem.position(error.line.unwrap_or(1), 1))
     }
@@ -121,6 +123,23 @@ impl Stylesheet {
         self.apply_to(input.tree()?)
     }
 
+    /// Applies stylesheets to notifications, in as few exchanges with a worker as possible. The results are in this
+    /// order. One that fails does not affect the others.
+    pub fn apply_all(calls: &[(&Stylesheet, Input<'_>)]) -> Vec<Result<String, XsltError>> {
+        let document = |(_, input): &(&Stylesheet, Input<'_>)| input.tree().map(Tree::into_operations);
+        let documents: Vec<Result<Vec<u8>, XsltError>> = calls.iter().map(document).collect();
+        let both = calls.iter().zip(&documents);
+        let requests: Vec<(&Program, &[u8])> = both
+            .filter_map(|((stylesheet, _), document)| Some((&*stylesheet.program, document.as_deref().ok()?)))
+            .collect();
+        let mut responses = worker::apply_all(&requests).into_iter();
+        let outcome = |document: Result<Vec<u8>, XsltError>| {
+            document?;
+            result(responses.next().expect("each request has a response")?)
+        };
+        documents.into_iter().map(outcome).collect()
+    }
+
     /// Applies it to a document.
     pub(crate) fn apply_to(&self, tree: Tree) -> Result<String, XsltError> {
         result(self.program.apply(&tree.into_operations())?)
@@ -138,11 +157,11 @@ fn result(answer: WorkerResponse) -> Result<String, XsltError> {
         }
         WorkerResponse::Failed(said) => Err(read(&said)),
         WorkerResponse::Memory => {
-            Err(XsltError::bound(format!("stylesheet needs more than {} MiB of memory", STYLESHEET_BYTES_MAX >> 20)))
+            Err(XsltError::limit(format!("stylesheet needs more than {} MiB of memory", STYLESHEET_BYTES_MAX >> 20)))
         }
         WorkerResponse::Time => {
             let seconds = TRANSFORM_TIME_MAX.as_secs_f32();
-            Err(XsltError::bound(format!(
+            Err(XsltError::limit(format!(
                 "stylesheet took longer than {seconds} s: simplify it, or make documents smaller"
             )))
         }
@@ -194,7 +213,7 @@ fn read(said: &str) -> XsltError {
     let is_static = ["Undefined variable", "Unregistered function", "Undefined namespace", "not found", "undefined"]
         .iter()
         .any(|sign| message.contains(sign));
-    XsltError { line: line.or(message_line), message, is_static, is_bound: false }
+    XsltError { line: line.or(message_line), message, is_static, is_limit: false }
 }
 
 #[cfg(test)]

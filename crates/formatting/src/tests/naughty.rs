@@ -60,7 +60,7 @@ fn nothing_is_injected() {
     };
     let elements =
         |html: &str| -> Vec<String> { structure(html).into_iter().filter(|token| token != "text").collect() };
-    let wanted = elements(&format("harmless").expect("content").content.html.expect("HTML"));
+    let requested = elements(&format("harmless").expect("content").content.html.expect("HTML"));
     for text in strings() {
         // A header that is too long is an error.
         let content = match format(&text) {
@@ -72,7 +72,7 @@ fn nothing_is_injected() {
             Err(error) => panic!("{text:?}: {error}"),
         };
         let html = content.html.expect("HTML");
-        assert_eq!(elements(&html), wanted, "{text:?} in {html}");
+        assert_eq!(elements(&html), requested, "{text:?} in {html}");
         let hrefs = html.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap_or_default());
         for href in hrefs {
             let scheme = href.split([':', '&']).next().unwrap_or_default().to_ascii_lowercase();
@@ -116,10 +116,10 @@ fn nothing_is_injected_through_stylesheets() {
     };
     let without_text =
         |html: &str| -> Vec<String> { structure(html).into_iter().filter(|token| token != "text").collect() };
-    let wanted = without_text(&format("harmless").0);
+    let requested = without_text(&format("harmless").0);
     for text in strings() {
         let (html, json) = format(&text);
-        assert_eq!(without_text(&html), wanted, "{text:?} in {html}");
+        assert_eq!(without_text(&html), requested, "{text:?} in {html}");
         let json: serde_json::Value = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error} in {json}"));
         // XML cannot contain some characters; they are replaced, and escaped characters are kept.
         assert_eq!(json["place"], text.as_str().replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}"));

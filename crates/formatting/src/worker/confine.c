@@ -111,20 +111,36 @@ int tocsin_worker_confine(unsigned long address_bytes) {
   return 0;
 }
 
-/* Limits the further processor time of the process, in seconds; the kernel ends it after that. */
-void tocsin_worker_seconds(unsigned long seconds) {
-  struct rusage used;
-  if (getrusage(RUSAGE_SELF, &used) != 0)
-    return;
-  unsigned long most = (unsigned long)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + seconds + 1;
-  struct rlimit value = {.rlim_cur = most, .rlim_max = RLIM_INFINITY};
-  setrlimit(RLIMIT_CPU, &value);
+/* A reading of the processor time is used for so long, by the clock. */
+enum { READING_MILLISECONDS = 5 };
+
+/* The processor time of the process, in milliseconds, at most READING_MILLISECONDS too little. Unlike the processor
+ * time, the clock is read without a system call. Called by the computing thread only. */
+unsigned long tocsin_worker_milliseconds(void) {
+  static unsigned long read_at, reading;
+  static int is_read;
+  struct timespec now;
+  if (clock_gettime(CLOCK_MONOTONIC, &now) != 0)
+    return 0;
+  unsigned long clock = (unsigned long)now.tv_sec * 1000 + (unsigned long)now.tv_nsec / 1000000;
+  if (is_read && clock - read_at < READING_MILLISECONDS)
+    return reading;
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) != 0)
+    return 0;
+  reading = (unsigned long)now.tv_sec * 1000 + (unsigned long)now.tv_nsec / 1000000;
+  read_at = clock;
+  is_read = 1;
+  return reading;
 }
 
-/* The processor time of the process, in milliseconds. */
-unsigned long tocsin_worker_milliseconds(void) {
-  struct timespec used;
-  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) != 0)
-    return 0;
-  return (unsigned long)used.tv_sec * 1000 + (unsigned long)used.tv_nsec / 1000000;
+/* Limits the further processor time of the process, in seconds, to this or up to twice as much; the kernel ends it
+ * after that. The limit is raised only when less is left, which is rare. */
+void tocsin_worker_seconds(unsigned long seconds) {
+  static unsigned long most;
+  unsigned long used = tocsin_worker_milliseconds() / 1000 + 1;
+  if (used + seconds <= most)
+    return;
+  most = used + 2 * seconds;
+  struct rlimit value = {.rlim_cur = most, .rlim_max = RLIM_INFINITY};
+  setrlimit(RLIMIT_CPU, &value);
 }

@@ -6,7 +6,7 @@
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = {
     extern "C" fn serve() {
-        if super::serve_if_asked().is_some() {
+        if super::serve_if_requested().is_some() {
             std::process::exit(0);
         }
     }

@@ -2,19 +2,21 @@
 
 use std::{
     ffi::OsString,
-    io::Write,
-    os::{fd::AsFd, unix::net::UnixStream},
+    fs::File,
+    io::{self, Write},
+    os::fd::AsFd,
     process::ExitCode,
+    time::{Duration, Instant},
 };
 
 use super::{
     COMPILE_BYTES_MAX, SCHEMA_BYTES_MAX, STYLESHEET_BYTES_MAX, TRANSFORM_TIME_MAX,
-    messages::{GREETING, ProgramId, WorkerResponse, WorkerState, receive, request, send},
+    messages::{GREETING, MessageBuffer, ProgramId, WorkerResponse, WorkerState, request, send},
 };
 use crate::{
     formatter::OUTPUT_BYTES_MAX,
     tree::Fields,
-    xslt::engine::{self, Limits, Schema, Sheet, TransformFailure, Tree},
+    xslt::engine::{self, Limits, Schema, Sheet, TransformFailure, Transformer, Tree},
 };
 
 /// The argument that starts an executable as a worker; the process id of its parent follows.
@@ -33,6 +35,10 @@ const STACK_BYTES: usize = 256 << 20;
 const ADDRESS_BYTES_MAX: u64 = 2 << 30;
 /// Processor time of one request: a second limit behind that of the parent, in case the parent is stopped.
 const SECONDS_MAX: u32 = 10;
+/// Responses of a group of requests are written together: after so many bytes, and after so much time, so that the
+/// parent can tell a slow group from a request that is late.
+const RESPONSES_BYTES_MAX: usize = 32 << 10;
+const RESPONSES_TIME_MAX: Duration = Duration::from_millis(10);
 
 pub const TRANSFORM: Limits = Limits {
     steps: 100_000,
@@ -44,7 +50,7 @@ pub const TRANSFORM: Limits = Limits {
 
 /// Serves as a worker if the process arguments request it; else returns `None`. Must be the first call of `main` of
 /// each executable that formats: workers run the same executable.
-pub fn serve_if_asked() -> Option<ExitCode> {
+pub fn serve_if_requested() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let parent = (arguments.next()? == ARGUMENT).then(|| arguments.next())?;
     Some(match parent_of(parent) {
@@ -62,32 +68,44 @@ fn serve(parent: u32) -> ExitCode {
         return ExitCode::FAILURE;
     }
     // After `begin`, which closes all but the first three descriptors.
-    let Ok(connection) = std::io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
-    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| work(connection.into()));
+    let requests = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    let responses = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let (Ok(requests), Ok(responses)) = (requests, responses) else { return ExitCode::FAILURE };
+    let serve = || serve_requests(requests, responses);
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(serve);
     match thread.map(|thread| thread.join()) {
         Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
 }
 
-fn work(mut connection: UnixStream) -> std::io::Result<()> {
-    engine::confine(ADDRESS_BYTES_MAX).map_err(std::io::Error::other)?;
-    send(&mut connection, GREETING)?;
-    let mut programs = Programs::default();
-    while let Some(message) = receive(&mut connection)? {
-        engine::bound_seconds(SECONDS_MAX);
-        let response = programs.response(&message).ok_or_else(|| std::io::Error::other("a request is incomplete"))?;
-        drop(message);
-        programs.bound_memory(0);
-        let holds_too_much = programs.held_bytes > PROGRAMS_BYTES_MAX + SLACK_BYTES;
-        let state = WorkerState { processor_time: engine::processor_time(), holds_too_much };
-        connection.write_all(&response.write(state))?;
+fn serve_requests(mut requests: File, mut responses: File) -> io::Result<()> {
+    engine::confine(ADDRESS_BYTES_MAX).map_err(io::Error::other)?;
+    send(&mut responses, GREETING)?;
+    let (mut programs, mut received, mut unsent) = (Programs::default(), MessageBuffer::default(), Vec::new());
+    while received.fill(&mut requests)? > 0 {
+        let mut begun = Instant::now();
+        while let Some(message) = received.next()? {
+            engine::bound_seconds(SECONDS_MAX);
+            let response = programs.response(message).ok_or_else(|| io::Error::other("a request is incomplete"))?;
+            programs.bound_memory(0);
+            let exceeds_memory = programs.held_bytes.max(engine::pool_bytes()) > PROGRAMS_BYTES_MAX + SLACK_BYTES;
+            let state = WorkerState { processor_time: engine::processor_time(), exceeds_memory };
+            response.write(state, &mut unsent);
+            if unsent.len() >= RESPONSES_BYTES_MAX || begun.elapsed() >= RESPONSES_TIME_MAX {
+                responses.write_all(&unsent)?;
+                unsent = Vec::new();
+                begun = Instant::now();
+            }
+        }
+        responses.write_all(&unsent)?;
+        unsent.clear();
     }
     Ok(())
 }
 
 enum CompiledProgram {
-    Sheet(Sheet),
+    Sheet(Transformer),
     Schema(Schema),
 }
 
@@ -129,7 +147,7 @@ impl Programs {
                 Some(match Sheet::compile(text, crate::xslt::OWN_NAME, &sources, Some(method)) {
                     Ok(sheet) => {
                         let output = sheet.output();
-                        self.keep(id, CompiledProgram::Sheet(sheet));
+                        self.cache_program(id, CompiledProgram::Sheet(Transformer::new(sheet)));
                         let (method, encoding, media_type) = (output.method, output.encoding, output.media_type);
                         WorkerResponse::Compiled { method, encoding, media_type }
                     }
@@ -140,7 +158,7 @@ impl Programs {
                 self.bound_memory(SCHEMA_BYTES_MAX);
                 Some(match Schema::compile(Tree::build(fields.bytes()?)?) {
                     Ok(schema) => {
-                        self.keep(id, CompiledProgram::Schema(schema));
+                        self.cache_program(id, CompiledProgram::Schema(schema));
                         let [method, encoding, media_type] = Default::default();
                         WorkerResponse::Compiled { method, encoding, media_type }
                     }
@@ -150,17 +168,20 @@ impl Programs {
             request::APPLY => {
                 let known = self.compiled.iter().position(|program| program.id == *id);
                 let Some(at) = known else { return Some(WorkerResponse::Unknown) };
-                let program = self.compiled.remove(at);
+                let mut program = self.compiled.remove(at);
                 let tree = Tree::build(fields.bytes()?)?;
-                let response = match &program.compiled {
+                let response = match &mut program.compiled {
                     CompiledProgram::Sheet(sheet) => {
                         // The library stops at the limit by itself after most steps; one step may need a little more.
                         self.bound_memory(STYLESHEET_BYTES_MAX * 2);
                         match sheet.apply(tree, &TRANSFORM) {
-                            Ok(text) if text.len() > OUTPUT_BYTES_MAX => {
+                            Ok(text) if text.bytes().len() > OUTPUT_BYTES_MAX => {
                                 WorkerResponse::Failed(format!("the output is longer than {OUTPUT_BYTES_MAX} bytes"))
                             }
-                            Ok(text) => WorkerResponse::Done(text.into_bytes()),
+                            Ok(text) => WorkerResponse::Done(match std::str::from_utf8(text.bytes()) {
+                                Ok(text) => text.as_bytes().to_vec(),
+                                Err(_) => String::from_utf8_lossy(text.bytes()).into_owned().into_bytes(),
+                            }),
                             Err(TransformFailure::Said(said)) => WorkerResponse::Failed(said),
                             Err(TransformFailure::Memory) => WorkerResponse::Memory,
                             Err(TransformFailure::Time) => WorkerResponse::Time,
@@ -181,7 +202,7 @@ impl Programs {
         }
     }
 
-    fn keep(&mut self, id: &ProgramId, compiled: CompiledProgram) {
+    fn cache_program(&mut self, id: &ProgramId, compiled: CompiledProgram) {
         let bytes = self.bound_memory(0);
         self.compiled.retain(|program| program.id != *id);
         let mut all = bytes + self.compiled.iter().map(|program| program.bytes).sum::<i64>();

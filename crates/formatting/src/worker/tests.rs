@@ -158,6 +158,154 @@ fn a15_a_worker_has_no_privileges() {
     assert_eq!(nofile.split_whitespace().nth(3), Some("0"), "{limits}");
 }
 
+const TEXT: &str = "<xsl:output method=\"text\"/>";
+
+fn program(template: &str) -> Program {
+    Program::stylesheet(&format!("{HEAD}{TEXT}{template}</xsl:stylesheet>"), &[], Some("text"))
+}
+
+fn value_of(select: &str) -> Program {
+    program(&format!("<xsl:template match=\"/\"><xsl:value-of select=\"{select}\"/></xsl:template>"))
+}
+
+/// The operations of a document of one element `a`.
+fn document(text: &str) -> Vec<u8> {
+    let mut tree = crate::tree::Tree::new("a");
+    tree.text(text);
+    tree.into_operations()
+}
+
+/// Applies a program to documents in a group: it is proven first, as only such programs share an exchange.
+fn apply_group(program: &Program, documents: &[Vec<u8>]) -> Vec<Result<String, WorkerError>> {
+    assert_eq!(program.apply(&document("x")).map(|_| ()), Ok(()));
+    let calls: Vec<_> = documents.iter().map(|operations| (program, operations.as_slice())).collect();
+    let text = |response| match response {
+        WorkerResponse::Done(bytes) => String::from_utf8(bytes).expect("text"),
+        other => format!("{other:?}"),
+    };
+    apply_all(&calls).into_iter().map(|result| result.map(text)).collect()
+}
+
+/// Applies a program to a document at which it fails, between others, which must not be affected.
+fn check_fails_alone(program: &Program, bad: Vec<u8>, is_expected: fn(&Result<String, WorkerError>) -> bool) {
+    let documents = [document("1"), document("2"), bad, document("3"), document("4")];
+    let results = apply_group(program, &documents);
+    assert_eq!(results.len(), documents.len());
+    for (at, result) in results.into_iter().enumerate() {
+        if at == 2 {
+            assert!(is_expected(&result), "{result:?}");
+            continue;
+        }
+        let alone = program.apply(&documents[at]);
+        assert_eq!(result.map(|text| WorkerResponse::Done(text.into_bytes())), alone, "{at}");
+    }
+    assert!(processes() <= POOL.workers_max);
+}
+
+#[test]
+fn a16_a_group_has_an_answer_for_each_in_order() {
+    // More than one exchange, more bytes in both directions than a pipe holds, and two stylesheets.
+    let (long, short) = (value_of("concat(/a, '-', /a)"), value_of("string-length(/a)"));
+    let texts: Vec<String> = (0..300).map(|at| format!("{at} {}", "x".repeat(at * 67 % 20_000))).collect();
+    let documents: Vec<Vec<u8>> = texts.iter().map(|text| document(text)).collect();
+    let programs = [&long, &short];
+    programs.iter().for_each(|program| drop(program.apply(&documents[0]).expect("it is proven")));
+    let calls: Vec<_> = documents.iter().enumerate().map(|(at, one)| (programs[at % 2], one.as_slice())).collect();
+    let results = apply_all(&calls);
+    assert_eq!(results.len(), texts.len());
+    for (at, (result, text)) in results.into_iter().zip(&texts).enumerate() {
+        let expected = if at % 2 == 0 { format!("{text}-{text}") } else { text.chars().count().to_string() };
+        assert_eq!(result, Ok(WorkerResponse::Done(expected.into_bytes())), "{at}");
+    }
+    assert_eq!(apply_all(&[]), Vec::new());
+}
+
+#[test]
+fn a16_a_group_of_programs_that_are_not_proven_is_answered() {
+    let programs: Vec<Program> = (0..5).map(|at| value_of(&format!("concat({at}, /a)"))).collect();
+    let operations = document("x");
+    let calls: Vec<_> = programs.iter().map(|program| (program, operations.as_slice())).collect();
+    for _ in 0..2 {
+        let results = apply_all(&calls);
+        let expected = (0..5).map(|at| Ok(WorkerResponse::Done(format!("{at}x").into_bytes())));
+        assert_eq!(results, expected.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a16_a_late_render_fails_alone_in_its_group() {
+    let late = document(&format!("{}b{}", "a".repeat(399_999), "a".repeat(400_000)));
+    let program = value_of("contains(/a, concat(substring(/a, 1, 200000), 'x', 'b'))");
+    check_fails_alone(&program, late, |result| matches!(result, Err(WorkerError::Time { compiles: false, .. })));
+}
+
+#[test]
+fn a15_a_render_that_needs_too_much_memory_fails_alone_in_its_group() {
+    let many = |name: &str| format!("concat({}'')", format!("{name},").repeat(20));
+    let program = program(&format!(
+        "<xsl:template match=\"/\"><xsl:variable name=\"b\" select=\"{}\"/><xsl:value-of select=\"{}\"/></xsl:template>",
+        many("/a"),
+        many("$b")
+    ));
+    let large = document(&"x".repeat(400_000));
+    let is_memory = |result: &Result<String, WorkerError>| match result {
+        // The library stops by itself after most steps; after one that needs far more, the worker ends.
+        Ok(text) => text == "Memory",
+        Err(error) => matches!(error, WorkerError::Memory { compiles: false, .. }),
+    };
+    check_fails_alone(&program, large, is_memory);
+}
+
+#[test]
+fn a15_a_render_that_ends_its_worker_fails_alone_in_its_group() {
+    // No operation has this code; a worker ends at a request that it cannot read.
+    let program = value_of("concat(/a, '!')");
+    check_fails_alone(&program, vec![255], |result| matches!(result, Err(WorkerError::Crashed { .. })));
+}
+
+#[test]
+fn a15_a_group_whose_worker_is_killed_is_repeated() {
+    let program = value_of("/a");
+    let documents: Vec<Vec<u8>> = (0..20).map(|at| document(&at.to_string())).collect();
+    let expected: Vec<_> = (0..20).map(|at| Ok(at.to_string())).collect();
+    assert_eq!(apply_group(&program, &documents), expected);
+    for worker in &mut POOL.state().idle {
+        worker.child.kill().expect("it runs");
+    }
+    let calls: Vec<_> = documents.iter().map(|operations| (&program, operations.as_slice())).collect();
+    let done = |at: usize| Ok(WorkerResponse::Done(at.to_string().into_bytes()));
+    assert_eq!(apply_all(&calls), (0..20).map(done).collect::<Vec<_>>());
+}
+
+#[test]
+fn messages_are_found_however_they_are_cut() {
+    use messages::{MessageBuffer, send};
+    struct Pieces<'b>(&'b [u8], usize);
+    impl io::Read for Pieces<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let (piece, rest) = self.0.split_at(self.1.min(self.0.len()).min(buffer.len()));
+            buffer[..piece.len()].copy_from_slice(piece);
+            self.0 = rest;
+            Ok(piece.len())
+        }
+    }
+    let messages: Vec<Vec<u8>> = (0..40).map(|at| vec![at; usize::from(at) * usize::from(at) * 131]).collect();
+    let mut bytes = Vec::new();
+    messages.iter().for_each(|message| send(&mut bytes, message).expect("memory takes it"));
+    for piece in [1, 2, 3, 5, 1_000, 65_535, 65_537, usize::MAX] {
+        let (mut pieces, mut buffer, mut found) = (Pieces(&bytes, piece), MessageBuffer::default(), Vec::new());
+        while buffer.fill(&mut pieces).expect("it is read") > 0 {
+            while let Some(message) = buffer.next().expect("they are short") {
+                found.push(message.to_vec());
+            }
+        }
+        assert!(found == messages, "{piece}");
+    }
+    let mut buffer = MessageBuffer::default();
+    assert_eq!(buffer.fill(&mut &[255; 8][..]).expect("it is read"), 8);
+    assert!(buffer.next().is_err(), "longer than any message");
+}
+
 /// Compares alternately the library in this process with a worker.
 #[test]
 #[ignore = "a measurement: cargo test -p tocsin-formatting round_trip -- --ignored --nocapture"]
@@ -179,7 +327,8 @@ fn round_trip_of_a_worker_beside_a_call() {
         let program = Program::stylesheet(&sheet, &[], Some("text"));
         program.apply(&operations).expect("warm");
         let turns = 2_000_000 / (items * 100 + 2_000);
-        let (mut call, mut trip) = (Vec::new(), Vec::new());
+        let group = vec![(&program, operations.as_slice()); 50];
+        let (mut call, mut trip, mut share) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..7 {
             let begun = Instant::now();
             for _ in 0..turns {
@@ -192,14 +341,23 @@ fn round_trip_of_a_worker_beside_a_call() {
                 program.apply(&operations).expect("a result");
             }
             trip.push(begun.elapsed() / turns);
+            let begun = Instant::now();
+            for _ in 0..turns.div_ceil(50) {
+                assert!(apply_all(&group).iter().all(Result::is_ok));
+            }
+            share.push(begun.elapsed() / (turns.div_ceil(50) * 50));
         }
-        call.sort();
-        trip.sort();
+        for times in [&mut call, &mut trip, &mut share] {
+            times.sort();
+        }
+        let ratio = |times: &[Duration]| times[3].as_secs_f64() / call[3].as_secs_f64();
         println!(
-            "{items} items: call {:?}, worker {:?}, ratio {:.2}",
+            "{items} items: call {:?}, worker {:?} ({:.2}), worker in groups of 50 {:?} ({:.2})",
             call[3],
             trip[3],
-            trip[3].as_secs_f64() / call[3].as_secs_f64()
+            ratio(&trip),
+            share[3],
+            ratio(&share)
         );
     }
 }

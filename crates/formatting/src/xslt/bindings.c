@@ -4,8 +4,8 @@
  * and all five security preferences of libxslt forbid the rest. State is per thread, so any number of threads may use
  * one stylesheet. */
 
-#include <malloc.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +20,7 @@
 #include <libxslt/imports.h>
 #include <libxslt/security.h>
 #include <libxslt/transform.h>
+#include <libxslt/variables.h>
 #include <libxslt/xslt.h>
 #include <libxslt/xsltInternals.h>
 #include <libxslt/xsltutils.h>
@@ -58,11 +59,22 @@ static __thread struct {
 
 static xsltSecurityPrefsPtr preferences;
 
-/* Processor time of this thread: on a busy machine the clock says nothing of a stylesheet. */
+/* A reading of the processor time of this thread is used for so long, by the clock. */
+enum { READING_MILLISECONDS = 5 };
+
+/* Processor time of this thread, at most READING_MILLISECONDS too little: on a busy machine the clock says nothing of a
+ * stylesheet. Unlike the processor time, the clock is read without a system call. */
 static long now_milliseconds(void) {
+  static __thread long read_at, reading = -1;
   struct timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  long clock = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  if (reading < 0 || clock - read_at >= READING_MILLISECONDS) {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    reading = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    read_at = clock;
+  }
+  return reading;
 }
 
 /* The engine looks at both before its next step. */
@@ -103,30 +115,98 @@ static void account(long bytes) {
     stop(STOPPED_TIME);
 }
 
+/* Small blocks of memory come from chunks and are kept in lists by size when they are freed: most blocks of a
+ * transformation are small, and freed at its end. The size is stored before each block: counting needs no call. */
+enum { BLOCK_STEP = 16, BLOCK_BYTES_MAX = 1024, CHUNK_BYTES = 256 << 10 };
+
+struct block {
+  size_t size; /* without this header */
+  struct block *next;
+};
+
+static __thread struct {
+  struct block *freed[BLOCK_BYTES_MAX / BLOCK_STEP + 1];
+  char *unused, *end;
+  long chunk_bytes;
+} pool;
+
+/* The bytes of all chunks; they are never returned. */
+long tocsin_worker_pool(void) { return pool.chunk_bytes; }
+
+static struct block *new_block(size_t size) {
+  size_t whole = size + sizeof(struct block);
+  if ((size_t)(pool.end - pool.unused) < whole) {
+    char *chunk = malloc(CHUNK_BYTES);
+    if (chunk == NULL)
+      return NULL;
+    pool.unused = chunk;
+    pool.end = chunk + CHUNK_BYTES;
+    pool.chunk_bytes += CHUNK_BYTES;
+  }
+  struct block *made = (struct block *)pool.unused;
+  pool.unused += whole;
+  return made;
+}
+
 static void *counted_malloc(size_t size) {
   check_bound(size);
-  void *made = malloc(size);
-  if (made != NULL)
-    account((long)malloc_usable_size(made));
-  return made;
+  struct block *block;
+  if (size > BLOCK_BYTES_MAX) {
+    block = size > SIZE_MAX - sizeof *block ? NULL : malloc(size + sizeof *block);
+  } else {
+    size_t list = size == 0 ? 1 : (size + BLOCK_STEP - 1) / BLOCK_STEP;
+    size = list * BLOCK_STEP;
+    block = pool.freed[list];
+    if (block != NULL)
+      pool.freed[list] = block->next;
+    else
+      block = new_block(size);
+  }
+  if (block == NULL)
+    return NULL;
+  block->size = size;
+  account((long)(size + sizeof *block));
+  return block + 1;
 }
 
 static void counted_free(void *memory) {
   if (memory == NULL)
     return;
-  long size = (long)malloc_usable_size(memory);
-  here.bytes_live -= size;
+  struct block *block = (struct block *)memory - 1;
+  long bytes = (long)(block->size + sizeof *block);
+  here.bytes_live -= bytes;
   if (here.context != NULL)
-    here.used -= size;
-  free(memory);
+    here.used -= bytes;
+  if (block->size > BLOCK_BYTES_MAX) {
+    free(block);
+    return;
+  }
+  struct block **list = &pool.freed[block->size / BLOCK_STEP];
+  block->next = *list;
+  *list = block;
 }
 
 static void *counted_realloc(void *memory, size_t size) {
-  long before = memory == NULL ? 0 : (long)malloc_usable_size(memory);
-  check_bound(size);
-  void *made = realloc(memory, size);
-  if (made != NULL)
-    account((long)malloc_usable_size(made) - before);
+  if (memory == NULL)
+    return counted_malloc(size);
+  struct block *block = (struct block *)memory - 1;
+  size_t before = block->size;
+  if (size <= before && before <= BLOCK_BYTES_MAX)
+    return memory;
+  if (size > BLOCK_BYTES_MAX && before > BLOCK_BYTES_MAX) {
+    check_bound(size > before ? size - before : 0);
+    block = size > SIZE_MAX - sizeof *block ? NULL : realloc(block, size + sizeof *block);
+    if (block == NULL)
+      return NULL;
+    block->size = size;
+    account((long)size - (long)before);
+    return block + 1;
+  }
+  void *made = counted_malloc(size);
+  if (made != NULL) {
+    memcpy(made, memory, size < before ? size : before);
+    counted_free(memory);
+  }
   return made;
 }
 
@@ -151,10 +231,10 @@ static void collect(void *context, const char *format, ...) {
   }
   va_list arguments;
   va_start(arguments, format);
-  int wanted = vsnprintf(here.said + here.said_length, room, format, arguments);
+  int requested = vsnprintf(here.said + here.said_length, room, format, arguments);
   va_end(arguments);
-  if (wanted > 0)
-    here.said_length += (size_t)wanted < room ? (size_t)wanted : room - 1;
+  if (requested > 0)
+    here.said_length += (size_t)requested < room ? (size_t)requested : room - 1;
 }
 
 static const struct tocsin_source *find(const char *name) {
@@ -301,13 +381,105 @@ const char *tocsin_xslt_output(xsltStylesheetPtr style, int which) {
   return NULL;
 }
 
-/* Applies a stylesheet. Returns 0 with the result in `out`, to be freed by tocsin_xslt_free_text; 1 on an error, with its
- * message in tocsin_xslt_said; 2 at the memory limit; 3 at the time limit. */
-int tocsin_xslt_apply(xsltStylesheetPtr style, xmlDocPtr doc, const struct tocsin_limits *limits, char **out, int *length) {
+/* A transformation context that the next transformation of the same stylesheet on the same thread uses again. The
+ * library makes one by registering some eighty functions and elements in hash tables, which is half of the time of a
+ * small transformation. */
+struct tocsin_context {
+  xsltTransformContextPtr context;
+  xsltTransformContext made; /* its fields before the first transformation */
+  int names;                 /* in its dictionary, before the first transformation */
+};
+
+/* Most names that a reused context collects from documents; with more it is made again. */
+enum { REUSED_NAMES_MAX = 2000 };
+
+/* Whether the library's version is one whose contexts are known: clear_context frees and resets their fields. */
+static int can_reuse(void) {
+  return LIBXSLT_VERSION >= 10134 && LIBXSLT_VERSION <= 10143 && xsltLibxsltVersion >= 10134 &&
+         xsltLibxsltVersion <= 10143;
+}
+
+/* Makes a context for a document; NULL without memory. */
+static xsltTransformContextPtr make_context(xsltStylesheetPtr style, struct tocsin_context *reused, xmlDocPtr doc) {
+  xsltTransformContextPtr context = reused == NULL ? NULL : reused->context;
+  if (context != NULL) {
+    xsltDocumentPtr document = xsltNewDocument(context, doc);
+    if (document == NULL)
+      return NULL;
+    document->main = 1;
+    context->document = document;
+    context->xpathCtxt->doc = doc;
+    return context;
+  }
+  context = xsltNewTransformContext(style, doc);
+  if (context != NULL && reused != NULL) {
+    reused->context = context;
+    reused->made = *context;
+    reused->names = xmlDictSize(context->dict);
+  }
+  return context;
+}
+
+/* Frees all that a finished transformation left in its context, as xsltFreeTransformContext does, and resets the
+ * fields. Its tables of functions and elements, its caches of empty objects and its dictionary of names remain. Returns
+ * 0 if the context cannot be reused. */
+static int clear_context(struct tocsin_context *reused) {
+  xsltTransformContextPtr context = reused->context;
+  const xsltTransformContext *made = &reused->made;
+  if (context->extFunctions != made->extFunctions || context->extElements != made->extElements ||
+      context->extInfos != NULL || context->profTab != NULL || context->xpathCtxt->varHash != NULL ||
+      xmlDictSize(context->dict) > reused->names + REUSED_NAMES_MAX)
+    return 0;
+  for (int at = 0; at < context->extrasNr && context->extras != NULL; at++) {
+    xsltRuntimeExtraPtr extra = &context->extras[at];
+    if (extra->deallocate != NULL && extra->info != NULL)
+      extra->deallocate(extra->info);
+    memset(extra, 0, sizeof *extra);
+  }
+  if (context->globalVars != NULL)
+    xsltFreeGlobalVariables(context);
+  xsltFreeDocuments(context);
+  xsltFreeRVTs(context);
+  xsltTransformContext before = *context;
+  *context = *made;
+  context->docList = context->styleList = context->document = NULL;
+  context->templTab = before.templTab;
+  context->templMax = before.templMax;
+  context->varsTab = before.varsTab;
+  context->varsMax = before.varsMax;
+  context->extras = before.extras;
+  context->extrasNr = before.extrasNr;
+  context->extrasMax = before.extrasMax;
+  xmlXPathContextPtr xpath = context->xpathCtxt;
+  xmlResetError(&xpath->lastError);
+  xpath->doc = NULL;
+  xpath->node = xpath->here = xpath->origin = NULL;
+  xpath->namespaces = NULL;
+  xpath->nsNr = 0;
+  xpath->opCount = 0;
+  xpath->depth = 0;
+  return 1;
+}
+
+struct tocsin_context *tocsin_xslt_context(void) {
+  return can_reuse() ? calloc(1, sizeof(struct tocsin_context)) : NULL;
+}
+
+void tocsin_xslt_free_context(struct tocsin_context *reused) {
+  if (reused != NULL && reused->context != NULL)
+    xsltFreeTransformContext(reused->context);
+  free(reused);
+}
+
+/* Applies a stylesheet, in a context that is reused if it is not NULL. Returns 0 with the result in `out`, to be freed
+ * by tocsin_xslt_free_text; 1 on an error, with its message in tocsin_xslt_said; 2 at the memory limit; 3 at the time
+ * limit. */
+int tocsin_xslt_apply(xsltStylesheetPtr style, struct tocsin_context *reused, xmlDocPtr doc,
+                      const struct tocsin_limits *limits, char **out, int *length) {
   *out = NULL;
   *length = 0;
   begin(NULL, 0);
-  xsltTransformContextPtr context = xsltNewTransformContext(style, doc);
+  xsltTransformContextPtr context = make_context(style, reused, doc);
   if (context == NULL)
     return 1;
   context->maxTemplateDepth = limits->depth;
@@ -332,7 +504,14 @@ int tocsin_xslt_apply(xsltStylesheetPtr style, xmlDocPtr doc, const struct tocsi
   here.context = NULL;
   if (result != NULL)
     xmlFreeDoc(result);
-  xsltFreeTransformContext(context);
+  /* After a failure, it is not known which fields are in order. */
+  int has_succeeded = !failed && stopped == STOPPED_NOT && here.said_length == 0;
+  int is_reusable = reused != NULL && has_succeeded && clear_context(reused);
+  if (!is_reusable) {
+    xsltFreeTransformContext(context);
+    if (reused != NULL)
+      reused->context = NULL;
+  }
   if (stopped != STOPPED_NOT || failed) {
     if (*out != NULL)
       xmlFree(*out);

@@ -6,7 +6,7 @@ use quick_xml::{
     Reader,
     events::{BytesStart, Event},
 };
-use tocsin_model::problem::{Problem, closest};
+use tocsin_model::problem::{Code, Problem, closest};
 
 /// Deepest nesting of elements.
 const DEPTH_MAX: usize = 60;
@@ -50,12 +50,18 @@ pub fn check_all(source: &str, partials: &BTreeMap<&str, &str>) -> Result<Vec<St
                 ),
             };
             let name: String = found.name.chars().take(80).collect();
-            let problem = Problem::at("", format!("imports `{name}`, which is not a stylesheet of the application"));
+            let problem = Problem::new(
+                Code::UnknownReference,
+                "",
+                format!("imports `{name}`, which is not a stylesheet of the application"),
+            )
+            .param("value", name.to_string())
+            .param("kind", "stylesheet");
             return Err(at(problem.hint(hint)));
         };
         let further = check_one(text).map_err(|problem| {
             let line = problem.line.map(|line| format!(", line {line}")).unwrap_or_default();
-            let inner = Problem::at("", format!("imports `{}`{line}: {}", found.name, problem.message));
+            let inner = Problem::syntax("xslt", "", format!("imports `{}`{line}: {}", found.name, problem.message));
             at(match problem.hint {
                 Some(hint) => inner.hint(hint),
                 None => inner,
@@ -63,7 +69,8 @@ pub fn check_all(source: &str, partials: &BTreeMap<&str, &str>) -> Result<Vec<St
         })?;
         imported.push(found.name.clone());
         if imported.len() > IMPORTS_MAX {
-            return Err(at(Problem::at("", format!("imports more than {IMPORTS_MAX} stylesheets"))));
+            return Err(at(Problem::new(Code::TooMany, "", format!("imports more than {IMPORTS_MAX} stylesheets"))
+                .param("limit", IMPORTS_MAX)));
         }
         // Indirect imports are reported at the position of the first tag.
         open.extend(further.into_iter().map(|further| Import { line: found.line, column: found.column, ..further }));
@@ -104,7 +111,7 @@ fn check_one(source: &str) -> Result<Vec<Import>, Problem> {
         };
         let refused = |at: usize, found: StylesheetFault| {
             let (line, column) = place(at);
-            Problem::at("", found.message).hint(found.hint).position(line, column)
+            Problem::syntax("xslt", "", found.message).hint(found.hint).position(line, column)
         };
         let event = match reader.read_event() {
             Ok(event) => event,
@@ -165,7 +172,8 @@ fn check_one(source: &str) -> Result<Vec<Import>, Problem> {
         }
     }
     if elements == 0 || depth > 0 {
-        let problem = Problem::at("", if depth > 0 { "ends before its elements do" } else { "has no element" });
+        let problem =
+            Problem::syntax("xml", "", if depth > 0 { "ends before its elements do" } else { "has no element" });
         return Err(problem
             .hint("a stylesheet is `<xsl:stylesheet version=\"1.0\" ...>...</xsl:stylesheet>`")
             .position(1, 1));

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::{tests::outside::ExternalProbe, worker::TRANSFORM as LIMITS};
-use engine::{Limits, Sheet, TransformFailure, Tree as LibraryTree};
+use engine::{Limits, Sheet, TransformFailure, Transformer, Tree as LibraryTree};
 
 #[derive(Deserialize)]
 struct Case {
@@ -65,6 +65,30 @@ fn the_cases_of_xalan_pass() {
         }
     }
     assert!(failed.is_empty(), "{} fail:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// The oracle is a transformation in a context of its own. Each stylesheet is applied by turns to its own document and
+/// to that of another case, so that anything left in the context by one would show in the other.
+#[test]
+fn a_reused_context_changes_no_result() {
+    let cases: BTreeMap<String, Case> =
+        serde_json::from_str(include_str!("../../testdata/xslt.json")).expect("the file of cases is JSON");
+    let others = cases.values().cycle().skip(13);
+    let mut compared = 0;
+    for ((name, case), other) in cases.iter().zip(others) {
+        let compile = || Sheet::compile(&case.stylesheet, OWN_NAME, &[], None).expect("it compiles");
+        let (sheet, mut reused) = (compile(), Transformer::new(compile()));
+        for turn in 0..4 {
+            let input = if turn % 2 == 0 { &case.input } else { &other.input };
+            let tree = || LibraryTree::parse(input.as_bytes()).expect("it is XML");
+            let expected = sheet.apply(tree(), &GENEROUS);
+            let result = reused.apply(tree(), &GENEROUS);
+            let result = result.map(|output| String::from_utf8_lossy(output.bytes()).into_owned());
+            assert_eq!(result, expected, "{name}, turn {turn}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 4 * 696);
 }
 
 const HEAD: &str = r#"<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform">"#;
