@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     collection::Stamp,
+    field::Fields,
     id::{Name, SubscriberId, SubscriberNumber},
     time::Timestamp,
 };
@@ -147,13 +148,22 @@ impl ReplicaCursor {
     }
 }
 
+/// A collection as a device reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadCollection {
+    /// The name.
+    pub name: Box<str>,
+    /// The fields of the current version. Stored values of other fields or types are not sent.
+    pub fields: Fields,
+}
+
 /// A request for a block of changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockRequest {
     /// The position of the device.
     pub cursor: ReplicaCursor,
-    /// The collections to read, with their names.
-    pub collections: HashMap<CollectionNumber, Box<str>>,
+    /// The collections to read.
+    pub collections: HashMap<CollectionNumber, ReadCollection>,
     /// The keys of the device, or its keys after the change; ascending.
     pub held: Vec<KeyNumber>,
     /// The keys before the change; ascending. Empty if there is no change.
@@ -190,7 +200,7 @@ pub struct ReplicaDevice {
     pub application: Name,
     /// The owner.
     pub subscriber: SubscriberId,
-    /// The number of the owner: another subscriber with the same id is somebody else.
+    /// The number of the owner: a later subscriber with the same id has another number.
     pub subscriber_number: SubscriberNumber,
     /// The name chosen by the owner.
     pub name: String,
@@ -302,7 +312,7 @@ pub struct PastSession {
     pub began_at: Timestamp,
     /// See `began_at`.
     pub ended_at: Timestamp,
-    /// The outcome: `done`, `ended` by somebody, or `lost` if the device did not come back.
+    /// The outcome: `done`, `ended` by another session or an operator, or `lost` if the device did not return.
     pub outcome: Box<str>,
     /// Counts of the session.
     pub tally: SessionCounts,

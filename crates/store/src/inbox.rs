@@ -38,7 +38,7 @@ pub struct FeedReader {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FeedFilter {
     /// Unread, read or archived.
-    pub standing: InboxItemFilter,
+    pub item_filter: InboxItemFilter,
     /// Application.
     pub application: Option<Name>,
     /// Notification class.
@@ -48,9 +48,9 @@ pub struct FeedFilter {
 }
 
 impl FeedFilter {
-    /// Filter by standing only.
-    pub fn standing(standing: InboxItemFilter) -> FeedFilter {
-        FeedFilter { standing, ..FeedFilter::default() }
+    /// Selects items by their state only.
+    pub fn of_items(item_filter: InboxItemFilter) -> FeedFilter {
+        FeedFilter { item_filter, ..FeedFilter::default() }
     }
 }
 

@@ -106,7 +106,7 @@ pub struct NewEventBatch {
     pub accepted_at: Timestamp,
     /// Snapshot sequence: the newest change of the records at submission. If a batch accepted earlier has a higher
     /// sequence, this is raised to it, so sequences never decrease with batch numbers.
-    pub sees: ChangeSequence,
+    pub snapshot_sequence: ChangeSequence,
     /// See [`EventBatch`].
     pub events: PackedEvents,
     /// Idempotency key of the submission.
@@ -669,8 +669,7 @@ pub trait Journal: Send + Sync + 'static {
     /// All stopped rules, by application and name.
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError>;
 
-    /// Pages of an application's rule state: up to `limit` from after the given one, in an order that is fixed per
-    /// backend.
+    /// Up to `limit` pages of an application's rule state, after the given one. The order is fixed per backend.
     async fn state_pages(
         &self,
         application: &Name,
@@ -717,7 +716,7 @@ pub trait Journal: Send + Sync + 'static {
     -> Result<Option<ScheduleRun>, StoreError>;
 
     /// Deletes the progress of a schedule that has no subscriptions any more.
-    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
+    async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
 
     /// Stores checkpoints of a source without events.
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError>;
@@ -726,7 +725,7 @@ pub trait Journal: Send + Sync + 'static {
     async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError>;
 
     /// Deletes the checkpoints of all sources of an application.
-    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError>;
+    async fn delete_marks(&self, application: &Name) -> Result<(), StoreError>;
 
     /// Notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;

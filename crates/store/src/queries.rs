@@ -29,7 +29,7 @@ use tocsin_model::{
     application::{Application, Rule},
     field::{FieldType, Fields},
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 pub use functions::HostFunction;
@@ -116,7 +116,11 @@ impl QuerySet {
             }
         }
         if let Err(error) = set.explain() {
-            problems.push(Problem::at("rules", format!("the query plans are not available: {error}")));
+            problems.push(Problem::new(
+                Code::Unavailable,
+                "rules",
+                format!("the query plans are not available: {error}"),
+            ));
         }
         (set, problems)
     }
@@ -166,7 +170,11 @@ impl QuerySet {
     fn add(&mut self, name: &Name, rule: &Rule, sql: &str) -> Result<(), Vec<Problem>> {
         let one = |problem| vec![problem];
         let application = &self.application;
-        let missing = |what: &str, name: &Name| one(Problem::at("", format!("there is no {what} class `{name}`")));
+        let missing = |what: &str, name: &Name| {
+            one(Problem::new(Code::UnknownReference, "", format!("there is no {what} class `{name}`"))
+                .param("value", name.to_string())
+                .param("kind", "class"))
+        };
         let event = application.events.get(&rule.on).ok_or_else(|| missing("event", &rule.on))?;
         if !application.subscriptions.contains_key(&rule.subscription) {
             return Err(missing("subscription", &rule.subscription));
@@ -174,16 +182,16 @@ impl QuerySet {
         let notification =
             application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify))?;
         if sql.contains('\0') {
-            return Err(one(Problem::at("", "has a character of code 0").hint("remove it")));
+            return Err(one(Problem::new(Code::InvalidCharacters, "", "has a character of code 0").hint("remove it")));
         }
         self.check_spelling(&rule.on)?;
         let sql = sql.trim_end().trim_end_matches(';');
 
         // First with all tables and columns, to find out what it reads.
         let whole = self.shapes.iter().map(|(table, shape)| (table.clone(), TablePlan::whole(&shape.fields))).collect();
-        let guarded = self.open(&whole, &event.fields).map_err(|error| one(cannot_tell(&error)))?;
+        let guarded = self.open(&whole, &event.fields).map_err(|error| one(preparation_problem(&error)))?;
         let names = self.column_names(&guarded, sql, &event.fields).map_err(one)?;
-        let reads = Reads::of(&guarded, sql).map_err(|error| one(cannot_tell(&error)))?;
+        let reads = Reads::of(&guarded, sql).map_err(|error| one(preparation_problem(&error)))?;
         drop(guarded);
         let (event_at, id_at, columns) = result_columns(&names, &notification.fields, rule)?;
 
@@ -200,7 +208,7 @@ impl QuerySet {
         let used = self
             .open(&tables, &event.fields)
             .and_then(|guarded| guarded.run_with_deadline(PREPARING_MAX, |connection| plan::of(connection, sql)))
-            .map_err(|error| one(cannot_tell(&error)))?;
+            .map_err(|error| one(preparation_problem(&error)))?;
         let place = |column: &str| event.fields.position(column);
         let events_read = reads.fields(EVENTS, event.fields.len(), schema::COLUMNS_OF_EVENTS, place);
         for (table, mut plan) in tables {
@@ -281,7 +289,10 @@ impl QuerySet {
                 if let Some(other) = seen.insert(name.to_ascii_lowercase(), name.clone()) {
                     let message =
                         format!("{what} `{other}` and `{name}` differ only in case, which SQL does not distinguish");
-                    problems.push(Problem::at("", message).hint("rename one of them, or write the rule with `when`"));
+                    problems.push(
+                        Problem::new(Code::Duplicate, "", message)
+                            .hint("rename one of them, or write the rule with `when`"),
+                    );
                 }
             }
         };
@@ -301,7 +312,10 @@ impl QuerySet {
             let lower = name.as_str().to_ascii_lowercase();
             if lower == EVENTS || lower.starts_with("sqlite_") {
                 let message = format!("the subscription class `{name}` has a name that means something else in SQL");
-                problems.push(Problem::at("", message).hint("rename the class, or write the rule with `when`"));
+                problems.push(
+                    Problem::new(Code::ReservedName, "", message)
+                        .hint("rename the class, or write the rule with `when`"),
+                );
             }
         }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
@@ -318,9 +332,12 @@ impl QuerySet {
         let inspected: rusqlite::Result<_> = guarded.run_untrusted(PREPARING_MAX, inspect);
         match inspected {
             Err(error) => Err(self.sql_problem(guarded, sql, &error, event)),
-            Ok((_, false, _)) => Err(Problem::at("", "is not a query").hint("write a `SELECT`, or `WITH ... SELECT`")),
+            Ok((_, false, _)) => {
+                Err(Problem::syntax("sql", "", "is not a query").hint("write a `SELECT`, or `WITH ... SELECT`"))
+            }
             Ok((_, _, parameters)) if parameters > 0 => {
-                let problem = Problem::at("", "has parameters such as `?1` or `:name`, which have no values");
+                let problem =
+                    Problem::new(Code::Unsupported, "", "has parameters such as `?1` or `:name`, which have no values");
                 Err(problem
                     .hint(format!("read what you need from `{EVENTS}` and the tables of the subscription classes")))
             }
@@ -336,7 +353,8 @@ fn result_columns(names: &[String], fields: &Fields, rule: &Rule) -> Result<Resu
     let mut problems = Vec::new();
     let (mut event, mut id, mut columns) = (None, None, Vec::<(Name, FieldType, usize)>::new());
     let twice = |name: &str| {
-        Problem::at("", format!("gives the column `{name}` twice"))
+        Problem::new(Code::Duplicate, "", format!("gives the column `{name}` twice"))
+            .param("value", name.to_string())
             .hint("give one of them another name by `AS`, or leave it out")
     };
     for (at, name) in names.iter().enumerate() {
@@ -353,8 +371,12 @@ fn result_columns(names: &[String], fields: &Fields, rule: &Rule) -> Result<Resu
         }
         let Some(field) = fields.position(name).map(|at| &fields[at]) else {
             let unknown = fields.unknown(name);
-            let problem =
-                Problem::at("", format!("gives the column `{name}`, and `{}` has no such field", rule.notify));
+            let problem = Problem::new(
+                Code::UnknownReference,
+                "",
+                format!("gives the column `{name}`, and `{}` has no such field", rule.notify),
+            )
+            .param("kind", "field");
             let hint = match unknown.hint {
                 Some(hint) if hint.starts_with("did") => hint,
                 _ => "name columns after the notification's fields by `AS`, or leave them out".to_owned(),
@@ -365,14 +387,20 @@ fn result_columns(names: &[String], fields: &Fields, rule: &Rule) -> Result<Resu
         if columns.iter().any(|(known, ..)| known == &field.name) {
             problems.push(twice(name));
         } else if rule.with.contains_key(&field.name) {
-            let problem = Problem::at("", format!("gives the column `{name}`, which `with` computes as well"));
+            let problem = Problem::new(
+                Code::ConflictingMembers,
+                "",
+                format!("gives the column `{name}`, which `with` computes as well"),
+            );
             problems.push(problem.hint("keep one of them"));
         } else {
             columns.push((field.name.clone(), field.kind, at));
         }
     }
     let mut missing = |column: &str, what: &str, hint: &str| {
-        problems.push(Problem::at("", format!("gives no column `{column}`, {what}")).hint(hint.to_owned()));
+        problems.push(
+            Problem::new(Code::Required, "", format!("gives no column `{column}`, {what}")).hint(hint.to_owned()),
+        );
     };
     if event.is_none() {
         missing(EVENT, "the position of the event in its batch", "select `events._event`");
@@ -434,7 +462,7 @@ impl QuerySet {
     /// Converts an error of SQLite into a problem with position and hint.
     fn sql_problem(&self, guarded: &GuardedConnection, sql: &str, error: &Error, event: &Fields) -> Problem {
         if let Some(refused) = guarded.refused() {
-            let problem = Problem::at("", format!("{refused}: the query of a rule can only read"));
+            let problem = Problem::new(Code::Unsupported, "", format!("{refused}: the query of a rule can only read"));
             return problem.hint(format!(
                 "it is a `SELECT` from `{EVENTS}` and the tables {}, with deterministic \
                  functions",
@@ -442,7 +470,9 @@ impl QuerySet {
             ));
         }
         match error {
-            Error::MultipleStatement => Problem::at("", "has more than one statement").hint("keep one `SELECT`"),
+            Error::MultipleStatement => {
+                Problem::syntax("sql", "", "has more than one statement").hint("keep one `SELECT`")
+            }
             Error::SqlInputError { msg, offset, .. } => {
                 let problem = self.with_hint(msg, event);
                 match usize::try_from(*offset).ok().and_then(|offset| sql.get(..offset)) {
@@ -455,12 +485,12 @@ impl QuerySet {
                 }
             }
             Error::SqliteFailure(_, Some(message)) => self.with_hint(message, event),
-            error => cannot_tell(error),
+            error => preparation_problem(error),
         }
     }
 
     fn with_hint(&self, message: &str, event: &Fields) -> Problem {
-        let problem = Problem::at("", message);
+        let problem = Problem::syntax("sql", "", message);
         match self.hint(message, event) {
             Some(hint) => problem.hint(hint),
             None => problem,
@@ -493,8 +523,8 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-fn cannot_tell(error: &Error) -> Problem {
-    Problem::at("", format!("cannot be prepared: {}", reason(error)))
+fn preparation_problem(error: &Error) -> Problem {
+    Problem::syntax("sql", "", format!("cannot be prepared: {}", reason(error)))
 }
 
 /// The message of SQLite without the text of the statement.

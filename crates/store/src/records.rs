@@ -231,12 +231,12 @@ pub trait Records: Send + Sync + 'static {
         at: ChangeSequence,
     ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError>;
     /// Finds subscribers that satisfy a filter, after `after`, up to the bounds. The cost grows with the rows read.
-    async fn survey(
+    async fn scan_matching(
         &self,
         filter: &LdapFilter,
         after: Option<&SubscriberId>,
-        bounds: SurveyBounds,
-    ) -> Result<Survey, StoreError>;
+        bounds: SegmentScanBounds,
+    ) -> Result<SegmentScan, StoreError>;
 
     // Subscriptions
 
@@ -415,7 +415,7 @@ pub trait Records: Send + Sync + 'static {
     async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError>;
     /// Removes a schedule that no subscription has, enabled or not. Returns whether it was removed; its return is
     /// logged as a change.
-    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError>;
+    async fn delete_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError>;
 
     // The change feed
 
@@ -444,6 +444,8 @@ pub trait Records: Send + Sync + 'static {
     async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError>;
     /// All API keys, oldest first.
     async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError>;
+    /// Ids and descriptions of removed API keys, by id. They are kept, because stored objects name keys as authors.
+    async fn removed_api_keys(&self) -> Result<Vec<(String, String)>, StoreError>;
     /// Removes an API key; `Missing` if there is none.
     async fn remove_api_key(&self, id: &str) -> Result<(), StoreError>;
 

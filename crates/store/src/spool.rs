@@ -398,7 +398,7 @@ pub struct WaitingLegs {
     pub exchange: Name,
     /// Send port.
     pub port: Name,
-    /// Due legs, those on their way among them.
+    /// Due legs, including those in flight.
     pub due: u64,
     /// Legs due later.
     pub later: u64,

@@ -8,14 +8,23 @@ use std::{
     },
 };
 
-use tocsin_model::{event::PackedEvents, id::Name, time::Timestamp};
+use tocsin_model::{
+    event::PackedEvents,
+    id::{Name, SubscriberNumber},
+    subscriber::Profile,
+    subscription::SubscriptionParams,
+    time::Timestamp,
+};
 use tocsin_store::{
+    collections::ReplicaDevice,
+    entries::{DiskCheck, Entries, EntryReader, EntryWriter, Object},
     error::StoreError,
     journal::{Journal, JournalOptions, NewEventBatch},
-    records::Records,
+    records::{NewSubscriber, NewSubscription, Precondition, Records},
     spool::PartitionNumber,
     sqlite::{
         backup::{FILES, MANIFEST, Manifest, UNFINISHED, back_up, verify},
+        collections::{CollectionsOptions, SqliteCollections},
         inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
@@ -50,7 +59,7 @@ async fn open(folder: &Path) -> Stores {
 async fn write(stores: &Stores, number: u64) {
     let now = Timestamp(1_800_000_000_000_000 + number as i64);
     stores.records.put_application(&name("stock"), "application: stock", "ann", now).await.expect("stored");
-    let sees = *stores.records.newest_change().borrow();
+    let snapshot_sequence = *stores.records.newest_change().borrow();
     let new = NewEventBatch {
         application: name("stock"),
         version: 1,
@@ -58,7 +67,7 @@ async fn write(stores: &Stores, number: u64) {
         source: name("api"),
         received_at: now,
         accepted_at: now,
-        sees,
+        snapshot_sequence,
         events: PackedEvents::from_parts(1, vec![7; 400].into()),
         idempotency: None,
         marks: Vec::new(),
@@ -100,7 +109,7 @@ fn a_backup_under_load_is_a_consistent_snapshot() {
             }
             let before = written.load(Ordering::Relaxed);
             let (from, to) = (data.clone(), copies.join(turn.to_string()));
-            let taken = tokio::task::spawn_blocking(move || back_up(&from, &to, "test", Timestamp(5))).await;
+            let taken = tokio::task::spawn_blocking(move || back_up(&from, &to, "test", Timestamp(5), 0)).await;
             let manifest = taken.expect("it ran").expect("it was taken");
             let after = written.load(Ordering::Relaxed) + 1;
             let copy = copies.join(turn.to_string());
@@ -113,8 +122,8 @@ fn a_backup_under_load_is_a_consistent_snapshot() {
             assert!((before..=after).contains(&batches), "{before} {batches} {after}");
             assert_eq!(restored.journal.backlog().event_batches, batches);
             assert_eq!(restored.journal.event_batches(None, 100_000).await.expect("read").len() as u64, batches);
-            let sees = restored.journal.event_batches(None, 1).await.expect("read")[0].0.sees;
-            assert!(sees <= Some(*restored.records.newest_change().borrow()));
+            let snapshot_sequence = restored.journal.event_batches(None, 1).await.expect("read")[0].0.snapshot_sequence;
+            assert!(snapshot_sequence <= Some(*restored.records.newest_change().borrow()));
             // The restored stores can be written.
             write(&restored, 7_000_000).await;
         }
@@ -130,12 +139,20 @@ fn damaged_or_foreign_backups_are_refused() {
         let at = |name: &str| folder.path().join(name);
         let stores = open(&at("data")).await;
         write(&stores, 1).await;
-        back_up(&at("data"), &at("copy"), "test", Timestamp(5)).expect("taken");
-        let again = back_up(&at("data"), &at("copy"), "test", Timestamp(5));
+        back_up(&at("data"), &at("copy"), "test", Timestamp(5), 0).expect("taken");
+        let again = back_up(&at("data"), &at("copy"), "test", Timestamp(5), 0);
         assert!(matches!(again, Err(StoreError::Taken(_))), "{again:?}");
-        assert!(matches!(back_up(&at("nowhere"), &at("other"), "test", Timestamp(5)), Err(StoreError::Unavailable(_))));
+        assert!(matches!(
+            back_up(&at("nowhere"), &at("other"), "test", Timestamp(5), 0),
+            Err(StoreError::Unavailable(_))
+        ));
         assert!(matches!(restore(&at("data"), &at("back")), Err(StoreError::Missing(_))), "a data folder is no backup");
         assert!(matches!(restore(&at("copy"), &at("data")), Err(StoreError::Taken(_))));
+
+        // Without room nothing is left behind that would take it.
+        let full = back_up(&at("data"), &at("full"), "test", Timestamp(5), u64::MAX);
+        assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
+        assert!(!at("full").exists() && !at("full.part").exists());
 
         // An interrupted restore is repeated.
         std::fs::create_dir(at("half")).expect("made");
@@ -173,16 +190,20 @@ fn all_partitions_of_a_spool_are_in_a_backup() {
     let spool =
         |folder: &Path, partitions| SqliteSpool::open(folder, &SpoolOptions { partitions, ..SpoolOptions::default() });
     drop(spool(&at("data"), 3).expect("it opens"));
-    let manifest = back_up(&at("data"), &at("copy"), "test", Timestamp(5)).expect("taken");
+    let manifest = back_up(&at("data"), &at("copy"), "test", Timestamp(5), 0).expect("taken");
     let names: Vec<&str> =
         manifest.files.iter().map(|file| &*file.name).filter(|name| name.starts_with("spool")).collect();
     assert_eq!(names, ["spool-2.db", "spool-1.db", "spool.db"]);
     restore(&at("copy"), &at("back")).expect("restored");
     drop(spool(&at("back"), 3).expect("it opens"));
+    // A file beside the backup, which the manifest does not name, is not restored.
+    std::fs::copy(at("copy").join("spool-2.db"), at("copy").join("spool-3.db")).expect("copied");
+    restore(&at("copy"), &at("with_more")).expect("restored");
+    assert!(at("with_more").join("spool-2.db").exists() && !at("with_more").join("spool-3.db").exists());
     std::fs::remove_file(at("copy").join("spool-1.db")).expect("removed");
     assert!(restore(&at("copy"), &at("other")).is_err());
     std::fs::remove_file(at("data").join("spool-2.db")).expect("removed");
-    let error = back_up(&at("data"), &at("again"), "test", Timestamp(5)).expect_err("a part is gone");
+    let error = back_up(&at("data"), &at("again"), "test", Timestamp(5), 0).expect_err("a part is gone");
     assert!(error.to_string().contains("spool-2.db"), "{error}");
 }
 
@@ -203,7 +224,7 @@ fn a_restored_folder_assigns_no_id_again() {
     };
     let (_, kept) = written(&at("data"), 1);
     drop(spool(&at("data")));
-    back_up(&at("data"), &at("copy"), "test", Timestamp(5)).expect("taken");
+    back_up(&at("data"), &at("copy"), "test", Timestamp(5), 0).expect("taken");
     // After the backup; lost with the folder.
     let (_, lost_batch) = written(&at("data"), 2);
     let lost_message = spool(&at("data")).next_id(PartitionNumber(1));
@@ -213,4 +234,83 @@ fn a_restored_folder_assigns_no_id_again() {
     assert!(made.0 > lost_batch.0 + 1_000_000, "{made}");
     let made = spool(&at("back")).next_id(PartitionNumber(0));
     assert!(made.0 > lost_message.0 + 1_000_000, "{made:?}");
+}
+
+/// Stores a subscriber, a subscription, an object of the directory and a device. Returns their numbers, and the
+/// position in the change log of entries.
+async fn number_everything(folder: &Path, name_of_all: &str) -> [u64; 5] {
+    let now = Timestamp(1_800_000_000_000_000);
+    let stores = open(folder).await;
+    let id: tocsin_model::id::SubscriberId = name_of_all.parse().expect("an id");
+    let new = NewSubscriber { id: id.clone(), profile: Profile::default(), devices: None, preferences: None };
+    let subscriber = stores.records.put_subscriber(new, Precondition::Any, now).await.expect("stored");
+    let new = NewSubscription {
+        application: name("stock"),
+        class: name("near"),
+        subscriber: id.clone(),
+        key: None,
+        device: None,
+        enabled: true,
+        values: "{}".into(),
+        terms: SubscriptionParams::default(),
+    };
+    let subscription = stores.records.put_subscription(new, now).await.expect("stored");
+    let (answer, answered) = std::sync::mpsc::channel();
+    let rdn = format!("o={name_of_all}").into_boxed_str();
+    let object = Object { parent: None, rdn: rdn.clone(), rdn_key: rdn, attributes: Default::default() };
+    let job = move |tree: &mut dyn EntryWriter| {
+        tree.cut_entry_feed()?;
+        tree.put_object(object, now).map(|number| answer.send(number.0).expect("awaited"))
+    };
+    Entries::change(&stores.records, DiskCheck::Required, Box::new(job)).await.expect("stored");
+    let object = answered.recv().expect("stored");
+    let (answer, answered) = std::sync::mpsc::channel();
+    let job = move |tree: &dyn EntryReader| tree.entry_feed().map(|feed| answer.send(feed.last).expect("awaited"));
+    stores.records.read(Box::new(job)).await.expect("read");
+    let place = answered.recv().expect("read");
+    drop(stores);
+    let folder = folder.to_owned();
+    let options = CollectionsOptions { reserve_bytes: 0, readers: 1 };
+    let opening = tokio::task::spawn_blocking(move || SqliteCollections::open(&folder, &options));
+    let sync = opening.await.expect("it ran").expect("it opens");
+    let device = ReplicaDevice {
+        number: 0,
+        id: format!("d-{name_of_all}").into(),
+        application: name("stock"),
+        subscriber: id,
+        subscriber_number: SubscriberNumber(1),
+        name: "phone".to_owned(),
+        collections: None,
+        may_write: true,
+        hash: [name_of_all.as_bytes()[0]; 32],
+        created_at: now,
+        expires_at: None,
+        wipe_at: None,
+        wiped_at: None,
+    };
+    let device = sync.put_device(device).await.expect("stored");
+    [subscriber.number.0, subscription.id.0, object.unsigned_abs(), place, device.into()]
+}
+
+/// Signed links name subscriptions and subscribers by their numbers, and SCIM and LDAP name entries so.
+#[test]
+fn a_restored_folder_gives_no_number_of_the_records_again() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        number_everything(&at("data"), "ann").await;
+        let from = at("data");
+        back_up(&from, &at("copy"), "test", Timestamp(5), 0).expect("taken");
+        let lost = number_everything(&at("data"), "bob").await;
+        restore(&at("copy"), &at("back")).expect("restored");
+        let made = number_everything(&at("back"), "cid").await;
+        for (which, (lost, made)) in lost.into_iter().zip(made).enumerate() {
+            assert!(made > lost + 900_000, "{which}: {lost} {made}");
+        }
+        // A restored folder can be saved and restored again.
+        back_up(&at("back"), &at("second"), "test", Timestamp(5), 0).expect("taken");
+        restore(&at("second"), &at("third")).expect("restored");
+        let again = number_everything(&at("third"), "dan").await;
+        assert!(again.into_iter().zip(made).all(|(again, made)| again > made + 900_000), "{again:?} {made:?}");
+    });
 }

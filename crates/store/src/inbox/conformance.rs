@@ -81,8 +81,8 @@ fn announcement(title: &str, text: &str, expires_at: Timestamp) -> NewBroadcast 
     NewBroadcast { name: name(title), audience: None, content, expires_at }
 }
 
-async fn texts(inbox: &dyn Inbox, reader: &FeedReader, standing: InboxItemFilter, now: Timestamp) -> Vec<String> {
-    let found = inbox.feed(reader, &FeedFilter::standing(standing), None, 100, now).await.expect("a feed");
+async fn texts(inbox: &dyn Inbox, reader: &FeedReader, item_filter: InboxItemFilter, now: Timestamp) -> Vec<String> {
+    let found = inbox.feed(reader, &FeedFilter::of_items(item_filter), None, 100, now).await.expect("a feed");
     found.iter().map(|item| item.content.wording.text.clone().unwrap_or_default()).collect()
 }
 
@@ -166,7 +166,7 @@ fn marks_are_idempotent_and_affect_lists() {
         // Items added meanwhile stay unread.
         let seen = inbox.newest();
         inbox.put_items(vec![item(1, id(2, 0), "later")], 10, at(5)).await.expect("stored");
-        let all = FeedFilter::standing(InboxItemFilter::Unread);
+        let all = FeedFilter::of_items(InboxItemFilter::Unread);
         assert_eq!(inbox.mark_all(&me, &all, seen, Mark::Read, at(6)).await.expect("marked"), 2);
         assert_eq!(inbox.mark_all(&me, &all, seen, Mark::Read, at(6)).await.expect("marked"), 0);
         assert_eq!(texts(inbox, &me, InboxItemFilter::Unread, at(7)).await, ["later"]);
@@ -176,7 +176,7 @@ fn marks_are_idempotent_and_affect_lists() {
             class: Some(name("shaken")),
             channel: Some(name("inbox")),
             application: Some(name("quakes")),
-            standing: InboxItemFilter::All,
+            item_filter: InboxItemFilter::All,
         };
         assert_eq!(inbox.mark_all(&me, &own, u64::MAX, Mark::Deleted, at(7)).await.expect("marked"), 5);
         assert_eq!(inbox.counts(), InboxCounts::default());
@@ -433,7 +433,7 @@ fn both_backends_agree() {
             now = now + Duration::from_secs(random.u64(0..pause_max));
             let (who, kind) = (random.u64(1..4), random.u32(0..12));
             let mark = Mark::ALL[random.usize(..Mark::ALL.len())];
-            let standing = InboxItemFilter::ALL[random.usize(..InboxItemFilter::ALL.len())];
+            let item_filter = InboxItemFilter::ALL[random.usize(..InboxItemFilter::ALL.len())];
             let ids: Vec<ItemId> = (0..random.usize(1..4))
                 .map(|_| match random.bool() {
                     true => ItemId::Notification(id(random.u64(1..6), random.u32(0..6))),
@@ -454,24 +454,26 @@ fn both_backends_agree() {
             let expires_at = now + Duration::from_secs(random.u64(1..100_000));
             let news = announcement(["a", "b", "c"][random.usize(..3)], &random.u8(0..3).to_string(), expires_at);
             let (after, limit) = (random.u64(0..=memory.newest()), random.usize(1..9));
-            let forget = random.u8(..) < 20;
+            let removes = random.u8(..) < 20;
             let mut said = Vec::new();
             for inbox in both {
                 let me = all_audiences(inbox, who);
                 said.push(match kind {
                     0..4 => format!("{:?}", inbox.put_items(items.clone(), 4, now).await),
                     4..7 => format!("{:?}", inbox.mark(&me, ids.clone(), mark, now).await),
-                    7 => format!("{:?}", inbox.mark_all(&me, &FeedFilter::standing(standing), after, mark, now).await),
+                    7 => {
+                        format!("{:?}", inbox.mark_all(&me, &FeedFilter::of_items(item_filter), after, mark, now).await)
+                    }
                     8 => format!("{:?}", inbox.put_broadcast(news.clone(), now).await),
                     9 => format!("{:?}", inbox.withdraw_broadcast(&name("quakes"), &news.name, now).await),
                     10 => format!("{:?}", inbox.expire(now, 1_000).await),
-                    11 if forget => format!("{:?}", inbox.remove_feed(SubscriberNumber(who)).await),
+                    11 if removes => format!("{:?}", inbox.remove_feed(SubscriberNumber(who)).await),
                     _ => String::new(),
                 });
                 let last = said.len() - 1;
                 said[last] += &format!(
                     "\n{:?}\n{:?}\n{:?}\n{:?}\n{:?} {:?}",
-                    inbox.feed(&me, &FeedFilter::standing(standing), Some(after), limit, now).await,
+                    inbox.feed(&me, &FeedFilter::of_items(item_filter), Some(after), limit, now).await,
                     inbox.changes(&me, after, limit, now).await,
                     inbox.unread(&me, now).await,
                     inbox.broadcasts(&name("quakes"), now).await,

@@ -267,7 +267,7 @@ impl Activity {
         self.timings[timing as usize].record(duration, times);
     }
 
-    fn note(&mut self, count: Count, times: u64) {
+    fn increase(&mut self, count: Count, times: u64) {
         self.counts[count as usize] += times;
     }
 
@@ -430,27 +430,27 @@ impl<Key: Ord + Clone> MinuteSums<Key> {
         bytes: u64,
     ) {
         let activity = self.at(stream, accepted_at);
-        activity.note(Count::EventBatches, 1);
-        activity.note(Count::Events, u64::from(events));
-        activity.note(Count::EventBytes, bytes);
+        activity.increase(Count::EventBatches, 1);
+        activity.increase(Count::Events, u64::from(events));
+        activity.increase(Count::EventBytes, bytes);
         activity.time(Timing::Collection, received_at, accepted_at);
     }
 
     pub fn add_matched(&mut self, stream: &Key, quantum: &NewQuantum, accepted_at: Timestamp, has_failed: bool) {
         let activity = self.at(stream, quantum.ended_at);
-        activity.note(if has_failed { Count::FailedBatches } else { Count::MatchedBatches }, 1);
+        activity.increase(if has_failed { Count::FailedBatches } else { Count::MatchedBatches }, 1);
         activity.time(Timing::Pickup, accepted_at, quantum.started_at);
     }
 
     pub fn add_notifications(&mut self, stream: &Key, head: &NotificationHead, count: u32) {
         let activity = self.at(stream, head.matched_at);
-        activity.note(Count::NotificationBatches, 1);
-        activity.note(Count::Notifications, u64::from(count));
+        activity.increase(Count::NotificationBatches, 1);
+        activity.increase(Count::Notifications, u64::from(count));
         activity.time(Timing::Generation, head.accepted_at, head.matched_at);
     }
 
     pub fn add_missed_firing(&mut self, stream: &Key, has_failed: bool, at: Timestamp) {
-        self.at(stream, at).note(if has_failed { Count::FiringsFailed } else { Count::FiringsSkipped }, 1);
+        self.at(stream, at).increase(if has_failed { Count::FiringsFailed } else { Count::FiringsSkipped }, 1);
     }
 
     /// Adds attempts. `by` is the stream of the channel used, `of` the stream of the batch.
@@ -459,7 +459,7 @@ impl<Key: Ord + Clone> MinuteSums<Key> {
             let last_at = run.iter().map(|attempt| attempt.answered_at).max().expect("a run is not empty");
             let activity = self.at(by, last_at);
             for attempt in run {
-                activity.note(Count::of(attempt.outcome), 1);
+                activity.increase(Count::of(attempt.outcome), 1);
                 if was_sent(attempt) {
                     activity.time(Timing::Answer, attempt.sent_at, attempt.answered_at);
                 }
@@ -475,7 +475,7 @@ impl<Key: Ord + Clone> MinuteSums<Key> {
         }
         if let Some((first, last)) = progress.closed {
             let activity = self.at(of, last);
-            activity.note(Count::ClosedBatches, 1);
+            activity.increase(Count::ClosedBatches, 1);
             activity.time(Timing::Delivery, first, last);
         }
     }

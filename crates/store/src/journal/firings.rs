@@ -92,7 +92,7 @@ pub struct FiringFilter {
 }
 
 impl FiringFilter {
-    pub(crate) fn meets(&self, firing: &Firing) -> bool {
+    pub(crate) fn matches(&self, firing: &Firing) -> bool {
         self.id.is_none_or(|id| firing.id == id)
             && self.application.as_ref().is_none_or(|application| firing.application == *application)
             && self.rule.as_ref().is_none_or(|rule| firing.rule == *rule)

@@ -179,7 +179,7 @@ impl State {
         numbers.len() as u64
     }
 
-    fn live(&self, application: &Name, name: &Name) -> Option<BroadcastId> {
+    fn find_broadcast(&self, application: &Name, name: &Name) -> Option<BroadcastId> {
         let is_this = |stored: &&StoredBroadcast| {
             let Broadcast { name: own, content, .. } = &stored.broadcast;
             !stored.gone && stored.withdrawn_at.is_none() && own == name && content.application == *application
@@ -190,10 +190,10 @@ impl State {
 
 fn matches_filter(filter: &FeedFilter, item: &Item) -> bool {
     let InboxContent { application, class, channel, .. } = &*item.content;
-    filter.standing.holds(item.read_at.is_some(), item.archived_at.is_some())
-        && filter.application.as_ref().is_none_or(|wanted| wanted == application)
-        && filter.class.as_ref().is_none_or(|wanted| wanted == class)
-        && filter.channel.as_ref().is_none_or(|wanted| Some(wanted) == channel.as_ref())
+    filter.item_filter.holds(item.read_at.is_some(), item.archived_at.is_some())
+        && filter.application.as_ref().is_none_or(|requested| requested == application)
+        && filter.class.as_ref().is_none_or(|requested| requested == class)
+        && filter.channel.as_ref().is_none_or(|requested| Some(requested) == channel.as_ref())
 }
 
 #[async_trait]
@@ -370,7 +370,7 @@ impl Inbox for MemoryInbox {
     async fn put_broadcast(&self, new: NewBroadcast, now: Timestamp) -> Result<(Broadcast, bool), StoreError> {
         let (broadcast, is_new) = {
             let mut state = self.state.lock();
-            let found = state.live(&new.content.application, &new.name);
+            let found = state.find_broadcast(&new.content.application, &new.name);
             let NewBroadcast { name, audience, content, expires_at } = new;
             let is_over = |id: &BroadcastId| state.broadcasts[id].broadcast.expires_at <= now;
             match found.filter(|id| !is_over(id)) {
@@ -422,7 +422,7 @@ impl Inbox for MemoryInbox {
     async fn withdraw_broadcast(&self, application: &Name, name: &Name, now: Timestamp) -> Result<(), StoreError> {
         {
             let mut state = self.state.lock();
-            let found = state.live(application, name);
+            let found = state.find_broadcast(application, name);
             let id = found.filter(|id| state.broadcasts[id].broadcast.expires_at > now);
             let id = id.ok_or_else(|| no_broadcast(name))?;
             let changed = state.next();

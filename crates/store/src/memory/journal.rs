@@ -104,7 +104,7 @@ struct Last {
     resend: u64,
     quantum: u64,
     token: u64,
-    sees: ChangeSequence,
+    snapshot_sequence: ChangeSequence,
 }
 
 struct Events {
@@ -151,7 +151,7 @@ impl MemoryJournal {
     }
 
     /// Drops all claims, like a restart. For tests.
-    pub fn forget_claims(&self) {
+    pub fn drop_claims(&self) {
         let mut state = self.state.lock();
         state.event_claims.clear();
         state.work_claims.clear();
@@ -480,7 +480,7 @@ impl Journal for MemoryJournal {
     }
 
     async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
-        Ok(self.state.lock().waiting().next().and_then(|(_, batch)| batch.sees))
+        Ok(self.state.lock().waiting().next().and_then(|(_, batch)| batch.snapshot_sequence))
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
@@ -501,15 +501,15 @@ impl Journal for MemoryJournal {
     async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
         let state = self.state.lock();
         let later = state.firings.range(after.saturating_add(1)..).map(|(_, (firing, _))| firing);
-        Ok(later.filter(|firing| filter.meets(firing)).take(limit).cloned().collect())
+        Ok(later.filter(|firing| filter.matches(firing)).take(limit).cloned().collect())
     }
 
     async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError> {
         let mut dismissed = 0;
         self.state.lock().firings.retain(|_, (firing, _)| {
-            let meets = filter.meets(firing);
-            dismissed += if meets { firing.batches } else { 0 };
-            !meets
+            let is_match = filter.matches(firing);
+            dismissed += if is_match { firing.batches } else { 0 };
+            !is_match
         });
         Ok(dismissed)
     }
@@ -622,7 +622,7 @@ impl Journal for MemoryJournal {
         Ok(self.state.lock().runs.get(&(application.clone(), schedule.clone())).cloned())
     }
 
-    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
+    async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.state.lock().runs.remove(&(application.clone(), schedule.clone()));
         Ok(())
     }
@@ -639,7 +639,7 @@ impl Journal for MemoryJournal {
         Ok(later.map(|((_, part), value)| Mark::set(part.clone(), value.clone())).take(limit).collect())
     }
 
-    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
+    async fn delete_marks(&self, application: &Name) -> Result<(), StoreError> {
         self.state.lock().marks.retain(|((of, _), _), _| of != application);
         Ok(())
     }

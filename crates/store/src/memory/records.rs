@@ -36,8 +36,8 @@ use crate::{
         FollowedSchedule, IndexedSubscription, LOGGED_TARGETS_MAX, MERGES_KEPT, Merge, MergeRefusal, MergedSubscriber,
         NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, REMOVED_SUBSCRIPTIONS_MAX, Recipient,
         RecipientSubscriber, RecipientSubscription, RecordChange, RecordCounts, Records, ScheduledSubscription,
-        SubscriberFilter, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Survey,
-        SurveyBounds, Written, due_schedule, has_attribute, new_installation, new_secret, no_application,
+        SegmentScan, SegmentScanBounds, SubscriberFilter, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        SuppressionFilter, Written, due_schedule, has_attribute, new_installation, new_secret, no_application,
         no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
         runs, since_change, snooze, trim_to,
     },
@@ -78,6 +78,7 @@ struct RecordsState {
     /// Number of subscriptions ever added to each class, and the time of the last addition.
     added: BTreeMap<(Name, Name), (u64, Timestamp)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
+    removed_api_keys: BTreeMap<String, String>,
     feed: VecDeque<(RecordChange, BeforeImage)>,
     changes_kept: u64,
     /// Changes after this sequence are still needed.
@@ -149,7 +150,7 @@ impl MemoryRecords {
         result
     }
 }
-fn meets_subscriber(filter: &SubscriberFilter, found: &Subscriber) -> bool {
+fn matches_subscriber(filter: &SubscriberFilter, found: &Subscriber) -> bool {
     let prefix = filter.id_prefix.as_deref().unwrap_or_default();
     found.id.as_str().starts_with(prefix)
         && filter
@@ -161,7 +162,7 @@ fn meets_subscriber(filter: &SubscriberFilter, found: &Subscriber) -> bool {
         && filter.attribute.as_ref().is_none_or(|(name, text)| has_attribute(&found.profile.attributes, name, text))
 }
 
-fn meets_subscription(filter: &SubscriptionFilter, found: &Subscription) -> bool {
+fn matches_subscription(filter: &SubscriptionFilter, found: &Subscription) -> bool {
     filter.application.as_ref().is_none_or(|application| found.application == *application)
         && filter.class.as_ref().is_none_or(|class| found.class == *class)
         && filter.subscriber.as_ref().is_none_or(|subscriber| found.subscriber == *subscriber)
@@ -282,7 +283,7 @@ impl Records for MemoryRecords {
         let state = self.state.lock();
         let later = state.subscribers.values().filter(|found| after.is_none_or(|after| found.id > *after));
         let found =
-            later.filter(|found| meets_subscriber(filter, found)).take(limit.saturating_add(1)).cloned().collect();
+            later.filter(|found| matches_subscriber(filter, found)).take(limit.saturating_add(1)).cloned().collect();
         Ok(ScanPage::cut(found, limit, None, |found: &Subscriber| found.id.clone()))
     }
 
@@ -404,30 +405,30 @@ impl Records for MemoryRecords {
         Ok(subscribers.iter().map(|number| state.profile_at(*number, at).map(Arc::new)).collect())
     }
 
-    async fn survey(
+    async fn scan_matching(
         &self,
         filter: &LdapFilter,
         after: Option<&SubscriberId>,
-        bounds: SurveyBounds,
-    ) -> Result<Survey, StoreError> {
+        bounds: SegmentScanBounds,
+    ) -> Result<SegmentScan, StoreError> {
         let state = self.state.lock();
         let ids = filter.ids();
-        let mut survey = Survey::default();
+        let mut scan = SegmentScan::default();
         let later = state.subscribers.values().filter(|found| after.is_none_or(|after| found.id > *after));
         for found in later.filter(|found| std::ops::RangeBounds::<str>::contains(&ids, found.id.as_str())) {
-            survey.looked_at += 1;
+            scan.looked_at += 1;
             if filter.matches(&Entry::from(found)) {
-                survey.members += 1;
-                if survey.found.len() < bounds.kept {
-                    survey.found.push(found.clone());
+                scan.members += 1;
+                if scan.found.len() < bounds.kept {
+                    scan.found.push(found.clone());
                 }
             }
-            if bounds.are_reached(&survey) {
-                survey.reached = Some(found.id.clone());
+            if bounds.are_reached(&scan) {
+                scan.reached = Some(found.id.clone());
                 break;
             }
         }
-        Ok(survey)
+        Ok(scan)
     }
 
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
@@ -487,7 +488,7 @@ impl Records for MemoryRecords {
         let state = self.state.lock();
         let later = state.subscriptions.range(after_subscription(after)).map(|(_, found)| found);
         let found =
-            later.filter(|found| meets_subscription(filter, found)).take(limit.saturating_add(1)).cloned().collect();
+            later.filter(|found| matches_subscription(filter, found)).take(limit.saturating_add(1)).cloned().collect();
         Ok(ScanPage::cut(found, limit, None, |found: &Subscription| found.id))
     }
 
@@ -546,21 +547,21 @@ impl Records for MemoryRecords {
     ) -> Result<ScanPage<Suppression, Target>, StoreError> {
         let Some(prefix) = filter.prefix() else { return Ok(ScanPage { items: Vec::new(), next: None }) };
         let after = after.map(Target::to_string).unwrap_or_default();
-        let wanted = filter.contains.as_ref().map(|text| text.to_ascii_lowercase());
+        let requested = filter.contains.as_ref().map(|text| text.to_ascii_lowercase());
         let contains = |target: &str| {
             let whose = target.split_once('/').map_or(target, |(_, whose)| whose).to_ascii_lowercase();
-            wanted.as_ref().is_none_or(|wanted| whose.contains(wanted))
+            requested.as_ref().is_none_or(|requested| whose.contains(requested))
         };
-        let meets = |(target, found): &(&String, &Suppression)| {
+        let is_match = |(target, found): &(&String, &Suppression)| {
             target.starts_with(&prefix)
-                && found.stands(filter.now)
+                && found.is_active(filter.now)
                 && filter.cause.is_none_or(|cause| found.cause == cause)
                 && filter.in_force.is_none_or(|force| found.in_force == force)
                 && contains(target)
         };
         let state = self.state.lock();
         let later = state.suppressions.iter().filter(|(target, _)| **target > after);
-        let found = later.filter(meets).take(limit.saturating_add(1)).map(|(_, found)| found.clone()).collect();
+        let found = later.filter(is_match).take(limit.saturating_add(1)).map(|(_, found)| found.clone()).collect();
         Ok(ScanPage::cut(found, limit, None, |found: &Suppression| found.target.clone()))
     }
 
@@ -572,7 +573,7 @@ impl Records for MemoryRecords {
     }
 
     async fn prune_suppressions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        self.change(|state| Ok(state.remove_suppressions(|found| !found.stands(now), limit)))
+        self.change(|state| Ok(state.remove_suppressions(|found| !found.is_active(now), limit)))
     }
 
     fn newest_suppression(&self) -> ChangeSequence {
@@ -700,7 +701,7 @@ impl Records for MemoryRecords {
         Ok(state.scheduled.get(&id).map(|((_, _, schedule), since, _)| (schedule.clone(), *since)))
     }
 
-    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+    async fn delete_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
         self.change(|state| {
             let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
             let followed = state.scheduled.values().any(|(follows, ..)| *follows == key);
@@ -750,13 +751,18 @@ impl Records for MemoryRecords {
         Ok(self.state.lock().api_keys.values().cloned().collect())
     }
 
+    async fn removed_api_keys(&self) -> Result<Vec<(String, String)>, StoreError> {
+        let state = self.state.lock();
+        Ok(state.removed_api_keys.iter().map(|(id, description)| (id.clone(), description.clone())).collect())
+    }
+
     async fn remove_api_key(&self, id: &str) -> Result<(), StoreError> {
         self.change(|state| {
-            let before = state.api_keys.len();
-            state.api_keys.retain(|_, key| key.id != id);
-            if state.api_keys.len() == before {
+            let place = state.api_keys.iter().find(|(_, key)| key.id == id).map(|(place, _)| place.clone());
+            let Some(removed) = place.and_then(|place| state.api_keys.remove(&place)) else {
                 return Err(StoreError::Missing(format!("API key `{id}`")));
-            }
+            };
+            state.removed_api_keys.insert(removed.id, removed.description);
             state.log_change(1, ChangeKind::ApiKey, BeforeImage::Nothing);
             Ok(())
         })?;

@@ -163,7 +163,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn is_over(&self) -> bool {
+    fn is_past_deadline(&self) -> bool {
         self.deadline.lock().is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
@@ -215,7 +215,7 @@ impl GuardedConnection {
         functions::register(&connection, guard.now.clone(), host)?;
         texts::register(&connection, {
             let guard = guard.clone();
-            move || guard.is_over()
+            move || guard.is_past_deadline()
         })?;
         let authorizer = Authorizer { tables: tables.into_iter().collect(), modules, host };
         connection.authorizer(Some({
@@ -231,7 +231,7 @@ impl GuardedConnection {
             STEPS_BETWEEN_CHECKS,
             Some({
                 let guard = guard.clone();
-                move || guard.is_over()
+                move || guard.is_past_deadline()
             }),
         )?;
         Ok(GuardedConnection { connection, guard })

@@ -56,19 +56,19 @@ pub struct QueryTables {
     set: Arc<QuerySet>,
     guarded: GuardedConnection,
     /// Statements that insert a subscription, by class.
-    puts: BTreeMap<Name, String>,
-    removes: Vec<String>,
+    insert_statements: BTreeMap<Name, String>,
+    remove_statements: Vec<String>,
     /// Statements that insert and delete an entry, by table.
-    keeps: BTreeMap<String, [String; 2]>,
+    entry_statements: BTreeMap<String, [String; 2]>,
     /// The event class of the table `events`.
     events: Option<Name>,
     /// The reason why the tables are no longer valid.
-    broken: Option<String>,
+    invalid_reason: Option<String>,
 }
 
 impl std::fmt::Debug for QueryTables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("QueryTables").field("puts", &self.puts.keys()).finish_non_exhaustive()
+        f.debug_struct("QueryTables").field("puts", &self.insert_statements.keys()).finish_non_exhaustive()
     }
 }
 
@@ -99,7 +99,8 @@ impl QueryTables {
             return Ok(None);
         }
         let guarded = schema::open(&set.shapes, &set.tables, set.host).map_err(StoreError::unavailable)?;
-        let (mut puts, mut removes, mut keeps) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let (mut insert_statements, mut remove_statements, mut entry_statements) =
+            (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for (name, plan) in &set.tables {
             let shape = &set.shapes[name];
             let table = quoted(name);
@@ -109,8 +110,9 @@ impl QueryTables {
             let (names, places) = (columns.join(", "), places.join(", "));
             match &shape.rows {
                 RowKind::Subscriptions(class) => {
-                    puts.insert(class.clone(), format!("INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"));
-                    removes.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
+                    insert_statements
+                        .insert(class.clone(), format!("INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"));
+                    remove_statements.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
                 }
                 RowKind::Entries { .. } => {
                     let updates: Vec<String> =
@@ -122,11 +124,19 @@ impl QueryTables {
                     };
                     let put =
                         format!("INSERT INTO {table} ({names}) VALUES ({places}) ON CONFLICT ({KEY}) DO {otherwise}");
-                    keeps.insert(name.clone(), [put, format!("DELETE FROM {table} WHERE {KEY} = ?1")]);
+                    entry_statements.insert(name.clone(), [put, format!("DELETE FROM {table} WHERE {KEY} = ?1")]);
                 }
             }
         }
-        let tables = QueryTables { guarded, puts, removes, keeps, events: None, broken: None, set };
+        let tables = QueryTables {
+            guarded,
+            insert_statements,
+            remove_statements,
+            entry_statements,
+            events: None,
+            invalid_reason: None,
+            set,
+        };
         Ok(Some(tables))
     }
 
@@ -141,7 +151,7 @@ impl QueryTables {
     /// Never fails: if the tables cannot be changed they are marked as broken, and all later queries fail with the
     /// reason.
     pub fn put(&mut self, subscription: &IndexedSubscription, extra: &[Value]) {
-        let Some(sql) = self.puts.get(&subscription.class) else { return };
+        let Some(sql) = self.insert_statements.get(&subscription.class) else { return };
         let plan = &self.set.tables[subscription.class.as_str()];
         let fields = &self.set.application.subscriptions[&subscription.class].fields;
         let Ok(mut row) = fields.row_from_stored(&subscription.values) else {
@@ -163,27 +173,27 @@ impl QueryTables {
             .connection
             .prepare_cached(sql)
             .and_then(|mut statement| statement.execute(rusqlite::params_from_iter(parameters)));
-        self.note(put);
+        self.record_result(put);
     }
 
     /// Removes a subscription if it exists.
     pub fn remove(&mut self, id: SubscriptionId) {
-        for sql in &self.removes {
+        for sql in &self.remove_statements {
             let removed = self
                 .guarded
                 .connection
                 .prepare_cached(sql)
                 .and_then(|mut statement| statement.execute([id.0.cast_signed()]));
             if let Err(error) = removed {
-                self.broken.get_or_insert(reason(&error));
+                self.invalid_reason.get_or_insert(reason(&error));
             }
         }
     }
 
     /// Inserts, replaces or removes the entry of a key. The row has the fields of the table's key and then its
     /// values. Tables that no query reads are ignored. Never fails, like [`QueryTables::put`].
-    pub fn keep(&mut self, table: &str, key: &[u8], row: Option<&[Value]>) {
-        let Some([put, remove]) = self.keeps.get(table) else { return };
+    pub fn apply_entry(&mut self, table: &str, key: &[u8], row: Option<&[Value]>) {
+        let Some([put, remove]) = self.entry_statements.get(table) else { return };
         let plan = &self.set.tables[table];
         let value = |at: &usize| row.and_then(|row| row.get(*at)).map_or(Sql::Null, values::to_sql);
         let kept = match row {
@@ -193,21 +203,21 @@ impl QueryTables {
             }),
             None => self.guarded.connection.prepare_cached(remove).and_then(|mut statement| statement.execute([key])),
         };
-        self.note(kept);
+        self.record_result(kept);
     }
 
     /// Removes the entries of all state tables.
     pub fn forget_states(&mut self) {
-        for table in self.keeps.keys() {
+        for table in self.entry_statements.keys() {
             if let Err(error) = self.guarded.connection.execute(&format!("DELETE FROM {}", quoted(table)), []) {
-                self.broken.get_or_insert(reason(&error));
+                self.invalid_reason.get_or_insert(reason(&error));
             }
         }
     }
 
-    fn note(&mut self, result: rusqlite::Result<usize>) {
+    fn record_result(&mut self, result: rusqlite::Result<usize>) {
         if let Err(error) = result {
-            self.broken.get_or_insert(reason(&error));
+            self.invalid_reason.get_or_insert(reason(&error));
         }
     }
 
@@ -216,7 +226,7 @@ impl QueryTables {
         self.set.queries.values().any(|query| query.enabled && query.on == *class)
     }
 
-    /// Runs the enabled queries of the batch's class that `wanted` accepts, in the order of rule names. `fields` are
+    /// Runs the enabled queries of the batch's class that `requested` accepts, in the order of rule names. `fields` are
     /// those with which the batch was packed; fields that the class no longer has are ignored, new ones are null;
     /// `extra` has the additional columns. In queries, `now` is the time when the batch was accepted.
     ///
@@ -229,15 +239,15 @@ impl QueryTables {
         batch: &EventBatch,
         fields: &Fields,
         extra: &ExtraColumns<'_>,
-        wanted: impl Fn(&Name) -> bool,
+        requested: impl Fn(&Name) -> bool,
     ) -> Result<Vec<QueryFiring>, Damaged> {
         let set = self.set.clone();
-        let fires = |(name, query): &(&Name, &Query)| query.enabled && query.on == batch.class && wanted(name);
+        let fires = |(name, query): &(&Name, &Query)| query.enabled && query.on == batch.class && requested(name);
         let queries: Vec<(&Name, &Query)> = set.queries.iter().filter(fires).collect();
         if queries.is_empty() {
             return Ok(Vec::new());
         }
-        let loaded = match self.broken.clone() {
+        let loaded = match self.invalid_reason.clone() {
             Some(reason) => Err(format!("the tables of queries are broken: {reason}; apply the application again")),
             None => self
                 .load(batch, fields, extra)?

@@ -106,7 +106,7 @@ fn batch(application: &Application, class: &str, events: &[&str]) -> (EventBatch
         source: api_source(),
         received_at: Timestamp(ACCEPTED),
         accepted_at: Timestamp(ACCEPTED),
-        sees: None,
+        snapshot_sequence: None,
         events: packer.finish(),
         chronicled: Default::default(),
     };

@@ -30,10 +30,10 @@ const OF_TEXTS: [(&str, i32, OfTexts); 8] = [
     ("unhex", 2, |given| Ok(unhex(&given[0], &given[1]))),
 ];
 
-/// `is_over` returns whether the deadline has passed.
+/// `is_past_deadline` returns whether the deadline has passed.
 pub(super) fn register(
     connection: &Connection,
-    is_over: impl Fn() -> bool + Clone + Send + 'static,
+    is_past_deadline: impl Fn() -> bool + Clone + Send + 'static,
 ) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     let formatter = Arc::new(NumberFormatter(Mutex::new(Connection::open_in_memory()?)));
@@ -51,11 +51,11 @@ pub(super) fn register(
         move |context| place(context, &formatter)
     })?;
     for (name, arguments) in [("like", 2), ("like", 3), ("glob", 2)] {
-        let (is_over, formatter) = (is_over.clone(), formatter.clone());
+        let (is_past_deadline, formatter) = (is_past_deadline.clone(), formatter.clone());
         connection.create_scalar_function(name, arguments, flags, move |context| {
             let Some(given) = formatter.texts(context)? else { return Ok(None) };
             let wildcards = wildcards(name, context, &given)?;
-            match wildcards.matches(&given[1], &is_over) {
+            match wildcards.matches(&given[1], &is_past_deadline) {
                 Some(matches) => Ok(Some(matches)),
                 None => Err(Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_INTERRUPT), None)),
             }

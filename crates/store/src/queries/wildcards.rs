@@ -54,8 +54,8 @@ impl Wildcards {
         Wildcards { parts, is_folded: false, escape: None }
     }
 
-    /// Whether a whole text matches; `None` if `is_over` returned true before.
-    pub fn matches(&self, text: &str, is_over: &dyn Fn() -> bool) -> Option<bool> {
+    /// Whether a whole text matches; `None` if `is_past_deadline` returned true before.
+    pub fn matches(&self, text: &str, is_past_deadline: &dyn Fn() -> bool) -> Option<bool> {
         let Some(parts) = &self.parts else { return Some(false) };
         let (mut part, mut at) = (0, 0);
         // After the last `Many`: the next part, and the position where it was last tried.
@@ -63,7 +63,7 @@ impl Wildcards {
         let mut steps = 0;
         loop {
             steps += 1;
-            if steps % CHECK_INTERVAL == 0 && is_over() {
+            if steps % CHECK_INTERVAL == 0 && is_past_deadline() {
                 return None;
             }
             let letter = text[at..].chars().next();
@@ -76,7 +76,7 @@ impl Wildcards {
                 }
                 // The rest of the pattern needs characters, and later positions have fewer.
                 (Some(_), None) => return Some(false),
-                (Some(wanted), Some(letter)) if self.matches_one(wanted, letter) => {
+                (Some(requested), Some(letter)) if self.matches_one(requested, letter) => {
                     part += 1;
                     at += letter.len_utf8();
                     continue;
@@ -93,8 +93,8 @@ impl Wildcards {
     fn matches_one(&self, part: &Part, letter: char) -> bool {
         match part {
             Part::Many | Part::One => true,
-            Part::Letter(wanted) if self.is_folded => *wanted == letter.to_ascii_lowercase(),
-            Part::Letter(wanted) => *wanted == letter,
+            Part::Letter(requested) if self.is_folded => *requested == letter.to_ascii_lowercase(),
+            Part::Letter(requested) => *requested == letter,
             Part::Class { ranges, is_inverted } => {
                 ranges.iter().any(|(low, high)| (*low..=*high).contains(&letter)) != *is_inverted
             }

@@ -55,9 +55,9 @@ pub enum ChangeKind {
 /// New start of the log, if a trim is due. At least `kept` sequences stay, and those after `needed` within the
 /// maximum. Each trim is small, so that no single commit pays for all.
 pub(crate) fn trim_to(change: u64, trimmed: u64, kept: u64, needed: u64) -> Option<u64> {
-    let wanted = change.saturating_sub(kept).min(needed);
+    let requested = change.saturating_sub(kept).min(needed);
     let must = change.saturating_sub(kept.saturating_mul(CHANGES_KEPT_FACTOR_MAX));
-    let end = wanted.max(must).min(trimmed + TRIMMED_CHANGES_MAX);
+    let end = requested.max(must).min(trimmed + TRIMMED_CHANGES_MAX);
     (end >= trimmed + TRIMMED_CHANGES_MIN).then_some(end)
 }
 

@@ -34,9 +34,9 @@ impl NewSegment {
     }
 }
 
-/// Bounds of a survey; it stops at the first one reached.
+/// Bounds of a scan; it stops at the first one reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SurveyBounds {
+pub struct SegmentScanBounds {
     /// Maximum number of subscribers to read, at least one.
     pub looks: u64,
     /// Maximum number of members to count, at least one.
@@ -45,22 +45,22 @@ pub struct SurveyBounds {
     pub kept: usize,
 }
 
-impl SurveyBounds {
-    pub(crate) fn are_reached(&self, survey: &Survey) -> bool {
-        survey.looked_at >= self.looks || survey.members >= self.members
+impl SegmentScanBounds {
+    pub(crate) fn are_reached(&self, scan: &SegmentScan) -> bool {
+        scan.looked_at >= self.looks || scan.members >= self.members
     }
 }
 
-/// Result of a survey: some of the subscribers, by id, tested against a filter.
+/// Result of a scan: some of the subscribers, by id, tested against a filter.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Survey {
+pub struct SegmentScan {
     /// Number of members found.
     pub members: u64,
     /// First members.
     pub found: Vec<Subscriber>,
     /// Number of subscribers read. Those excluded by conditions on the id are skipped.
     pub looked_at: u64,
-    /// Last subscriber read if a bound was reached; the survey continues after it.
+    /// Last subscriber read if a bound was reached; the scan continues after it.
     pub reached: Option<SubscriberId>,
 }
 

@@ -15,7 +15,7 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,7 +25,10 @@ use rusqlite::{Connection, OpenFlags, backup::Backup};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{folder, hexadecimal::digits_of, time::Timestamp};
 
-use super::{spool, writer::store_error};
+use super::{
+    spool,
+    writer::{store_error, with_suffix},
+};
 use crate::error::StoreError;
 
 /// Databases of a data folder, in the order in which they are pinned.
@@ -45,6 +48,8 @@ pub const MANIFEST: &str = "backup.json";
 pub const UNFINISHED: &str = "restore.unfinished";
 /// Ids left out at a restore: more than a server assigns between a backup and its restore.
 const IDS_SKIPPED: i64 = 1_000_000_000;
+/// Numbers of devices left out at a restore. They have 31 bits, and a server has at most 100,000 devices.
+const DEVICES_SKIPPED: i64 = 1_000_000;
 /// Pages copied at a time.
 const PAGES: i32 = 1_024;
 
@@ -74,20 +79,48 @@ pub struct CopiedFile {
 
 /// Backs up a data folder, in use or not, into a new folder. Blocks. The WAL of each database grows by the writes
 /// made meanwhile. The backup is checked before it is renamed to its final name, so a partial one is never taken for
-/// complete.
+/// complete. On the disk of the data folder `reserve_bytes` stay free; a failed backup leaves nothing behind.
 ///
 /// # Errors
-/// `Taken` if the target exists; `Damaged` if the copy is incomplete; `Full`; `Unavailable` if a file cannot be read
-/// or written.
-pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Result<Manifest, StoreError> {
+/// `Taken` if the target exists; `Damaged` if the copy is incomplete; `Full` if there is no room for it; `Unavailable`
+/// if a file cannot be read or written.
+pub fn back_up(
+    folder: &Path,
+    to: &Path,
+    version: &str,
+    now: Timestamp,
+    reserve_bytes: u64,
+) -> Result<Manifest, StoreError> {
     if to.exists() {
         return Err(StoreError::Taken(format!("{}", to.display())));
     }
     let part = with_suffix(to, ".part");
     folder::make(&part, 0o700).map_err(|error| cannot("make", &part, &error))?;
     let _lock = lock_and_empty(&part, to)?;
+    let copied = copy_all(folder, &part, version, now, reserve_bytes);
+    if copied.is_err() {
+        // Its bytes could be those that the disk lacks.
+        let _ = fs::remove_dir_all(&part);
+    }
+    let manifest = copied?;
+    fs::rename(&part, to).map_err(|error| cannot("rename", &part, &error))?;
+    if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        sync(parent).map_err(|error| cannot("sync", parent, &error))?;
+    }
+    Ok(manifest)
+}
+
+/// Copies all databases into a folder, with their manifest.
+fn copy_all(
+    folder: &Path,
+    part: &Path,
+    version: &str,
+    now: Timestamp,
+    reserve_bytes: u64,
+) -> Result<Manifest, StoreError> {
     let names: Vec<&str> = present_files(folder).collect();
     let pinned = names.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
+    check_room(folder, part, &pinned, reserve_bytes)?;
     let mut files = Vec::with_capacity(FILES.len());
     for (name, pinned) in names.iter().zip(&pinned) {
         copy(pinned, &part.join(name))?;
@@ -96,17 +129,35 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
         files.push(CopiedFile { name: (*name).to_owned(), schema, bytes, sha256 });
     }
     drop(pinned);
-    examine(&part)?;
+    examine(part)?;
     let manifest = Manifest { version: version.to_owned(), taken_at: now, files };
     let text = serde_json::to_vec_pretty(&manifest).expect("a manifest is always JSON");
     let path = part.join(MANIFEST);
     fs::write(&path, text).and_then(|()| sync(&path)).map_err(|error| cannot("write", &path, &error))?;
-    sync(&part).map_err(|error| cannot("sync", &part, &error))?;
-    fs::rename(&part, to).map_err(|error| cannot("rename", &part, &error))?;
-    if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        sync(parent).map_err(|error| cannot("sync", parent, &error))?;
-    }
+    sync(part).map_err(|error| cannot("sync", part, &error))?;
     Ok(manifest)
+}
+
+/// Checks that the file system has room for the copies. On that of the data folder the reserve stays free, so that the
+/// server can finish accepted work.
+fn check_room(folder: &Path, part: &Path, pinned: &[Connection], reserve_bytes: u64) -> Result<(), StoreError> {
+    let mut needed: u64 = 0;
+    for database in pinned {
+        let number = |pragma: &str| database.pragma_query_value(None, pragma, |row| row.get::<_, u64>(0));
+        let bytes = number("page_count").and_then(|pages| Ok(pages.saturating_mul(number("page_size")?)));
+        needed = needed.saturating_add(bytes.map_err(store_error)?);
+    }
+    let device =
+        |path: &Path| fs::metadata(path).map(|found| found.dev()).map_err(|error| cannot("find", path, &error));
+    let reserve = if device(folder)? == device(part)? { reserve_bytes } else { 0 };
+    let system = rustix::fs::statvfs(part).map_err(StoreError::unavailable)?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    if free < needed.saturating_add(reserve) {
+        return Err(StoreError::Full(format!(
+            "the backup has {needed} bytes, the disk has {free} free bytes, and {reserve} of them are reserved"
+        )));
+    }
+    Ok(())
 }
 
 /// Empties the folder of a partial backup, possibly left behind by another run, and locks it against other runs.
@@ -189,10 +240,12 @@ impl VerifiedBackup {
         for name in FILES {
             remove(&folder.join(format!("{name}.lock")))?;
         }
-        for name in present_files(&self.copy) {
+        // A file that the manifest does not name was not verified.
+        let is_named = |name: &&str| self.manifest.files.iter().any(|file| file.name == *name);
+        for name in FILES.into_iter().filter(is_named) {
             put_file(&self.copy, folder, name)?;
         }
-        raise_ids(folder)?;
+        advance_ids(folder)?;
         sync(folder).map_err(|error| cannot("sync", folder, &error))?;
         fs::remove_file(&marker).and_then(|()| sync(folder)).map_err(|error| cannot("remove", &marker, &error))?;
         Ok(self.manifest)
@@ -211,17 +264,40 @@ fn put_file(copy: &Path, folder: &Path, name: &str) -> Result<(), StoreError> {
     written.map_err(|error| cannot("write", &to, &error))
 }
 
-/// Raises the next ids of event batches, notification batches and messages by [`IDS_SKIPPED`], and the sequence of the
-/// inbox. The former folder may have assigned the ids behind the backup: a receiver that knows such an id would drop the
-/// new message as a repetition. Readers of the inbox read their feeds anew.
-fn raise_ids(folder: &Path) -> Result<(), StoreError> {
+/// Raises the next ids of everything that is known outside of the data folder by [`IDS_SKIPPED`], and the sequence of
+/// the inbox. The former folder may have assigned the ids behind the backup:
+///
+/// - A receiver that knows the id of an event batch, notification batch or message would drop the new one as a
+///   repetition.
+/// - A signed link (unsubscribe, inbox) and a SCIM id name a subscription, a subscriber or an entry by its number, and
+///   would be valid for another one.
+/// - An operator that knows the id of a suspension, firing, resend or conflict would act on another one.
+///
+/// Readers of the inbox and clients of LDAP content synchronization read everything anew.
+fn advance_ids(folder: &Path) -> Result<(), StoreError> {
     let open = |name: &str| {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         Connection::open_with_flags(folder.join(name), flags).map_err(store_error)
     };
-    let journal = "UPDATE tally SET last_event_batch = last_event_batch + ?1,
-        last_notification_batch = last_notification_batch + ?1";
-    open("journal.db")?.execute(journal, [IDS_SKIPPED]).map_err(store_error)?;
+    let sql = "UPDATE tally SET last_event_batch = last_event_batch + ?1,
+        last_notification_batch = last_notification_batch + ?1, last_suspension = last_suspension + ?1";
+    let journal = open("journal.db")?;
+    journal.execute(sql, [IDS_SKIPPED]).map_err(store_error)?;
+    for table in ["firings", "resends"] {
+        raise_sequence(&journal, table, IDS_SKIPPED)?;
+    }
+    let sql = "UPDATE books SET subscriber = subscriber + ?1, subscription = subscription + ?1";
+    let records = open("records.db")?;
+    records.execute(sql, [IDS_SKIPPED]).map_err(store_error)?;
+    for table in ["entries", "schedules"] {
+        raise_sequence(&records, table, IDS_SKIPPED)?;
+    }
+    cut_entry_changes(&records)?;
+    if folder.join("sync.db").exists() {
+        let sync = open("sync.db")?;
+        raise_sequence(&sync, "devices", DEVICES_SKIPPED)?;
+        raise_sequence(&sync, "conflicts", IDS_SKIPPED)?;
+    }
     let inbox = "UPDATE books SET sequence = sequence + ?1, forgotten = sequence + ?1";
     open("inbox.db")?.execute(inbox, [IDS_SKIPPED]).map_err(store_error)?;
     let mut last = None;
@@ -241,6 +317,40 @@ fn raise_ids(folder: &Path) -> Result<(), StoreError> {
     raised.map(drop).map_err(store_error)
 }
 
+/// Raises the next number that SQLite assigns in a table. A backup of an earlier version may lack the table.
+fn raise_sequence(connection: &Connection, table: &str, by: i64) -> Result<(), StoreError> {
+    if !has_table(connection, table)? {
+        return Ok(());
+    }
+    let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?1";
+    let last: i64 = connection.query_row(sql, [table], |row| row.get(0)).map_err(store_error)?;
+    connection
+        .execute("DELETE FROM sqlite_sequence WHERE name = ?1", [table])
+        .and_then(|_| connection.execute("INSERT INTO sqlite_sequence VALUES (?1, ?2)", (table, last + by)))
+        .map(drop)
+        .map_err(store_error)
+}
+
+/// Begins the change log of entries anew, behind every position that the former folder can have given to a client.
+fn cut_entry_changes(connection: &Connection) -> Result<(), StoreError> {
+    if !has_table(connection, "entry_changes")? {
+        return Ok(());
+    }
+    let sql = "INSERT INTO entry_changes (place, entry) SELECT coalesce(max(place), 0) + ?1, 0 FROM entry_changes";
+    connection
+        .execute(sql, [IDS_SKIPPED])
+        .and_then(|_| {
+            connection.execute("DELETE FROM entry_changes WHERE place < ?1", [connection.last_insert_rowid()])
+        })
+        .map(drop)
+        .map_err(store_error)
+}
+
+fn has_table(connection: &Connection, table: &str) -> Result<bool, StoreError> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+    connection.query_row(sql, [table], |row| row.get(0)).map_err(store_error)
+}
+
 /// Tables of a spool file that store the highest message id it assigned, besides its messages.
 enum HighestId {
     /// In the table `taken_ids`.
@@ -251,9 +361,7 @@ enum HighestId {
 
 /// Highest message id that a file of the spool assigned.
 fn last_message(connection: &Connection) -> Result<(i64, HighestId), StoreError> {
-    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'taken_ids'";
-    let has_table: bool = connection.query_row(sql, (), |row| row.get(0)).map_err(store_error)?;
-    let (kind, sql) = match has_table {
+    let (kind, sql) = match has_table(connection, "taken_ids")? {
         true => (HighestId::InTable, "SELECT coalesce(max(last), 0) FROM taken_ids"),
         false => (HighestId::InSequence, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"),
     };
@@ -392,12 +500,6 @@ fn hash_file(path: &Path) -> Result<(u64, String), StoreError> {
         bytes += read as u64;
     }
     Ok((bytes, digits_of(hash_file.finish().as_ref())))
-}
-
-fn with_suffix(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
 }
 
 fn sync(path: &Path) -> io::Result<()> {

@@ -444,16 +444,16 @@ impl SqliteCollections {
         let prune = move |connection: &Connection, after: &mut AfterCommit| {
             let upto = Stamp::at(removed).0;
             let mut newest = 0;
-            let mut forget = |sql: &str| -> Result<usize, StoreError> {
+            let mut delete = |sql: &str| -> Result<usize, StoreError> {
                 let sequences: Vec<u64> = query_all(connection, sql, (upto, limit), |row| row.get(0))?;
                 newest = sequences.iter().copied().fold(newest, u64::max);
                 Ok(sequences.len())
             };
-            let gone = forget(
+            let gone = delete(
                 "DELETE FROM rows WHERE number IN (SELECT number FROM rows WHERE body IS NULL AND sequence < ?1 LIMIT ?2)
                  RETURNING sequence",
             )?;
-            let left = forget(
+            let left = delete(
                 "DELETE FROM absent WHERE (key, sequence) IN (SELECT key, sequence FROM absent WHERE sequence < ?1 LIMIT ?2)
                  RETURNING sequence",
             )?;

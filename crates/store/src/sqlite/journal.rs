@@ -482,9 +482,9 @@ impl Journal for SqliteJournal {
         self.read(move |connection, _| schedules::find(connection, &application, &schedule)).await
     }
 
-    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
+    async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         let (application, schedule) = (application.clone(), schedule.clone());
-        self.database.write(move |connection, _| schedules::forget(connection, &application, &schedule)).await
+        self.database.write(move |connection, _| schedules::delete(connection, &application, &schedule)).await
     }
 
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
@@ -498,9 +498,9 @@ impl Journal for SqliteJournal {
         self.read(move |connection, _| checkpoints::list(connection, source, after.as_deref(), limit)).await
     }
 
-    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
+    async fn delete_marks(&self, application: &Name) -> Result<(), StoreError> {
         let Some(application) = self.shared.names.find(application) else { return Ok(()) };
-        self.database.write(move |connection, _| checkpoints::forget(connection, application)).await
+        self.database.write(move |connection, _| checkpoints::delete_all(connection, application)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

@@ -41,8 +41,8 @@ use crate::{
     records::{
         ApiKey, ApplicationVersion, CHANGES_KEPT, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription,
         Merge, MergeRefusal, NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, Recipient,
-        RecordChange, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
-        SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, Written, new_installation,
+        RecordChange, RecordCounts, Records, ScheduledSubscription, SegmentScan, SegmentScanBounds, SubscriberFilter,
+        SubscriptionChange, SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Written, new_installation,
         new_secret, no_subscription,
     },
 };
@@ -423,14 +423,14 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| segments::profiles(connection, &subscribers, at)).await
     }
 
-    async fn survey(
+    async fn scan_matching(
         &self,
         filter: &LdapFilter,
         after: Option<&SubscriberId>,
-        bounds: SurveyBounds,
-    ) -> Result<Survey, StoreError> {
+        bounds: SegmentScanBounds,
+    ) -> Result<SegmentScan, StoreError> {
         let (filter, after) = (filter.clone(), after.cloned());
-        self.database.read(move |connection| segments::survey(connection, &filter, after.as_ref(), bounds)).await
+        self.database.read(move |connection| segments::scan_matching(connection, &filter, after.as_ref(), bounds)).await
     }
 
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
@@ -627,7 +627,7 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| schedules::of(connection, id)).await
     }
 
-    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+    async fn delete_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
         let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
         self.change(move |tx| schedules::remove(tx, &application, &class, &schedule)).await
     }
@@ -658,6 +658,10 @@ impl Records for SqliteRecords {
 
     async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
         self.database.read(api_keys::all).await
+    }
+
+    async fn removed_api_keys(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.database.read(api_keys::removed).await
     }
 
     async fn remove_api_key(&self, id: &str) -> Result<(), StoreError> {

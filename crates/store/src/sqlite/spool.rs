@@ -30,6 +30,7 @@ use super::{
     writer::{AfterCommit, FreeSpace},
 };
 use crate::{
+    bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
     keyring::Keyring,
     spool::{
@@ -176,19 +177,19 @@ impl SqliteSpool {
     /// Runs a request on all partitions concurrently.
     async fn of_all<'a, T, F: Future<Output = Result<T, StoreError>>>(
         &'a self,
-        ask: impl FnMut(&'a Partition) -> F,
+        read: impl FnMut(&'a Partition) -> F,
     ) -> Result<Vec<T>, StoreError> {
-        try_join_all(self.partitions.iter().map(ask)).await
+        try_join_all(self.partitions.iter().map(read)).await
     }
 
     /// The same, with partition numbers.
     async fn of_all_numbered<'a, T, F: Future<Output = Result<T, StoreError>>>(
         &'a self,
-        mut ask: impl FnMut(PartitionNumber, &'a Partition) -> F,
+        mut read: impl FnMut(PartitionNumber, &'a Partition) -> F,
     ) -> Result<Vec<T>, StoreError> {
         let mut number = 0;
         self.of_all(|partition| {
-            let asked = ask(PartitionNumber(number), partition);
+            let asked = read(PartitionNumber(number), partition);
             number += 1;
             asked
         })
@@ -355,7 +356,7 @@ impl SqliteSpool {
             if let Some(known) = intake::find_known(connection, &taken.whole)? {
                 return Ok((known, None));
             }
-            let (change, due_at) = intake::insert_taken(connection, &taken)?;
+            let (change, due_at) = intake::insert_received(connection, &taken)?;
             open.change_after(after, &taken.whole.exchange, change);
             Ok((MessageAcceptance::New, due_at))
         };
@@ -567,6 +568,60 @@ impl SqliteSpool {
         Ok(found)
     }
 
+    /// A page of messages that match a filter and have ids below `before`, newest first. Reads at most
+    /// [`SCANNED_ROWS_MAX`] rows of each partition, so a page can have fewer messages than `limit`, and a next one.
+    ///
+    /// # Errors
+    /// The store does not respond.
+    pub async fn page(
+        &self,
+        filter: MessageFilter,
+        before: Option<MessageId>,
+        limit: usize,
+    ) -> Result<ScanPage<StoredMessage, MessageId>, StoreError> {
+        self.scan(filter, before, limit, SCANNED_ROWS_MAX).await
+    }
+
+    async fn scan(
+        &self,
+        filter: MessageFilter,
+        before: Option<MessageId>,
+        limit: usize,
+        rows_max: usize,
+    ) -> Result<ScanPage<StoredMessage, MessageId>, StoreError> {
+        // Parts are in the partition of their original.
+        let scans = match filter.id.or(filter.part_of) {
+            Some(id) => {
+                let scan =
+                    self.of(id).read(move |connection| views::scan(connection, &filter, before, limit, rows_max));
+                vec![scan.await?]
+            }
+            None => {
+                let scans = self.of_all(|partition| {
+                    let filter = filter.clone();
+                    partition.read(move |connection| views::scan(connection, &filter, before, limit, rows_max))
+                });
+                scans.await?
+            }
+        };
+        // Messages below the row at which the scan of any partition stopped are read again by the next page.
+        let reached = scans.iter().filter_map(|scan| scan.next).max();
+        let mut found: Vec<StoredMessage> = scans.into_iter().flat_map(|scan| scan.items).collect();
+        found.retain(|message| reached.is_none_or(|reached| message.id >= reached));
+        found.sort_unstable_by_key(|message| std::cmp::Reverse(message.id));
+        Ok(ScanPage::cut(found, limit, reached, |message: &StoredMessage| message.id))
+    }
+
+    /// Number of suspended messages; in each partition at most `limit` messages suspended as a whole are counted, and
+    /// at most `limit` with a suspended leg.
+    ///
+    /// # Errors
+    /// The store does not respond.
+    pub async fn suspended(&self, limit: u64) -> Result<u64, StoreError> {
+        let counts = self.of_all(|partition| partition.read(move |connection| views::suspended(connection, limit)));
+        Ok(counts.await?.into_iter().sum())
+    }
+
     /// Resumes suspended legs, due at `now`, with no attempts counted. Each is given by message and leg number; legs
     /// of one message must be consecutive.
     ///
@@ -633,7 +688,7 @@ impl SqliteSpool {
     ) -> Result<u64, StoreError> {
         let (exchange, by) = (exchange.clone(), by.to_owned());
         let job = move |connection: &Connection, _: &mut AfterCommit| {
-            operator_actions::note_routed(connection, id, &legs, &by, now)?;
+            operator_actions::record_routed(connection, id, &legs, &by, now)?;
             orphaned_legs::replace(connection, (&exchange, id), &orphans, &legs, now)
         };
         self.of(id).write(job).await
@@ -655,7 +710,7 @@ impl SqliteSpool {
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             let was_suspended = operator_actions::reroute(connection, id, &legs, now)?;
             if was_suspended {
-                operator_actions::note_routed(connection, id, &legs, &by, now)?;
+                operator_actions::record_routed(connection, id, &legs, &by, now)?;
             }
             Ok(was_suspended)
         };

@@ -76,7 +76,7 @@ CREATE TABLE switches (
     PRIMARY KEY (exchange, port)
 ) STRICT, WITHOUT ROWID;
 "#,
-    // A row for each message cost as much as its body.
+    // A row per message would take as much space as its body.
     r#"
 CREATE TABLE stretches (stretch INTEGER NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (stretch, block)) STRICT, WITHOUT ROWID;
 INSERT OR IGNORE INTO stretches SELECT message >> 12, block FROM places;
@@ -188,7 +188,7 @@ impl SqliteTracking {
     ///
     /// # Errors
     /// Nothing was stored; `Full` if there is no room on the disk.
-    pub async fn keep(&self, blocks: Vec<NewBlock>) -> Result<u64, StoreError> {
+    pub async fn store_blocks(&self, blocks: Vec<NewBlock>) -> Result<u64, StoreError> {
         self.free_space.check()?;
         let (bytes, bytes_max) = (self.bytes.clone(), self.bytes_max);
         let job = move |connection: &Connection, after: &mut AfterCommit| {

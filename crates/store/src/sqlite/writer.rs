@@ -284,7 +284,7 @@ impl Database {
         writer.pragma_update(None, "cache_spill", -CHANGED_KIB_MAX).map_err(store_error)?;
         examine(&writer, path)?;
         migrate(&mut writer, path, options.migrations)?;
-        note_creation(&lock).map_err(|error| cannot_open(path, error))?;
+        record_creation(&lock).map_err(|error| cannot_open(path, error))?;
         // Checkpoints run in the checkpointer, not within a commit, where callers would wait.
         writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;
         // The maximum length of the WAL: truncated space would soon be needed again, and a commit that extends a file
@@ -822,12 +822,17 @@ impl Checkpointer {
     }
 }
 
+/// A path with an ending after its last extension, such as `journal.db-wal`.
+pub(crate) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
 /// Refuses a file that another process has open. The operating system releases the lock when its holder ends in any
 /// way.
 fn lock(path: &Path) -> Result<File, StoreError> {
-    let mut lock_path = path.as_os_str().to_owned();
-    lock_path.push(".lock");
-    let lock_path = PathBuf::from(lock_path);
+    let lock_path = with_suffix(path, ".lock");
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -881,7 +886,7 @@ fn create(path: &Path, lock: &File, options: &Options) -> Result<(), StoreError>
 }
 
 /// Notes in the lock file that the database exists.
-fn note_creation(mut lock: &File) -> std::io::Result<()> {
+fn record_creation(mut lock: &File) -> std::io::Result<()> {
     if lock.metadata()?.len() == 0 {
         lock.write_all(b"created\n")?;
     }

@@ -40,19 +40,19 @@ fn change_sequences_rise_with_the_batch_numbers() {
     on_each(async |journal| {
         assert_eq!(journal.oldest_waiting_sequence().await.expect("read"), None);
         for sequence in [5, 5, 9, 7, 9, 12] {
-            let new = NewEventBatch { sees: ChangeSequence(sequence), ..events(1, at(0)) };
+            let new = NewEventBatch { snapshot_sequence: ChangeSequence(sequence), ..events(1, at(0)) };
             journal.accept(new).await.expect("accepted");
         }
         // A batch that was accepted later sees at least the changes that the one before it sees.
         let expected = [5, 5, 9, 9, 9, 12].map(|sequence| Some(ChangeSequence(sequence)));
         let listed = journal.event_batches(None, 10).await.expect("read");
-        assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected);
+        assert_eq!(listed.iter().rev().map(|(batch, _)| batch.snapshot_sequence).collect::<Vec<_>>(), expected);
         for (expected, id) in expected.iter().zip(1..) {
             let (batch, _) = journal.event_batch(EventBatchId(id)).await.expect("read").expect("there");
-            assert_eq!(batch.sees, *expected);
+            assert_eq!(batch.snapshot_sequence, *expected);
         }
         let claimed = claim_events(&*journal, 3, at(1)).await;
-        assert_eq!(claimed.iter().map(|claimed| claimed.batch.sees).collect::<Vec<_>>(), expected[..3]);
+        assert_eq!(claimed.iter().map(|claimed| claimed.batch.snapshot_sequence).collect::<Vec<_>>(), expected[..3]);
         assert_eq!(journal.oldest_waiting_sequence().await.expect("read"), expected[0]);
         let matched = claimed[..2].iter().map(|claimed| claimed.claim).collect();
         journal.commit(Step { matched, ..Step::default() }).await.expect("stored");
@@ -60,7 +60,7 @@ fn change_sequences_rise_with_the_batch_numbers() {
         // Their sequences are removed with the batches, and those of the others stay.
         journal.prune(&Cutoffs::all(at(100)), at(100), 10).await.expect("pruned");
         let listed = journal.event_batches(None, 10).await.expect("read");
-        assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected[2..]);
+        assert_eq!(listed.iter().rev().map(|(batch, _)| batch.snapshot_sequence).collect::<Vec<_>>(), expected[2..]);
     });
 }
 

@@ -73,7 +73,7 @@ impl DifferentialTest {
             32..45 => self.match_events().await,
             45..58 => self.claim_work().await,
             58..80 => self.deliver().await,
-            80..84 => self.give_back().await,
+            80..84 => self.release_work().await,
             84..87 => self.resolve().await,
             87..88 => self.resend().await,
             88..90 => self.rematch().await,
@@ -98,11 +98,11 @@ impl DifferentialTest {
             new.application = name("quakes");
         }
         // Mostly rising, but sometimes a batch that was received earlier is accepted later.
-        new.sees = ChangeSequence(self.random.u64(..20) + new.accepted_at.0.unsigned_abs() / 1_000_000);
+        new.snapshot_sequence = ChangeSequence(self.random.u64(..20) + new.accepted_at.0.unsigned_abs() / 1_000_000);
         if self.random.bool() {
             let part = format!("part {}", self.random.u8(..5));
             new.marks = match self.random.u8(..4) {
-                0 => vec![Mark::forget(part)],
+                0 => vec![Mark::delete(part)],
                 value => vec![Mark::set(part, vec![value])],
             };
         }
@@ -216,7 +216,7 @@ impl DifferentialTest {
         let mut kept = Vec::new();
         for (item, sqlite_one) in picked {
             let finishes = self.random.u8(..3) > 0;
-            self.settle(&item, finishes, &mut one).await;
+            self.end_claim(&item, finishes, &mut one).await;
             if finishes {
                 one.finished.push(item.claim);
             }
@@ -237,7 +237,7 @@ impl DifferentialTest {
     }
 
     /// Settles some or all notifications of an item in a random way.
-    async fn settle(&mut self, item: &WorkItem, finishes: bool, step: &mut Step) {
+    async fn end_claim(&mut self, item: &WorkItem, finishes: bool, step: &mut Step) {
         let all = match &item.ordinals {
             Some(ordinals) => ordinals.clone(),
             None => {
@@ -281,7 +281,7 @@ impl DifferentialTest {
         }
     }
 
-    async fn give_back(&mut self) {
+    async fn release_work(&mut self) {
         let later = self.random.bool().then(|| self.now + Duration::from_secs(self.random.u64(..90)));
         for (one, two) in Self::pick(&mut self.random, &mut self.work) {
             let answers = match self.random.bool() {
@@ -407,8 +407,8 @@ impl DifferentialTest {
         };
         if self.random.u8(..4) == 0 {
             let key = schedule(&mut self.random);
-            self.memory.forget_schedule(&app(), &key).await.expect("forgotten");
-            return self.sqlite().forget_schedule(&app(), &key).await.expect("forgotten");
+            self.memory.delete_schedule(&app(), &key).await.expect("forgotten");
+            return self.sqlite().delete_schedule(&app(), &key).await.expect("forgotten");
         }
         let run = |random: &mut fastrand::Rng| {
             let (rule, schedule) = schedule(random);
@@ -508,7 +508,7 @@ impl DifferentialTest {
             sqlite.oldest_waiting_sequence().await.expect("read")
         );
         let batches = memory.event_batches(None, usize::MAX).await.expect("read");
-        assert!(batches.is_sorted_by_key(|(batch, _)| std::cmp::Reverse(batch.sees)));
+        assert!(batches.is_sorted_by_key(|(batch, _)| std::cmp::Reverse(batch.snapshot_sequence)));
         assert_eq!(batches, sqlite.event_batches(None, usize::MAX).await.expect("read"));
         for (EventBatch { id, .. }, _) in batches {
             assert_eq!(memory.event_batch(id).await.expect("read"), sqlite.event_batch(id).await.expect("read"));

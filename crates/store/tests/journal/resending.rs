@@ -14,8 +14,8 @@ use tocsin_store::{
 
 use crate::support::*;
 
-fn request(key: &str, asked: i64) -> NewResend {
-    NewResend { key: key.to_owned(), request: "{}".to_owned(), by: "op".to_owned(), asked_at: at(asked) }
+fn request(key: &str, requested_at: i64) -> NewResend {
+    NewResend { key: key.to_owned(), request: "{}".to_owned(), by: "op".to_owned(), asked_at: at(requested_at) }
 }
 
 fn resent(id: u64, from: NotificationBatchId, reached: NotificationBatchId, now: i64) -> ResendProgress {
@@ -85,11 +85,11 @@ fn closed_notifications_can_be_reopened_and_closed_again() {
     on_each(async |journal| {
         let batch = failed(&*journal).await;
         journal.resolve(&SuspensionFilter::default(), Resolution::End, at(2)).await.expect("ended");
-        let (asked, _) = journal.begin_resend(request("a", 5)).await.expect("stored");
+        let (requested_at, _) = journal.begin_resend(request("a", 5)).await.expect("stored");
         let step = || Step {
             resent: Some(ResendProgress {
                 reopened: vec![ReopenedNotifications { batch, ordinals: vec![1, 2], failed: 1 }],
-                ..resent(asked.id, asked.reached, batch, 6)
+                ..resent(requested_at.id, requested_at.reached, batch, 6)
             }),
             receipts: vec![chunk(batch, attempts([1, 2], 1, Outcome::Deferred, at(6)))],
             retries: vec![due(batch, vec![1, 2], 6)],
@@ -115,7 +115,7 @@ fn closed_notifications_can_be_reopened_and_closed_again() {
         let gone = Step {
             resent: Some(ResendProgress {
                 reopened: vec![ReopenedNotifications { batch, ordinals: vec![1], failed: 1 }],
-                ..resent(asked.id, batch, batch, 8)
+                ..resent(requested_at.id, batch, batch, 8)
             }),
             ..Step::default()
         };
@@ -127,12 +127,12 @@ fn closed_notifications_can_be_reopened_and_closed_again() {
 fn suspended_notifications_are_resumed_if_they_still_exist() {
     on_each(async |journal| {
         let batch = failed(&*journal).await;
-        let (asked, _) = journal.begin_resend(request("a", 5)).await.expect("stored");
+        let (requested_at, _) = journal.begin_resend(request("a", 5)).await.expect("stored");
         let step = Step {
             resent: Some(ResendProgress {
                 resumed: vec![(batch, vec![1, 3])],
                 done_at: Some(at(6)),
-                ..resent(asked.id, asked.reached, batch, 6)
+                ..resent(requested_at.id, requested_at.reached, batch, 6)
             }),
             ..Step::default()
         };

@@ -43,7 +43,7 @@ fn a_due_event_and_the_state_of_its_schedules_are_one_commit() {
         let claimed = claim_events(&*journal, 9, at(6)).await;
         assert_eq!(claimed.iter().map(|claimed| claimed.claim.id).collect::<Vec<_>>(), [first, tick]);
         assert!(journal.schedule_run(&app(), &key).await.expect("read").is_some_and(|run| run.after == tick));
-        journal.forget_schedule(&app(), &key).await.expect("forgotten");
+        journal.delete_schedule(&app(), &key).await.expect("forgotten");
         assert_eq!(journal.schedule_run(&app(), &key).await.expect("read"), None);
         assert_eq!(journal.schedule_runs(&app(), None, 9).await.expect("read").len(), 1);
     });

@@ -22,16 +22,16 @@ fn a_batch_and_the_marks_of_its_source_are_one_commit() {
         assert_eq!(journal.marks(&source(), None, 9).await.expect("read"), stored);
         assert_eq!(journal.marks(&source(), Some("a"), 1).await.expect("read"), stored[1..2]);
 
-        journal.accept(marked(vec![Mark::forget("a"), Mark::set("b", &b"3"[..])])).await.expect("accepted");
-        journal.record_marks(&source(), vec![Mark::forget("c"), Mark::forget("d")]).await.expect("recorded");
+        journal.accept(marked(vec![Mark::delete("a"), Mark::set("b", &b"3"[..])])).await.expect("accepted");
+        journal.record_marks(&source(), vec![Mark::delete("c"), Mark::delete("d")]).await.expect("recorded");
         assert_eq!(journal.marks(&source(), None, 9).await.expect("read"), [Mark::set("b", &b"3"[..])]);
 
         let other = (source().0, name("elsewhere"));
         assert!(journal.marks(&other, None, 9).await.expect("read").is_empty());
         journal.record_marks(&other, vec![Mark::set("a", &b"1"[..])]).await.expect("recorded");
-        journal.forget_marks(&name("another")).await.expect("forgotten");
+        journal.delete_marks(&name("another")).await.expect("forgotten");
         assert_eq!(journal.marks(&other, None, 9).await.expect("read").len(), 1);
-        journal.forget_marks(&other.0).await.expect("forgotten");
+        journal.delete_marks(&other.0).await.expect("forgotten");
         assert!(journal.marks(&other, None, 9).await.expect("read").is_empty());
         assert!(journal.marks(&source(), None, 9).await.expect("read").is_empty());
     });

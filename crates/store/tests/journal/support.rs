@@ -109,7 +109,7 @@ pub fn events(count: u32, now: Timestamp) -> NewEventBatch {
         source: name("api"),
         received_at: now,
         accepted_at: now,
-        sees: ChangeSequence(0),
+        snapshot_sequence: ChangeSequence(0),
         events: PackedEvents::from_parts(count, body.into()),
         idempotency: None,
         marks: Vec::new(),

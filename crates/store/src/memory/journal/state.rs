@@ -108,7 +108,7 @@ impl State {
     pub(super) fn add_events(&mut self, new: NewEventBatch) -> EventBatchId {
         self.mark(&(new.application.clone(), new.source.clone()), new.marks);
         self.last.event_batch += 1;
-        self.last.sees = self.last.sees.max(new.sees);
+        self.last.snapshot_sequence = self.last.snapshot_sequence.max(new.snapshot_sequence);
         let id = EventBatchId(self.last.event_batch);
         self.totals.event_batches += 1;
         self.totals.events += u64::from(new.events.count());
@@ -129,7 +129,7 @@ impl State {
             source: new.source,
             received_at: new.received_at,
             accepted_at: new.accepted_at,
-            sees: Some(self.last.sees),
+            snapshot_sequence: Some(self.last.snapshot_sequence),
             events: new.events,
             chronicled: Bytes::new(),
         };
@@ -434,17 +434,18 @@ impl State {
 
     pub(super) fn matching(&self, filter: &SuspensionFilter) -> impl Iterator<Item = (u64, &Suspension)> {
         self.suspensions.iter().map(|(id, suspension)| (*id, suspension)).filter(|(id, suspension)| {
-            filter.id.is_none_or(|wanted| wanted == *id)
-                && filter.application.as_ref().is_none_or(|wanted| *wanted == suspension.application)
-                && filter.channel.as_ref().is_none_or(|wanted| *wanted == suspension.channel)
-                && filter.batch.is_none_or(|wanted| wanted == suspension.batch)
+            filter.id.is_none_or(|requested| requested == *id)
+                && filter.application.as_ref().is_none_or(|requested| *requested == suspension.application)
+                && filter.channel.as_ref().is_none_or(|requested| *requested == suspension.channel)
+                && filter.batch.is_none_or(|requested| requested == suspension.batch)
                 && filter.before.is_none_or(|before| suspension.since < before)
-                && filter
-                    .reason
-                    .as_ref()
-                    .is_none_or(|wanted| suspension.reason.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase()))
-                && filter.class.as_ref().is_none_or(|wanted| {
-                    self.notification_batches.get(&suspension.batch.0).is_some_and(|batch| batch.head.class == *wanted)
+                && filter.reason.as_ref().is_none_or(|requested| {
+                    suspension.reason.to_ascii_lowercase().contains(&requested.to_ascii_lowercase())
+                })
+                && filter.class.as_ref().is_none_or(|requested| {
+                    self.notification_batches
+                        .get(&suspension.batch.0)
+                        .is_some_and(|batch| batch.head.class == *requested)
                 })
         })
     }

@@ -56,17 +56,17 @@ fn a_query_joins_with_the_last_values() {
         vec![Value::from(symbol), Value::Number(last), Value::Number(9.0), Value::Timestamp(Timestamp(ACCEPTED))]
     };
     assert_eq!(query_rows(&mut tables, LAST_OF_EACH), Vec::<String>::new());
-    tables.keep("trade.day", b"ab", Some(&row("AB", 1.5)));
-    tables.keep("trade.day", b"cd", Some(&row("CD", 2.0)));
+    tables.apply_entry("trade.day", b"ab", Some(&row("AB", 1.5)));
+    tables.apply_entry("trade.day", b"cd", Some(&row("CD", 2.0)));
     // A table that no query reads.
-    tables.keep("trade.both", b"ab", Some(&[]));
+    tables.apply_entry("trade.both", b"ab", Some(&[]));
     let at = "Timestamp(Timestamp(1795253400000000))";
     assert_eq!(
         query_rows(&mut tables, LAST_OF_EACH),
         [format!("0 s-1 [Number(1.5), {at}]"), format!("1 s-2 [Number(2.0), {at}]")]
     );
-    tables.keep("trade.day", b"ab", Some(&row("AB", 3.0)));
-    tables.keep("trade.day", b"cd", None);
+    tables.apply_entry("trade.day", b"ab", Some(&row("AB", 3.0)));
+    tables.apply_entry("trade.day", b"cd", None);
     assert_eq!(query_rows(&mut tables, LAST_OF_EACH), [format!("0 s-1 [Number(3.0), {at}]")]);
     tables.forget_states();
     assert_eq!(query_rows(&mut tables, LAST_OF_EACH), Vec::<String>::new());

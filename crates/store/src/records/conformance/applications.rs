@@ -79,6 +79,8 @@ fn api_keys_are_stored_as_hashes() {
         records.remove_api_key("b").await.expect("removed");
         assert!(is_notified());
         assert!(is_missing(records.remove_api_key("b").await));
+        let removed = ("b".to_owned(), "for \"ann\"".to_owned());
+        assert_eq!(records.removed_api_keys().await.expect("read"), [removed], "its description stays");
         assert_eq!(records.api_keys().await.expect("read"), [key("a", 2)]);
         assert_eq!(news(records, ChangeSequence(0)).await, ["API key"; 3]);
     });

@@ -76,13 +76,13 @@ fn cached_recipients_get_their_present_address() {
             .put_subscribers(vec![person("ann", &["a=mail"]), person("bob", &["a=mail"])], at(1))
             .await
             .expect("stored");
-        let mut wanted = Vec::new();
+        let mut requested = Vec::new();
         for subscriber in ["ann", "bob", "ann"] {
-            let key = format!("{}", wanted.len());
-            wanted.push(records.put_subscription(interest(subscriber, Some(&key)), at(2)).await.expect("stored").id);
+            let key = format!("{}", requested.len());
+            requested.push(records.put_subscription(interest(subscriber, Some(&key)), at(2)).await.expect("stored").id);
         }
         let current = async || {
-            let found = records.recipients(&wanted).await.expect("read");
+            let found = records.recipients(&requested).await.expect("read");
             let address = |recipient: Recipient| recipient.device().map(|(_, device)| device.address.clone());
             found.into_iter().map(|found| found.and_then(address)).collect::<Vec<_>>()
         };
@@ -94,15 +94,15 @@ fn cached_recipients_get_their_present_address() {
         let moved = Some("ann@new.example".to_owned());
         assert_eq!(current().await, [moved.clone(), bob.clone(), moved.clone()]);
         let other = SubscriptionChange { device: Some(name("b")), ..interest("bob", None).change() };
-        records.update_subscription(wanted[1], other, Precondition::Any, at(3)).await.expect("stored");
+        records.update_subscription(requested[1], other, Precondition::Any, at(3)).await.expect("stored");
         assert_eq!(current().await, [moved.clone(), None, moved.clone()], "it names a device that is not there");
         let again = interest("bob", None).change();
-        records.update_subscription(wanted[1], again, Precondition::Any, at(3)).await.expect("stored");
+        records.update_subscription(requested[1], again, Precondition::Any, at(3)).await.expect("stored");
         assert_eq!(current().await, [moved.clone(), bob.clone(), moved.clone()]);
         let mut away = person("bob", &["a=mail"]);
         away.profile.locale = Some("de".into());
         records.put_subscriber(away, Precondition::Any, at(4)).await.expect("stored");
-        let found = records.recipients(&wanted[1..2]).await.expect("read").pop().flatten().expect("there");
+        let found = records.recipients(&requested[1..2]).await.expect("read").pop().flatten().expect("there");
         assert_eq!(found.profile.locale.as_deref(), Some("de"));
         records.remove_subscriber(&subscriber_id("bob"), Precondition::Any, at(5)).await.expect("removed");
         assert_eq!(current().await, [moved.clone(), None, moved.clone()]);
@@ -169,8 +169,8 @@ fn the_channel_is_that_of_the_receiving_device() {
         assert_eq!(show(some), ["1 near mail", "2 near sms", "6 near -"]);
         assert!(records.indexed_subscriptions(&name("none"), None, 9).await.expect("read").is_empty());
 
-        let wanted: Vec<_> = [9, 2, 77, 3, 7, 2].map(SubscriptionId).to_vec();
-        let found = records.recipients(&wanted).await.expect("read");
+        let requested: Vec<_> = [9, 2, 77, 3, 7, 2].map(SubscriptionId).to_vec();
+        let found = records.recipients(&requested).await.expect("read");
         let device = |place: usize| {
             let device = found[place].as_ref().and_then(|found| found.device());
             device.map(|(name, device)| format!("{name} {} {}", device.channel, device.address))
@@ -182,7 +182,7 @@ fn the_channel_is_that_of_the_receiving_device() {
         assert_eq!(device(4).as_deref(), Some("a mail eve@mail.example"));
         assert!(found[4].as_ref().is_some_and(|eve| !eve.profile.enabled));
         assert_eq!(found[5], found[1]);
-        for (found, id) in found.iter().zip(&wanted) {
+        for (found, id) in found.iter().zip(&requested) {
             let stored = records.subscription(*id).await.expect("read");
             let whose = |stored: &Subscription| (stored.id, stored.subscriber.clone(), stored.subscriber_number);
             let current = |found: &Recipient| (found.subscription, found.id.clone(), found.number);

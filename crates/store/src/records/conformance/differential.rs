@@ -210,8 +210,8 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
             let texts = ["(k0>=1)", "(!(k1=2))", "(channel=sms)", "(&(id=p1*)(locale=DE))", "(:integerMatch:=1)"];
             let filter = filter(texts[rng.usize(..texts.len())]);
             let after = rng.bool().then(|| pick_id(rng));
-            let bounds = SurveyBounds { looks: rng.u64(1..9), members: rng.u64(1..9), kept: rng.usize(..3) };
-            format!("{:?}", records.survey(&filter, after.as_ref(), bounds).await)
+            let bounds = SegmentScanBounds { looks: rng.u64(1..9), members: rng.u64(1..9), kept: rng.usize(..3) };
+            format!("{:?}", records.scan_matching(&filter, after.as_ref(), bounds).await)
         }
         20 => {
             let at = ChangeSequence(newest(records).0.saturating_sub(rng.u64(..100)));

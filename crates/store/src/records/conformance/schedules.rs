@@ -81,7 +81,7 @@ fn subscriptions_with_the_same_due_times_are_together() {
         assert!(moved[0].joined > before);
         assert_eq!(members(records, &tokyo).await, [(ids[0], "2027-01-05T07:00:00Z".to_owned())]);
 
-        // A disabled subscription is not due, and begins anew when enabled.
+        // A disabled subscription is not due; its schedule restarts when it is enabled.
         let disabled =
             SubscriptionChange { terms: scheduled("x", "x", Some(FLOATING)).terms, ..change(None, false, "{}") };
         let enabled = SubscriptionChange { enabled: true, ..disabled.clone() };
@@ -89,7 +89,7 @@ fn subscriptions_with_the_same_due_times_are_together() {
         records.update_subscription(third, disabled, Precondition::Any, noon).await.expect("stored");
         assert!(members(records, utc).await.is_empty());
         assert!(
-            !records.forget_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"),
+            !records.delete_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"),
             "it may come back"
         );
         let evening = at_time("2027-01-05T20:00:00Z");
@@ -99,7 +99,7 @@ fn subscriptions_with_the_same_due_times_are_together() {
         records.remove_subscriber(&subscriber_id("bob"), Precondition::Any, evening).await.expect("removed");
         assert!(members(records, utc).await.is_empty());
         let newest = records.schedules(&name("quakes"), 0, 99).await.expect("read").pop().expect("some").number;
-        assert!(records.forget_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"));
+        assert!(records.delete_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"));
         records.put_subscription(scheduled("eve", "1", Some(utc)), evening).await.expect("stored");
         let back = records.schedules(&name("quakes"), newest, 99).await.expect("read");
         assert_eq!(back.iter().map(|found| &*found.schedule).collect::<Vec<_>>(), [utc], "it is new again");

@@ -159,7 +159,7 @@ fn memberships_are_read_at_any_sequence() {
 }
 
 #[test]
-fn a_survey_stops_at_its_bounds() {
+fn a_segment_scan_stops_at_its_bounds() {
     check(async |records| {
         let lines: Vec<_> = (10..30)
             .map(|number| {
@@ -171,34 +171,42 @@ fn a_survey_stops_at_its_bounds() {
             })
             .collect();
         records.put_subscribers(lines, at(1)).await.expect("stored");
-        let survey = async |text: &str, after: Option<&str>, looks, members, kept| {
-            let bounds = SurveyBounds { looks, members, kept };
-            let survey =
-                records.survey(&filter(text), after.map(subscriber_id).as_ref(), bounds).await.expect("surveyed");
-            let found: Vec<String> = survey.found.iter().map(|found| found.id.to_string()).collect();
-            (survey.members, found.join(" "), survey.looked_at, survey.reached.map(|id| id.to_string()))
+        let scan_matching = async |text: &str, after: Option<&str>, looks, members, kept| {
+            let bounds = SegmentScanBounds { looks, members, kept };
+            let scan_matching =
+                records.scan_matching(&filter(text), after.map(subscriber_id).as_ref(), bounds).await.expect("scanned");
+            let found: Vec<String> = scan_matching.found.iter().map(|found| found.id.to_string()).collect();
+            (
+                scan_matching.members,
+                found.join(" "),
+                scan_matching.looked_at,
+                scan_matching.reached.map(|id| id.to_string()),
+            )
         };
         let result = |members, found: &str, looked_at, reached: Option<&str>| {
             (members, found.to_owned(), looked_at, reached.map(str::to_owned))
         };
         const ALL: u64 = u64::MAX;
-        assert_eq!(survey("(number>=25)", None, ALL, ALL, 2).await, result(5, "p25 p26", 20, None));
-        assert_eq!(survey("(number>=25)", None, ALL, 2, 9).await, result(2, "p25 p26", 17, Some("p26")));
-        assert_eq!(survey("(number>=25)", Some("p26"), ALL, ALL, 0).await, result(3, "", 3, None));
-        assert_eq!(survey("(number>=25)", None, 16, ALL, 9).await, result(1, "p25", 16, Some("p25")));
-        assert_eq!(survey("(&(number>=25)(enabled=TRUE))", None, ALL, ALL, 9).await.0, 3);
-        assert_eq!(survey("(channel=sms)", None, ALL, ALL, 0).await.0, 5);
-        assert_eq!(survey("(:caseIgnoreMatch:=SMS)", None, ALL, ALL, 0).await.0, 5);
-        assert_eq!(survey("(created_at=19700101000001Z)", None, ALL, ALL, 0).await.0, 20);
-        assert_eq!(survey("(created_at>=19700101000002Z)", None, ALL, ALL, 0).await.0, 0);
+        assert_eq!(scan_matching("(number>=25)", None, ALL, ALL, 2).await, result(5, "p25 p26", 20, None));
+        assert_eq!(scan_matching("(number>=25)", None, ALL, 2, 9).await, result(2, "p25 p26", 17, Some("p26")));
+        assert_eq!(scan_matching("(number>=25)", Some("p26"), ALL, ALL, 0).await, result(3, "", 3, None));
+        assert_eq!(scan_matching("(number>=25)", None, 16, ALL, 9).await, result(1, "p25", 16, Some("p25")));
+        assert_eq!(scan_matching("(&(number>=25)(enabled=TRUE))", None, ALL, ALL, 9).await.0, 3);
+        assert_eq!(scan_matching("(channel=sms)", None, ALL, ALL, 0).await.0, 5);
+        assert_eq!(scan_matching("(:caseIgnoreMatch:=SMS)", None, ALL, ALL, 0).await.0, 5);
+        assert_eq!(scan_matching("(created_at=19700101000001Z)", None, ALL, ALL, 0).await.0, 20);
+        assert_eq!(scan_matching("(created_at>=19700101000002Z)", None, ALL, ALL, 0).await.0, 0);
         // Conditions on the id reduce the rows read.
-        assert_eq!(survey("(id=p1*)", None, ALL, ALL, 0).await, result(10, "", 10, None));
-        assert_eq!(survey("(&(id>=p15)(id<=p18)(number=16))", None, ALL, ALL, 9).await, result(1, "p16", 4, None));
-        assert_eq!(survey("(id=p20)", Some("p15"), ALL, ALL, 9).await, result(1, "p20", 1, None));
-        assert_eq!(survey("(id=p20)", Some("p20"), ALL, ALL, 9).await, result(0, "", 0, None));
+        assert_eq!(scan_matching("(id=p1*)", None, ALL, ALL, 0).await, result(10, "", 10, None));
+        assert_eq!(
+            scan_matching("(&(id>=p15)(id<=p18)(number=16))", None, ALL, ALL, 9).await,
+            result(1, "p16", 4, None)
+        );
+        assert_eq!(scan_matching("(id=p20)", Some("p15"), ALL, ALL, 9).await, result(1, "p20", 1, None));
+        assert_eq!(scan_matching("(id=p20)", Some("p20"), ALL, ALL, 9).await, result(0, "", 0, None));
         // Members are returned complete.
-        let bounds = SurveyBounds { looks: 99, members: 99, kept: 1 };
-        let found = records.survey(&filter("(number=13)"), None, bounds).await.expect("surveyed").found;
+        let bounds = SegmentScanBounds { looks: 99, members: 99, kept: 1 };
+        let found = records.scan_matching(&filter("(number=13)"), None, bounds).await.expect("scanned").found;
         assert_eq!(found.into_iter().next(), records.subscriber(&subscriber_id("p13")).await.expect("read"));
     });
 }

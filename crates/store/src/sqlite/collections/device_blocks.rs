@@ -2,7 +2,7 @@
 //! rows.
 
 use rusqlite::Connection;
-use tocsin_model::collection::Stamp;
+use tocsin_model::{collection::Stamp, field::Damaged};
 
 use super::{
     super::records::{query_all, query_one},
@@ -186,28 +186,35 @@ impl BlockBuilder<'_> {
         let (held, collections) = (&self.request.held, &self.request.collections);
         let block = &mut self.block;
         let sql = "SELECT collection, id, version, body, keys FROM rows WHERE number = ?1";
-        query_one(self.connection, sql, (entry.row,), |row| {
-            let Some(collection) = collections.get(&row.get::<_, CollectionNumber>(0)?) else { return Ok(()) };
+        let written = query_one(self.connection, sql, (entry.row,), |row| {
+            let Some(collection) = collections.get(&row.get::<_, CollectionNumber>(0)?) else { return Ok(Ok(())) };
             let is_held = || -> rusqlite::Result<bool> {
                 Ok(unpacked(row.get_ref(4)?.as_blob()?).iter().any(|key| held.binary_search(key).is_ok()))
             };
             // A row that was removed from one key but belongs to another key of the device is sent, or stays, with that
             // key.
             if !entry.is_present && is_held()? {
-                return Ok(());
+                return Ok(Ok(()));
             }
             let id = row.get_ref(1)?.as_str()?;
             let version: u64 = row.get(2)?;
-            let body = if entry.is_present { row.get_ref(3)?.as_str()? } else { "null" };
-            write_line(&mut block.lines, collection, id, version, body);
+            let body = if entry.is_present {
+                match collection.fields.stored_as_json(row.get_ref(3)?.as_str()?) {
+                    Ok(body) => body,
+                    Err(Damaged) => return Ok(Err(StoreError::Damaged(format!("the row `{id}`")))),
+                }
+            } else {
+                "null".to_owned()
+            };
+            write_line(&mut block.lines, &collection.name, id, version, &body);
             if entry.is_present {
                 block.rows += 1
             } else {
                 block.removed += 1
             }
-            Ok(())
+            Ok(Ok(()))
         })?;
-        Ok(())
+        written.unwrap_or(Ok(()))
     }
 }
 

@@ -1,9 +1,15 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::collections::{ReplicaCursor, RowWrite};
+use tocsin_model::field::{Field, FieldType, Fields};
+
+use crate::collections::{ReadCollection, ReplicaCursor, RowWrite};
 
 const NOON: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+fn fields() -> Fields {
+    Fields::new(vec![Field::new("n".parse().expect("a name"), FieldType::Integer)])
+}
 
 struct Fixture {
     store: SqliteCollections,
@@ -40,7 +46,7 @@ impl Fixture {
         loop {
             let request = BlockRequest {
                 cursor,
-                collections: HashMap::from([(1, "notes".into())]),
+                collections: HashMap::from([(1, ReadCollection { name: "notes".into(), fields: fields() })]),
                 held: held.to_vec(),
                 held_before: if cursor.moving.is_some() { before.to_vec() } else { Vec::new() },
                 rows_max,

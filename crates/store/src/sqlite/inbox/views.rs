@@ -68,7 +68,7 @@ impl ItemReader {
 }
 
 /// The broadcasts of a reader, as the first parameter of `BROADCAST`.
-fn wanted(reader: &FeedReader) -> String {
+fn broadcast_numbers(reader: &FeedReader) -> String {
     let numbers: Vec<u64> = reader.broadcasts.iter().map(|id| id.0).collect();
     serde_json::to_string(&numbers).expect("numbers are JSON")
 }
@@ -77,7 +77,7 @@ fn wanted(reader: &FeedReader) -> String {
 /// `given`.
 fn filter_conditions(filter: &FeedFilter, state: &str, given: usize) -> (String, Vec<Value>) {
     let (read, archived) = (format!("{state}.read_at"), format!("{state}.archived_at"));
-    let mut sql = match filter.standing {
+    let mut sql = match filter.item_filter {
         InboxItemFilter::Current => format!(" AND {archived} IS NULL"),
         InboxItemFilter::Unread => format!(" AND {archived} IS NULL AND {read} IS NULL"),
         InboxItemFilter::Read => format!(" AND {archived} IS NULL AND {read} IS NOT NULL"),
@@ -118,8 +118,13 @@ pub(super) fn feed(
         let sql = format!(
             "SELECT {BROADCAST} AND NOT removed AND b.number < ?3 AND b.expires_at > ?4{conditions} ORDER BY b.number DESC LIMIT ?5"
         );
-        let mut parameters =
-            vec![Value::Text(wanted(reader)), integer(reader.subscriber.0), before.into(), now.0.into(), most.into()];
+        let mut parameters = vec![
+            Value::Text(broadcast_numbers(reader)),
+            integer(reader.subscriber.0),
+            before.into(),
+            now.0.into(),
+            most.into(),
+        ];
         parameters.extend(values);
         let all =
             query_all(connection, &sql, rusqlite::params_from_iter(parameters), |row| item_reader.broadcast(row))?;
@@ -171,7 +176,7 @@ pub(super) fn unread(connection: &Connection, reader: &FeedReader, now: Timestam
         LEFT JOIN touches t ON t.subscriber = ?2 AND t.broadcast = b.number
         WHERE b.gone = 0 AND b.withdrawn_at IS NULL AND b.expires_at > ?3
             AND t.read_at IS NULL AND t.archived_at IS NULL AND coalesce(t.deleted, 0) = 0";
-    let parameters = (wanted(reader), reader.subscriber.0, now.0);
+    let parameters = (broadcast_numbers(reader), reader.subscriber.0, now.0);
     let all: u64 = query_one(connection, sql, parameters, |row| row.get(0))?.unwrap_or(0);
     Ok(own + all)
 }
@@ -220,7 +225,7 @@ pub(super) fn changes(
     changes.extend(removed);
     if !reader.broadcasts.is_empty() {
         let sql = format!("SELECT {BROADCAST} AND last_change > ?3 AND b.expires_at > ?4");
-        let parameters = (wanted(reader), reader.subscriber.0, after, now.0);
+        let parameters = (broadcast_numbers(reader), reader.subscriber.0, after, now.0);
         let touched =
             query_all(connection, &sql, parameters, |row| Ok((row.get::<_, bool>(8)?, item_reader.broadcast(row)?)))?;
         for (is_removed, item) in touched {

@@ -31,7 +31,7 @@ pub struct NewRow {
     source: i64,
     received_at: Timestamp,
     accepted_at: Timestamp,
-    sees: ChangeSequence,
+    snapshot_sequence: ChangeSequence,
     events: u32,
     body: Body,
     /// Packed trace contexts; empty if there are none.
@@ -71,7 +71,7 @@ pub async fn row(database: &Database, shared: &JournalContext, new: NewEventBatc
         source,
         received_at: new.received_at,
         accepted_at: new.accepted_at,
-        sees: new.sees,
+        snapshot_sequence: new.snapshot_sequence,
         events,
         traces: new.events.traces().pack(),
         body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
@@ -243,12 +243,12 @@ fn insert(
     id: u64,
     sequence: &mut Option<ChangeSequence>,
 ) -> Result<(), StoreError> {
-    if sequence.is_none_or(|sequence| sequence < row.sees) {
+    if sequence.is_none_or(|sequence| sequence < row.snapshot_sequence) {
         connection
             .prepare_cached("INSERT INTO places (first, sees) VALUES (?1, ?2)")
-            .and_then(|mut statement| statement.execute((id, row.sees.0)))
+            .and_then(|mut statement| statement.execute((id, row.snapshot_sequence.0)))
             .map_err(store_error)?;
-        *sequence = Some(row.sees);
+        *sequence = Some(row.snapshot_sequence);
     }
     if let Some(Idempotency { key, content, until }) = &row.idempotency {
         // An existing row with this key is expired.

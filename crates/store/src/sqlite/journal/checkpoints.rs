@@ -41,7 +41,7 @@ pub fn list(
 }
 
 /// Deletes the checkpoints of all sources of an application.
-pub fn forget(connection: &Connection, application: i64) -> Result<(), StoreError> {
+pub fn delete_all(connection: &Connection, application: i64) -> Result<(), StoreError> {
     connection
         .prepare_cached("DELETE FROM source_marks WHERE application = ?1")
         .and_then(|mut statement| statement.execute([application]))

@@ -112,7 +112,7 @@ impl LeaseTable {
     }
 
     /// Drops the lease of an item that is gone.
-    pub fn forget(&mut self, id: u64) {
+    pub fn drop_lease(&mut self, id: u64) {
         self.0.remove(&id);
     }
 

@@ -8,7 +8,7 @@ use std::{
 use rusqlite::Connection;
 
 use super::{FILE, MIGRATIONS};
-use crate::sqlite::writer::Database;
+use crate::sqlite::writer::{Database, with_suffix};
 
 /// Environment variable with the path of the child's file.
 const VARIABLE: &str = "TOCSIN_TEST_MIGRATES";
@@ -57,9 +57,7 @@ fn migrate(path: &Path) -> Child {
 }
 
 fn log_bytes(path: &Path) -> u64 {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    std::fs::metadata(log).map_or(0, |found| found.len())
+    std::fs::metadata(with_suffix(path, "-wal")).map_or(0, |found| found.len())
 }
 
 /// Schema version of a file, after an integrity check.

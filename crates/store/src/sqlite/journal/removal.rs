@@ -73,7 +73,7 @@ fn end_rows(
         ended.notifications += open.len() as u64;
         // A worker that still has it cannot commit.
         let claims = shared.claims.clone();
-        after.run(move || claims.lock().work.forget(id));
+        after.run(move || claims.lock().work.drop_lease(id));
     }
     if !is_last {
         return Ok(false);
@@ -100,7 +100,7 @@ fn end_rows(
     for id in &batches {
         rows.close_unmatched(EventBatchId(*id))?;
         let (claims, id) = (shared.claims.clone(), *id);
-        after.run(move || claims.lock().events.forget(id));
+        after.run(move || claims.lock().events.drop_lease(id));
     }
     ended.event_batches += batches.len() as u64;
     Ok(batches.len() < ROWS_MAX)

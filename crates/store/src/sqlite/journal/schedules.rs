@@ -59,7 +59,7 @@ pub fn find(
 }
 
 /// Deletes one schedule.
-pub fn forget(connection: &Connection, application: &Name, (rule, schedule): &ScheduleKey) -> Result<(), StoreError> {
+pub fn delete(connection: &Connection, application: &Name, (rule, schedule): &ScheduleKey) -> Result<(), StoreError> {
     let sql = "DELETE FROM schedule_runs WHERE application = ?1 AND rule = ?2 AND schedule = ?3";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     statement.execute((application.as_str(), rule.as_str(), schedule)).map_err(store_error).map(|_| ())

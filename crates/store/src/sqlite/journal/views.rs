@@ -136,7 +136,7 @@ fn read_event_batch(row: &Row<'_>, names: &Names, body: Bytes) -> Result<(EventB
         source: names.name(number(4)?)?,
         received_at: Timestamp(number(5)?),
         accepted_at: Timestamp(number(6)?),
-        sees: row.get::<_, Option<u64>>(10).map_err(store_error)?.map(ChangeSequence),
+        snapshot_sequence: row.get::<_, Option<u64>>(10).map_err(store_error)?.map(ChangeSequence),
         events: PackedEvents::from_parts(row.get(7).map_err(store_error)?, body).with_traces(traces),
         chronicled: Bytes::new(),
     };

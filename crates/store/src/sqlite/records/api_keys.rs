@@ -46,7 +46,19 @@ pub(super) fn all(connection: &Connection) -> Result<Vec<ApiKey>, StoreError> {
     )
 }
 
+/// Descriptions of removed keys, by id.
+pub(super) fn removed(connection: &Connection) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = "SELECT id, description FROM removed_api_keys ORDER BY id";
+    query_all(connection, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
 pub(super) fn remove(tx: &mut RecordsTransaction<'_>, id: &str) -> Result<(), StoreError> {
+    execute(
+        tx.connection,
+        "INSERT INTO removed_api_keys (id, description) SELECT id, description FROM api_keys WHERE id = ?1
+            ON CONFLICT (id) DO UPDATE SET description = excluded.description",
+        [id],
+    )?;
     if execute(tx.connection, "DELETE FROM api_keys WHERE id = ?1", [id])? == 0 {
         return Err(StoreError::Missing(format!("API key `{id}`")));
     }

@@ -67,7 +67,7 @@ pub(super) fn history(connection: &Connection, name: &Name) -> Result<Vec<Applic
     query_all(connection, &sql, [name.as_str()], version_of)
 }
 
-/// Removes up to one transaction's worth of an application. Returns whether it is complete.
+/// Removes data of an application, up to the limit of one transaction. Returns whether all was removed.
 pub(super) fn remove_step(tx: &mut RecordsTransaction<'_>, name: &Name) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM applications WHERE name = ?1";
     query_one(tx.connection, sql, [name.as_str()], |_| Ok(()))?.ok_or_else(|| no_application(name))?;

@@ -750,7 +750,7 @@ pub(super) fn replaced(
     changed(tx, &EntryNode::Subscriber(Box::new(old), stood), new.clone(), placement)
 }
 
-/// The same, with the former entry at hand.
+/// The same, with the former entry already read.
 pub(super) fn changed(
     tx: &mut RecordsTransaction<'_>,
     before: &EntryNode,

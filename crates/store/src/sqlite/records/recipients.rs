@@ -42,10 +42,10 @@ pub(super) fn find(
     let mut positions: Vec<(u64, usize)> =
         subscriptions.iter().enumerate().map(|(position, id)| (id.0, position)).collect();
     positions.sort_unstable();
-    let mut wanted: Vec<u64> = positions.iter().map(|(id, _)| *id).collect();
-    wanted.dedup();
-    let mut found: Vec<(u64, Arc<RecipientSubscription>)> = Vec::with_capacity(wanted.len());
-    scan(connection, SUBSCRIPTIONS, &wanted, |row, id| {
+    let mut requested: Vec<u64> = positions.iter().map(|(id, _)| *id).collect();
+    requested.dedup();
+    let mut found: Vec<(u64, Arc<RecipientSubscription>)> = Vec::with_capacity(requested.len());
+    scan(connection, SUBSCRIPTIONS, &requested, |row, id| {
         found.push((id, Arc::new(subscription_of(row, &classes, &mut names)?)));
         Ok(())
     })?;
@@ -67,8 +67,8 @@ pub(super) fn find(
     for ((id, interest), person) in found.into_iter().zip(known) {
         let Some(person) = person else { continue };
         let recipient = Recipient { subscription: SubscriptionId(id), interest, person };
-        while positions.next_if(|(wanted, _)| *wanted < id).is_some() {}
-        while let Some((_, position)) = positions.next_if(|(wanted, _)| *wanted == id) {
+        while positions.next_if(|(requested, _)| *requested < id).is_some() {}
+        while let Some((_, position)) = positions.next_if(|(requested, _)| *requested == id) {
             recipients[position] = Some(recipient.clone());
         }
     }
@@ -87,12 +87,12 @@ fn scan(
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     for run in numbers.chunk_by(|one, next| next - one <= GAP_MAX) {
         let (first, last) = (signed(run[0]), signed(run[run.len() - 1]));
-        let mut wanted = run.iter().copied().peekable();
+        let mut requested = run.iter().copied().peekable();
         let mut rows = statement.query([first, last]).map_err(store_error)?;
         while let Some(row) = rows.next().map_err(store_error)? {
             let number = number_at(row, 0).map_err(store_error)?;
-            while wanted.next_if(|wanted| *wanted < number).is_some() {}
-            if wanted.peek() == Some(&number) {
+            while requested.next_if(|requested| *requested < number).is_some() {}
+            if requested.peek() == Some(&number) {
                 take(row, number).map_err(store_error)?;
             }
         }

@@ -38,7 +38,7 @@ pub(super) fn update(
     let zone = "SELECT time_zone FROM subscribers WHERE number = ?1";
     let zone: Option<String> = query_one(tx.connection, zone, [signed(row.subscriber)], |row| row.get(0))?.flatten();
     let Some(text) = row.schedule.and_then(|text| due_schedule(text, zone.as_deref())) else {
-        return leave(tx, row.subscription);
+        return unschedule(tx, row.subscription);
     };
     let before: Option<(String, i64)> = query_one(
         tx.connection,
@@ -62,7 +62,7 @@ pub(super) fn update(
 }
 
 /// Removes a subscription from its schedule.
-pub(super) fn leave(tx: &RecordsTransaction<'_>, subscription: u64) -> Result<(), StoreError> {
+pub(super) fn unschedule(tx: &RecordsTransaction<'_>, subscription: u64) -> Result<(), StoreError> {
     execute(tx.connection, "DELETE FROM scheduled WHERE subscription = ?1", [signed(subscription)]).map(|_| ())
 }
 

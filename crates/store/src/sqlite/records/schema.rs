@@ -363,4 +363,11 @@ CREATE INDEX subscribers_disabled ON subscribers (id) WHERE enabled = 0;
 ALTER TABLE subscriptions ADD COLUMN enabled_at INTEGER;
 ALTER TABLE subscribers ADD COLUMN enabled_at INTEGER;
 "#,
+    r#"
+-- Descriptions of removed keys, which definitions, switches and messages still name as their authors.
+CREATE TABLE removed_api_keys (
+    id TEXT PRIMARY KEY,
+    description TEXT NOT NULL
+) STRICT;
+"#,
 ];

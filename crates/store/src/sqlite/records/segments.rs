@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    records::{NewSegment, Precondition, ProfileImage, Survey, SurveyBounds, no_segment, read_filter},
+    records::{NewSegment, Precondition, ProfileImage, SegmentScan, SegmentScanBounds, no_segment, read_filter},
 };
 
 const COLUMNS: &str = "name, description, filter, created_at, updated_at, revision";
@@ -178,12 +178,12 @@ pub(super) fn present(
 
 /// Tests subscribers against a filter, within the range of ids that can satisfy it. Only attributes used by the
 /// filter are parsed.
-pub(super) fn survey(
+pub(super) fn scan_matching(
     connection: &Connection,
     filter: &LdapFilter,
     after: Option<&SubscriberId>,
-    bounds: SurveyBounds,
-) -> Result<Survey, StoreError> {
+    bounds: SegmentScanBounds,
+) -> Result<SegmentScan, StoreError> {
     let ids = filter.ids();
     let low = match ids.0 {
         Bound::Included(low) | Bound::Excluded(low) => low,
@@ -193,16 +193,16 @@ pub(super) fn survey(
         WHERE id > ?1 AND id >= ?2 ORDER BY id";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     let mut rows = statement.query((after.map_or("", SubscriberId::as_str), low)).map_err(store_error)?;
-    let mut survey = Survey::default();
+    let mut scan = SegmentScan::default();
     loop {
-        let Some(row) = rows.next().map_err(store_error)? else { return Ok(survey) };
+        let Some(row) = rows.next().map_err(store_error)? else { return Ok(scan) };
         let id: SubscriberId = parsed_at(row, 0).map_err(store_error)?;
         if !RangeBounds::<str>::contains(&ids, id.as_str()) {
-            return Ok(survey);
+            return Ok(scan);
         }
-        survey.looked_at += 1;
+        scan.looked_at += 1;
         let number = number_at(row, 1).map_err(store_error)?;
-        let channels = if filter.asks_for_channels() { active_channels(connection, number)? } else { Vec::new() };
+        let channels = if filter.references_channels() { active_channels(connection, number)? } else { Vec::new() };
         let profile = profile_at(row, filter).map_err(store_error)?;
         let entry = Entry {
             id: &id,
@@ -211,14 +211,14 @@ pub(super) fn survey(
             created_at: Timestamp(row.get(6).map_err(store_error)?),
         };
         if filter.matches(&entry) {
-            survey.members += 1;
-            if survey.found.len() < bounds.kept {
-                survey.found.extend(subscribers::find(connection, &id)?);
+            scan.members += 1;
+            if scan.found.len() < bounds.kept {
+                scan.found.extend(subscribers::find(connection, &id)?);
             }
         }
-        if bounds.are_reached(&survey) {
-            survey.reached = Some(id);
-            return Ok(survey);
+        if bounds.are_reached(&scan) {
+            scan.reached = Some(id);
+            return Ok(scan);
         }
     }
 }
@@ -251,7 +251,7 @@ impl<'de> Visitor<'de> for SelectedAttributes<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut attributes = BTreeMap::new();
         while let Some(name) = entries.next_key::<std::borrow::Cow<'de, str>>()? {
-            if self.0.asks_for(&name) {
+            if self.0.references(&name) {
                 attributes.insert(name.into_owned(), entries.next_value()?);
             } else {
                 entries.next_value::<IgnoredAny>()?;

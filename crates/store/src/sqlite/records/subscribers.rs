@@ -293,7 +293,7 @@ fn rewrite(
         }
     }
     // The enabled flag is part of the reach.
-    let logged = match old.profile.says_the_same(&profile) {
+    let logged = match old.profile.has_same_content(&profile) {
         true => None,
         false => Some(signed(tx.profile_changed(old, Some(&profile))?)),
     };

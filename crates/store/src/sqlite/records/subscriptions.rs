@@ -349,7 +349,7 @@ fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>) -> R
         execute(tx.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
         tx.counts.subscriptions -= 1;
         if row.terms.schedule.is_some() {
-            schedules::leave(tx, row.id)?;
+            schedules::unschedule(tx, row.id)?;
         }
         images.push(row.image());
     }

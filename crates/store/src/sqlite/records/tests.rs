@@ -17,9 +17,10 @@ use crate::{
 
 const NOW: Timestamp = Timestamp(1);
 
-/// Undoes the last migrations: row values of entries, resources of keys, and indexes for lists. Extend it with each
-/// new migration.
-const LATER_STEPS_UNDONE: &str = "ALTER TABLE subscriptions DROP COLUMN enabled_at;
+/// Undoes the last migrations: row values of entries, resources of keys, indexes for lists, and removed keys. Extend it
+/// with each new migration.
+const LATER_STEPS_UNDONE: &str = "DROP TABLE removed_api_keys;
+    ALTER TABLE subscriptions DROP COLUMN enabled_at;
     ALTER TABLE subscribers DROP COLUMN enabled_at;
     DROP INDEX subscriptions_by_key;
     DROP INDEX subscriptions_disabled;
@@ -193,7 +194,7 @@ fn waiting_callers_get_an_error_when_the_writer_ends() {
     Entries::watch(&records, Arc::new(AcceptingWatcher));
     block_on(async {
         records.put_subscriber(ann(), Precondition::Any, NOW).await.expect("stored");
-        let (let_go, held) = crossbeam_channel::bounded::<()>(0);
+        let (release, held) = crossbeam_channel::bounded::<()>(0);
         let hold = move |_: &Connection, _: &mut AfterCommit| {
             let _ = held.recv();
             Ok(())
@@ -208,7 +209,7 @@ fn waiting_callers_get_an_error_when_the_writer_ends() {
             records.modify_prepared(modification(1, 1)),
             records.modify_prepared(modification(1, 2)),
             async {
-                let_go.send(()).expect("held");
+                release.send(()).expect("held");
             }
         );
         assert!(matches!(broken, Err(StoreError::Unavailable(_))), "{broken:?}");
@@ -436,7 +437,7 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     connection.execute_batch(LATER_STEPS_UNDONE).and_then(|()| connection.execute_batch(old)).expect("as it was");
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0)).expect("read");
     assert_eq!(version, super::schema::MIGRATIONS.len() as i64);
-    connection.pragma_update(None, "user_version", version - 4).expect("set");
+    connection.pragma_update(None, "user_version", version - 5).expect("set");
     drop(connection);
     let records = open(folder.path());
     block_on(records.read(Box::new(|branches| {

@@ -140,7 +140,7 @@ pub(super) fn join(
 }
 
 /// Removes an ended message from its group.
-pub(super) fn leave(connection: &Connection, id: MessageId) -> Result<(), StoreError> {
+pub(super) fn leave_group(connection: &Connection, id: MessageId) -> Result<(), StoreError> {
     let sql = "DELETE FROM gathered WHERE message = ?1 RETURNING gathering";
     let Some(gathering) = query_one(connection, sql, [id.0], |row| row.get::<_, u64>(0))? else { return Ok(()) };
     let sql = "UPDATE gatherings SET count = count - 1, bytes = bytes - (SELECT messages.bytes FROM messages WHERE id = ?2) \

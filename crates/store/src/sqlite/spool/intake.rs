@@ -71,7 +71,7 @@ pub(super) fn insert_alone(
 
 /// Stores a received message with its parts, or adds it to a group. Returns the change of the open count, and the due
 /// time of the group.
-pub(super) fn insert_taken(
+pub(super) fn insert_received(
     connection: &Connection,
     taken: &ReceivedMessage,
 ) -> Result<(i64, Option<Timestamp>), StoreError> {

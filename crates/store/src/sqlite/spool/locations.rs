@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, Row};
 use tocsin_model::{mark::Mark, time::Timestamp};
 
-use super::{AfterCommit, SqliteSpool, intake::insert_taken};
+use super::{AfterCommit, SqliteSpool, intake::insert_received};
 use crate::{
     error::StoreError,
     spool::{LocationKey, ReceivedMessage},
@@ -18,7 +18,7 @@ impl SqliteSpool {
     ///
     /// # Errors
     /// Nothing was stored; `Full` if the disk is full and there are messages.
-    pub async fn accept_taken(
+    pub async fn accept_received(
         &self,
         location: LocationKey,
         messages: Vec<ReceivedMessage>,
@@ -33,7 +33,7 @@ impl SqliteSpool {
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             let (mut change, mut due_at) = (0, None::<Timestamp>);
             for taken in &messages {
-                let (opened, joined) = insert_taken(connection, taken)?;
+                let (opened, joined) = insert_received(connection, taken)?;
                 change += opened;
                 due_at = due_at.into_iter().chain(joined).min();
             }

@@ -5,7 +5,7 @@ use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
 use super::{
     OpenChanges,
-    aggregation::{join, leave},
+    aggregation::{join, leave_group},
     history::{NewEntry, add, port_of},
     intake::{insert_legs, insert_parts, ordinal_of},
     outcomes::answer,
@@ -56,8 +56,8 @@ pub(super) fn rework(
         return Ok(0);
     }
     match reworked {
-        ReprocessedMessage::One { legs, .. } => note_routed(connection, id, legs, by, now)?,
-        ReprocessedMessage::Stuck(reason) => note_routed(connection, id, &Err(reason.clone()), by, now)?,
+        ReprocessedMessage::One { legs, .. } => record_routed(connection, id, legs, by, now)?,
+        ReprocessedMessage::Stuck(reason) => record_routed(connection, id, &Err(reason.clone()), by, now)?,
         ReprocessedMessage::Parts(_) | ReprocessedMessage::Gathered { .. } => {
             add(connection, id, &NewEntry { by, ..NewEntry::new(now, HistoryAction::Resumed, "") })?;
         }
@@ -66,7 +66,7 @@ pub(super) fn rework(
         ReprocessedMessage::One { head, body, answers, legs } => {
             replace(connection, id, head, body)?;
             match answers {
-                Some(waiting) => become_reply(connection, id, *waiting, legs, now),
+                Some(waiting) => convert_to_reply(connection, id, *waiting, legs, now),
                 None => reroute(connection, id, legs, now).map(|_| 0),
             }
         }
@@ -88,7 +88,7 @@ pub(super) fn rework(
 }
 
 /// Turns a suspended message into the reply of a leg that awaits it. Returns the change of the open count.
-fn become_reply(
+fn convert_to_reply(
     connection: &Connection,
     id: MessageId,
     waiting: (MessageId, u32),
@@ -148,7 +148,7 @@ pub(super) fn edit(connection: &Connection, id: MessageId, edited: &EditedMessag
 }
 
 /// Records that an operator resumed a message, and the result of routing it again.
-pub(super) fn note_routed(
+pub(super) fn record_routed(
     connection: &Connection,
     id: MessageId,
     legs: &Result<Vec<NewLeg>, String>,
@@ -199,7 +199,7 @@ pub(super) fn end(
                    WHERE id = ?1 AND ended_at IS NULL RETURNING exchange";
         let row = (id.0, now.0, ordinal_of(&Ending::ALL, Ending::Ended));
         let ended = query_one(connection, sql, row, |row| row.get::<_, String>(0))?;
-        leave(connection, *id)?;
+        leave_group(connection, *id)?;
         let sql = "UPDATE legs SET state = ?2 WHERE message = ?1 AND state IN (0, 2, 4)";
         affected.legs += execute(connection, sql, (id.0, ordinal_of(&LegState::ALL, LegState::Ended)))? as u64;
         affected.messages += u64::from(ended.is_some());

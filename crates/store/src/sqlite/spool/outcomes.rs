@@ -10,7 +10,7 @@ use tocsin_model::{
 use super::{
     OpenChanges,
     history::{NewEntry, add, add_attempt, add_if_any, port_of},
-    intake::{EndedState, insert_alone, insert_as, insert_bare, insert_leg, insert_taken, ordinal_of},
+    intake::{EndedState, insert_alone, insert_as, insert_bare, insert_leg, insert_received, ordinal_of},
 };
 use crate::{
     error::StoreError,
@@ -101,7 +101,7 @@ pub(super) fn insert_settled(
             Ok((SettleResult::Answered, insert_alone(connection, reply, None)?))
         }
         _ => {
-            let (accepted, _) = insert_taken(connection, taken)?;
+            let (accepted, _) = insert_received(connection, taken)?;
             let (settled, went) = settle(connection, outcome)?;
             Ok((settled, accepted + went))
         }

@@ -24,7 +24,7 @@ use crate::{
     spool::PartitionNumber,
     sqlite::{
         records::{execute, query_all, query_one},
-        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options, truncate_wal},
+        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options, truncate_wal, with_suffix},
     },
 };
 
@@ -155,12 +155,6 @@ impl Partition {
         let length = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
         length(&self.path) + length(&with_suffix(&self.path, "-wal"))
     }
-}
-
-fn with_suffix(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
 }
 
 /// Layout of the partitions, as stored in the first file.

@@ -252,12 +252,15 @@ fn retries_suspensions_and_ends_are_kept() {
         let filter = MessageFilter { standing: Some(MessageStatus::Suspended), ..MessageFilter::default() };
         let suspended = spool.messages(filter.clone(), None, 10).await.expect("read");
         assert_eq!((suspended[0].id, suspended[0].legs[0].state), (id, LegState::Suspended));
+        assert_eq!(spool.suspended(10).await.expect("read"), 1);
+        assert_eq!(spool.suspended(0).await.expect("read"), 0, "the count ends at its limit");
         let other = MessageFilter { reason: Some("500".into()), ..filter.clone() };
         assert_eq!(spool.messages(other, None, 10).await.expect("read"), []);
         assert_eq!(
             spool.resume_legs(vec![(id, 0)], "op", at(7)).await.expect("stored"),
             AffectedCounts { messages: 1, legs: 1 }
         );
+        assert_eq!(spool.suspended(10).await.expect("read"), 0);
         assert_eq!(due(&spool, "notify", 7).await, [id]);
         assert_eq!(spool.end(vec![id], "op", at(8)).await.expect("stored"), AffectedCounts { messages: 1, legs: 1 });
         assert_eq!(due(&spool, "notify", 9).await, []);
@@ -482,7 +485,7 @@ async fn accept_received(spool: &SqliteSpool, port: &str, mark: &'static [u8]) -
         NewMessage { id: spool.next_id(home), port: name(port), ..message(spool, MessageKind::OneWay, &["notify"]) };
     let id = whole.id;
     let messages = vec![ReceivedMessage { whole, parts: None, gather: None }];
-    spool.accept_taken(location(port), messages, vec![Mark::set("at", mark)]).await.expect("stored");
+    spool.accept_received(location(port), messages, vec![Mark::set("at", mark)]).await.expect("stored");
     id
 }
 
@@ -726,9 +729,9 @@ fn a_later_reply_settles_its_leg_once_and_further_replies_are_late() {
         spool.accept(first.clone()).await.expect("stored");
         spool.accept(second.clone()).await.expect("stored");
         let stored = async |id| spool.message(id).await.expect("read").expect("there");
-        let (asked, came) = (stored(request.id).await, stored(first.id).await);
+        let (asked, received_at) = (stored(request.id).await, stored(first.id).await);
         assert_eq!((asked.ending, asked.reply), (Some(Ending::Delivered), Some(first.id)));
-        assert_eq!((came.kind, came.ending), (MessageKind::Reply, Some(Ending::Delivered)));
+        assert_eq!((received_at.kind, received_at.ending), (MessageKind::Reply, Some(Ending::Delivered)));
         assert_eq!(stored(second.id).await.ending, Some(Ending::Late));
         let found = spool.awaiting(&name("orders"), awaits()).await.expect("read").expect("already answered");
         assert_eq!((found.message, found.waits), (request.id, false));
@@ -871,13 +874,13 @@ async fn compare(spools: &[SqliteSpool; 2], random: &mut fastrand::Rng) {
                 1 => (None, Some(Duration::from_secs(random.u64(0..9)))),
                 lane => (Some(format!("lane {lane}")), None),
             };
-            let (came, body) = (at(turn), Bytes::from(vec![b'x'; random.usize(1..40)]));
+            let (received_at, body) = (at(turn), Bytes::from(vec![b'x'; random.usize(1..40)]));
             let mut pair = [MessageId(0); 2];
             for (spool, id) in spools.iter().zip(&mut pair) {
                 *id = spool
                     .next_id(spool.partition_for(&exchange, &port, PartitionAffinity::Nothing).await.expect("known"));
                 let mut new = message(spool, MessageKind::OneWay, &["notify"]);
-                (new.id, new.body, new.accepted_at) = (*id, body.clone(), came);
+                (new.id, new.body, new.accepted_at) = (*id, body.clone(), received_at);
                 (new.legs[0].lane, new.legs[0].ahead) = (lane.clone(), ahead);
                 spool.accept(new).await.expect("stored");
             }
@@ -945,4 +948,59 @@ async fn reserved_ids_are_not_assigned_after_a_restart() {
         let spool = open_with(folder.path(), partitions).expect("the files open");
         assert!(spool.next_id(PartitionNumber(0)) > known, "{partitions}");
     }
+}
+
+#[test]
+fn a_page_of_messages_reads_a_bounded_number_of_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = SqliteSpool::open(folder.path(), &SpoolOptions { partitions: 2, ..SpoolOptions::default() });
+    let spool = spool.expect("it opens");
+    block_on(async {
+        let (mut ids, mut bills) = (Vec::new(), Vec::new());
+        for at in 0..40 {
+            let is_bill = at % 10 == 0;
+            let id = spool.next_id(PartitionNumber(at % 2));
+            let new = message(&spool, MessageKind::OneWay, &[if is_bill { "bill" } else { "notify" }]);
+            spool.accept(NewMessage { id, ..new }).await.expect("stored");
+            ids.push(id);
+            bills.extend(is_bill.then_some(id));
+        }
+        bills.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        let of = |filter: MessageFilter, limit: usize, rows_max: usize| {
+            let spool = &spool;
+            async move {
+                let (mut found, mut pages, mut before) = (Vec::new(), 0, None);
+                loop {
+                    let page = spool.scan(filter.clone(), before, limit, rows_max).await.expect("read");
+                    assert!(page.items.len() <= limit && pages < 100);
+                    assert!(page.next.is_none_or(|next| before.is_none_or(|before| next < before)), "it goes on");
+                    found.extend(page.items.iter().map(|message| message.id));
+                    (pages, before) = (pages + 1, page.next);
+                    if before.is_none() {
+                        return (found, pages);
+                    }
+                }
+            }
+        };
+        let mut newest_first = ids.clone();
+        newest_first.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        let to = |port: &str| MessageFilter { to: Some(name(port)), ..MessageFilter::default() };
+        let status = |standing| MessageFilter { standing: Some(standing), ..MessageFilter::default() };
+        for (limit, rows_max) in [(1, 1), (1, 3), (3, 3), (3, 7), (7, 3), (100, 5), (100, 1_000)] {
+            let (found, pages) = of(MessageFilter::default(), limit, rows_max).await;
+            assert_eq!((found, pages > 1), (newest_first.clone(), limit.min(rows_max) < 40), "{limit} {rows_max}");
+            assert_eq!(of(to("bill"), limit, rows_max).await.0, bills, "{limit} {rows_max}");
+            assert_eq!(of(status(MessageStatus::Open), limit, rows_max).await.0, newest_first, "{limit} {rows_max}");
+            assert_eq!(of(status(MessageStatus::Ended), limit, rows_max).await.0, [], "{limit} {rows_max}");
+            // An index has the suspended ones.
+            assert_eq!(of(status(MessageStatus::Suspended), limit, rows_max).await, (vec![], 1), "{limit} {rows_max}");
+            let one = MessageFilter { id: Some(ids[7]), ..MessageFilter::default() };
+            assert_eq!(of(one, limit, rows_max).await.0, [ids[7]]);
+        }
+        spool.settle(outcome(ids[4], 0, 1, LegTransition::Suspend(None))).await.expect("stored");
+        let why = |text: &str| MessageFilter { reason: Some(text.into()), ..status(MessageStatus::Suspended) };
+        assert_eq!(of(status(MessageStatus::Suspended), 5, 2).await.0, [ids[4]]);
+        assert_eq!(of(why("none of it"), 5, 2).await.0, []);
+        assert_eq!(of(why("200"), 5, 2).await.0, [ids[4]]);
+    });
 }

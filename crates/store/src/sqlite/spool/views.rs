@@ -2,10 +2,14 @@
 
 use std::{fmt, str::FromStr};
 
-use rusqlite::{Connection, Row, types::Type};
+use rusqlite::{
+    Connection, Row,
+    types::{Type, Value},
+};
 use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
 use crate::{
+    bounded_scan::ScanPage,
     error::StoreError,
     spool::{
         Ending, Leg, LegState, MessageFilter, MessageStatus, OriginalMessage, StoredExchange, StoredMessage,
@@ -32,6 +36,14 @@ pub(super) fn open(connection: &Connection) -> Result<Vec<(String, i64)>, StoreE
                SELECT exchange, id FROM messages WHERE suspended IS NOT NULL UNION ALL \
                SELECT exchange, message FROM gathered JOIN gatherings ON gatherings.id = gathering) GROUP BY exchange";
     query_all(connection, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// Number of suspended messages. Only indexes are read; each of both counts ends at `limit`.
+pub(super) fn suspended(connection: &Connection, limit: u64) -> Result<u64, StoreError> {
+    let sql = "SELECT (SELECT count(*) FROM (SELECT id FROM messages WHERE suspended IS NOT NULL LIMIT ?1) AS whole) + \
+               (SELECT count(*) FROM (SELECT DISTINCT message FROM legs WHERE state = 2 AND NOT EXISTS \
+               (SELECT 1 FROM messages WHERE id = legs.message AND suspended IS NOT NULL) LIMIT ?1) AS by_leg)";
+    Ok(query_one(connection, sql, [limit.cast_signed()], |row| row.get(0))?.unwrap_or(0))
 }
 
 /// Legs that wait to be sent, by exchange and send port.
@@ -139,6 +151,81 @@ pub(super) fn messages(
         message.legs = legs(connection, message.id)?;
     }
     Ok(found)
+}
+
+/// Up to `limit + 1` messages, newest first, of at most `rows_max` rows; `next` is the last row read if the scan
+/// stopped there.
+pub(super) fn scan(
+    connection: &Connection,
+    filter: &MessageFilter,
+    before: Option<MessageId>,
+    limit: usize,
+    rows_max: usize,
+) -> Result<ScanPage<StoredMessage, MessageId>, StoreError> {
+    let MessageFilter { id, exchange, port, part_of, to, standing, reason, before: accepted_before } = filter;
+    let before = before.map_or(i64::MAX, |before| before.0.cast_signed());
+    let number = |id: &MessageId| Value::Integer(id.0.cast_signed());
+    // Candidates in descending order of their ids, read from one index; `?1` is the id before which they are.
+    let suspended = "SELECT id FROM messages WHERE suspended IS NOT NULL AND id < ?1 \
+                     UNION SELECT message AS id FROM legs WHERE state = 2 AND message < ?1";
+    let (candidates, lead) = match (id, part_of, standing) {
+        (Some(id), ..) => ("SELECT id FROM messages WHERE id < ?1 AND id = ?2", Some(number(id))),
+        (_, Some(whole), _) => ("SELECT id FROM messages WHERE id < ?1 AND part_of = ?2", Some(number(whole))),
+        (_, _, Some(MessageStatus::Suspended)) => (suspended, None),
+        _ => ("SELECT id FROM messages WHERE id < ?1", None),
+    };
+    let candidates = format!("{candidates} ORDER BY id DESC LIMIT {rows_max}");
+    let mut values: Vec<Value> = std::iter::once(before.into()).chain(lead).collect();
+    let bound = values.clone();
+    let mut rest = String::new();
+    let mut and = |condition: &str, value: Value| {
+        values.push(value);
+        rest.push_str(&condition.replace("{}", &format!("?{}", values.len())));
+    };
+    for (column, name) in [("exchange", exchange), ("port", port)] {
+        if let Some(name) = name {
+            and(&format!(" AND {column} = {{}}"), name.to_string().into());
+        }
+    }
+    if let (Some(_), Some(whole)) = (id, part_of) {
+        and(" AND part_of = {}", number(whole));
+    }
+    if let Some(to) = to {
+        let leg = "EXISTS (SELECT 1 FROM legs WHERE message = messages.id AND legs.port = {})";
+        and(&format!(" AND {leg}"), to.to_string().into());
+    }
+    if let Some(before) = accepted_before {
+        and(" AND accepted_at < {}", before.0.into());
+    }
+    if let Some(reason) = reason {
+        let said = "EXISTS (SELECT 1 FROM legs WHERE message = messages.id AND state = 2 AND instr(said, {}))";
+        and(&format!(" AND (instr(suspended, {{}}) OR {said})"), reason.clone().into());
+    }
+    let has_leg =
+        |states: &str| format!("EXISTS (SELECT 1 FROM legs WHERE message = messages.id AND state IN ({states}))");
+    rest.push_str(&match standing {
+        None => String::new(),
+        Some(MessageStatus::Open) => {
+            let waits = "EXISTS (SELECT 1 FROM gathered WHERE message = messages.id)";
+            format!(" AND (suspended IS NOT NULL OR {} OR {waits})", has_leg("0, 2, 4"))
+        }
+        Some(MessageStatus::Suspended) => format!(" AND (suspended IS NOT NULL OR {})", has_leg("2")),
+        Some(MessageStatus::Ended) => " AND ended_at IS NOT NULL".to_owned(),
+    });
+    let most = limit.saturating_add(1);
+    let sql = format!("{MESSAGE} WHERE id IN ({candidates}){rest} ORDER BY id DESC LIMIT {most}");
+    let mut found = query_all(connection, &sql, rusqlite::params_from_iter(values), read_message)?;
+    let mut reached = None;
+    if found.len() <= limit {
+        let sql = format!("SELECT count(*), min(id) FROM ({candidates})");
+        let read = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, Option<u64>>(1)?));
+        let scanned = query_one(connection, &sql, rusqlite::params_from_iter(bound), read)?;
+        reached = scanned.filter(|(count, _)| *count == rows_max).and_then(|(_, last)| last).map(MessageId);
+    }
+    for message in &mut found {
+        message.legs = legs(connection, message.id)?;
+    }
+    Ok(ScanPage { items: found, next: reached })
 }
 
 fn legs(connection: &Connection, id: MessageId) -> Result<Vec<Leg>, StoreError> {

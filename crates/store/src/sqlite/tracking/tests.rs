@@ -77,7 +77,7 @@ fn bodies_are_found_by_message_until_their_retention_ends() {
         let (other, late) = (body(2, TrackPoint::Received, 1, ""), body(1, TrackPoint::Replied, 9, "bye"));
         let early = bodies(&[cut.clone(), other.clone(), first.clone()]);
         let blocks = vec![block(100, early), block(200, bodies(std::slice::from_ref(&late)))];
-        assert_eq!(tracking.keep(blocks).await.expect("kept"), 0);
+        assert_eq!(tracking.store_blocks(blocks).await.expect("kept"), 0);
         assert_eq!(tracking.bodies(MessageId(1)).await.expect("read"), [first, cut, late.clone()]);
         assert_eq!(tracking.bodies(MessageId(2)).await.expect("read"), [other]);
         let full = tracking.bytes();
@@ -115,7 +115,7 @@ fn a_repeated_body_of_a_message_is_stored_once() {
         assert_eq!(new, [true, true, false, false, true, false, true, false, false, false]);
         let entries = Entries::Bodies(plain.pack(&mut packer));
         block_on(async {
-            tracking.keep(vec![block(100, entries)]).await.expect("kept");
+            tracking.store_blocks(vec![block(100, entries)]).await.expect("kept");
             for message in [1, 2] {
                 let mut expected = all.to_vec();
                 expected.retain(|body| body.message == MessageId(message));
@@ -143,7 +143,7 @@ fn messages_are_found_by_value_and_time_page_by_page() {
     block_on(async {
         let many = (1..=5).map(|message| findable(message, i64::try_from(message).expect("small") * 10, "7"));
         let entries = Entries::Properties(many.chain([findable(9, 30, "8")]).collect());
-        tracking.keep(vec![block(100, entries)]).await.expect("kept");
+        tracking.store_blocks(vec![block(100, entries)]).await.expect("kept");
         let ids = |found: Vec<(Timestamp, MessageId)>| found.into_iter().map(|(_, id)| id.0).collect::<Vec<_>>();
         let first = tracking.find(search("7"), 2).await.expect("found");
         assert_eq!(ids(first.clone()), [5, 4]);
@@ -165,7 +165,7 @@ fn blocks_with_existing_messages_replace_expired_blocks() {
         let one = block(100, Entries::Properties(vec![findable(1, 10, "7"), findable(2, 20, "7")]));
         let bodies = bodies(&[body(3, TrackPoint::Received, 1, "hello")]);
         tracking
-            .keep(vec![block(90, bodies), one, block(101, Entries::Properties(vec![findable(4, 30, "7")]))])
+            .store_blocks(vec![block(90, bodies), one, block(101, Entries::Properties(vec![findable(4, 30, "7")]))])
             .await
             .expect("kept");
         let over = tracking.expired_blocks(Timestamp(100)).await.expect("read");
@@ -199,7 +199,7 @@ fn blocks_above_the_limit_are_removed_early() {
         };
         let mut gone = 0;
         for message in 1..=20 {
-            gone += tracking.keep(vec![noise(message)]).await.expect("kept");
+            gone += tracking.store_blocks(vec![noise(message)]).await.expect("kept");
             assert!(tracking.bytes() <= 1_000, "{}", tracking.bytes());
         }
         assert!(gone > 0);
@@ -264,7 +264,7 @@ fn a_damaged_file_is_set_aside_and_a_new_one_begins() {
         let tracking = open(folder.path(), 1 << 20);
         assert_eq!(tracking.bytes(), 0);
         let bodies = bodies(&[body(1, TrackPoint::Received, 1, "kept")]);
-        block_on(tracking.keep(vec![block(100, bodies)])).expect("it can be written");
+        block_on(tracking.store_blocks(vec![block(100, bodies)])).expect("it can be written");
         drop(tracking);
         let kept = std::fs::read_to_string(folder.path().join("tracking.db.damaged")).expect("it is kept");
         assert!(kept.starts_with(text), "{kept}");

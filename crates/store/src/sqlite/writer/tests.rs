@@ -32,12 +32,12 @@ fn refusal(path: &Path, options: &Options) -> StoreError {
     Database::open(path, options).err().expect("the file is refused")
 }
 
-fn note(connection: &Connection, text: &str) -> Result<(), StoreError> {
+fn insert_note(connection: &Connection, text: &str) -> Result<(), StoreError> {
     connection.execute("INSERT INTO notes (text) VALUES (?1)", [text]).map(|_| ()).map_err(store_error)
 }
 
 async fn write_note(database: &Database, text: &'static str) -> Result<(), StoreError> {
-    database.write_statement(move |connection, _| note(connection, text)).await
+    database.write_statement(move |connection, _| insert_note(connection, text)).await
 }
 
 async fn notes(database: &Database) -> Vec<String> {
@@ -52,7 +52,7 @@ async fn notes(database: &Database) -> Vec<String> {
 /// Blocks the writer inside a job until it is released, so that jobs sent meanwhile form one group.
 fn hold(database: &Database) -> mpsc::Sender<()> {
     let (held, is_held) = mpsc::channel();
-    let (let_go, gone) = mpsc::channel();
+    let (release, gone) = mpsc::channel();
     let job = move |_: &Connection, _: &mut AfterCommit| {
         held.send(()).expect("the test waits");
         gone.recv().expect("the test lets go");
@@ -60,7 +60,7 @@ fn hold(database: &Database) -> mpsc::Sender<()> {
     };
     database.submit(Undo::Statement, once(job), |_| ());
     is_held.recv().expect("the writer runs the job");
-    let_go
+    release
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_failed_job_is_rolled_back_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     block_on(async {
-        let let_go = hold(&database);
+        let release = hold(&database);
         let woken = Arc::new(AtomicU64::new(0));
         let wake = || {
             let woken = woken.clone();
@@ -81,23 +81,23 @@ fn a_failed_job_is_rolled_back_alone() {
         let (wake_failed, wake_panicked, wake_succeeded) = (wake(), wake(), wake());
         let fails = database.write(move |connection, after| {
             wake_failed(after);
-            note(connection, "half of it")?;
+            insert_note(connection, "half of it")?;
             Err::<(), _>(StoreError::Missing("the other half".to_owned()))
         });
         let panics = database.write(move |connection, after| {
             wake_panicked(after);
-            note(connection, "half of it")?;
+            insert_note(connection, "half of it")?;
             panic!("a job panics in a test");
             #[expect(unreachable_code, reason = "gives the job its type")]
             Ok(())
         });
         let succeeds = database.write(move |connection, after| {
             wake_succeeded(after);
-            note(connection, "all of it")
+            insert_note(connection, "all of it")
         });
         let (first, failed, panicked, succeeded, ()) =
             tokio::join!(write_note(&database, "first"), fails, panics, succeeds, async {
-                let_go.send(()).expect("held")
+                release.send(()).expect("held")
             });
         first.expect("stored");
         assert!(matches!(failed, Err(StoreError::Missing(_))));
@@ -113,7 +113,7 @@ fn retryable_jobs_are_rolled_back_together_and_stored_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     block_on(async {
-        let let_go = hold(&database);
+        let release = hold(&database);
         let (ran, woken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let again = |text: &'static str, end: fn() -> Result<(), StoreError>| {
             let (ran, woken) = (ran.clone(), woken.clone());
@@ -123,7 +123,7 @@ fn retryable_jobs_are_rolled_back_together_and_stored_once() {
                 after.run(move || {
                     woken.fetch_add(1, Ordering::SeqCst);
                 });
-                note(connection, text)?;
+                insert_note(connection, text)?;
                 end()
             })
         };
@@ -132,9 +132,9 @@ fn retryable_jobs_are_rolled_back_together_and_stored_once() {
             again("half of it", || Err(StoreError::Missing("the other half".to_owned()))),
             again("another half", || panic!("a job panics in a test")),
             again("second", || Ok(())),
-            database.write(|connection, _| note(connection, "once")),
+            database.write(|connection, _| insert_note(connection, "once")),
             again("third", || Ok(())),
-            async { let_go.send(()).expect("held") }
+            async { release.send(()).expect("held") }
         );
         assert!(matches!(failed, Err(StoreError::Missing(_))), "{failed:?}");
         assert!(matches!(panicked, Err(StoreError::Unavailable(_))), "{panicked:?}");
@@ -152,15 +152,15 @@ fn jobs_before_a_non_retryable_job_are_not_rolled_back_with_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
     block_on(async {
-        let let_go = hold(&database);
+        let release = hold(&database);
         let (first, failed, second, ()) = tokio::join!(
-            database.write_retryable(|connection, _| note(connection, "first")),
+            database.write_retryable(|connection, _| insert_note(connection, "first")),
             database.write(|connection, _| {
-                note(connection, "half of it")?;
+                insert_note(connection, "half of it")?;
                 Err::<(), _>(StoreError::Missing("the other half".to_owned()))
             }),
-            database.write_retryable(|connection, _| note(connection, "second")),
-            async { let_go.send(()).expect("held") }
+            database.write_retryable(|connection, _| insert_note(connection, "second")),
+            async { release.send(()).expect("held") }
         );
         assert!(matches!(failed, Err(StoreError::Missing(_))), "{failed:?}");
         first.and(second).expect("stored");
@@ -210,7 +210,7 @@ fn each_job_of_a_commit_is_atomic() {
     let database = open(folder.path());
     let mut expected = Vec::new();
     for commit in 0..100 {
-        let let_go = hold(&database);
+        let release = hold(&database);
         let (results, received) = mpsc::channel();
         let plans: Vec<Plan> = (0..rng.usize(1..12)).map(|_| random_plan(&mut rng)).collect();
         for (place, plan) in plans.iter().copied().enumerate() {
@@ -223,7 +223,7 @@ fn each_job_of_a_commit_is_atomic() {
                         done.fetch_add(1, Ordering::SeqCst);
                     });
                     for number in 0..plan.notes {
-                        note(connection, &format!("{commit} {place} {number}"))?;
+                        insert_note(connection, &format!("{commit} {place} {number}"))?;
                     }
                     match plan.end {
                         End::Success => Ok(()),
@@ -241,7 +241,7 @@ fn each_job_of_a_commit_is_atomic() {
                 undo => database.submit(undo, once(work), answer),
             }
         }
-        let_go.send(()).expect("held");
+        release.send(()).expect("held");
         for (place, plan) in plans.iter().enumerate() {
             let succeeds = plan.end == End::Success;
             let answer = received.recv().expect("an answer");
@@ -278,11 +278,11 @@ fn a_failed_job_releases_what_it_held_before_its_caller_is_answered() {
     submit(Err(StoreError::Missing("a note".to_owned())));
     assert_eq!(received.recv().expect("an answer"), (false, 1), "the job failed");
 
-    let let_go = hold(&database);
+    let release = hold(&database);
     let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
     submit(Ok(()));
     submit(Err(store_error(rusqlite::Error::SqliteFailure(cause, None))));
-    let_go.send(()).expect("held");
+    release.send(()).expect("held");
     for _ in 0..2 {
         assert_eq!(received.recv().expect("an answer"), (false, 1), "the commit of the group failed");
     }
@@ -294,14 +294,14 @@ fn after_an_io_error_nothing_is_acknowledged() {
     let database = open(folder.path());
     block_on(async {
         write_note(&database, "before").await.expect("stored");
-        let let_go = hold(&database);
+        let release = hold(&database);
         let breaks = database.write_statement(|_, _| {
             let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
             Err::<(), _>(store_error(rusqlite::Error::SqliteFailure(cause, None)))
         });
         let (same, broken, next, ()) =
             tokio::join!(write_note(&database, "same commit"), breaks, write_note(&database, "behind it"), async {
-                let_go.send(()).expect("held")
+                release.send(()).expect("held")
             });
         for answer in [same, broken, next, write_note(&database, "later").await] {
             assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
@@ -336,8 +336,8 @@ fn a_full_file_refuses_writes_and_recovers() {
         let mut stored = 0;
         let full = loop {
             let big = database.write(|connection, _| {
-                note(connection, "small")?;
-                note(connection, &"x".repeat(10_000))
+                insert_note(connection, "small")?;
+                insert_note(connection, &"x".repeat(10_000))
             });
             match big.await {
                 Ok(()) => stored += 1,
@@ -345,7 +345,7 @@ fn a_full_file_refuses_writes_and_recovers() {
             }
         };
         assert!(matches!(full, StoreError::Full(_)), "{full}");
-        let full = database.write_retryable(|connection, _| note(connection, &"x".repeat(10_000))).await;
+        let full = database.write_retryable(|connection, _| insert_note(connection, &"x".repeat(10_000))).await;
         assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
         assert!(stored > 0);
         assert_eq!(notes(&database).await.len(), 2 * stored, "a whole write is there, or nothing of it");
@@ -362,15 +362,15 @@ fn a_full_file_refuses_writes_and_recovers() {
 fn too_many_waiting_writes_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
-    let let_go = hold(&database);
+    let release = hold(&database);
     let (answer, answers) = mpsc::channel();
     for _ in 0..WAITING_WRITES_MAX {
         let answer = answer.clone();
-        let job = |connection: &Connection, _: &mut AfterCommit| note(connection, "waits");
+        let job = |connection: &Connection, _: &mut AfterCommit| insert_note(connection, "waits");
         database.submit(Undo::Statement, job, move |result| answer.send(result).expect("counted"));
     }
     assert!(matches!(block_on(write_note(&database, "one too many")), Err(StoreError::Full(_))));
-    let_go.send(()).expect("held");
+    release.send(()).expect("held");
     drop((answer, database));
     assert_eq!(answers.iter().filter(Result::is_ok).count(), WAITING_WRITES_MAX, "dropping waits for them");
     assert_eq!(block_on(notes(&open(folder.path()))).len(), WAITING_WRITES_MAX);
@@ -382,7 +382,10 @@ fn the_wal_stays_short() {
     let database = open(folder.path());
     block_on(async {
         for _ in 0..100 {
-            database.write_statement(|connection, _| note(connection, &"x".repeat(200_000))).await.expect("stored");
+            database
+                .write_statement(|connection, _| insert_note(connection, &"x".repeat(200_000)))
+                .await
+                .expect("stored");
         }
     });
     let log_bytes = log_bytes(folder.path());
@@ -469,7 +472,7 @@ fn another_kind_of_file_is_damaged() {
 fn readers_do_not_write() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = open(folder.path());
-    assert!(block_on(database.read(|connection| note(connection, "sneaked in"))).is_err());
+    assert!(block_on(database.read(|connection| insert_note(connection, "sneaked in"))).is_err());
     assert!(block_on(notes(&database)).is_empty());
 }
 

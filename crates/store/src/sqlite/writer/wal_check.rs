@@ -11,7 +11,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, BufReader, Read},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use crate::error::StoreError;
@@ -26,9 +26,7 @@ const MAGIC: u32 = 0x377f_0682;
 /// # Errors
 /// `Damaged`, with advice; `Unavailable` if the WAL cannot be read.
 pub(super) fn check(database: &Path) -> Result<(), StoreError> {
-    let mut path = database.as_os_str().to_owned();
-    path.push("-wal");
-    let path = PathBuf::from(path);
+    let path = super::with_suffix(database, "-wal");
     let file = match OpenOptions::new().read(true).open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -131,6 +129,8 @@ fn add(bytes: &[u8], (mut first, mut second): Sums, is_big_endian: bool) -> Sums
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use rusqlite::Connection;
 
     use super::*;
@@ -207,7 +207,7 @@ mod tests {
         };
         for round in [40, 7, 23, 1] {
             write(round);
-            check(&path).expect("whole, before and after it begins anew");
+            check(&path).expect("undamaged, before and after the WAL restarts");
             connection.query_row("PRAGMA wal_checkpoint(RESTART)", (), |_| Ok(())).expect("copied");
         }
         write(3);
