@@ -54,7 +54,7 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<EventA
     let labels = flow.classes.labels(&application, &class);
     let accepted_at = flow.clock.now().max(received_at);
     let stamp = flow.snapshots.stamp();
-    let sees = stamp.place;
+    let snapshot_sequence = stamp.place;
     let events = flow.spans.begin(events, if flow.spans.is_on() { flow.jitter() } else { 0.0 });
     let traced = flow.spans.is_on().then(|| (application.clone(), class.clone(), source.clone(), events.clone()));
     let batch = NewEventBatch {
@@ -64,7 +64,7 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<EventA
         source,
         received_at,
         accepted_at,
-        sees,
+        snapshot_sequence,
         events,
         idempotency,
         marks,

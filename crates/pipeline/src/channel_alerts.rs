@@ -32,7 +32,7 @@ impl ChannelAlerts {
     }
 
     /// Counts the outcome of an attempt. Returns an alert if one is due.
-    pub fn note<'d>(&mut self, disposition: &'d Disposition, at: Timestamp) -> Option<ChannelAlert<'d>> {
+    pub fn count<'d>(&mut self, disposition: &'d Disposition, at: Timestamp) -> Option<ChannelAlert<'d>> {
         match disposition {
             Disposition::Delivered { .. } => self.delivered(),
             Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => {
@@ -99,7 +99,7 @@ mod tests {
     /// Attempts are `minute:outcome`, of a channel with alerts after 3 failures, every 10 minutes. Compares the
     /// alerts.
     fn check(after: u32, attempts: &str, expected: &str) {
-        let mut trouble = ChannelAlerts::new(FailureLog { after, every: Duration::from_secs(600) });
+        let mut counter = ChannelAlerts::new(FailureLog { after, every: Duration::from_secs(600) });
         let minute = |number: u64| Timestamp(0) + Duration::from_secs(60 * number);
         let mut alerts = Vec::new();
         for attempt in attempts.split(' ') {
@@ -116,7 +116,7 @@ mod tests {
                 other => panic!("`{other}` is no outcome"),
             };
             let since = |since: Timestamp| since.since(minute(0)).as_secs() / 60;
-            match trouble.note(&disposition, minute(at)) {
+            match counter.count(&disposition, minute(at)) {
                 Some(ChannelAlert::Fails { failures, since: begun, .. }) => {
                     alerts.push(format!("{at}: fails {failures} times since {}", since(begun)));
                 }

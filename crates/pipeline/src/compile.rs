@@ -13,7 +13,7 @@ use tocsin_model::{
     application::{Application, EventClass, Recurs, due_class},
     definition::write_duration,
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     time::Timestamp,
     value::Value,
 };
@@ -53,7 +53,8 @@ impl Compiled {
                         problems.extend(formatter.personal().into_iter().map(|(key, part, word)| {
                             let path = format!("notifications.{name}.content.templates.{key}.{}", part.name());
                             let message = format!("reads `{word}`, but one message goes to several subscribers");
-                            Problem::at(path, message).hint("leave it out, or leave out `multicast`")
+                            Problem::new(Code::ConflictingMembers, path, message)
+                                .hint("leave it out, or leave out `multicast`")
                         }));
                     }
                     metrics::counter!("tocsin_format_compiled_total").increment(1);
@@ -89,7 +90,7 @@ impl Compiled {
     pub fn warnings(&self) -> Vec<Problem> {
         let of_rule = |found: RuleExplanation| {
             let path = format!("rules.{}", found.rule);
-            found.warnings.into_iter().map(move |warning| Problem::at(path.clone(), warning))
+            found.warnings.into_iter().map(move |warning| Problem::new(Code::Inefficient, path.clone(), warning))
         };
         let mut warnings: Vec<Problem> = self.explain().into_iter().flat_map(of_rule).collect();
         warnings.extend(self.application.rules.keys().filter_map(|name| self.retention_warning(name)));
@@ -111,7 +112,8 @@ impl Compiled {
                 write_duration(interval),
                 write_duration(kept)
             );
-            Problem::at(format!("rules.{name}.schedule"), message).hint(format!("raise `events.{}.retention`", rule.on))
+            Problem::new(Code::OutsideRetention, format!("rules.{name}.schedule"), message)
+                .hint(format!("raise `events.{}.retention`", rule.on))
         })
     }
 
@@ -176,12 +178,12 @@ const QUERY_FUNCTIONS: &[HostFunction] = &[
                 _ => Err("takes four numbers: latitude, longitude, latitude, longitude".to_owned()),
             };
             let distance = distance_km(degrees(0)?, degrees(1)?, degrees(2)?, degrees(3)?);
-            distance.map(Value::Number).map_err(|trouble| trouble.to_string())
+            distance.map(Value::Number).map_err(|error| error.to_string())
         },
     },
 ];
 
-/// Compiles the scheduled rules, as rules over the events that they are evaluated over.
+/// Compiles each scheduled rule as an unscheduled rule, by which its runs match the events they read.
 fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, Vec<Problem>> {
     let mut sets = BTreeMap::new();
     for (name, rule) in application.rules.iter().filter(|(_, rule)| rule.enabled && rule.schedule.is_some()) {
@@ -193,7 +195,7 @@ fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, 
         if rule.on == due_class()
             && let Some(class) = alone.subscriptions.get_mut(&rule.subscription)
         {
-            // A subscription's own filter is over events, and there are none.
+            // The rule is evaluated at due times without events, so the event filters of subscriptions do not apply.
             class.filter.clear();
         }
         sets.insert(name.clone(), Arc::new(RuleSet::compile(&alone)?));

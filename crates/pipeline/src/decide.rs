@@ -84,10 +84,10 @@ pub(crate) fn choose_device<'r>(
         return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text));
     }
     let channels = &loaded.compiled.application.channels;
-    let wanted = |device: &Device| delivery_policy.critical || choice.allows(&device.channel);
+    let requested = |device: &Device| delivery_policy.critical || choice.allows(&device.channel);
     let usable = || {
         let active = recipient.devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
-        active.filter(|(_, device)| wanted(device) && channels.contains_key(&device.channel))
+        active.filter(|(_, device)| requested(device) && channels.contains_key(&device.channel))
     };
     let of = |channel: &Name| {
         let channel = channel.clone();
@@ -103,7 +103,7 @@ pub(crate) fn choose_device<'r>(
     // Fast path: most subscribers have no preferences and no suppressions.
     if loaded.work_state.fallback == 0 && choice.preferred().is_empty() {
         let (name, device) = recipient.device().ok_or_else(none)?;
-        if wanted(device) && suppressed(name, device).is_none() {
+        if requested(device) && suppressed(name, device).is_none() {
             return Ok(Chosen::Device(name));
         }
     }
@@ -127,7 +127,7 @@ pub(crate) fn choose_device<'r>(
         return Ok(Chosen::Device(name));
     }
     let others = recipient.interest.device.is_none();
-    let chosen = match wanted(standard.1) {
+    let chosen = match requested(standard.1) {
         true => first(&mut std::iter::once(standard).chain(of(&standard.1.channel).filter(|_| others))),
         false => first(&mut usable()),
     };

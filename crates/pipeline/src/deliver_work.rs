@@ -39,7 +39,7 @@ use crate::{
     options::PipelineOptions,
     record_receipts::Report,
     running::Running,
-    suspects::{Alone, CRASHES_APART, Work},
+    suspects::{CRASHES_APART, ExclusivePermit, Work},
     windows::Windows,
 };
 
@@ -100,16 +100,16 @@ impl Worker {
             let Some(permit) = stop.run_until_cancelled(items.clone().acquire_owned()).await else { break };
             let permit = permit.expect("the semaphore is never closed");
             while tasks.try_join_next().is_some() {}
-            let is_down = worker.is_down();
+            let is_failing = worker.is_failing();
             let idle = items.available_permits() == ITEMS - 1 && bounds.is_idle();
-            if is_down && !idle {
+            if is_failing && !idle {
                 drop(permit);
                 stop.run_until_cancelled(tokio::time::sleep(DOWN_PAUSE)).await;
                 continue;
             }
             arrivals.mark_unchanged();
             switched.mark_unchanged();
-            let limit = if is_down { 1 } else { 1 + items.available_permits() };
+            let limit = if is_failing { 1 } else { 1 + items.available_permits() };
             match worker.claim(least, limit).await {
                 Ok(jobs) if !jobs.is_empty() => {
                     let mut permits = vec![permit];
@@ -143,7 +143,7 @@ impl Worker {
 
     /// Whether the channel as a whole is failing (circuit breaker). Then one item at a time probes it, and the others
     /// wait without using up their attempts.
-    fn is_down(&self) -> bool {
+    fn is_failing(&self) -> bool {
         self.running.channel(&self.channel).is_some_and(|open| open.down().is_some())
     }
 
@@ -155,7 +155,7 @@ impl Worker {
     /// Claims up to `limit` items, with all other items of their digest windows. No other claim of this channel runs
     /// meanwhile: two jobs for one window would split its digests.
     async fn claim(&self, least: Priority, limit: usize) -> Result<Vec<Vec<WorkItem>>, StoreError> {
-        if !self.has_work(least) || self.flow.switches.holds_delivery(&self.running.name, &self.channel) {
+        if !self.has_work(least) || self.flow.switches.pauses_delivery(&self.running.name, &self.channel) {
             return Ok(Vec::new());
         }
         let _alone = self.claiming.lock().await;
@@ -165,7 +165,7 @@ impl Worker {
         let suspects = &self.flow.suspects;
         for at in 0..jobs.len() {
             if let Err(error) = self.claim_rest_of(&mut jobs[at]).await {
-                self.give_back(&jobs, self.flow.clock.now() + REST_AFTER_FAILURE).await;
+                self.release_jobs(&jobs, self.flow.clock.now() + REST_AFTER_FAILURE).await;
                 return Err(error);
             }
         }
@@ -222,27 +222,27 @@ impl Worker {
         }
         // From here on the in-progress marker keeps it.
         drop(alone);
-        let given_back = match AssertUnwindSafe(self.deliver_begun(&mut begun, bounds, stop)).catch_unwind().await {
-            Ok(Ok(())) => return self.panics.lock().forget(&begun),
-            Ok(Err(given_back)) => Some(given_back),
+        let released = match AssertUnwindSafe(self.deliver_started(&mut begun, bounds, stop)).catch_unwind().await {
+            Ok(Ok(())) => return self.panics.lock().clear(&begun),
+            Ok(Err(released)) => Some(released),
             Err(_) => {
                 let ids: Vec<_> = begun.iter().map(|(_, item)| item.claim.id.to_string()).collect();
                 tracing::error!(items = ids.join(", "), "delivering work items panicked");
                 metrics::counter!("tocsin_deliver_panics_total").increment(1);
-                self.panics.lock().note(&begun);
+                self.panics.lock().count(&begun);
                 None
             }
         };
         for (key, item) in begun {
-            let _ = self.reports.send(Report::GivenBack { key }).await;
-            if let Some(GivenBack { due_at }) = given_back {
+            let _ = self.reports.send(Report::Released { key }).await;
+            if let Some(ReleaseRequest { due_at }) = released {
                 let _ = self.flow.journal.release(item.claim, due_at).await;
             }
         }
     }
 
     /// Waits until no other suspect runs, and extends the leases meanwhile. `None`: the worker must stop.
-    async fn wait_for_turn(&self, items: &[WorkItem], stop: &CancellationToken) -> Option<Alone> {
+    async fn wait_for_turn(&self, items: &[WorkItem], stop: &CancellationToken) -> Option<ExclusivePermit> {
         let mut alone = std::pin::pin!(self.flow.suspects.alone());
         loop {
             tokio::select! {
@@ -260,14 +260,14 @@ impl Worker {
     }
 
     /// Removes from `begun` the items that are finished here.
-    async fn deliver_begun(
+    async fn deliver_started(
         &self,
         begun: &mut Vec<(u64, WorkItem)>,
         bounds: &InFlightLimits,
         stop: &CancellationToken,
-    ) -> Result<(), GivenBack> {
+    ) -> Result<(), ReleaseRequest> {
         let Some(ahead) = stop.run_until_cancelled(bounds.ahead.acquire()).await else {
-            return Err(GivenBack { due_at: None });
+            return Err(ReleaseRequest { due_at: None });
         };
         let mut feeding: Vec<ItemDispatch> = Vec::with_capacity(begun.len());
         let mut at = 0;
@@ -278,10 +278,10 @@ impl Worker {
             let loaded = match (poison, broken_off) {
                 (Some(reason), _) => {
                     metrics::counter!("tocsin_pipeline_poison_total", "work" => "delivery").increment(1);
-                    Err(Unreadable::ForGood(reason))
+                    Err(Unreadable::Permanent(reason))
                 }
                 (None, PANICS_MAX..) => {
-                    Err(Unreadable::ForGood(format!("delivering it panicked {broken_off} times; see the log")))
+                    Err(Unreadable::Permanent(format!("delivering it panicked {broken_off} times; see the log")))
                 }
                 (None, _) => Loaded::read(&self.flow, item).await,
             };
@@ -292,14 +292,14 @@ impl Worker {
                     feeding.push(ItemDispatch { key, loaded, ordinals, dispatched: 0, left: Vec::new(), due_at });
                     at += 1;
                 }
-                Err(Unreadable::ForNow(error)) => {
+                Err(Unreadable::Temporary(error)) => {
                     tracing::error!(%error, item = %item.claim.id, "a work item cannot be read yet");
-                    return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
+                    return Err(ReleaseRequest { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
                 }
-                Err(Unreadable::ForGood(what)) => {
+                Err(Unreadable::Permanent(what)) => {
                     let (key, item) = begun.remove(at);
-                    if let Err(GivenBack { due_at }) = self.suspend_unread(key, &item, &what, bounds).await {
-                        let _ = self.reports.send(Report::GivenBack { key }).await;
+                    if let Err(ReleaseRequest { due_at }) = self.suspend_unread(key, &item, &what, bounds).await {
+                        let _ = self.reports.send(Report::Released { key }).await;
                         let _ = self.flow.journal.release(item.claim, due_at).await;
                     }
                 }
@@ -310,11 +310,11 @@ impl Worker {
             && let Err(error) = self.running.lanes.learn(&self.flow, &self.running.name, &feeding[0].loaded).await
         {
             tracing::error!(%error, item = %begun[0].1.claim.id, "earlier notifications of the lanes of a work item cannot be read yet");
-            return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
+            return Err(ReleaseRequest { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
         }
         let total = feeding.iter().map(|item| item.loaded.ordinals.len()).sum();
         let Some(permit) = stop.run_until_cancelled(bounds.permit(total)).await else {
-            return Err(GivenBack { due_at: None });
+            return Err(ReleaseRequest { due_at: None });
         };
         drop(ahead);
         let mut permit = Some(permit);
@@ -356,7 +356,7 @@ impl Worker {
     }
 
     /// Releases jobs to the journal untouched.
-    async fn give_back(&self, jobs: &[Vec<WorkItem>], due_at: Timestamp) {
+    async fn release_jobs(&self, jobs: &[Vec<WorkItem>], due_at: Timestamp) {
         for item in jobs.iter().flatten() {
             // A lost claim cannot be released.
             let _ = self.flow.journal.release(item.claim, Some(due_at)).await;
@@ -370,7 +370,7 @@ impl Worker {
         item: &WorkItem,
         what: &str,
         bounds: &InFlightLimits,
-    ) -> Result<(), GivenBack> {
+    ) -> Result<(), ReleaseRequest> {
         tracing::error!(item = %item.claim.id, batch = %item.batch, what, "a work item cannot be read and is suspended");
         let now = self.flow.clock.now();
         let ordinals = match &item.ordinals {
@@ -381,7 +381,7 @@ impl Worker {
                 match heads.first() {
                     Some((id, _, count)) if *id == item.batch => (0..*count).collect(),
                     // The number of notifications is unknown, so there is nothing to suspend.
-                    _ => return Err(GivenBack { due_at: Some(now + REST_OF_LOST) }),
+                    _ => return Err(ReleaseRequest { due_at: Some(now + REST_OF_LOST) }),
                 }
             }
         };
@@ -425,13 +425,13 @@ impl Panics {
         self.0.get(&item.claim.id).copied().unwrap_or(0)
     }
 
-    fn note(&mut self, items: &[(u64, WorkItem)]) {
+    fn count(&mut self, items: &[(u64, WorkItem)]) {
         if self.0.len() < PANICS_KNOWN {
             items.iter().for_each(|(_, item)| *self.0.entry(item.claim.id).or_default() += 1);
         }
     }
 
-    fn forget(&mut self, items: &[(u64, WorkItem)]) {
+    fn clear(&mut self, items: &[(u64, WorkItem)]) {
         if !self.0.is_empty() {
             self.0.retain(|id, _| items.iter().all(|(_, item)| item.claim.id != *id));
         }
@@ -440,7 +440,7 @@ impl Panics {
 
 /// Reason why an item is released untouched: the worker stops, or it is due again at this time.
 #[derive(Clone, Copy)]
-struct GivenBack {
+struct ReleaseRequest {
     due_at: Option<Timestamp>,
 }
 

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     Flow,
-    endpoints::{Care, care_for},
+    endpoints::{EndpointUpdate, apply_endpoint_updates},
     running::Running,
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct RejectedAddress {
 pub(crate) struct Disabler {
     running: Arc<Running>,
     waiting: Vec<RejectedAddress>,
-    endpoints: Vec<Care>,
+    endpoints: Vec<EndpointUpdate>,
     at_work: Option<JoinHandle<()>>,
 }
 
@@ -55,14 +55,14 @@ impl Disabler {
     }
 
     /// Queues an endpoint to be handled.
-    pub fn note_endpoint(&mut self, care: Care) {
+    pub fn queue_endpoint_update(&mut self, update: EndpointUpdate) {
         if self.endpoints.len() < WAITING_MAX {
-            self.endpoints.push(care);
+            self.endpoints.push(update);
         }
     }
 
     /// Queues a rejected address.
-    pub fn note(&mut self, gone: RejectedAddress) {
+    pub fn queue(&mut self, gone: RejectedAddress) {
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push(gone);
         }
@@ -75,7 +75,7 @@ impl Disabler {
             let (flow, running, gone) = (flow.clone(), self.running.clone(), std::mem::take(&mut self.waiting));
             let endpoints = std::mem::take(&mut self.endpoints);
             self.at_work = Some(tokio::spawn(async move {
-                care_for(&flow, &running, endpoints).await;
+                apply_endpoint_updates(&flow, &running, endpoints).await;
                 for gone in gone {
                     if let Err(error) = mark(&flow, &running, &gone).await {
                         tracing::error!(%error, subscription = %gone.subscription, "a device that is gone cannot be marked");

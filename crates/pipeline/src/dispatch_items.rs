@@ -30,7 +30,7 @@ use crate::{
     record_receipts::Report,
     render::{Member, render},
     render_cache::RenderCache,
-    running::Open,
+    running::OpenedChannel,
 };
 
 /// Notifications per chunk: their recipients are read together, then they are formatted and handed over.
@@ -56,31 +56,31 @@ pub(crate) type ItemPosition = (usize, u32);
 /// Decision about one notification.
 enum DispatchDecision {
     /// Sent now, through this channel.
-    Ready(Arc<Open>, Outgoing),
+    Ready(Arc<OpenedChannel>, Outgoing),
     /// Sent as part of a digest.
     Grouped,
     /// Waits until this time because of its subscriber's hours.
     Later(Timestamp),
     /// Waits until this time because its destination, which this channel reaches, is paused.
-    Held(Name, Timestamp),
+    DestinationPaused(Name, Timestamp),
     /// Waits for the end of this digest window.
-    Gathered(Timestamp),
+    InWindow(Timestamp),
     /// The channel reaches no device of its subscriber.
-    Passed(Reason),
+    NoDevice(Reason),
     /// The address of its device is suppressed.
     Suppressed(Cause),
 }
 
 /// Decision about a whole digest, so that it stays one message.
 enum DigestDecision {
-    Now(Arc<Open>, Outgoing),
+    Now(Arc<OpenedChannel>, Outgoing),
     /// Its destination, which this channel reaches, is paused until this time.
     Later(Name, Timestamp),
 }
 
 /// Groups and caches that are filled while a job is dispatched.
 #[derive(Default)]
-struct Gathered {
+struct DispatchGroups {
     groups: Groups<ItemPosition>,
     multicasts: Multicasts,
     cache: RenderCache,
@@ -91,10 +91,10 @@ struct Gathered {
 impl Worker {
     /// Dispatches the items of a job until all are done, `stop` is set, or the records fail.
     pub(crate) async fn dispatch(&self, items: &mut [ItemDispatch], stop: &CancellationToken) {
-        let mut gathered = Gathered::default();
+        let mut collected = DispatchGroups::default();
         for at in 0..items.len() {
-            if let Err(DispatchInterrupted(due_at)) = self.dispatch_item(items, at, &mut gathered, stop).await {
-                leave(items, due_at, gathered.groups.drain().flat_map(|group| group.members));
+            if let Err(DispatchInterrupted(due_at)) = self.dispatch_item(items, at, &mut collected, stop).await {
+                record_unsent(items, due_at, collected.groups.drain().flat_map(|group| group.members));
                 for rest in &mut items[at + 1..] {
                     rest.left.extend(&rest.ordinals);
                     rest.due_at = due_at.unwrap_or(rest.due_at);
@@ -102,7 +102,7 @@ impl Worker {
                 return;
             }
         }
-        let groups = gathered.groups.drain().collect();
+        let groups = collected.groups.drain().collect();
         self.dispatch_digests(items, groups, stop).await;
     }
 
@@ -111,7 +111,7 @@ impl Worker {
         &self,
         items: &mut [ItemDispatch],
         at: usize,
-        gathered: &mut Gathered,
+        collected: &mut DispatchGroups,
         stop: &CancellationToken,
     ) -> Result<(), DispatchInterrupted> {
         let ItemDispatch { key, loaded, ordinals, dispatched, left, .. } = &mut items[at];
@@ -126,7 +126,7 @@ impl Worker {
                 return Err(DispatchInterrupted(None));
             }
             let recipients = match self.recipients(loaded, chunk).await {
-                Ok(recipients) => self.flow.suppressions.follow(&*self.flow.records).await.map(|()| recipients),
+                Ok(recipients) => self.flow.suppressions.refresh(&*self.flow.records).await.map(|()| recipients),
                 failed => failed,
             };
             let recipients = match recipients {
@@ -145,7 +145,7 @@ impl Worker {
                 }
                 let taken = match recipient {
                     Ok(recipient) => {
-                        self.decide(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, gathered).await
+                        self.decide(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, collected).await
                     }
                     Err(unsent) => Err(unsent),
                 };
@@ -158,14 +158,14 @@ impl Worker {
                         continue;
                     }
                     Ok(DispatchDecision::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
-                    Ok(DispatchDecision::Held(channel, due_at)) => {
+                    Ok(DispatchDecision::DestinationPaused(channel, due_at)) => {
                         Report::Held { key, ordinal, channel, at: now, due_at }
                     }
-                    Ok(DispatchDecision::Gathered(window)) => {
-                        let placing = gathered.placed.insert((at, window)).then(|| self.windows.placing(window));
+                    Ok(DispatchDecision::InWindow(window)) => {
+                        let placing = collected.placed.insert((at, window)).then(|| self.windows.placing(window));
                         Report::Gathered { key, ordinal, window, placing }
                     }
-                    Ok(DispatchDecision::Passed(reason)) => Report::Passed { key, ordinal, at: now, reason },
+                    Ok(DispatchDecision::NoDevice(reason)) => Report::Passed { key, ordinal, at: now, reason },
                     Ok(DispatchDecision::Suppressed(cause)) => Report::Suppressed { key, ordinal, at: now, cause },
                     Err(Unsent { outcome, reason }) => Report::Unsent { key, ordinal, at: now, outcome, reason },
                 };
@@ -193,7 +193,7 @@ impl Worker {
         recipient: Option<Recipient>,
         ticket: Ticket,
         now: Timestamp,
-        gathered: &mut Gathered,
+        collected: &mut DispatchGroups,
     ) -> Result<DispatchDecision, Unsent> {
         let (_, ordinal) = place;
         let recipient = self.may_notify(loaded, recipient, now)?;
@@ -202,28 +202,28 @@ impl Worker {
             Chosen::Suppressed(cause) => return Ok(DispatchDecision::Suppressed(cause)),
             Chosen::NoDevice => {
                 let text = format!("the subscriber has no device that `{}` could reach", self.channel);
-                return Ok(DispatchDecision::Passed(Reason::new(ReasonKind::Unreachable, text)));
+                return Ok(DispatchDecision::NoDevice(Reason::new(ReasonKind::Unreachable, text)));
             }
         };
         if let Some(digest) = self.waits_for_others(loaded) {
             let key = group_key(loaded, digest, ordinal, &recipient, device)?;
             self.recover_windows(loaded, digest).await?;
-            return Ok(DispatchDecision::Gathered(self.window(loaded, digest, key, &recipient, now)?));
+            return Ok(DispatchDecision::InWindow(self.window(loaded, digest, key, &recipient, now)?));
         }
         let time = time_to_send(&loaded.delivery_policy, &recipient, now)?;
         if time > now {
             return Ok(DispatchDecision::Later(time));
         }
         if let Some(digest) = &loaded.delivery_policy.digest {
-            gathered.groups.add(group_key(loaded, digest, ordinal, &recipient, device)?, device.clone(), place);
+            collected.groups.add(group_key(loaded, digest, ordinal, &recipient, device)?, device.clone(), place);
             return Ok(DispatchDecision::Grouped);
         }
         let (channel, target) = self.open(&recipient, device)?;
         if let Some(wait) = channel.hold(&target.address, loaded.delivery_policy.priority) {
-            return Ok(DispatchDecision::Held(target.channel.clone(), now + wait));
+            return Ok(DispatchDecision::DestinationPaused(target.channel.clone(), now + wait));
         }
         let (used, to) = (self.parts_used(&channel), (device, target));
-        let Gathered { multicasts, cache, .. } = gathered;
+        let DispatchGroups { multicasts, cache, .. } = collected;
         let mut made = || render(&self.flow, &[Member { loaded, ordinal }], &recipient, to, used, cache, now);
         let message = match loaded.delivery_policy.multicast {
             Some(limit) if loaded.edit.is_none() => {
@@ -323,7 +323,7 @@ impl Worker {
     }
 
     /// Returns the named device and its channel.
-    fn open<'r>(&self, recipient: &'r Recipient, device: &Name) -> Result<(Arc<Open>, &'r Device), Unsent> {
+    fn open<'r>(&self, recipient: &'r Recipient, device: &Name) -> Result<(Arc<OpenedChannel>, &'r Device), Unsent> {
         let target = recipient
             .devices
             .get(device)
@@ -351,7 +351,7 @@ impl Worker {
         groups.reverse();
         while !groups.is_empty() {
             if stop.is_cancelled() {
-                return leave(items, None, groups.into_iter().flat_map(|group| group.members));
+                return record_unsent(items, None, groups.into_iter().flat_map(|group| group.members));
             }
             let some = groups.split_off(groups.len().saturating_sub(RECIPIENTS));
             let heads: Vec<SubscriptionId> = some
@@ -366,7 +366,7 @@ impl Worker {
                 Err(error) => {
                     let DispatchInterrupted(due_at) = self.unreadable(&error);
                     groups.extend(some);
-                    return leave(items, due_at, groups.into_iter().flat_map(|group| group.members));
+                    return record_unsent(items, due_at, groups.into_iter().flat_map(|group| group.members));
                 }
             };
             let mut ready = Ready::default();
@@ -436,7 +436,7 @@ impl Worker {
     }
 
     /// The parts of a content that the channel or the log uses.
-    fn parts_used(&self, channel: &Open) -> PartsUsed {
+    fn parts_used(&self, channel: &OpenedChannel) -> PartsUsed {
         if self.log.text { PartsUsed::ALL } else { channel.parts_used() }
     }
 
@@ -518,7 +518,7 @@ type ReadRecipient = Result<Option<Recipient>, Unsent>;
 struct DispatchInterrupted(Option<Timestamp>);
 
 /// Records the remaining notifications of each item.
-fn leave(items: &mut [ItemDispatch], due_at: Option<Timestamp>, places: impl Iterator<Item = ItemPosition>) {
+fn record_unsent(items: &mut [ItemDispatch], due_at: Option<Timestamp>, places: impl Iterator<Item = ItemPosition>) {
     places.for_each(|(at, ordinal)| items[at].left.push(ordinal));
     if let Some(due_at) = due_at {
         for item in items.iter_mut().filter(|item| !item.left.is_empty()) {
@@ -529,10 +529,10 @@ fn leave(items: &mut [ItemDispatch], due_at: Option<Timestamp>, places: impl Ite
 
 /// Outgoing messages by channel; equal messages are adjacent.
 #[derive(Default)]
-struct Ready(Vec<(Arc<Open>, Vec<Outgoing>)>);
+struct Ready(Vec<(Arc<OpenedChannel>, Vec<Outgoing>)>);
 
 impl Ready {
-    fn push(&mut self, channel: Arc<Open>, mut outgoing: Outgoing) {
+    fn push(&mut self, channel: Arc<OpenedChannel>, mut outgoing: Outgoing) {
         let Some((_, waiting)) = self.0.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) else {
             return self.0.push((channel, vec![outgoing]));
         };
@@ -544,14 +544,14 @@ impl Ready {
 
     async fn send(self, answers: &mpsc::Sender<Answer>) {
         for (channel, mut outgoing) in self.0 {
-            bring_together(&mut outgoing);
+            group_equal_messages(&mut outgoing);
             channel.send_all(outgoing, answers).await;
         }
     }
 }
 
 /// Moves each message next to the first equal one.
-fn bring_together(outgoing: &mut [Outgoing]) {
+fn group_equal_messages(outgoing: &mut [Outgoing]) {
     if outgoing.iter().all(|one| Arc::strong_count(&one.message) == 1) {
         return;
     }

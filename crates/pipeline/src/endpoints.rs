@@ -49,9 +49,9 @@ struct Watched {
 }
 
 /// A task about an endpoint, done outside of the delivery path.
-pub(crate) enum Care {
+pub(crate) enum EndpointUpdate {
     /// The endpoint has answered: remove it.
-    Well(EndpointKey),
+    Recovered(EndpointKey),
     /// The endpoint failed. The subscription is that of the message.
     Failing(EndpointKey, SubscriptionId),
 }
@@ -86,18 +86,18 @@ impl Endpoints {
     }
 
     /// Whether no endpoint is failing.
-    pub fn are_well(&self) -> bool {
+    pub fn are_healthy(&self) -> bool {
         self.0.lock().is_empty()
     }
 
     /// Counts an answer. `limit` is how long the channel lets an endpoint fail; `None`: no limit.
-    pub fn note(
+    pub fn record_answer(
         &self,
         application: &Name,
         answer: &Answer,
         subscription: impl FnOnce() -> Option<SubscriptionId>,
         limit: impl FnOnce() -> Option<Duration>,
-    ) -> Option<Care> {
+    ) -> Option<EndpointUpdate> {
         let key = || EndpointKey {
             application: application.clone(),
             channel: answer.channel.clone(),
@@ -112,7 +112,7 @@ impl Endpoints {
                 let key = key();
                 watched.remove(&key)?;
                 metrics::gauge!("tocsin_deliver_failing_endpoints").set(watched.len() as f64);
-                return Some(Care::Well(key));
+                return Some(EndpointUpdate::Recovered(key));
             }
             Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => reason,
         };
@@ -153,15 +153,15 @@ impl Endpoints {
         };
         match due {
             Due::Nothing => None,
-            _ => Some(Care::Failing(key, subscription()?)),
+            _ => Some(EndpointUpdate::Failing(key, subscription()?)),
         }
     }
 
     /// Carries out a task about an endpoint.
-    pub async fn care(&self, flow: &Flow, running: &Running, care: Care) -> Result<(), StoreError> {
-        let (key, subscription) = match care {
-            Care::Well(key) => return flow.records.remove_failing_endpoints(vec![key]).await,
-            Care::Failing(key, subscription) => (key, subscription),
+    pub async fn apply_update(&self, flow: &Flow, running: &Running, update: EndpointUpdate) -> Result<(), StoreError> {
+        let (key, subscription) = match update {
+            EndpointUpdate::Recovered(key) => return flow.records.remove_failing_endpoints(vec![key]).await,
+            EndpointUpdate::Failing(key, subscription) => (key, subscription),
         };
         let Some(limit) = running.disable_after(&key.channel) else { return Ok(()) };
         let recipient = flow.records.recipients(&[subscription]).await?.pop().flatten();
@@ -171,7 +171,7 @@ impl Endpoints {
             Some((&recipient.id, name, device))
         });
         // The device was removed, or its address changed.
-        let Some((subscriber, name, device)) = found else { return self.forget(flow, key).await };
+        let Some((subscriber, name, device)) = found else { return self.remove(flow, key).await };
         if device.state != DeviceState::Active {
             // The message was in flight when the device was disabled.
             return Ok(());
@@ -223,7 +223,7 @@ impl Endpoints {
         flow.records.put_failing_endpoints(vec![known]).await
     }
 
-    async fn forget(&self, flow: &Flow, key: EndpointKey) -> Result<(), StoreError> {
+    async fn remove(&self, flow: &Flow, key: EndpointKey) -> Result<(), StoreError> {
         self.0.lock().remove(&key);
         flow.records.remove_failing_endpoints(vec![key]).await
     }
@@ -331,9 +331,9 @@ async fn accept_endpoint_event(
 }
 
 /// Handles endpoint tasks of a recorder in order, outside of the delivery path.
-pub(crate) async fn care_for(flow: &Arc<Flow>, running: &Running, cares: Vec<Care>) {
-    for care in cares {
-        if let Err(error) = flow.endpoints.care(flow, running, care).await {
+pub(crate) async fn apply_endpoint_updates(flow: &Arc<Flow>, running: &Running, updates: Vec<EndpointUpdate>) {
+    for update in updates {
+        if let Err(error) = flow.endpoints.apply_update(flow, running, update).await {
             tracing::error!(%error, "the state of an endpoint cannot be stored");
         }
     }

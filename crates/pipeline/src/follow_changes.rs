@@ -71,7 +71,7 @@ impl Followed {
     /// are read one after the other while the shards apply them in parallel.
     ///
     /// # Errors
-    /// As [`Followed::go_to`]; `Index` if the system has no more threads.
+    /// As [`Followed::move_to`]; `Index` if the system has no more threads.
     pub async fn build(
         records: &dyn Records,
         compiled: &Compiled,
@@ -102,8 +102,8 @@ impl Followed {
         }
         let reach = newest(records);
         followed.reach = reach;
-        match followed.go_to(records, place).await {
-            Err(FollowError::SequenceTrimmed(_)) => followed.go_to(records, reach).await?,
+        match followed.move_to(records, place).await {
+            Err(FollowError::SequenceTrimmed(_)) => followed.move_to(records, reach).await?,
             done => done?,
         }
         Ok(followed)
@@ -126,7 +126,7 @@ impl Followed {
 
     /// Waits until the owners have applied all changes, discards their results, and returns the figures of the index.
     /// Blocks.
-    pub fn settle(&mut self) -> Result<IndexReport, ShardLost> {
+    pub fn wait_until_applied(&mut self) -> Result<IndexReport, ShardLost> {
         let report = self.shards.match_and_cut(Vec::new().into())?.report;
         Ok(self.with_queries(report))
     }
@@ -174,7 +174,7 @@ impl Followed {
     ///
     /// # Errors
     /// Unless a shard is lost, the index can be brought to any sequence later.
-    pub async fn go_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
+    pub async fn move_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
         let place = place.min(newest(records));
         while !self.step_to(records, place).await? {}
         Ok(())
@@ -184,10 +184,10 @@ impl Followed {
     /// reached.
     ///
     /// # Errors
-    /// As [`Followed::go_to`].
+    /// As [`Followed::move_to`].
     pub async fn step_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<bool, FollowError> {
         if place < self.reach {
-            self.go_back(records, place).await?;
+            self.roll_back_to(records, place).await?;
             return Ok(true);
         }
         if self.place < place {
@@ -198,7 +198,7 @@ impl Followed {
             let is_all = changes.len() < CHANGES || changes.last().is_some_and(|last| last.sequence >= place);
             let until = if is_all { place } else { changes.last().map_or(place, |last| last.sequence) };
             self.reach = place;
-            self.follow(records, &changes, place).await?;
+            self.apply_changes(records, &changes, place).await?;
             self.place = until;
         }
         if self.place == place {
@@ -208,7 +208,7 @@ impl Followed {
     }
 
     /// Rolls back changes beyond a sequence, and applies those missing before it.
-    async fn go_back(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
+    async fn roll_back_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
         let is_behind = self.place < place;
         let mut after = self.place.min(place);
         loop {
@@ -218,7 +218,7 @@ impl Followed {
                 error => FollowError::Store(error),
             })?;
             self.place = self.place.min(place);
-            self.follow(records, &changes, place).await?;
+            self.apply_changes(records, &changes, place).await?;
             match changes.last().map(|last| last.sequence) {
                 Some(last) if changes.len() == CHANGES && last < self.reach => after = last,
                 _ => break,
@@ -229,7 +229,7 @@ impl Followed {
     }
 
     /// Applies to the index the state of the records, at a sequence, of everything that these changes name.
-    async fn follow(
+    async fn apply_changes(
         &mut self,
         records: &dyn Records,
         changes: &[RecordChange],

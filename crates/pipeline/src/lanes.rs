@@ -104,9 +104,9 @@ impl Lanes {
         for work in flow.journal.open_work(id).await? {
             match Loaded::read(flow, &work).await {
                 Ok(loaded) => self.join(&loaded, Some(work.due_at)),
-                Err(Unreadable::ForNow(error)) => return Err(error),
+                Err(Unreadable::Temporary(error)) => return Err(error),
                 // Suspended when it is reached; it blocks no lane.
-                Err(Unreadable::ForGood(_)) => {}
+                Err(Unreadable::Permanent(_)) => {}
             }
         }
         Ok(())
@@ -132,19 +132,19 @@ impl Lanes {
         let state = self.state.lock();
         let lane = state.of.get(&id).and_then(|(lane, _)| state.lanes.get(lane));
         match lane.and_then(BTreeMap::first_key_value) {
-            Some(((_, first), standing)) if *first != id => Turn::After(*standing),
+            Some(((_, first), status)) if *first != id => Turn::After(*status),
             _ => Turn::Now,
         }
     }
 
     /// Marks notifications as handed over.
     pub fn sent(&self, ids: impl IntoIterator<Item = NotificationId>) {
-        self.stand(ids.into_iter().map(|id| (id, Some(LaneStatus::Sent))));
+        self.set_status(ids.into_iter().map(|id| (id, Some(LaneStatus::Sent))));
     }
 
-    /// Marks notifications as not handed over after all.
+    /// Marks notifications as waiting again: their sender did not accept them.
     pub fn unsent(&self, ids: impl IntoIterator<Item = NotificationId>) {
-        self.stand(ids.into_iter().map(|id| (id, Some(LaneStatus::Waits))));
+        self.set_status(ids.into_iter().map(|id| (id, Some(LaneStatus::Waits))));
     }
 
     /// A work item of a batch was released: none of its notifications is in flight any more.
@@ -155,23 +155,23 @@ impl Lanes {
     }
 
     /// Applies recorded results: a new status, or removal from the lane.
-    pub fn settle(&self, settled: impl IntoIterator<Item = (NotificationId, Option<LaneStatus>)>) {
-        self.stand(settled);
+    pub fn apply_results(&self, settled: impl IntoIterator<Item = (NotificationId, Option<LaneStatus>)>) {
+        self.set_status(settled);
     }
 
-    fn stand(&self, standings: impl IntoIterator<Item = (NotificationId, Option<LaneStatus>)>) {
+    fn set_status(&self, statuses: impl IntoIterator<Item = (NotificationId, Option<LaneStatus>)>) {
         let mut state = self.state.lock();
         if state.of.is_empty() {
             return;
         }
         let mut changed = false;
-        for (id, standing) in standings {
+        for (id, status) in statuses {
             let State { lanes, of } = &mut *state;
             let Some((lane, event)) = of.get(&id).cloned() else { continue };
             changed = true;
             let Some(open) = lanes.get_mut(&lane) else { continue };
-            match standing {
-                Some(standing) => drop(open.insert((event, id), standing)),
+            match status {
+                Some(status) => drop(open.insert((event, id), status)),
                 None => {
                     open.remove(&(event, id));
                     if open.is_empty() {

@@ -87,9 +87,9 @@ pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use preview::Preview;
-pub use read_text::{compile_sealed, compile_text};
+pub use read_text::{check_text, compile_sealed, compile_text};
 pub use resend::{ResendCount, ResendRequest};
-pub use run_queries::keep;
+pub use run_queries::apply_chronicle_change;
 pub use run_sources::{SourceState, SourceStatus};
 pub use shards::subject;
 pub use slow_firings::{SLOW_FIRINGS_MAX, SlowFiring};
@@ -204,7 +204,7 @@ pub struct Parts {
 pub type Opener = Arc<dyn Fn(&Name, &Channel, &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> + Send + Sync>;
 
 /// Open channels of a version that is not running yet. Dropping it closes those that no other version uses.
-pub struct Prepared(BTreeMap<Name, Arc<running::Open>>);
+pub struct Prepared(BTreeMap<Name, Arc<running::OpenedChannel>>);
 
 /// Reason why an application cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -357,7 +357,7 @@ impl Pipeline {
         }
         let mut dispatcher = Dispatcher::new(self.flow.clone(), commands);
         // Read before anything can change: waiting batches were accepted with the subscriptions of their time.
-        let place = match_events::place_wanted(&self.flow).await?;
+        let place = match_events::next_snapshot_sequence(&self.flow).await?;
         self.flow.records.keep_changes_after(place);
         for stored in self.flow.records.applications().await? {
             match self.flow.versions.get(&stored.name, stored.version).await? {
@@ -423,7 +423,7 @@ impl Pipeline {
     async fn change_to(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let name = compiled.application.name.clone();
         let _one_at_a_time = self.change(&name).await;
-        let place = match_events::place_wanted(&self.flow).await?;
+        let place = match_events::next_snapshot_sequence(&self.flow).await?;
         let followed = match_events::build(&self.flow, &compiled, place).await?;
         self.open(compiled.clone(), prepared).await?;
         let (done, installed) = oneshot::channel();
@@ -460,7 +460,7 @@ impl Pipeline {
             }
             None => Running::start(&self.flow, compiled.clone(), channels, waiting),
         };
-        self.flow.versions.keep(compiled);
+        self.flow.versions.insert(compiled);
         self.flow.running.lock().insert(name.clone(), Arc::downgrade(&running));
         self.running.lock().insert(name, running);
         Ok(())
@@ -485,11 +485,11 @@ impl Pipeline {
         if self.commands.send(Command::Remove(name.clone(), done)).await.is_ok() {
             let _ = removed.await;
         }
-        if let Err(error) = match_events::forget(&self.flow, name).await {
+        if let Err(error) = match_events::remove_rule_state(&self.flow, name).await {
             // A new application of the same name drops the state that it does not know.
             tracing::warn!(application = %name, %error, "the stored state of its rules could not be removed");
         }
-        if let Err(error) = self.flow.journal.forget_marks(name).await {
+        if let Err(error) = self.flow.journal.delete_marks(name).await {
             tracing::warn!(application = %name, %error, "the stored state of its sources could not be removed");
         }
         if let Some(running) = running {
@@ -508,7 +508,7 @@ impl Pipeline {
         if self.flow.records.application(name, None).await?.is_some() {
             return Ok(EndedWork::default());
         }
-        self.flow.suspects.forget(name);
+        self.flow.suspects.clear_application(name);
         let ended = self.flow.journal.end_application(name, self.flow.clock.now()).await?;
         let filter = FiringFilter { application: Some(name.clone()), ..FiringFilter::default() };
         self.flow.journal.dismiss_firings(&filter).await?;
@@ -530,7 +530,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed.
     pub async fn rematch(&self, name: &Name) -> Result<u64, StoreError> {
-        self.flow.suspects.forget(name);
+        self.flow.suspects.clear_application(name);
         self.flow.journal.rematch(name).await
     }
 
@@ -659,8 +659,8 @@ impl Pipeline {
     /// Slow firings, newest first, optionally of one application and one rule.
     pub fn slow_firings(&self, application: Option<&Name>, rule: Option<&Name>, limit: usize) -> Vec<SlowFiring> {
         self.flow.slow_firings.newest(limit, |firing| {
-            application.is_none_or(|wanted| firing.application == *wanted)
-                && rule.is_none_or(|wanted| firing.rule == *wanted)
+            application.is_none_or(|requested| firing.application == *requested)
+                && rule.is_none_or(|requested| firing.rule == *requested)
         })
     }
 
@@ -673,7 +673,7 @@ impl Pipeline {
     /// already stopped keeps its first stop.
     ///
     /// # Errors
-    /// The store failed; the rule goes on.
+    /// The store failed; the rule stays active.
     pub async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError> {
         self.flow.journal.stop_rule(stop.clone()).await?;
         self.flow.stop(stop);
@@ -765,8 +765,8 @@ impl Pipeline {
     }
 
     /// Ends at once, as a crash would. For tests of recovery.
-    pub async fn abandon(&self) {
-        self.sources.abandon().await;
+    pub async fn abort(&self) {
+        self.sources.abort().await;
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             task.abort();
@@ -775,7 +775,7 @@ impl Pipeline {
         self.flow.running.lock().clear();
         let running = std::mem::take(&mut *self.running.lock());
         for running in running.into_values() {
-            running.abandon().await;
+            running.abort().await;
         }
     }
 
@@ -824,5 +824,5 @@ fn keep_busy<T>(work: impl FnOnce() -> T) -> T {
 /// Problems for resources that the sources of a version use and the operator of a machine has not allowed. The
 /// version can be applied, but these sources do not run.
 pub fn closed_sources(compiled: &Compiled, context: &SourceContext) -> Vec<Problem> {
-    run_sources::closed(&compiled.application, context)
+    run_sources::not_allowed(&compiled.application, context)
 }

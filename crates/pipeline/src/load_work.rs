@@ -64,16 +64,16 @@ pub(crate) struct Loaded {
 /// Reason why an item cannot be delivered.
 pub(crate) enum Unreadable {
     /// The store failed; try again.
-    ForNow(StoreError),
+    Temporary(StoreError),
     /// The stored data is missing or damaged; permanent.
-    ForGood(String),
+    Permanent(String),
 }
 
 impl From<StoreError> for Unreadable {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Damaged(_) | StoreError::Missing(_) => Unreadable::ForGood(error.to_string()),
-            error => Unreadable::ForNow(error),
+            StoreError::Damaged(_) | StoreError::Missing(_) => Unreadable::Permanent(error.to_string()),
+            error => Unreadable::Temporary(error),
         }
     }
 }
@@ -85,28 +85,30 @@ impl Loaded {
             .journal
             .notification_batch(item.batch)
             .await?
-            .ok_or_else(|| Unreadable::ForGood(format!("batch {} is gone", item.batch)))?;
+            .ok_or_else(|| Unreadable::Permanent(format!("batch {} is gone", item.batch)))?;
         let head = &batch.head;
         let compiled = flow.versions.get(&head.application, head.version).await?.ok_or_else(|| {
             let (version, application) = (head.version, &head.application);
-            Unreadable::ForGood(format!("version {version} of `{application}` cannot be compiled; see `tocsin check`"))
+            Unreadable::Permanent(format!(
+                "version {version} of `{application}` cannot be compiled; see `tocsin check`"
+            ))
         })?;
         let event_of: Vec<EventId> = batch.notifications.event_of_each().collect();
         let ordinals: Vec<u32> = match &item.ordinals {
             Some(ordinals) => ordinals.clone(),
             None => (0..batch.notifications.count() as u32).collect(),
         };
-        let mut wanted: BTreeMap<EventBatchId, Vec<u32>> = BTreeMap::new();
+        let mut requested: BTreeMap<EventBatchId, Vec<u32>> = BTreeMap::new();
         for ordinal in &ordinals {
             let event =
                 event_of.get(*ordinal as usize).ok_or_else(|| StoreError::Damaged(format!("{}", item.claim.id)))?;
-            let ordinals = wanted.entry(event.batch).or_default();
+            let ordinals = requested.entry(event.batch).or_default();
             if ordinals.last() != Some(&event.ordinal) {
                 ordinals.push(event.ordinal);
             }
         }
         let mut events = HashMap::new();
-        for (id, ordinals) in wanted {
+        for (id, ordinals) in requested {
             // If an event is missing or damaged, only its notifications are suspended.
             match flow.journal.event_batch(id).await {
                 Ok(Some((batch, _))) => {
@@ -127,7 +129,7 @@ impl Loaded {
         let work_state = item.work_state.clone();
         let (edit, edited) = match (&work_state.edit, class) {
             (Some(text), Some(class)) => {
-                let unreadable = |what: String| Unreadable::ForGood(format!("the edit of {}: {what}", item.claim.id));
+                let unreadable = |what: String| Unreadable::Permanent(format!("the edit of {}: {what}", item.claim.id));
                 let edit: Edit = serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))?;
                 let edited = edit.check(&class.fields).map_err(|problems| unreadable(problems[0].to_string()))?;
                 (Some(edit), edited)
@@ -164,11 +166,11 @@ impl Loaded {
     /// Field expressions of the class.
     pub fn notify(&self) -> Result<&NotifyFields, Reason> {
         let head = &self.batch.head;
-        self.compiled.notify.get(&head.rule).ok_or_else(|| self.gone("rule", &head.rule))
+        self.compiled.notify.get(&head.rule).ok_or_else(|| self.missing_reason("rule", &head.rule))
     }
 
     /// Reason for something that the version of the batch lacks.
-    pub fn gone(&self, what: &str, name: &Name) -> Reason {
+    pub fn missing_reason(&self, what: &str, name: &Name) -> Reason {
         let text = format!("version {} has no {what} `{name}`", self.batch.head.version);
         Reason::new(ReasonKind::Internal, text)
     }
@@ -238,13 +240,13 @@ async fn read_events(
     };
     ordinals.sort_unstable();
     ordinals.dedup();
-    let mut wanted = ordinals.into_iter().peekable();
+    let mut requested = ordinals.into_iter().peekable();
     let reader = notify.reader(batch, &packed.fields)?;
     for (ordinal, bytes) in batch.events.rows().enumerate() {
-        if wanted.peek() != Some(&(ordinal as u32)) {
+        if requested.peek() != Some(&(ordinal as u32)) {
             continue;
         }
-        wanted.next();
+        requested.next();
         let row = tocsin_model::field::unpack_row(&packed.fields, bytes?)?;
         let row = reader.row(ordinal as u32, row)?;
         let scope = EventScope::new(&class.fields, &row);

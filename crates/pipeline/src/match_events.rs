@@ -83,7 +83,7 @@ impl Matched {
     /// Blocks until the owners of the index have applied all changes sent to them.
     fn new(compiled: Arc<Compiled>, mut followed: Followed, breaker: RuleBreaker) -> Matched {
         // If a shard is already lost, matching will find out.
-        let report = keep_busy(|| followed.settle()).unwrap_or_default();
+        let report = keep_busy(|| followed.wait_until_applied()).unwrap_or_default();
         let chronicles = ChronicleStore::new(compiled.rules.clone());
         Matched { compiled, followed, report, breaker, chronicles, remembers: false }
     }
@@ -141,8 +141,8 @@ pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequenc
 }
 
 /// Snapshot sequence of the next batch: that of the oldest waiting batch, else the newest.
-pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreError> {
-    let settled = flow.snapshots.settled();
+pub(crate) async fn next_snapshot_sequence(flow: &Flow) -> Result<ChangeSequence, StoreError> {
+    let settled = flow.snapshots.lower_bound();
     Ok(flow.journal.oldest_waiting_sequence().await?.map_or(settled, |oldest| oldest.min(settled)))
 }
 
@@ -158,7 +158,7 @@ pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Resu
 }
 
 /// Removes the stored rule state of a removed application.
-pub(crate) async fn forget(flow: &Flow, name: &Name) -> Result<(), StoreError> {
+pub(crate) async fn remove_rule_state(flow: &Flow, name: &Name) -> Result<(), StoreError> {
     loop {
         let pages = flow.journal.state_pages(name, None, STATE_PAGES).await?;
         if pages.is_empty() {

@@ -130,7 +130,7 @@ impl Platform {
     /// Submits a batch of one event, and waits until it is matched or set aside.
     async fn quote(&self, symbol: &str) {
         self.submit(symbol).await;
-        self.settle().await;
+        self.advance_a_minute().await;
     }
 
     /// Submits a batch of one event. Returns its id.
@@ -163,7 +163,7 @@ impl Platform {
         }
     }
 
-    async fn settle(&self) {
+    async fn advance_a_minute(&self) {
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
 
@@ -218,7 +218,7 @@ async fn a_rule_that_panics_is_isolated_and_its_state_is_rolled_back() {
     assert_eq!(platform.notified().await, expected, "B was already notified");
     assert!(platform.firings().await.is_empty());
     platform.plan(None);
-    platform.pipeline.abandon().await;
+    platform.pipeline.abort().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +236,7 @@ async fn a_rule_that_panics_again_stays_listed() {
     assert_eq!(platform.pipeline.refire(firing).await.expect("it fires"), 1);
     assert_eq!(platform.notified().await, [of("changes", 1), of("plain", 1), of("queried", 1)].concat());
     assert!(platform.firings().await.is_empty());
-    platform.pipeline.abandon().await;
+    platform.pipeline.abort().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +252,7 @@ async fn a_lost_shard_is_rebuilt_and_no_notification_is_repeated() {
     assert_eq!(platform.notified().await, all.concat());
     assert!(!faults::ends(&platform.name, EventBatchId(2)), "the shard was lost");
     assert!(platform.firings().await.is_empty());
-    platform.pipeline.abandon().await;
+    platform.pipeline.abort().await;
 }
 
 /// If the failing rule is unknown, the whole batch is set aside, and matched again with the next version.
@@ -269,10 +269,10 @@ async fn a_panic_of_an_unknown_rule_sets_the_batch_aside() {
     assert!(matches!(&state, EventBatchState::Failed(reason) if reason.contains("panic")), "{state:?}");
     platform.plan(None);
     platform.journal.rematch(&platform.name).await.expect("read");
-    platform.settle().await;
+    platform.advance_a_minute().await;
     let expected = [of("changes", 2), of("plain", 1), of("plain", 2), of("queried", 1), of("queried", 2)].concat();
     assert_eq!(platform.notified().await, expected, "the stateful rule already notified of A");
-    platform.pipeline.abandon().await;
+    platform.pipeline.abort().await;
 }
 
 /// A slow match delays no other application and no change of one; its own batches wait in order.
@@ -349,8 +349,8 @@ impl Machine {
     /// Simulates a crash.
     async fn crash(&self, pipeline: &Pipeline) {
         pipeline.flow.suspects.crash();
-        pipeline.abandon().await;
-        self.journal.forget_claims();
+        pipeline.abort().await;
+        self.journal.drop_claims();
     }
 }
 
@@ -402,8 +402,8 @@ async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
     for symbol in ["A", "B", "A"] {
         ids.push(submit_to(&pipeline, &name, symbol).await);
     }
-    pipeline.abandon().await;
-    journal.forget_claims();
+    pipeline.abort().await;
+    journal.drop_claims();
     let machine =
         Machine { journal: journal.clone(), records, ends, clock, folder: tempfile::tempdir().expect("a folder") };
     let poison = ids[1];
@@ -431,7 +431,7 @@ async fn a18_an_event_batch_that_crashes_the_process_is_set_aside() {
     );
     // A restart matches set-aside batches again, but not this one.
     assert!(pipeline.drain(Duration::from_secs(60)).await);
-    journal.forget_claims();
+    journal.drop_claims();
     let pipeline = machine.start().await;
     let next = submit_to(&pipeline, &name, "B").await;
     until(&journal, &[next], |state| matches!(state, EventBatchState::Matched(_))).await;
@@ -454,21 +454,21 @@ async fn a18_a_work_item_that_crashes_the_process_is_suspended() {
         clock,
         folder: tempfile::tempdir().expect("a folder"),
     };
-    pipeline.abandon().await;
-    journal.forget_claims();
+    pipeline.abort().await;
+    journal.drop_claims();
     let pipeline = machine.start().await;
     // `changes`, `plain` and `queried` match A for both, each with a work item.
     ends.set("ann", tocsin_testkit::ScriptedAnswer::Waits);
     submit_to(&pipeline, &name, "A").await;
-    let settle = || tokio::time::sleep(Duration::from_secs(5));
-    settle().await;
+    let run_five_seconds = || tokio::time::sleep(Duration::from_secs(5));
+    run_five_seconds().await;
     assert!(journal.backlog().work_items > 0, "{:?}", journal.backlog());
     let mut suspended = 0;
     let mut pipeline = pipeline;
     for crash in 1..=4 * CRASHES_MAX {
         machine.crash(&pipeline).await;
         pipeline = machine.start().await;
-        settle().await;
+        run_five_seconds().await;
         suspended = journal.suspensions(&SuspensionFilter::default(), 0, 10).await.expect("listed").len();
         if suspended == 3 {
             assert!(crash >= CRASHES_MAX, "each at its last crash");
@@ -484,7 +484,7 @@ async fn a18_a_work_item_that_crashes_the_process_is_suspended() {
     // What an operator resumes is tried again.
     ends.set("ann", tocsin_testkit::ScriptedAnswer::Delivers);
     journal.resolve(&SuspensionFilter::default(), Resolution::Resume, Timestamp(0)).await.expect("resumed");
-    settle().await;
+    run_five_seconds().await;
     assert_eq!((journal.backlog().work_items, journal.backlog().suspended), (0, 0));
     assert!(pipeline.drain(Duration::from_secs(60)).await);
 }

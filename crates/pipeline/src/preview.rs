@@ -48,14 +48,14 @@ pub(crate) async fn preview(
         WorkItem { claim, batch: id.batch, ordinals: Some(vec![id.ordinal]), attempts: 0, due_at: now, work_state };
     let loaded = match Loaded::read(flow, &item).await {
         Ok(loaded) => loaded,
-        Err(Unreadable::ForNow(error)) => return Err(error),
-        Err(Unreadable::ForGood(what)) => {
+        Err(Unreadable::Temporary(error)) => return Err(error),
+        Err(Unreadable::Permanent(what)) => {
             return Ok(Err(Reason::new(tocsin_model::receipt::ReasonKind::Internal, what)));
         }
     };
     let subscription = loaded.notifications().subscriptions[id.ordinal as usize];
     let recipient = flow.records.recipients(&[subscription]).await?.pop().flatten();
-    flow.suppressions.follow(&*flow.records).await?;
+    flow.suppressions.refresh(&*flow.records).await?;
     Ok(shown(flow, &loaded, id.ordinal, recipient, channel, now).map_err(|unsent| unsent.reason))
 }
 

@@ -27,14 +27,14 @@ pub(crate) struct Waits {
 }
 
 /// Admission of event batches to one quantum.
-pub(crate) struct Rooms<'a> {
+pub(crate) struct Admission<'a> {
     rates: &'a mut Rates,
     application: &'a Application,
     now: Timestamp,
     all: Option<usize>,
     classes: BTreeMap<Name, Option<usize>>,
-    /// Whether a batch was refused whose events are read by runs of schedules.
-    has_refused_met: bool,
+    /// Whether a batch was refused whose events scheduled runs read; such runs then wait, too.
+    has_refused_run_input: bool,
 }
 
 impl Rates {
@@ -47,7 +47,7 @@ impl Rates {
                 continue;
             };
             waits.classes.insert(name.clone(), wait);
-            if is_met(application, name) {
+            if is_run_input(application, name) {
                 // A run would miss the waiting events.
                 let runs = waits.classes.entry(due_class()).or_default();
                 *runs = wait.max(*runs);
@@ -57,16 +57,16 @@ impl Rates {
     }
 
     /// Starts the admission for a quantum.
-    pub fn rooms<'a>(&'a mut self, application: &'a Application, now: Timestamp) -> Rooms<'a> {
+    pub fn admission<'a>(&'a mut self, application: &'a Application, now: Timestamp) -> Admission<'a> {
         let all = self.all.batches_max(application.limits.throttle, now);
-        Rooms { rates: self, application, now, all, classes: BTreeMap::new(), has_refused_met: false }
+        Admission { rates: self, application, now, all, classes: BTreeMap::new(), has_refused_run_input: false }
     }
 
     /// Counts the notifications of some event batches of a class against the throttles.
-    pub fn spend(&mut self, application: &Application, class: &Name, made: Made, now: Timestamp) {
-        self.all.spend(application.limits.throttle, made, now);
+    pub fn charge(&mut self, application: &Application, class: &Name, made: NotificationCount, now: Timestamp) {
+        self.all.charge(application.limits.throttle, made, now);
         match application.throttle_of(class) {
-            Some(throttle) => self.classes.entry(class.clone()).or_default().spend(Some(throttle), made, now),
+            Some(throttle) => self.classes.entry(class.clone()).or_default().charge(Some(throttle), made, now),
             None => drop(self.classes.remove(class)),
         }
     }
@@ -81,7 +81,7 @@ impl Rates {
     }
 }
 
-impl Rooms<'_> {
+impl Admission<'_> {
     /// Whether the quantum may match one more batch of a class. After one refusal, all batches of the class are
     /// refused.
     pub fn take(&mut self, class: &Name) -> bool {
@@ -93,12 +93,12 @@ impl Rooms<'_> {
                 rate.batches_max(throttle, self.now)
             }
         };
-        let waits_for_met = self.has_refused_met && *class == due_class();
-        let may = self.all != Some(0) && room != Some(0) && !waits_for_met;
+        let is_behind_run_input = self.has_refused_run_input && *class == due_class();
+        let may = self.all != Some(0) && room != Some(0) && !is_behind_run_input;
         if may {
             self.all = self.all.map(|room| room - 1);
         } else {
-            self.has_refused_met |= is_met(self.application, class);
+            self.has_refused_run_input |= is_run_input(self.application, class);
         }
         let room = if may { room.map(|room| room - 1) } else { Some(0) };
         self.classes.insert(class.clone(), room);
@@ -107,13 +107,13 @@ impl Rooms<'_> {
 }
 
 /// Whether runs of schedules read events of a class.
-fn is_met(application: &Application, class: &Name) -> bool {
+fn is_run_input(application: &Application, class: &Name) -> bool {
     application.rules.values().any(|rule| rule.schedule.is_some() && rule.on == *class)
 }
 
 /// Notifications made by some event batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Made {
+pub(crate) struct NotificationCount {
     pub notifications: u64,
     pub batches: usize,
 }
@@ -128,7 +128,12 @@ struct Rate {
 }
 
 impl Rate {
-    fn spend(&mut self, throttle: Option<Throttle>, Made { notifications, batches }: Made, now: Timestamp) {
+    fn charge(
+        &mut self,
+        throttle: Option<Throttle>,
+        NotificationCount { notifications, batches }: NotificationCount,
+        now: Timestamp,
+    ) {
         let Some(throttle) = throttle else {
             (self.bucket, self.per_batch) = (None, None);
             return;
@@ -200,8 +205,8 @@ mod tests {
         Timestamp(seconds * 1_000_000)
     }
 
-    fn made(notifications: u64, batches: usize) -> Made {
-        Made { notifications, batches }
+    fn made(notifications: u64, batches: usize) -> NotificationCount {
+        NotificationCount { notifications, batches }
     }
 
     #[test]
@@ -210,13 +215,13 @@ mod tests {
         let mut rate = Rate::default();
         assert_eq!(rate.batches_max(None, at(0)), None);
         assert_eq!(rate.batches_max(throttle, at(0)), Some(1), "what a batch makes is not known yet");
-        rate.spend(throttle, made(1, 1), at(0));
+        rate.charge(throttle, made(1, 1), at(0));
         assert_eq!(rate.batches_max(throttle, at(0)), Some(4), "4 of 5 are left, and a batch makes 1");
-        rate.spend(throttle, made(4, 4), at(0));
+        rate.charge(throttle, made(4, 4), at(0));
         assert_eq!(rate.batches_max(throttle, at(0)), Some(1), "nothing is left: at least one, once it may go on");
-        rate.spend(throttle, made(3, 1), at(2));
+        rate.charge(throttle, made(3, 1), at(2));
         assert_eq!(rate.batches_max(throttle, at(4)), Some(1), "a batch made 3");
-        rate.spend(throttle, made(0, 10), at(100));
+        rate.charge(throttle, made(0, 10), at(100));
         assert_eq!(rate.batches_max(throttle, at(100)), Some(3), "the average falls by half at most");
     }
 
@@ -225,17 +230,17 @@ mod tests {
         let throttle = Some(Throttle { notifications: 100, per: Duration::from_secs(10) });
         let mut rate = Rate::default();
         assert_eq!(rate.wait(throttle, at(0)), None);
-        rate.spend(throttle, made(80, 1), at(0));
+        rate.charge(throttle, made(80, 1), at(0));
         assert_eq!(rate.wait(throttle, at(0)), None, "80 of 100 are made");
-        rate.spend(throttle, made(70, 1), at(0));
+        rate.charge(throttle, made(70, 1), at(0));
         assert_eq!(rate.wait(throttle, at(0)), Some(Duration::from_millis(5_001)), "50 too many take 5 s");
         assert_eq!(rate.wait(throttle, at(4)), Some(Duration::from_millis(1_001)));
         assert_eq!(rate.wait(throttle, at(5)), None);
-        rate.spend(throttle, made(100, 1), at(1_000));
+        rate.charge(throttle, made(100, 1), at(1_000));
         assert_eq!(rate.wait(throttle, at(1_000)), None, "no more than 100 are saved up");
-        rate.spend(throttle, made(1, 1), at(1_000));
+        rate.charge(throttle, made(1, 1), at(1_000));
         assert!(rate.wait(throttle, at(1_000)).is_some());
-        rate.spend(None, made(1, 1), at(1_000));
+        rate.charge(None, made(1, 1), at(1_000));
         assert_eq!(rate.wait(throttle, at(1_000)), None, "without a throttle it is forgotten");
     }
 }

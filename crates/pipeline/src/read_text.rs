@@ -1,7 +1,11 @@
 //! Reads and compiles the text of a definition. Problems never reveal values of environment variables.
 
 use serde_json::{Map, Value};
-use tocsin_model::{application::Application, definition, problem::Problem};
+use tocsin_model::{
+    application::Application,
+    definition::{self, PartialApplication},
+    problem::Problem,
+};
 
 use crate::{compile::Compiled, run_sources, running::check_channels};
 
@@ -14,9 +18,23 @@ pub fn compile_text(
     version: u32,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Compiled, Vec<Problem>> {
-    let judge = |application: &Application| check_options(application);
-    let read = |environment: &dyn Fn(&str) -> Option<String>| compile(text, version, environment, &judge);
-    definition::read_without_saying(environment, &["channels.", "sources."], read)
+    check_text(text, version, environment, &[])
+}
+
+/// Like [`compile_text`], for a text of which earlier stages `found` problems, such as files that cannot be read. They
+/// are part of the problems, and no problem that follows from them is.
+///
+/// # Errors
+/// As [`compile_text`].
+pub fn check_text(
+    text: &str,
+    version: u32,
+    environment: &dyn Fn(&str) -> Option<String>,
+    found: &[Problem],
+) -> Result<Compiled, Vec<Problem>> {
+    let check = |application: &Application| check_options(application);
+    let read = |environment: &dyn Fn(&str) -> Option<String>| compile(text, version, environment, &check, found);
+    definition::read_redacted(environment, &["channels.", "sources."], read)
 }
 
 /// Like [`compile_text`], for callers who may not apply definitions. Variables are not resolved, and options of
@@ -25,38 +43,47 @@ pub fn compile_text(
 /// # Errors
 /// As [`compile_text`].
 pub fn compile_sealed(text: &str, version: u32) -> Result<Compiled, Vec<Problem>> {
-    compile(text, version, &|name| Some(definition::stand_in(name)), &|application| {
-        let mut judged = application.clone();
-        judged.channels.retain(|_, channel| !has_variables(&channel.options));
-        judged.sources.retain(|_, source| !has_variables(&source.options));
-        check_options(&judged)
-    })
+    let check = |application: &Application| {
+        let mut without_variables = application.clone();
+        without_variables.channels.retain(|_, channel| !has_variables(&channel.options));
+        without_variables.sources.retain(|_, source| !has_variables(&source.options));
+        check_options(&without_variables)
+    };
+    compile(text, version, &|name| Some(definition::placeholder_value(name)), &check, &[])
 }
 
+/// Each stage is passed with the parts that had no problem in an earlier one, so that all problems are reported at
+/// once.
 fn compile(
     text: &str,
     version: u32,
     environment: &dyn Fn(&str) -> Option<String>,
-    judge: &dyn Fn(&Application) -> Result<(), Vec<Problem>>,
+    check: &dyn Fn(&Application) -> Result<(), Vec<Problem>>,
+    found: &[Problem],
 ) -> Result<Compiled, Vec<Problem>> {
-    let application = definition::read(text, environment)?;
+    let PartialApplication { application, broken, mut problems } =
+        definition::read_partially(text, environment, found.to_vec());
+    let Some(application) = application else { return Err(definition::in_order(problems)) };
     // Only newly applied definitions are rejected for name clashes; stored versions keep running.
-    let clashes = definition::name_clashes(&application);
-    if !clashes.is_empty() {
-        return Err(definition::locate(text, clashes));
+    let mut later = definition::name_clashes(&application);
+    let sound = broken.sound(application.clone());
+    for checked in [check(&sound), tocsin_matching::resolver::check(&sound), tocsin_matching::schema::check(&sound)] {
+        later.extend(checked.err().into_iter().flatten());
     }
-    let compiled = Compiled::new(application, version).and_then(|compiled| {
-        judge(&compiled.application)?;
-        tocsin_matching::resolver::check(&compiled.application)?;
-        tocsin_matching::schema::check(&compiled.application)?;
-        Ok(compiled)
-    });
-    compiled.map_err(|problems| definition::locate(text, problems))
+    let compiled = Compiled::new(sound, version);
+    match compiled {
+        Ok(compiled) if problems.is_empty() && later.is_empty() => return Ok(compiled),
+        compiled => later.extend(compiled.err().into_iter().flatten()),
+    }
+    later.retain(|problem| !broken.explain(&application, problem));
+    problems.extend(definition::locate(text, later));
+    Err(definition::in_order(problems))
 }
 
 fn check_options(application: &Application) -> Result<(), Vec<Problem>> {
-    check_channels(application)?;
-    run_sources::check(application)
+    let checked = [check_channels(application), run_sources::check(application)];
+    let problems: Vec<Problem> = checked.into_iter().filter_map(Result::err).flatten().collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// Whether options contain an unresolved variable.
@@ -112,6 +139,77 @@ mod tests {
             "channels.out.options.rotate_bytes: a file is at least 4096 bytes long before it is renamed",
         );
         check("{ protocol: http, options: { url: 'https://a.example', headers: { X-Key: '${SECRET}' } } }", "");
+    }
+
+    fn problems_of(text: &str, found: &[Problem]) -> Vec<String> {
+        let problems = check_text(text, 1, &environment, found).err().unwrap_or_default();
+        problems.into_iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect()
+    }
+
+    #[test]
+    fn all_stages_report_their_problems_in_one_pass_without_follow_ons() {
+        let text = "application: quakes
+events:
+  quake: { fields: { place: string, magnitude: numbr } }
+  flood: { fields: { river: string, level: number } }
+subscriptions:
+  near: { fields: { place: string } }
+  high: { fields: { river: string } }
+notifications:
+  shaken: { fields: { place: string }, content: { templates: { base: { text: '{{ place }}' } } } }
+  risen: { fields: { river: string }, content: { templates: { base: { text: '{{ rivr }}' } } } }
+rules:
+  near: { on: quake, subscription: near, when: event.place == sub.place && event.magnitude > 5.0, notify: shaken }
+  far: { on: quake, subscription: near, when: event.plce == sub.place, notify: shaken }
+  high: { on: flood, subscription: high, when: event.rivr == sub.river, notify: risen }
+channels:
+  out: { protocol: http, options: { url: 'https://a.example', timeout: soon } }
+  log: { protocol: file, options: { path: a.ndjson }, batch: 5 }
+";
+        let shown = problems_of(text, &[]);
+        let found = |path: &str| shown.iter().filter(|line| line.starts_with(path)).count();
+        for path in [
+            "events.quake.fields.magnitude",
+            "notifications.risen.content.templates.base.text",
+            "rules.far.when",
+            "rules.high.when",
+            "channels.out.options.timeout",
+            "channels.log.batch",
+        ] {
+            assert_eq!(found(path), 1, "{path}: {shown:#?}");
+        }
+        assert_eq!(shown.len(), 6, "{shown:#?}");
+    }
+
+    #[test]
+    fn a_misspelt_section_is_reported_once() {
+        let text = "application: quakes
+evnts: { quake: { fields: { place: string } } }
+subscriptions: { near: { fields: { place: string } } }
+notifications: { shaken: { fields: { place: string } } }
+rules: { near: { on: quake, subscription: near, when: event.place == sub.place, notify: shaken } }
+";
+        assert_eq!(problems_of(text, &[]), ["evnts: is not known here"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_hides_no_other_problem() {
+        let text = "application: quakes
+events: { quake: { fields: { place: string } } }
+subscriptions: { near: { fields: { place: string } } }
+notifications:
+  shaken:
+    fields: { place: string }
+    content: { templates: { base: { html: '', text: '{{ plce }}' } } }
+rules: { near: { on: quake, subscription: near, when: event.plce == sub.place, notify: shaken } }
+";
+        let path = "notifications.shaken.content.templates.base.html.file";
+        let unreadable = Problem::new(tocsin_model::problem::Code::Unreadable, path, "`a.html` cannot be read");
+        let shown = problems_of(text, &[unreadable]);
+        let paths: Vec<&str> = shown.iter().filter_map(|line| line.split_once(": ")).map(|(path, _)| path).collect();
+        let mut sorted = paths.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [path, "notifications.shaken.content.templates.base.text", "rules.near.when"], "{shown:#?}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::{
     class_counters::NotificationCounters,
     disable_devices::{Disabler, RejectedAddress},
     lanes::{LaneStatus, Lanes},
-    suspects::UnderWay,
+    suspects::InProgressGuard,
     windows::Placing,
 };
 
@@ -51,7 +51,7 @@ const AT_ONCE: usize = 256;
 /// A report about a work item from its delivery, beside the answers of the channel.
 pub(crate) enum Report {
     /// The item was claimed; its notifications use this key. The recorder extends its lease from now on.
-    Begun { key: u64, item: WorkItem, under_way: UnderWay },
+    Begun { key: u64, item: WorkItem, under_way: InProgressGuard },
     /// The item was read: acceptance times, recipients, and the delivery policy of its class. The permit covers the
     /// notifications about to be sent.
     Read {
@@ -81,7 +81,7 @@ pub(crate) enum Report {
     /// The item is finished. `left` lists the notifications that were not tried, due again at `due_at`.
     Dispatched { key: u64, dispatched: usize, left: Vec<u32>, due_at: Timestamp },
     /// The item returns to the journal, by release or lease expiry. Its known results are recorded anyway.
-    GivenBack { key: u64 },
+    Released { key: u64 },
 }
 
 /// Work items in flight.
@@ -96,7 +96,7 @@ struct Flight {
 struct InFlight {
     item: WorkItem,
     /// In-progress marker, held until the results are recorded.
-    under_way: UnderWay,
+    under_way: InProgressGuard,
     /// When the event of each notification was accepted, by ordinal.
     accepted: Vec<Timestamp>,
     subscriptions: Vec<SubscriptionId>,
@@ -117,16 +117,16 @@ struct InFlight {
     delivery_policy: Arc<DeliveryPolicy>,
     /// Counters of the class.
     counters: Arc<NotificationCounters>,
-    given_back: bool,
+    released: bool,
     /// Permit for unanswered notifications; a slow one blocks no others.
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
     attempts: Arc<Vec<Attempt>>,
     /// Attempts by channels that subscribers prefer.
-    elsewhere: BTreeMap<Name, Vec<Attempt>>,
+    other_channels: BTreeMap<Name, Vec<Attempt>>,
     retries: BTreeMap<Timestamp, Vec<u32>>,
     /// Notifications that continue with another channel, by its index in the fallback chain.
-    onward: BTreeMap<(usize, Timestamp), Vec<u32>>,
+    fallbacks: BTreeMap<(usize, Timestamp), Vec<u32>>,
     suspended: BTreeMap<String, Vec<u32>>,
 }
 
@@ -136,12 +136,12 @@ impl InFlight {
         self.item.work_state.since.unwrap_or(self.item.due_at)
     }
 
-    fn is_over(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.dispatched.as_ref().is_some_and(|(dispatched, ..)| *dispatched == self.answered)
     }
 
     fn has_attempts(&self) -> bool {
-        !self.attempts.is_empty() || !self.elsewhere.is_empty()
+        !self.attempts.is_empty() || !self.other_channels.is_empty()
     }
 
     /// Releases the permits of the settled notifications.
@@ -226,20 +226,20 @@ impl Recorder {
     }
 
     /// Counts the answer for the endpoint, if the channel has one per device.
-    fn note_endpoint(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
+    fn queue_endpoint_update(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
         let subscription = || {
             let ticket = joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
             items.get(&ticket.key)?.subscriptions.get(ticket.ordinal as usize).copied()
         };
         let limit = || self.disabler.running().disable_after(&answer.channel);
-        if let Some(care) = self.flow.endpoints.note(&self.application, answer, subscription, limit) {
-            self.disabler.note_endpoint(care);
+        if let Some(update) = self.flow.endpoints.record_answer(&self.application, answer, subscription, limit) {
+            self.disabler.queue_endpoint_update(update);
         }
     }
 
     /// Logs that the channel fails, or delivers again.
     fn log_channel_alert(&mut self, answer: &Answer) {
-        let Some(alert) = self.alerts.note(&answer.disposition, answer.answered_at) else { return };
+        let Some(alert) = self.alerts.count(&answer.disposition, answer.answered_at) else { return };
         let (application, channel) = (&self.application, &self.channel);
         match alert {
             ChannelAlert::Fails { failures, since, reason } => {
@@ -258,7 +258,7 @@ impl Recorder {
     }
 
     /// Queues an address that the receiver rejects for good.
-    fn note_rejected_address(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
+    fn queue_rejected_address(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
         let Disposition::Refused { reason } = &answer.disposition else { return };
         if !matches!(reason.kind, ReasonKind::Gone | ReasonKind::Bounced) {
             return;
@@ -269,7 +269,7 @@ impl Recorder {
         if let Some(subscription) = subscription {
             let (id, subscription, channel) = (answer.id, *subscription, answer.channel.clone());
             let (address, reason) = (answer.address.clone(), reason.clone());
-            self.disabler.note(RejectedAddress { id, subscription, channel, address, reason });
+            self.disabler.queue(RejectedAddress { id, subscription, channel, address, reason });
         }
     }
 
@@ -293,11 +293,11 @@ impl Recorder {
                     passed: BTreeMap::new(),
                     delivery_policy: Arc::default(),
                     counters: self.flow.classes.other(),
-                    onward: BTreeMap::new(),
-                    given_back: false,
+                    fallbacks: BTreeMap::new(),
+                    released: false,
                     permit: None,
                     attempts: Arc::default(),
-                    elsewhere: BTreeMap::new(),
+                    other_channels: BTreeMap::new(),
                     retries: BTreeMap::new(),
                     suspended: BTreeMap::new(),
                 };
@@ -392,13 +392,13 @@ impl Recorder {
                 entry.dispatched = Some((dispatched, left, due_at));
                 1
             }
-            Report::GivenBack { key } => {
+            Report::Released { key } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 self.lanes.returned(entry.item.batch);
                 if !entry.has_attempts() {
                     in_flight.remove(&key);
                 } else {
-                    entry.given_back = true;
+                    entry.released = true;
                 }
                 0
             }
@@ -407,7 +407,7 @@ impl Recorder {
 
     fn take_answer(&mut self, flight: &mut Flight, answer: Answer) -> usize {
         // If all endpoints are well and the message was delivered, there is nothing to update.
-        let is_plain = matches!(answer.disposition, Disposition::Delivered { .. }) && self.flow.endpoints.are_well();
+        let is_plain = matches!(answer.disposition, Disposition::Delivered { .. }) && self.flow.endpoints.are_healthy();
         if is_plain && !flight.joined.contains_key(&answer.ticket.key) {
             self.log_channel_alert(&answer);
             return self.take_delivered(&mut flight.items, answer);
@@ -420,8 +420,8 @@ impl Recorder {
         let mut count = 0;
         for answer in answer.into_each() {
             self.log_channel_alert(&answer);
-            self.note_rejected_address(flight, &answer);
-            self.note_endpoint(flight, &answer);
+            self.queue_rejected_address(flight, &answer);
+            self.queue_endpoint_update(flight, &answer);
             let Flight { items, joined } = &mut *flight;
             count += match joined.remove(&answer.ticket.key) {
                 None => self.take_one(items, answer, jitter),
@@ -451,7 +451,7 @@ impl Recorder {
                 continue;
             };
             let number = entry.item.attempts + 1;
-            let attempts = attempts_by(&mut entry.attempts, &mut entry.elsewhere, &answer.channel, &self.channel);
+            let attempts = attempts_by(&mut entry.attempts, &mut entry.other_channels, &answer.channel, &self.channel);
             let before = attempts.len();
             // Most members have the same event.
             let mut accepted: Option<(Timestamp, u64)> = None;
@@ -536,8 +536,8 @@ impl Recorder {
         entry.answered += 1;
         entry.counters.outcomes[outcome as usize].increment(1);
         let reply = cut(reply);
-        let InFlight { attempts, elsewhere, .. } = entry;
-        attempts_by(attempts, elsewhere, &answer.channel, &self.channel).push(Attempt {
+        let InFlight { attempts, other_channels, .. } = entry;
+        attempts_by(attempts, other_channels, &answer.channel, &self.channel).push(Attempt {
             ordinal,
             number,
             formatted_at: answer.formatted_at,
@@ -584,7 +584,7 @@ impl Recorder {
             return 1;
         };
         let number = entry.item.attempts + 1;
-        attempts_by(&mut entry.attempts, &mut entry.elsewhere, used, &self.channel).push(Attempt {
+        attempts_by(&mut entry.attempts, &mut entry.other_channels, used, &self.channel).push(Attempt {
             ordinal,
             number,
             formatted_at: at,
@@ -601,7 +601,7 @@ impl Recorder {
     fn pass_on(&self, entry: &mut InFlight, used: &Name, ordinal: u32, from: Timestamp) -> Option<Name> {
         let (place, channel) = self.next_of(entry, used).map(|(place, step)| (place, step.channel.clone()))?;
         metrics::counter!("tocsin_deliver_fallbacks_total").increment(1);
-        entry.onward.entry((place, whole_second(from))).or_default().push(ordinal);
+        entry.fallbacks.entry((place, whole_second(from))).or_default().push(ordinal);
         Some(channel)
     }
 
@@ -611,7 +611,7 @@ impl Recorder {
         loop {
             let touched: Vec<u64> = in_flight
                 .iter()
-                .filter(|(_, entry)| entry.has_attempts() || entry.is_over())
+                .filter(|(_, entry)| entry.has_attempts() || entry.is_complete())
                 .map(|(key, _)| *key)
                 .collect();
             if touched.is_empty() {
@@ -625,16 +625,16 @@ impl Recorder {
                 Ok(_) => {
                     for key in touched {
                         if let Some(entry) = in_flight.get(&key) {
-                            self.settle_lanes(entry);
+                            self.update_lanes(entry);
                         }
-                        if in_flight.get(&key).is_some_and(|entry| entry.is_over() || entry.given_back) {
-                            let over = in_flight.remove(&key).filter(InFlight::is_over);
+                        if in_flight.get(&key).is_some_and(|entry| entry.is_complete() || entry.released) {
+                            let over = in_flight.remove(&key).filter(InFlight::is_complete);
                             over.into_iter().for_each(|entry| entry.under_way.done());
                         } else if let Some(entry) = in_flight.get_mut(&key) {
                             entry.attempts = Arc::default();
-                            entry.elsewhere.clear();
+                            entry.other_channels.clear();
                             entry.retries.clear();
-                            entry.onward.clear();
+                            entry.fallbacks.clear();
                             entry.suspended.clear();
                         }
                     }
@@ -674,23 +674,23 @@ impl Recorder {
 
     /// A notification is deferred: later ones of its lane on this item are deferred too.
     fn put_off(&self, batch: NotificationBatchId, ordinal: u32, due_at: Timestamp) {
-        self.lanes.settle([(NotificationId { batch, ordinal }, Some(LaneStatus::Later(due_at)))]);
+        self.lanes.apply_results([(NotificationId { batch, ordinal }, Some(LaneStatus::Later(due_at)))]);
     }
 
     /// Unblocks the lanes of an item whose results are recorded.
-    fn settle_lanes(&self, entry: &InFlight) {
+    fn update_lanes(&self, entry: &InFlight) {
         let id = |ordinal: &u32| NotificationId { batch: entry.item.batch, ordinal: *ordinal };
         let is_settled = |attempt: &&Attempt| attempt.outcome.closes() || attempt.outcome == Outcome::Suspended;
-        let attempts = entry.attempts.iter().chain(entry.elsewhere.values().flatten());
+        let attempts = entry.attempts.iter().chain(entry.other_channels.values().flatten());
         let settled = attempts.filter(is_settled).map(|attempt| (id(&attempt.ordinal), None));
-        let over = entry.dispatched.as_ref().filter(|_| entry.is_over());
+        let over = entry.dispatched.as_ref().filter(|_| entry.is_complete());
         let left = over.into_iter().map(|(_, left, due_at)| (due_at, left));
-        let onward = entry.onward.iter().map(|((_, due), ordinals)| (due, ordinals));
-        let later = entry.retries.iter().chain(onward).chain(left);
+        let fallbacks = entry.fallbacks.iter().map(|((_, due), ordinals)| (due, ordinals));
+        let later = entry.retries.iter().chain(fallbacks).chain(left);
         let later = later.flat_map(|(due, ordinals)| {
             ordinals.iter().map(move |ordinal| (id(ordinal), Some(LaneStatus::Later(*due))))
         });
-        self.lanes.settle(settled.chain(later));
+        self.lanes.apply_results(settled.chain(later));
     }
 
     fn append(&self, step: &mut Step, entry: &InFlight) {
@@ -699,7 +699,7 @@ impl Recorder {
             let (channel, attempts) = (self.channel.clone(), entry.attempts.clone());
             step.receipts.push(ReceiptChunk { batch: item.batch, channel, attempts });
         }
-        step.receipts.extend(entry.elsewhere.iter().map(|(channel, attempts)| ReceiptChunk {
+        step.receipts.extend(entry.other_channels.iter().map(|(channel, attempts)| ReceiptChunk {
             batch: item.batch,
             channel: channel.clone(),
             attempts: Arc::new(attempts.clone()),
@@ -715,14 +715,14 @@ impl Recorder {
         };
         // Another attempt of this channel; `since` is kept.
         let again = || WorkState { since: Some(entry.since()), ..item.work_state.clone() };
-        let onward = |ordinals: &[u32], place: usize, due_at: Timestamp| {
+        let fallbacks = |ordinals: &[u32], place: usize, due_at: Timestamp| {
             let work_state = WorkState { fallback: place as u8 + 1, since: Some(due_at), ..item.work_state.clone() };
             let channel = entry.delivery_policy.fallback[place].channel.clone();
             Retry { channel, ..retry(ordinals, 0, due_at, work_state) }
         };
         let retries = entry.retries.iter();
         step.retries.extend(retries.map(|(due, ordinals)| retry(ordinals, item.attempts + 1, *due, again())));
-        step.retries.extend(entry.onward.iter().map(|((place, due), ordinals)| onward(ordinals, *place, *due)));
+        step.retries.extend(entry.fallbacks.iter().map(|((place, due), ordinals)| fallbacks(ordinals, *place, *due)));
         step.suspensions.extend(entry.suspended.iter().map(|(reason, ordinals)| Suspension {
             batch: item.batch,
             application: self.application.clone(),
@@ -734,7 +734,7 @@ impl Recorder {
             work_state: item.work_state.clone(),
         }));
         match &entry.dispatched {
-            Some((_, left, due_at)) if entry.is_over() => {
+            Some((_, left, due_at)) if entry.is_complete() => {
                 step.finished.push(item.claim);
                 let work_state = || item.work_state.clone();
                 if !left.is_empty() {
@@ -750,7 +750,7 @@ impl Recorder {
                     retry(ordinals, item.attempts, *window, work_state)
                 }));
                 let next = self.next_of(entry, &self.channel).map(|(place, _)| place);
-                let passed = entry.passed.iter().flat_map(|(due, ordinals)| Some(onward(ordinals, next?, *due)));
+                let passed = entry.passed.iter().flat_map(|(due, ordinals)| Some(fallbacks(ordinals, next?, *due)));
                 step.retries.extend(passed);
             }
             // A retry or suspension is committed with the attempt that caused it, so a crash cannot lose it.
@@ -760,7 +760,7 @@ impl Recorder {
 
     async fn extend(&self, in_flight: &BTreeMap<u64, InFlight>) {
         let now = self.flow.clock.now();
-        for entry in in_flight.values().filter(|entry| !entry.given_back) {
+        for entry in in_flight.values().filter(|entry| !entry.released) {
             // A lost lease shows at the commit, which drops the item (fencing).
             let _ = self.flow.journal.extend(entry.item.claim, self.lease, now).await;
         }
@@ -770,13 +770,13 @@ impl Recorder {
 /// The attempt list for channel `used`, of an item of channel `own`.
 fn attempts_by<'a>(
     attempts: &'a mut Arc<Vec<Attempt>>,
-    elsewhere: &'a mut BTreeMap<Name, Vec<Attempt>>,
+    other_channels: &'a mut BTreeMap<Name, Vec<Attempt>>,
     used: &Name,
     own: &Name,
 ) -> &'a mut Vec<Attempt> {
     match used == own {
         true => Arc::make_mut(attempts),
-        false => elsewhere.entry(used.clone()).or_default(),
+        false => other_channels.entry(used.clone()).or_default(),
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn render(
         None => {
             let (shared, personal) = make(members, recipient, to, used, now)?;
             if !personal {
-                cache.keep(loaded, ordinal, channel, &recipient.profile, now, &shared);
+                cache.insert(loaded, ordinal, channel, &recipient.profile, now, &shared);
             }
             shared
         }
@@ -113,7 +113,7 @@ fn format(
     let (compiled, head) = (&loaded.compiled, &loaded.batch.head);
     let notify = loaded.notify()?;
     let formatter =
-        compiled.formatters.get(&head.class).ok_or_else(|| loaded.gone("notification class", &head.class))?;
+        compiled.formatters.get(&head.class).ok_or_else(|| loaded.missing_reason("notification class", &head.class))?;
     let event = loaded.event(ordinal)?;
     // Most templates do not use the event's values, so they are read on demand.
     let class =

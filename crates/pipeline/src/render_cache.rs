@@ -61,7 +61,7 @@ impl RenderCache {
     }
 
     /// Stores a rendering, if it does not depend on the recipient.
-    pub fn keep(
+    pub fn insert(
         &mut self,
         loaded: &Loaded,
         ordinal: u32,

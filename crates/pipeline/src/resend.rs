@@ -74,7 +74,7 @@ pub struct ResendRequest {
 
 /// Selected notifications of a batch.
 #[derive(Default)]
-struct Meant {
+struct SelectedNotifications {
     /// Closed notifications, with the attempt that closed each.
     closed: Vec<Attempt>,
     suspended: Vec<u32>,
@@ -105,11 +105,11 @@ impl<'r> Search<'r> {
         if let Some(subscriber) = &request.subscriber {
             let filter = SubscriptionFilter { subscriber: Some(subscriber.clone()), ..SubscriptionFilter::default() };
             let found = flow.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
-            let is_meant = |device: &Option<Name>| match (&request.device, device) {
-                (Some(meant), Some(device)) => meant == device,
+            let is_selected = |device: &Option<Name>| match (&request.device, device) {
+                (Some(selected), Some(device)) => selected == device,
                 _ => true,
             };
-            subscriptions = Some(found.into_iter().filter(|one| is_meant(&one.device)).map(|one| one.id).collect());
+            subscriptions = Some(found.into_iter().filter(|one| is_selected(&one.device)).map(|one| one.id).collect());
         }
         let reason = request.reason.as_ref().map(|reason| reason.to_ascii_lowercase());
         Ok(Search { request, reason, subscriptions })
@@ -124,7 +124,7 @@ impl<'r> Search<'r> {
             && request.until.is_none_or(|until| head.matched_at < until)
     }
 
-    fn meets(&self, attempt: &Attempt) -> bool {
+    fn includes(&self, attempt: &Attempt) -> bool {
         let request = self.request;
         request.outcomes.contains(&attempt.outcome)
             && request.notification.is_none_or(|one| one.ordinal == attempt.ordinal)
@@ -134,24 +134,29 @@ impl<'r> Search<'r> {
     }
 
     /// Selects the notifications of a batch by the last attempt of each.
-    async fn look(&self, flow: &Flow, id: NotificationBatchId, count: u32) -> Result<Meant, StoreError> {
+    async fn select_batch(
+        &self,
+        flow: &Flow,
+        id: NotificationBatchId,
+        count: u32,
+    ) -> Result<SelectedNotifications, StoreError> {
         let mut last: Vec<Option<Attempt>> = vec![None; count as usize];
         for attempt in flow.journal.attempts(id).await? {
             if let Some(place) = last.get_mut(attempt.ordinal as usize) {
                 *place = Some(attempt);
             }
         }
-        let mut failed: Vec<Attempt> = last.into_iter().flatten().filter(|attempt| self.meets(attempt)).collect();
+        let mut failed: Vec<Attempt> = last.into_iter().flatten().filter(|attempt| self.includes(attempt)).collect();
         if failed.is_empty() {
-            return Ok(Meant::default());
+            return Ok(SelectedNotifications::default());
         }
         if let Some(subscriptions) = &self.subscriptions {
             let batch = match flow.journal.notification_batch(id).await {
                 Ok(Some(batch)) => batch,
-                Ok(None) => return Ok(Meant::default()),
+                Ok(None) => return Ok(SelectedNotifications::default()),
                 Err(StoreError::Damaged(what)) => {
                     tracing::error!(batch = %id, what, "a batch cannot be read and is not sent again");
-                    return Ok(Meant::default());
+                    return Ok(SelectedNotifications::default());
                 }
                 Err(error) => return Err(error),
             };
@@ -160,16 +165,16 @@ impl<'r> Search<'r> {
         }
         let (suspended, closed): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|attempt| attempt.outcome == Outcome::Suspended);
-        let mut meant = Meant { closed, suspended: Vec::new() };
+        let mut selected = SelectedNotifications { closed, suspended: Vec::new() };
         if !suspended.is_empty() {
             // A resumed notification is in flight, though its last attempt suspended it.
             let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
             let waiting = flow.journal.suspensions(&filter, 0, usize::MAX).await?;
             let waiting: HashSet<u32> = waiting.into_iter().flat_map(|found| found.suspension.ordinals).collect();
             let ordinals = suspended.into_iter().map(|attempt| attempt.ordinal);
-            meant.suspended = ordinals.filter(|ordinal| waiting.contains(ordinal)).collect();
+            selected.suspended = ordinals.filter(|ordinal| waiting.contains(ordinal)).collect();
         }
-        Ok(meant)
+        Ok(selected)
     }
 }
 
@@ -202,8 +207,8 @@ impl Pipeline {
                     return Ok(count);
                 }
                 if search.may_hold(id, &head) {
-                    let meant = search.look(flow, id, size).await?;
-                    count.notifications += (meant.closed.len() + meant.suspended.len()) as u64;
+                    let selected = search.select_batch(flow, id, size).await?;
+                    count.notifications += (selected.closed.len() + selected.suspended.len()) as u64;
                 }
             }
             if is_last {
@@ -235,7 +240,7 @@ fn start(request: &ResendRequest, reached: NotificationBatchId) -> NotificationB
 /// Carries out requests one after the other, until `stop`.
 pub(crate) async fn run(flow: Arc<Flow>, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        match carry_out_all(&flow, &stop).await {
+        match execute_all(&flow, &stop).await {
             Ok(()) => {
                 stop.run_until_cancelled(flow.resends.notified()).await;
             }
@@ -247,14 +252,14 @@ pub(crate) async fn run(flow: Arc<Flow>, stop: CancellationToken) {
     }
 }
 
-async fn carry_out_all(flow: &Arc<Flow>, stop: &CancellationToken) -> Result<(), StoreError> {
+async fn execute_all(flow: &Arc<Flow>, stop: &CancellationToken) -> Result<(), StoreError> {
     loop {
         let requests = flow.journal.resends(true, 0, REQUESTS).await?;
         if requests.is_empty() {
             return Ok(());
         }
         for resend in requests {
-            carry_out(flow, resend, stop).await?;
+            execute(flow, resend, stop).await?;
             if stop.is_cancelled() {
                 return Ok(());
             }
@@ -262,7 +267,7 @@ async fn carry_out_all(flow: &Arc<Flow>, stop: &CancellationToken) -> Result<(),
     }
 }
 
-async fn carry_out(flow: &Arc<Flow>, resend: Resend, stop: &CancellationToken) -> Result<(), StoreError> {
+async fn execute(flow: &Arc<Flow>, resend: Resend, stop: &CancellationToken) -> Result<(), StoreError> {
     let request: Option<ResendRequest> = serde_json::from_str(&resend.request)
         .inspect_err(|error| tracing::error!(%error, resend = resend.id, "a request to send again cannot be read"))
         .ok();
@@ -328,9 +333,9 @@ async fn gather(
             (at, resent.reached) = (id, id);
             looked_at += 1;
             if search.may_hold(id, &head) {
-                let meant = search.look(flow, id, count).await?;
-                notifications += (meant.closed.len() + meant.suspended.len()) as u64;
-                put(flow, search.request, id, head, meant, resent, step).await?;
+                let selected = search.select_batch(flow, id, count).await?;
+                notifications += (selected.closed.len() + selected.suspended.len()) as u64;
+                put(flow, search.request, id, head, selected, resent, step).await?;
             }
             if notifications >= NOTIFICATIONS || looked_at >= BATCHES {
                 return Ok(id == last);
@@ -348,11 +353,11 @@ async fn put(
     request: &ResendRequest,
     id: NotificationBatchId,
     head: NotificationHead,
-    meant: Meant,
+    selected: SelectedNotifications,
     resent: &mut ResendProgress,
     step: &mut Step,
 ) -> Result<(), StoreError> {
-    let Meant { closed, suspended } = meant;
+    let SelectedNotifications { closed, suspended } = selected;
     let channel = head.channel.clone();
     if !suspended.is_empty() {
         resent.resumed.push((id, suspended));

@@ -22,7 +22,7 @@ use crate::compile::Compiled;
 const SELF: &str = "tocsin";
 
 /// Failures in a row left to each rule until it is stopped. Rules without a limit are missing.
-pub(crate) type Strikes = Arc<BTreeMap<RuleNumber, u32>>;
+pub(crate) type RuleFailureCounts = Arc<BTreeMap<RuleNumber, u32>>;
 
 /// The stopped rules of all applications, by application and rule.
 pub(crate) type Stops = BTreeMap<(Name, Name), RuleStop>;
@@ -89,7 +89,7 @@ impl RuleBreaker {
         stops: &Stops,
         batch: &EventBatch,
         now: Timestamp,
-        left_out: &mut IsolatedRules,
+        isolated: &mut IsolatedRules,
     ) {
         let application = &compiled.application;
         let age = now.since(batch.accepted_at);
@@ -105,9 +105,9 @@ impl RuleBreaker {
                     continue;
                 }
             };
-            left_out.rules.entry(batch.id).or_default().push(rule);
+            isolated.rules.entry(batch.id).or_default().push(rule);
             let run = self.run_of(name, batch.id, &reason);
-            left_out.firings.push(NewFiring {
+            isolated.firings.push(NewFiring {
                 application: application.name.clone(),
                 rule: name.clone(),
                 batch: batch.id,
@@ -120,13 +120,13 @@ impl RuleBreaker {
     }
 
     /// Failures left to each rule at the beginning of a quantum.
-    pub fn strikes(&self, compiled: &Compiled) -> Strikes {
-        let strikes =
+    pub fn failure_counts(&self, compiled: &Compiled) -> RuleFailureCounts {
+        let failure_counts =
             compiled.application.rules.iter().filter(|(_, rule)| rule.stop_after > 0).filter_map(|(name, rule)| {
                 let failures = self.failures.get(name).copied().unwrap_or(0);
                 Some((compiled.rules.number(name.as_str())?, rule.stop_after.saturating_sub(failures).max(1)))
             });
-        Arc::new(strikes.collect())
+        Arc::new(failure_counts.collect())
     }
 
     /// Skips a batch for a rule that failed too often in the batches before it.
@@ -136,9 +136,9 @@ impl RuleBreaker {
         batch: EventBatchId,
         rule: RuleNumber,
         now: Timestamp,
-        left_out: &mut IsolatedRules,
+        isolated: &mut IsolatedRules,
     ) {
-        let rules = left_out.rules.entry(batch).or_default();
+        let rules = isolated.rules.entry(batch).or_default();
         if rules.contains(&rule) {
             return;
         }
@@ -147,7 +147,7 @@ impl RuleBreaker {
         let most = compiled.application.rules.get(name).map_or(0, |rule| rule.stop_after);
         let reason = format!("it is stopped: {}", failed_too_often(most));
         let run = self.run_of(name, batch, &reason);
-        left_out.firings.push(NewFiring {
+        isolated.firings.push(NewFiring {
             application: compiled.application.name.clone(),
             rule: name.clone(),
             batch,
@@ -172,15 +172,15 @@ impl RuleBreaker {
         &mut self,
         compiled: &Compiled,
         batch: &EventBatch,
-        left_out: &IsolatedRules,
+        isolated: &IsolatedRules,
         now: Timestamp,
         stops: &mut Vec<RuleStop>,
     ) {
         let application = &compiled.application;
-        let absent = left_out.rules.get(&batch.id);
+        let absent = isolated.rules.get(&batch.id);
         for rule in compiled.rules.rules_on(&batch.class) {
             let name = compiled.rules.name(rule);
-            if !left_out.failed.contains(&(batch.id, rule)) {
+            if !isolated.failed.contains(&(batch.id, rule)) {
                 if absent.is_none_or(|absent| !absent.contains(&rule)) {
                     self.failures.remove(name);
                 }

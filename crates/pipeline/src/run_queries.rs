@@ -11,10 +11,10 @@ use tocsin_store::queries::{ExtraColumns, QueryFiring, QueryTables};
 use crate::shards::UnpackedBatch;
 
 /// Applies a change to the chronicle tables of the queries.
-pub fn keep(queries: &mut QueryTables, change: &EntryChange) {
+pub fn apply_chronicle_change(queries: &mut QueryTables, change: &EntryChange) {
     match change {
         EntryChange::Clear => queries.forget_states(),
-        EntryChange::Entry { table, key, row } => queries.keep(table, key, row.as_deref()),
+        EntryChange::Entry { table, key, row } => queries.apply_entry(table, key, row.as_deref()),
     }
 }
 

@@ -83,10 +83,10 @@ impl Sources {
     }
 
     /// Ends all sources at once, as a crash would.
-    pub async fn abandon(&self) {
+    pub async fn abort(&self) {
         let running = std::mem::take(&mut *self.0.lock());
         for running in running.into_values().flatten() {
-            running.abandon().await;
+            running.abort().await;
         }
     }
 
@@ -120,9 +120,11 @@ pub(crate) fn check(application: &Application) -> Result<(), Vec<Problem>> {
 }
 
 /// Problems for resources that an application's sources use and the operator of a machine has not allowed.
-pub(crate) fn closed(application: &Application, context: &tocsin_sources::Context) -> Vec<Problem> {
+pub(crate) fn not_allowed(application: &Application, context: &tocsin_sources::Context) -> Vec<Problem> {
     let sources = application.sources.iter().filter(|(_, source)| !source.is_submitted());
-    sources.flat_map(|(name, source)| tocsin_sources::closed(source, context, &format!("sources.{name}"))).collect()
+    sources
+        .flat_map(|(name, source)| tocsin_sources::not_allowed(source, context, &format!("sources.{name}")))
+        .collect()
 }
 
 /// The context in which sources run.
@@ -223,7 +225,7 @@ impl Runner {
     }
 
     /// Writes rejected items to a file in the data folder, before the source drops them.
-    async fn keep_refused(&self, refused: Vec<RejectedItem>) -> Result<(), SourceError> {
+    async fn store_refused(&self, refused: Vec<RejectedItem>) -> Result<(), SourceError> {
         let Some(last) = refused.last() else { return Ok(()) };
         let (count, reason) = (refused.len() as u64, last.reason.clone());
         tracing::warn!(application = %self.key.0, source = %self.key.1, count, reason, "items are rejected");
@@ -252,7 +254,7 @@ impl SourceHost for Runner {
     }
 
     fn hold_reason(&self) -> Option<String> {
-        let is_held = self.flow.switches.holds_source(&self.key.0, &self.key.1);
+        let is_held = self.flow.switches.pauses_source(&self.key.0, &self.key.1);
         is_held.then(|| "it is switched off".to_owned())
     }
 
@@ -285,7 +287,7 @@ impl SourceHost for Runner {
         let SourceBatch { events, marks, since, received_at, refused, .. } = portion;
         // Set before waiting for room: the latency counts from here.
         let received_at = received_at.unwrap_or_else(|| self.flow.clock.now());
-        self.keep_refused(refused).await?;
+        self.store_refused(refused).await?;
         let count = events.count();
         if count == 0 {
             if !marks.is_empty() {
@@ -326,9 +328,9 @@ impl SourceHost for Runner {
         Ok(StoreOutcome::Stored)
     }
 
-    fn report_error(&self, trouble: &SourceError, failures: u32) {
+    fn report_error(&self, error: &SourceError, failures: u32) {
         let (application, source) = &self.key;
-        tracing::warn!(%application, %source, failures, reason = trouble.text, "a source is in trouble");
+        tracing::warn!(%application, %source, failures, reason = error.text, "a source is in trouble");
         metrics::counter!("tocsin_source_failures_total", &self.labels()).increment(1);
     }
 }

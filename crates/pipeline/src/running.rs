@@ -10,7 +10,7 @@ use tocsin_model::{
     collection::{Collection, Resolver},
     delivery_policy::Priority,
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -33,15 +33,15 @@ const DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
 const LEASE: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// An open channel with its definition.
-pub(crate) struct Open {
+pub(crate) struct OpenedChannel {
     definition: Channel,
     is_endpoint: bool,
     channel: Box<dyn OpenChannel>,
 }
 
-impl Open {
+impl OpenedChannel {
     fn new(definition: &Channel, channel: Box<dyn OpenChannel>) -> Self {
-        Open { definition: definition.clone(), is_endpoint: tocsin_delivery::is_endpoint(definition), channel }
+        OpenedChannel { definition: definition.clone(), is_endpoint: tocsin_delivery::is_endpoint(definition), channel }
     }
 
     fn disable_after(&self) -> Option<Duration> {
@@ -64,7 +64,7 @@ impl Open {
     }
 }
 
-impl std::ops::Deref for Open {
+impl std::ops::Deref for OpenedChannel {
     type Target = dyn OpenChannel;
     fn deref(&self) -> &Self::Target {
         &*self.channel
@@ -77,12 +77,12 @@ pub(crate) struct Running {
     /// Lanes of ordered delivery.
     pub lanes: Arc<Lanes>,
     compiled: ArcSwap<Compiled>,
-    channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
+    channels: ArcSwap<BTreeMap<Name, Arc<OpenedChannel>>>,
     workers: Mutex<Workers>,
     /// Digest windows of each channel, shared by successive workers.
     windows: Mutex<BTreeMap<Name, Arc<Windows>>>,
     /// Replaced workers that are still finishing.
-    leaving: Mutex<Vec<Working>>,
+    retired_workers: Mutex<Vec<Working>>,
 }
 
 /// The workers of each channel.
@@ -109,7 +109,7 @@ impl Running {
     pub fn start(
         flow: &Arc<Flow>,
         compiled: Arc<Compiled>,
-        channels: BTreeMap<Name, Arc<Open>>,
+        channels: BTreeMap<Name, Arc<OpenedChannel>>,
         waiting: Vec<Name>,
     ) -> Arc<Running> {
         let running = Arc::new(Running {
@@ -119,7 +119,7 @@ impl Running {
             channels: ArcSwap::default(),
             workers: Mutex::default(),
             windows: Mutex::default(),
-            leaving: Mutex::default(),
+            retired_workers: Mutex::default(),
         });
         running.change(flow, compiled, channels, waiting);
         running
@@ -130,7 +130,7 @@ impl Running {
         flow: &Flow,
         running: Option<&Running>,
         application: &Application,
-    ) -> Result<BTreeMap<Name, Arc<Open>>, RunError> {
+    ) -> Result<BTreeMap<Name, Arc<OpenedChannel>>, RunError> {
         let before = running.map(|running| running.channels.load_full()).unwrap_or_default();
         let context = Context { application: application.name.to_string(), ..flow.context.clone() };
         let mut channels = BTreeMap::new();
@@ -143,7 +143,7 @@ impl Running {
             let reconfigure = before.get(name).and_then(|open| open.reconfigure(name, definition, &context));
             match reconfigure.unwrap_or_else(|| (flow.opener)(name, definition, &context)) {
                 Ok(channel) => {
-                    channels.insert(name.clone(), Arc::new(Open::new(definition, channel)));
+                    channels.insert(name.clone(), Arc::new(OpenedChannel::new(definition, channel)));
                 }
                 Err(found) => problems.extend(found.into_iter().map(|mut problem| {
                     problem.path = format!("channels.{name}.options.{}", problem.path);
@@ -160,32 +160,32 @@ impl Running {
         self: &Arc<Self>,
         flow: &Arc<Flow>,
         compiled: Arc<Compiled>,
-        channels: BTreeMap<Name, Arc<Open>>,
+        channels: BTreeMap<Name, Arc<OpenedChannel>>,
         waiting: Vec<Name>,
     ) {
         let before = self.channels.load_full();
-        let wanted: Vec<Name> = channels.keys().cloned().chain(waiting).chain([unassigned_channel()]).collect();
+        let requested: Vec<Name> = channels.keys().cloned().chain(waiting).chain([unassigned_channel()]).collect();
         let replaced =
             before.iter().filter(|(name, open)| !channels.get(*name).is_some_and(|kept| Arc::ptr_eq(kept, open)));
-        let replaced: Vec<Arc<Open>> = replaced.map(|(_, open)| open.clone()).collect();
+        let replaced: Vec<Arc<OpenedChannel>> = replaced.map(|(_, open)| open.clone()).collect();
         self.channels.store(Arc::new(channels));
         self.compiled.store(compiled);
         drop(before);
         tokio::spawn(retire(replaced));
-        for channel in wanted {
-            self.employ(flow, channel);
+        for channel in requested {
+            self.ensure_worker(flow, channel);
         }
     }
 
     /// Ensures that a channel has a worker.
     pub fn serve(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
         if !self.workers.lock().by_channel.contains_key(&channel) {
-            self.employ(flow, channel);
+            self.ensure_worker(flow, channel);
         }
     }
 
     /// Ensures that a channel has a worker with the current retry schedule and lease.
-    fn employ(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
+    fn ensure_worker(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
         let compiled = self.compiled.load();
         let definition = compiled.application.channels.get(&channel);
         let retry =
@@ -206,9 +206,9 @@ impl Running {
         if let Some(replaced) = workers.remove(&channel) {
             // The old worker finishes its items; the new one claims the rest.
             replaced.stop.cancel();
-            let mut leaving = self.leaving.lock();
-            leaving.retain(|working| !working.recorder.is_finished());
-            leaving.push(replaced);
+            let mut retired_workers = self.retired_workers.lock();
+            retired_workers.retain(|working| !working.recorder.is_finished());
+            retired_workers.push(replaced);
         }
         let bound = flow.options.in_flight_per_channel.max(1);
         let (reports, reports_in) = mpsc::channel(bound);
@@ -271,7 +271,7 @@ impl Running {
     }
 
     /// Returns an open channel.
-    pub fn channel(&self, name: &Name) -> Option<Arc<Open>> {
+    pub fn channel(&self, name: &Name) -> Option<Arc<OpenedChannel>> {
         self.channels.load().get(name).cloned()
     }
 
@@ -311,8 +311,8 @@ impl Running {
     }
 
     /// Aborts all tasks.
-    pub async fn abandon(&self) {
-        for working in self.dismiss() {
+    pub async fn abort(&self) {
+        for working in self.take_workers() {
             for task in [working.worker, working.recorder] {
                 task.abort();
                 let _ = task.await;
@@ -322,16 +322,16 @@ impl Running {
     }
 
     /// Removes all workers of all channels, including replaced ones, and returns them.
-    fn dismiss(&self) -> Vec<Working> {
-        let leaving = std::mem::take(&mut *self.leaving.lock());
+    fn take_workers(&self) -> Vec<Working> {
+        let retired_workers = std::mem::take(&mut *self.retired_workers.lock());
         let mut workers = self.workers.lock();
         workers.is_stopping = true;
-        std::mem::take(&mut workers.by_channel).into_values().chain(leaving).collect()
+        std::mem::take(&mut workers.by_channel).into_values().chain(retired_workers).collect()
     }
 
     /// Finishes work in flight and closes the channels. Work that was not begun stays in the journal.
     pub async fn stop(&self) {
-        let workers = self.dismiss();
+        let workers = self.take_workers();
         for working in &workers {
             working.stop.cancel();
         }
@@ -352,9 +352,9 @@ impl Running {
 }
 
 /// Lets channels finish their queues, then closes them.
-async fn retire(channels: Vec<Arc<Open>>) {
+async fn retire(channels: Vec<Arc<OpenedChannel>>) {
     for open in channels {
-        open.settle().await;
+        open.wait_until_answered().await;
         if let Some(open) = Arc::into_inner(open) {
             open.channel.close().await;
         }
@@ -377,7 +377,7 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
                 for key in given.into_iter().flatten() {
                     let text =
                         "all devices of this channel share one endpoint: its failures say nothing about a single device";
-                    let problem = Problem::at(format!("channels.{name}.{key}"), text);
+                    let problem = Problem::new(Code::NotApplicable, format!("channels.{name}.{key}"), text);
                     problems.push(problem.hint("leave it out; it is for `http` without `url`"));
                 }
             }
@@ -389,13 +389,13 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
 
 /// Merge programs of the definition that may not be started on this machine.
 fn programs_not_allowed(flow: &Flow, application: &Application) -> Vec<Problem> {
-    let judged = |(name, collection): (&Name, &Collection)| {
+    let program_problem = |(name, collection): (&Name, &Collection)| {
         let Resolver::Process(process) = &collection.conflicts.resolver else { return None };
         let program = process.command.first().map(Path::new)?;
-        let why = flow.context.programs.judge(program).err()?;
-        Some(Problem::at(format!("collections.{name}.conflicts.resolver.process"), why))
+        let why = flow.context.programs.resolve_allowed(program).err()?;
+        Some(Problem::new(Code::NotAllowed, format!("collections.{name}.conflicts.resolver.process"), why))
     };
-    application.collections.iter().filter_map(judged).collect()
+    application.collections.iter().filter_map(program_problem).collect()
 }
 
 #[cfg(test)]

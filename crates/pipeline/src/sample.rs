@@ -20,7 +20,7 @@ use tocsin_store::error::StoreError;
 use crate::{Pipeline, compile::Compiled, suppress::Destination};
 
 /// Timeout of a test message.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Input of a sample notification.
 #[derive(Debug, Clone)]
@@ -159,7 +159,7 @@ impl Pipeline {
         let channel = running.and_then(|running| running.channel(&sample.channel));
         let channel = channel.ok_or_else(|| TestError::Channel(sample.channel.clone()))?;
         // Recipients who complained must not get tests either.
-        self.flow.suppressions.follow(&*self.flow.records).await?;
+        self.flow.suppressions.refresh(&*self.flow.records).await?;
         let device = sample.device.parse().unwrap_or_else(|_| sample.channel.clone());
         let (protocol, subscriber) = (channel.protocol(), &sample.subscriber);
         let to = Destination { protocol, address: &sample.address, subscriber, device: &device };
@@ -196,7 +196,7 @@ impl Pipeline {
             channel.send(outgoing, &answers).await;
             answered.recv().await
         };
-        match tokio::time::timeout(PATIENCE, sent).await {
+        match tokio::time::timeout(TIMEOUT, sent).await {
             Ok(Some(answer)) => Ok(answer),
             _ => Err(TestError::Silent),
         }

@@ -96,7 +96,7 @@ impl Clockwork {
             tokio::select! {
                 () = stop.cancelled() => return,
                 command = self.commands.recv() => match command {
-                    Some(command) => self.obey(command).await,
+                    Some(command) => self.handle_command(command).await,
                     None => return,
                 },
                 Ok(()) = self.changes.changed(), if self.follows_subscriptions() => {}
@@ -118,7 +118,7 @@ impl Clockwork {
         Ok(next.since(self.flow.clock.now()))
     }
 
-    async fn obey(&mut self, command: Command) {
+    async fn handle_command(&mut self, command: Command) {
         match command {
             Command::Remove(name) => {
                 self.applications.remove(&name);
@@ -184,15 +184,15 @@ impl Clock {
                     run
                 }
             };
-            clock.follow(key, schedule, run);
+            clock.add_schedule(key, schedule, run);
         }
         flow.journal.record_runs(None, new.iter().map(|(_, run)| run.clone()).collect()).await?;
         for old in new.into_iter().filter_map(|(old, _)| old) {
-            flow.journal.forget_schedule(clock.application(), &old).await?;
+            flow.journal.delete_schedule(clock.application(), &old).await?;
         }
         clock.take_in_known(flow, now, &mut left).await?;
         for gone in left.keys() {
-            flow.journal.forget_schedule(clock.application(), gone).await?;
+            flow.journal.delete_schedule(clock.application(), gone).await?;
         }
         Ok(clock)
     }
@@ -224,7 +224,7 @@ impl Clock {
         }
     }
 
-    fn follow(&mut self, key: ScheduleKey, schedule: Schedule, run: ScheduleRun) {
+    fn add_schedule(&mut self, key: ScheduleKey, schedule: Schedule, run: ScheduleRun) {
         if let Some(next) = schedule.next_after(run.due_at) {
             self.due.insert((next.at, key.clone()));
         }
@@ -272,7 +272,7 @@ impl Clock {
                 flow.journal.record_runs(None, new).await?;
             }
             for (key, schedule, run) in found {
-                self.follow(key, schedule, run);
+                self.add_schedule(key, schedule, run);
             }
             self.known = last.unwrap_or(self.known);
             if !full {
@@ -327,8 +327,8 @@ impl Clock {
             if scheduled.recurs == Recurs::Subscription
                 && !has_followers(flow, self.application(), &class, &key.1).await?
             {
-                if flow.records.forget_schedule(self.application(), &class, &key.1).await? {
-                    flow.journal.forget_schedule(self.application(), &key).await?;
+                if flow.records.delete_schedule(self.application(), &class, &key.1).await? {
+                    flow.journal.delete_schedule(self.application(), &key).await?;
                     self.schedules.remove(&key);
                     self.due.remove(&(at, key));
                     continue;
@@ -366,14 +366,14 @@ impl Clock {
         }
         self.record(flow, None, moved).await?;
         // Subscriptions created up to now are included.
-        let sees = *flow.records.newest_change().borrow();
+        let snapshot_sequence = *flow.records.newest_change().borrow();
         for round in rounds {
             let mut packer = EventPacker::new(due_fields());
             let mut runs = Vec::with_capacity(round.len());
             for (key, due) in &round {
                 let run = &self.schedules[key].run;
-                packer.push(&due.behind(run, sees).row());
-                runs.push(ScheduleRun { due_at: due.due_at, seen: sees, ..run.clone() });
+                packer.push(&due.continuing(run, snapshot_sequence).row());
+                runs.push(ScheduleRun { due_at: due.due_at, seen: snapshot_sequence, ..run.clone() });
             }
             let batch = NewEventBatch {
                 application: self.application().clone(),
@@ -382,7 +382,7 @@ impl Clock {
                 source: source(),
                 received_at: now,
                 accepted_at: now,
-                sees,
+                snapshot_sequence,
                 events: packer.finish(),
                 idempotency: None,
                 marks: Vec::new(),

@@ -29,13 +29,13 @@ use tocsin_matching::{
 use tocsin_model::{
     field::Row,
     id::{EventBatchId, Name, SubscriberNumber, SubscriptionId},
-    problem::Problem,
+    problem::{Code, Problem},
     state::StatePage,
     time::Timestamp,
 };
 use tocsin_store::{queries::QueryFiring, records::IndexedSubscription};
 
-use crate::{rule_breaker::Strikes, run_queries};
+use crate::{rule_breaker::RuleFailureCounts, run_queries};
 
 /// Maximum number of shards of an application.
 pub(crate) const SHARDS_MAX: usize = 64;
@@ -68,13 +68,13 @@ pub(crate) struct UnpackedBatch {
     /// Its events, as rows of the rule set's version.
     pub rows: Arc<[Row]>,
     /// Rules that do not fire for it.
-    pub left_out: Vec<RuleNumber>,
+    pub excluded_rules: Vec<RuleNumber>,
     /// Whether the batch was matched before, by all rules or by others.
     pub again: bool,
     /// Matches of rules in SQL.
     pub query_matches: Vec<QueryFiring>,
     /// Failures in a row since the last cut after which a rule is left out of further batches.
-    pub strikes: Strikes,
+    pub failure_counts: RuleFailureCounts,
 }
 
 /// Results of the shards for the batches since the last cut.
@@ -103,7 +103,7 @@ pub(crate) struct Cut {
 
 /// A command about rule state, carried out on every shard.
 #[derive(Clone)]
-pub(crate) enum Memory {
+pub(crate) enum RuleStateCommand {
     /// Opens a savepoint. Savepoints nest.
     Begin,
     /// Releases the oldest savepoint: its changes are stored durably.
@@ -157,7 +157,7 @@ enum Change {
 /// A unit of work of an owner.
 struct Turn {
     changes: Vec<Change>,
-    memory: Option<Memory>,
+    memory: Option<RuleStateCommand>,
     batches: Arc<[UnpackedBatch]>,
     /// Receiver of the results since the last cut, if they are wanted.
     cut: Option<Sender<Cut>>,
@@ -215,7 +215,7 @@ impl Shards {
     }
 
     /// Carries out a command about rule state, after the changes so far.
-    pub fn remember(&mut self, memory: &Memory) -> Result<(), ShardLost> {
+    pub fn apply_state_command(&mut self, memory: &RuleStateCommand) -> Result<(), ShardLost> {
         let turn = |owner: &mut Owner| owner.give(Some(memory.clone()), Arc::default(), None);
         self.owners.iter_mut().try_for_each(turn)
     }
@@ -226,7 +226,7 @@ impl Shards {
         for share in shares {
             cut.push(share.batches);
             for failure in share.failures {
-                note(&mut whole.failures, failure);
+                add_failure(&mut whole.failures, failure);
             }
             whole.panicked.extend(share.panicked);
             whole.stopped.extend(share.stopped);
@@ -257,7 +257,7 @@ fn place(subscriber: SubscriberNumber, shards: usize) -> usize {
 
 /// Adds a failure. A rule that fails for an event as a whole fails on every shard, which counts once; failures of
 /// single subscriptions add up.
-fn note(failures: &mut Vec<RuleFailure>, new: RuleFailure) {
+fn add_failure(failures: &mut Vec<RuleFailure>, new: RuleFailure) {
     let same = |known: &&mut RuleFailure| {
         (known.rule, known.event.batch, known.whole, known.error) == (new.rule, new.event.batch, new.whole, new.error)
     };
@@ -283,7 +283,7 @@ impl Owner {
 
     fn give(
         &mut self,
-        memory: Option<Memory>,
+        memory: Option<RuleStateCommand>,
         batches: Arc<[UnpackedBatch]>,
         cut: Option<Sender<Cut>>,
     ) -> Result<(), ShardLost> {
@@ -341,14 +341,14 @@ impl Keeper {
             }
             match memory {
                 None => {}
-                Some(Memory::Begin) => self.shard.begin_states(),
-                Some(Memory::Confirm) => self.shard.confirm_states(),
-                Some(Memory::Undo) => self.shard.undo_states(),
-                Some(Memory::Restore(remembered)) => {
+                Some(RuleStateCommand::Begin) => self.shard.begin_states(),
+                Some(RuleStateCommand::Confirm) => self.shard.confirm_states(),
+                Some(RuleStateCommand::Undo) => self.shard.undo_states(),
+                Some(RuleStateCommand::Restore(remembered)) => {
                     self.shard.forget_states();
                     self.shard.restore_states(&mut remembered.lock());
                 }
-                Some(Memory::TakeOver(pages)) => self.shard.take_over_states(&pages),
+                Some(RuleStateCommand::TakeOver(pages)) => self.shard.take_over_states(&pages),
             }
             for batch in batches.iter() {
                 #[cfg(test)]
@@ -376,7 +376,7 @@ impl Keeper {
         let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription, subscriber)));
         let put = put.unwrap_or_else(|_| {
             self.shard.remove(id);
-            Err(Problem::at("", "it made the index panic"))
+            Err(Problem::new(Code::Internal, "", "it made the index panic"))
         });
         self.unusable.remove(&id);
         if let Err(problem) = put {
@@ -389,8 +389,8 @@ impl Keeper {
     fn match_batch(&mut self, batch: &UnpackedBatch) {
         let began = Instant::now();
         let clock = || began.elapsed();
-        let left_out = self.left_out(batch);
-        let watch = MatchOptions { left_out: &left_out, clock: Some(&clock), again: batch.again };
+        let excluded_rules = self.excluded_rules(batch);
+        let watch = MatchOptions { excluded_rules: &excluded_rules, clock: Some(&clock), again: batch.again };
         #[cfg(test)]
         faults::wait(&self.application, batch.id);
         let sink = &mut self.cutter;
@@ -403,29 +403,29 @@ impl Keeper {
         if matched.is_err() {
             return self.panicked.push((batch.id, self.shard.failing_rule()));
         }
-        self.count_failures(batch, &left_out);
+        self.count_failures(batch, &excluded_rules);
         let long = self.shard.rule_times().iter().filter(|(_, took)| *took >= TIMED_MIN);
         self.times.extend(long.map(|(rule, took)| ((batch.id, *rule), *took)));
     }
 
     /// Rules that do not fire for a batch, including those that failed too often since the last cut.
-    fn left_out(&mut self, batch: &UnpackedBatch) -> Vec<RuleNumber> {
-        let mut left_out = batch.left_out.clone();
+    fn excluded_rules(&mut self, batch: &UnpackedBatch) -> Vec<RuleNumber> {
+        let mut excluded_rules = batch.excluded_rules.clone();
         for (rule, failures) in &self.failures {
-            let is_stopped = batch.strikes.get(rule).is_some_and(|strikes| failures >= strikes);
-            if is_stopped && *self.shard.rules().event_class(*rule) == batch.class && !left_out.contains(rule) {
-                left_out.push(*rule);
+            let is_stopped = batch.failure_counts.get(rule).is_some_and(|failure_counts| failures >= failure_counts);
+            if is_stopped && *self.shard.rules().event_class(*rule) == batch.class && !excluded_rules.contains(rule) {
+                excluded_rules.push(*rule);
                 self.stopped.insert((batch.id, *rule));
             }
         }
-        left_out
+        excluded_rules
     }
 
-    fn count_failures(&mut self, batch: &UnpackedBatch, left_out: &[RuleNumber]) {
+    fn count_failures(&mut self, batch: &UnpackedBatch, excluded_rules: &[RuleNumber]) {
         let failed: BTreeSet<RuleNumber> = self.cutter.failed_rules(batch.id).collect();
         let rules = self.shard.rules().clone();
         self.failures.retain(|rule, _| {
-            failed.contains(rule) || left_out.contains(rule) || *rules.event_class(*rule) != batch.class
+            failed.contains(rule) || excluded_rules.contains(rule) || *rules.event_class(*rule) != batch.class
         });
         for rule in failed {
             *self.failures.entry(rule).or_default() += 1;
@@ -513,19 +513,19 @@ mod tests {
         }
     }
 
-    fn note(id: u64, number: i64) -> Arc<[UnpackedBatch]> {
+    fn note_batch(id: u64, number: i64) -> Arc<[UnpackedBatch]> {
         let rows = [vec![Value::Integer(number)]].into();
-        let (left_out, query_matches) = (Vec::new(), Vec::new());
+        let (excluded_rules, query_matches) = (Vec::new(), Vec::new());
         let (id, accepted_at) = (EventBatchId(id), Timestamp(0));
         [UnpackedBatch {
             id,
             accepted_at,
             class: name("note"),
             rows,
-            left_out,
+            excluded_rules,
             again: false,
             query_matches,
-            strikes: Strikes::default(),
+            failure_counts: RuleFailureCounts::default(),
         }]
         .into()
     }
@@ -546,13 +546,13 @@ mod tests {
         for count in [1, 2, 4] {
             let mut shards = Shards::start(&name("notes"), &compiled.rules, count).expect("threads");
             (1..=100).for_each(|id| shards.put(above(id, 0), SubscriberView::default()).expect("its owner lives"));
-            shards.match_batches(&note(1, 5)).expect("its owner lives");
+            shards.match_batches(&note_batch(1, 5)).expect("its owner lives");
             (1..=50).for_each(|id| shards.remove(SubscriptionId(id)).expect("its owner lives"));
-            shards.match_batches(&note(2, 5)).expect("its owner lives");
+            shards.match_batches(&note_batch(2, 5)).expect("its owner lives");
             (51..=100).for_each(|id| shards.put(above(id, 9), SubscriberView::default()).expect("its owner lives"));
-            shards.match_batches(&note(3, 5)).expect("its owner lives");
+            shards.match_batches(&note_batch(3, 5)).expect("its owner lives");
             (1..=10).for_each(|id| shards.put(above(id, 1), SubscriberView::default()).expect("its owner lives"));
-            let cut = shards.match_and_cut(note(4, 5)).expect("its owner lives");
+            let cut = shards.match_and_cut(note_batch(4, 5)).expect("its owner lives");
             let of = |batch: u64| EventId { batch: EventBatchId(batch), ordinal: 0 };
             let expected = (1..=100).map(|id| (of(1), id));
             let expected = expected.chain((51..=100).map(|id| (of(2), id))).chain((1..=10).map(|id| (of(4), id)));
@@ -572,7 +572,7 @@ mod tests {
         shards
             .put(IndexedSubscription { class: name("gone"), ..above(1, 0) }, SubscriberView::default())
             .expect("its owner lives");
-        assert_eq!(matched(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
+        assert_eq!(matched(&shards.match_and_cut(note_batch(1, 5)).expect("its owner lives")).len(), 1);
     }
 
     #[test]

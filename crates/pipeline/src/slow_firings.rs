@@ -45,7 +45,7 @@ pub(crate) struct SlowFirings(Mutex<VecDeque<SlowFiring>>);
 
 impl SlowFirings {
     /// Adds a firing.
-    pub fn note(&self, firing: SlowFiring) {
+    pub fn add(&self, firing: SlowFiring) {
         metrics::counter!("tocsin_match_slow_firings_total").increment(1);
         tracing::warn!(
             application = %firing.application,
@@ -53,7 +53,7 @@ impl SlowFirings {
             batch = %firing.batch,
             events = firing.events,
             seconds = firing.took.as_secs_f64(),
-            "a rule took long"
+            "a rule fired slowly"
         );
         let mut newest = self.0.lock();
         newest.truncate(SLOW_FIRINGS_MAX - 1);
@@ -61,8 +61,8 @@ impl SlowFirings {
     }
 
     /// Returns the newest firings that meet a condition, newest first.
-    pub fn newest(&self, limit: usize, wanted: impl Fn(&SlowFiring) -> bool) -> Vec<SlowFiring> {
-        self.0.lock().iter().filter(|firing| wanted(firing)).take(limit).cloned().collect()
+    pub fn newest(&self, limit: usize, requested: impl Fn(&SlowFiring) -> bool) -> Vec<SlowFiring> {
+        self.0.lock().iter().filter(|firing| requested(firing)).take(limit).cloned().collect()
     }
 }
 
@@ -94,7 +94,7 @@ impl SlowFiring {
 
 /// Execution plan of a rule, one line per branch.
 fn plan(explanation: &RuleExplanation) -> Vec<String> {
-    let ways = explanation.branches.iter().map(|branch| match branch.candidates {
+    let branches = explanation.branches.iter().map(|branch| match branch.candidates {
         Some(count) => format!("{branch}; about {count} subscriptions are candidates for an event"),
         None => branch.to_string(),
     });
@@ -102,7 +102,7 @@ fn plan(explanation: &RuleExplanation) -> Vec<String> {
         format!("{} distinct filters, {} of them looked at for every event", filters.distinct, filters.unindexed)
     });
     let warnings = explanation.warnings.iter().map(|warning| format!("warning: {warning}"));
-    ways.chain(filters).chain(explanation.query.iter().cloned()).chain(warnings).collect()
+    branches.chain(filters).chain(explanation.query.iter().cloned()).chain(warnings).collect()
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_are_remembered() {
+    fn the_newest_are_kept() {
         let name = |text: &str| text.parse::<Name>().expect("a name");
         let firing = |batch: u64| SlowFiring {
             application: name("quakes"),
@@ -124,7 +124,7 @@ mod tests {
             plan: Vec::new(),
         };
         let slow = SlowFirings::default();
-        (0..SLOW_FIRINGS_MAX as u64 + 10).for_each(|batch| slow.note(firing(batch)));
+        (0..SLOW_FIRINGS_MAX as u64 + 10).for_each(|batch| slow.add(firing(batch)));
         let all = slow.newest(usize::MAX, |_| true);
         assert_eq!((all.len(), all[0].batch.0, all[SLOW_FIRINGS_MAX - 1].batch.0), (500, 509, 10));
         let even: Vec<u64> =

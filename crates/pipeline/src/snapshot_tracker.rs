@@ -15,12 +15,12 @@ use tokio::sync::watch;
 pub(crate) struct SnapshotTracker {
     newest: watch::Receiver<ChangeSequence>,
     /// Number of submissions by sequence.
-    underway: Mutex<BTreeMap<ChangeSequence, usize>>,
+    in_progress: Mutex<BTreeMap<ChangeSequence, usize>>,
 }
 
 impl SnapshotTracker {
     pub fn new(records: &dyn Records) -> SnapshotTracker {
-        SnapshotTracker { newest: records.newest_change(), underway: Mutex::default() }
+        SnapshotTracker { newest: records.newest_change(), in_progress: Mutex::default() }
     }
 
     /// The newest change sequence.
@@ -30,16 +30,16 @@ impl SnapshotTracker {
 
     /// Assigns the newest change sequence to a submission.
     pub fn stamp(&self) -> SnapshotGuard<'_> {
-        let mut underway = self.underway.lock();
+        let mut in_progress = self.in_progress.lock();
         let place = self.newest();
-        *underway.entry(place).or_default() += 1;
+        *in_progress.entry(place).or_default() += 1;
         SnapshotGuard { tracker: self, place }
     }
 
-    /// A sequence that every batch not yet in the journal sees at least.
-    pub fn settled(&self) -> ChangeSequence {
-        let underway = self.underway.lock();
-        underway.keys().next().copied().unwrap_or_else(|| self.newest())
+    /// A lower bound of the snapshot sequences of all batches that are not yet in the journal.
+    pub fn lower_bound(&self) -> ChangeSequence {
+        let in_progress = self.in_progress.lock();
+        in_progress.keys().next().copied().unwrap_or_else(|| self.newest())
     }
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct SnapshotGuard<'a> {
 
 impl Drop for SnapshotGuard<'_> {
     fn drop(&mut self) {
-        let mut underway = self.tracker.underway.lock();
-        if let Some(count) = underway.get_mut(&self.place) {
+        let mut in_progress = self.tracker.in_progress.lock();
+        if let Some(count) = in_progress.get_mut(&self.place) {
             *count -= 1;
             if *count == 0 {
-                underway.remove(&self.place);
+                in_progress.remove(&self.place);
             }
         }
     }
@@ -79,10 +79,10 @@ mod tests {
         assert_eq!((first.place.0, second.place.0, third.place.0), (1, 1, 2));
         change().await;
         drop(first);
-        assert_eq!((tracker.settled().0, tracker.newest().0), (1, 3));
+        assert_eq!((tracker.lower_bound().0, tracker.newest().0), (1, 3));
         drop(second);
-        assert_eq!(tracker.settled().0, 2);
+        assert_eq!(tracker.lower_bound().0, 2);
         drop(third);
-        assert_eq!(tracker.settled().0, 3);
+        assert_eq!(tracker.lower_bound().0, 3);
     }
 }

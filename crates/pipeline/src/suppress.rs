@@ -88,7 +88,7 @@ impl Suppressions {
         let has = |hash| self.hashers[0].hash_one(bound(to.address)) == hash;
         let by_device = by_device.filter(|mark| mark.address.is_none_or(has));
         let holds =
-            |mark: &&Mark| mark.ends.is_none_or(|end| now < end) && !(critical && self.policy.lets_pass(mark.cause));
+            |mark: &&Mark| mark.ends.is_none_or(|end| now < end) && !(critical && self.policy.ignores(mark.cause));
         by_address.into_iter().chain(by_device).filter(holds).map(|mark| mark.cause).max()
     }
 
@@ -119,7 +119,7 @@ impl Suppressions {
     ///
     /// # Errors
     /// The records failed; nothing may be sent until they answer.
-    pub async fn follow(&self, records: &dyn Records) -> Result<(), StoreError> {
+    pub async fn refresh(&self, records: &dyn Records) -> Result<(), StoreError> {
         if records.newest_suppression() <= self.known.read().place {
             return Ok(());
         }
@@ -218,7 +218,7 @@ mod tests {
         let (mail, device): (Name, Name) = ("smtp".parse().expect("a name"), "home".parse().expect("a name"));
         let ann: SubscriberId = "ann".parse().expect("an id");
         let cause = async |address: &str, critical| {
-            suppressions.follow(&records).await.expect("followed");
+            suppressions.refresh(&records).await.expect("followed");
             let to = Destination { protocol: &mail, address, subscriber: &ann, device: &device };
             suppressions.cause(&to, critical, now)
         };

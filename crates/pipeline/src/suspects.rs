@@ -2,9 +2,10 @@
 //! aside after too many crashes.
 //!
 //! Matching an event batch or delivering a work item may crash the process: a stack overflow, an abort in a library,
-//! or the kernel's out-of-memory killer. After a restart it would crash again. While work is in progress, its id is
-//! in a slot of a small file. After a crash all work in progress is suspected. Suspects run one at a time, so that
-//! each innocent one is cleared and only the culprit is counted again. After `CRASHES_MAX` crashes it is set aside.
+//! or the kernel's out-of-memory killer. After a restart the same work would crash it again. While work is in progress,
+//! its id is in a slot of a small file. After a crash all work in progress is suspected. Suspects run one at a time, so
+//! that only the one that crashes the process is counted again, and all others are cleared. After `CRASHES_MAX` crashes
+//! it is set aside.
 //!
 //! The slots are written without fsync: a crash of the process does not lose data held by the kernel. Nothing is
 //! suspected after a reboot or an orderly shutdown.
@@ -131,17 +132,17 @@ impl Suspects {
     }
 
     /// Waits until no other suspect runs.
-    pub async fn alone(&self) -> Alone {
-        Alone(Arc::new(self.alone.clone().lock_owned().await))
+    pub async fn alone(&self) -> ExclusivePermit {
+        ExclusivePermit(Arc::new(self.alone.clone().lock_owned().await))
     }
 
     /// Marks work as in progress until the result is dropped.
-    pub fn enter(self: &Arc<Self>, work: Work, alone: Option<&Alone>) -> UnderWay {
+    pub fn enter(self: &Arc<Self>, work: Work, alone: Option<&ExclusivePermit>) -> InProgressGuard {
         let slot = self.state.lock().free.pop();
         if let Some(slot) = slot {
             self.write_slot(slot, Some(work));
         }
-        UnderWay { suspects: self.clone(), work, slot, alone: alone.cloned() }
+        InProgressGuard { suspects: self.clone(), work, slot, alone: alone.cloned() }
     }
 
     /// Sets an event batch aside permanently, until its application is matched again.
@@ -154,7 +155,7 @@ impl Suspects {
     }
 
     /// Removes the suspicion from an application's batches: an operator tries again.
-    pub fn forget(&self, application: &Name) {
+    pub fn clear_application(&self, application: &Name) {
         let mut state = self.state.lock();
         let before = state.known.len();
         state.known.retain(|_, known| known.application.as_ref() != Some(application));
@@ -232,25 +233,25 @@ impl Suspects {
 
 /// Permission of one suspect to run; work items of one job share it.
 #[derive(Clone)]
-pub(crate) struct Alone(#[allow(dead_code)] Arc<OwnedMutexGuard<()>>);
+pub(crate) struct ExclusivePermit(#[allow(dead_code)] Arc<OwnedMutexGuard<()>>);
 
 /// Marks work in progress.
 #[must_use]
-pub(crate) struct UnderWay {
+pub(crate) struct InProgressGuard {
     suspects: Arc<Suspects>,
     work: Work,
     slot: Option<u16>,
-    alone: Option<Alone>,
+    alone: Option<ExclusivePermit>,
 }
 
-impl UnderWay {
+impl InProgressGuard {
     /// The work ended without a crash.
     pub fn done(self) {
         self.suspects.clear(self.work);
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InProgressGuard {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             self.suspects.write_slot(slot, None);
@@ -269,7 +270,7 @@ fn read(folder: &Path) -> io::Result<(File, BTreeMap<Work, Suspect>)> {
     let most = BOOT_BYTES + usize::from(SLOTS) * SLOT_BYTES;
     Read::by_ref(&mut file).take(most as u64).read_to_end(&mut bytes)?;
     let mut known = read_known(&folder.join(KNOWN_FILE))?;
-    let boot = boot();
+    let boot = boot_id();
     // After a reboot the content of the file may be old.
     if bytes.len() > BOOT_BYTES && bytes[..BOOT_BYTES] == boot {
         for slot in bytes[BOOT_BYTES..].chunks_exact(SLOT_BYTES) {
@@ -316,7 +317,7 @@ fn write(path: &Path, written: &Written) -> io::Result<()> {
 }
 
 /// Boot id of the machine, padded; all zero where the system has none.
-fn boot() -> [u8; BOOT_BYTES] {
+fn boot_id() -> [u8; BOOT_BYTES] {
     let mut boot = [0; BOOT_BYTES];
     let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let length = id.len().min(BOOT_BYTES);
@@ -361,9 +362,9 @@ mod tests {
         suspects.set_aside(EventBatchId(7), &name);
         suspects.close();
         let suspects = Suspects::open(folder.path());
-        suspects.forget(&other);
+        suspects.clear_application(&other);
         assert!(suspects.poison(POISON).is_some(), "it stays over restarts");
-        suspects.forget(&name);
+        suspects.clear_application(&name);
         drop(suspects);
         assert_eq!(Suspects::open(folder.path()).crashes(POISON), 0, "an operator tries again");
     }

@@ -96,7 +96,7 @@ impl Switches {
     }
 
     /// Whether matching is switched off.
-    pub fn holds_matching(&self) -> bool {
+    pub fn pauses_matching(&self) -> bool {
         self.off.lock().contains_key(&Component::Role(Role::Match))
     }
 
@@ -111,7 +111,7 @@ impl Switches {
     }
 
     /// Whether work for a channel is held.
-    pub fn holds_delivery(&self, application: &Name, channel: &Name) -> bool {
+    pub fn pauses_delivery(&self, application: &Name, channel: &Name) -> bool {
         self.holds(&[
             Component::Role(Role::Deliver),
             Component::Application(application.clone()),
@@ -120,7 +120,7 @@ impl Switches {
     }
 
     /// Whether a source is held.
-    pub fn holds_source(&self, application: &Name, source: &Name) -> bool {
+    pub fn pauses_source(&self, application: &Name, source: &Name) -> bool {
         self.holds(&[
             Component::Role(Role::Sources),
             Component::Application(application.clone()),

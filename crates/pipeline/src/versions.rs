@@ -43,7 +43,7 @@ impl Versions {
         match compiled {
             Ok(compiled) => {
                 let compiled = Arc::new(compiled);
-                self.keep(compiled.clone());
+                self.insert(compiled.clone());
                 Ok(Some(compiled))
             }
             Err(problems) => {
@@ -56,7 +56,7 @@ impl Versions {
     }
 
     /// Adds a version that was compiled elsewhere.
-    pub(crate) fn keep(&self, compiled: Arc<Compiled>) {
+    pub(crate) fn insert(&self, compiled: Arc<Compiled>) {
         let mut kept = self.kept.lock();
         let newest = (compiled.application.name.clone(), compiled.version);
         kept.insert(newest.clone(), compiled);

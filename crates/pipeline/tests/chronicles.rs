@@ -174,12 +174,12 @@ async fn a_crash_at_any_write_does_not_change_the_join_of_a_query() {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[VALUES]).await;
-            scenario.die_at(writes + 1, moment);
+            scenario.crash_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
             let sent = |line: &str| line.split_whitespace().skip(4).take(4).collect::<Vec<_>>().join(" ");
             let sent: BTreeSet<String> = seen.lines().filter(|line| line.contains("-> delivered")).map(sent).collect();
             assert_eq!(sent, BTreeSet::from(expected.clone()), "{moment:?} write {writes}\n{seen}");
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
             writes += 1;
@@ -278,7 +278,7 @@ async fn changes_by_a_percentage_and_repetitions_are_rules_of_one_line() {
       && math.abs(event.price / chronicle.each.last.before - 1.0) * 100.0 >= sub.percent
     with: { high: chronicle.each.last.before }";
     let definition = prices(&chronicles, rules);
-    // The rule of the other story goes.
+    // The rule of the other test case is removed.
     let start = definition.find("  high:\n").expect("the rule");
     let end = definition.find("  high: {").expect("its switch");
     let definition = format!("{}{}", &definition[..start], &definition[end..]);
@@ -367,7 +367,7 @@ async fn a_new_version_keeps_the_chronicles_whose_definition_is_unchanged() {
         11:30:00 email alice@example.org n-2-0: A 21.0 (was 20.0) -> delivered
         12:30:00 email alice@example.org n-3-0: A 1.0 (was 1.0) -> delivered"#]]
     .assert_eq(&seen);
-    // What nobody keeps any more is gone from the journal.
+    // State that no shard holds any more is removed from the journal.
     let application = "prices".parse().expect("a name");
     assert_eq!(scenario.journal().state_pages(&application, None, 9).await.expect("read"), []);
 }
@@ -388,7 +388,7 @@ async fn a_crash_at_any_write_does_not_change_the_notifications() {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[&prices(DAY, "")]).await;
-            scenario.die_at(writes + 1, moment);
+            scenario.crash_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
             let mut sent: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
             for line in seen.lines().filter(|line| line.contains("-> delivered")) {
@@ -398,7 +398,7 @@ async fn a_crash_at_any_write_does_not_change_the_notifications() {
             let context = format!("{moment:?} write {writes}\n{seen}");
             assert_eq!(sent.keys().cloned().collect::<BTreeSet<_>>(), expected, "{context}");
             assert!(sent.values().all(|ids| ids.len() == 1), "sent under several ids: {context}");
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
             writes += 1;

@@ -56,7 +56,7 @@ async fn formatting_and_schedules_are_counted_by_class() {
     }
 }
 
-/// One whose batches are over after an hour.
+/// An application whose batches are removed after an hour.
 const KEPT_SHORT: &str = r#"
 application: stock
 retention: { finished: 1h }

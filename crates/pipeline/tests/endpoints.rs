@@ -207,7 +207,7 @@ channels:
 
 /// Runs a scenario of Ann's endpoint, which fails from the first day on, and of an operator who receives the endpoint
 /// events.
-async fn check_telling(story: &str, expected: Expect) {
+async fn check_endpoint_events(story: &str, expected: Expect) {
     let before = r#"08:00 subscriber ann hook=https://ann.example/
            08:00 subscriber ops email=ops@example.org
            08:00 subscribe ann any
@@ -219,8 +219,8 @@ async fn check_telling(story: &str, expected: Expect) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_application_hears_of_endpoints_that_fail() {
-    check_telling(
+async fn failing_endpoints_raise_events() {
+    check_endpoint_events(
         r#"+2d09:00 event quake {"place": "Rome"}
            +2d09:01 crash
            +3d09:00 event quake {"place": "Oslo"}
@@ -243,7 +243,7 @@ async fn an_application_hears_of_endpoints_that_fail() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_event_that_is_not_accepted_is_repeated_at_the_next_failure() {
-    check_telling(
+    check_endpoint_events(
         r#"+2d08:50 switch off event-class:quakes/trouble disabled
            +2d09:00 event quake {"place": "Rome"}
            +2d09:01 endpoints

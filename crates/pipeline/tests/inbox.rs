@@ -40,7 +40,7 @@ async fn feed(scenario: &Scenario, id: &str, now: Timestamp) -> Vec<Item> {
     let id: SubscriberId = id.parse().expect("an id");
     let found = scenario.records().subscriber(&id).await.expect("records answer").expect("a subscriber");
     let reader = FeedReader { subscriber: found.number, broadcasts: Vec::new() };
-    let filter = FeedFilter::standing(InboxItemFilter::All);
+    let filter = FeedFilter::of_items(InboxItemFilter::All);
     scenario.inbox().feed(&reader, &filter, None, 100, now).await.expect("a feed")
 }
 
@@ -66,9 +66,9 @@ async fn a_crash_at_any_write_makes_no_second_item() {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[QUAKES]).await;
-            scenario.die_at(writes + 1, moment);
+            scenario.crash_at(writes + 1, moment);
             scenario.run_and_wait(STORY, Duration::from_secs(3_600)).await;
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
             writes += 1;

@@ -117,7 +117,7 @@ async fn a_crash_at_any_write_keeps_the_order() {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[ORDERS]).await;
-            scenario.die_at(writes + 1, moment);
+            scenario.crash_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(7_200)).await;
             let mut sent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
             for line in seen.lines().filter(|line| line.contains("-> delivered")) {
@@ -129,7 +129,7 @@ async fn a_crash_at_any_write_keeps_the_order() {
             }
             let expected = BTreeMap::from([("A", vec!["1", "2", "3"]), ("B", vec!["1", "2"])]);
             assert_eq!(sent, expected, "{moment:?} write {writes}\n{seen}");
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
             writes += 1;

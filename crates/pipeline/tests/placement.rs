@@ -56,7 +56,7 @@ type Notified = BTreeMap<(EventId, SubscriptionId), Name>;
 /// A random stream of changes, events, crashes and pauses, with its expected notifications.
 struct Stream {
     scenario: Scenario,
-    luck: fastrand::Rng,
+    rng: fastrand::Rng,
     seconds: u64,
     batches: u64,
     expected: Notified,
@@ -65,11 +65,11 @@ struct Stream {
 impl Stream {
     async fn new(seed: u64, shards: usize) -> Stream {
         let scenario = Scenario::with(&[QUAKES], options(shards)).await;
-        Stream { scenario, luck: fastrand::Rng::with_seed(seed), seconds: 0, batches: 0, expected: Notified::new() }
+        Stream { scenario, rng: fastrand::Rng::with_seed(seed), seconds: 0, batches: 0, expected: Notified::new() }
     }
 
     async fn act(&mut self) {
-        match self.luck.u32(..100) {
+        match self.rng.u32(..100) {
             0..20 => self.put_subscriber().await,
             20..24 => self.remove_subscriber().await,
             24..27 => self.merge_subscribers().await,
@@ -80,11 +80,11 @@ impl Stream {
             88..90 => self.script("crash").await,
             90..91 => self.script("drain").await,
             91..93 => {
-                let moment = if self.luck.bool() { CrashPoint::BeforeWrite } else { CrashPoint::AfterWrite };
-                self.scenario.die_at(self.luck.u64(1..6), moment);
+                let moment = if self.rng.bool() { CrashPoint::BeforeWrite } else { CrashPoint::AfterWrite };
+                self.scenario.crash_at(self.rng.u64(1..6), moment);
             }
             _ => {
-                // Until now nobody else had a turn: what was accepted waits among the changes.
+                // No other task ran until now, so the accepted batch is still pending among the changes.
                 self.seconds += 1;
                 self.script("report").await;
             }
@@ -98,28 +98,28 @@ impl Stream {
     }
 
     fn someone(&mut self) -> SubscriberId {
-        format!("p{}", self.luck.u32(..8)).parse().expect("an id")
+        format!("p{}", self.rng.u32(..8)).parse().expect("an id")
     }
 
     /// A subscription number, used or unused.
     fn some_subscription(&mut self) -> SubscriptionId {
-        SubscriptionId(self.luck.u64(1..40))
+        SubscriptionId(self.rng.u64(1..40))
     }
 
     async fn put_subscriber(&mut self) {
         let device = |channel: &str, state| Device { channel: name(channel), address: "someone".to_owned(), state };
-        let state = if self.luck.u32(..3) > 0 { DeviceState::Active } else { DeviceState::Bounced };
+        let state = if self.rng.u32(..3) > 0 { DeviceState::Active } else { DeviceState::Bounced };
         let devices = [(name("a"), device("email", state)), (name("b"), device("web", DeviceState::Active))];
-        let count = self.luck.usize(..3);
-        let most = match self.luck.u32(..4) {
+        let count = self.rng.usize(..3);
+        let most = match self.rng.u32(..4) {
             0 => None,
             1 => Some(Value::from("many")),
-            _ => Some(Value::Integer(self.luck.i64(3..10))),
+            _ => Some(Value::Integer(self.rng.i64(3..10))),
         };
         let attributes = most.into_iter().map(|most| ("most".to_owned(), most)).collect();
         let new = NewSubscriber {
             id: self.someone(),
-            profile: Profile { enabled: self.luck.u32(..4) > 0, attributes, ..Profile::default() },
+            profile: Profile { enabled: self.rng.u32(..4) > 0, attributes, ..Profile::default() },
             devices: Some(devices.into_iter().take(count).collect()),
             preferences: None,
         };
@@ -133,23 +133,23 @@ impl Stream {
     }
 
     async fn merge_subscribers(&mut self) {
-        // One of them, or both, may be nobody, and both may be the same.
+        // One or both may name no subscriber, and both may name the same one.
         let (from, into) = (self.someone(), self.someone());
         let _ = self.scenario.records().merge_subscribers(&from, &into, Default::default()).await;
     }
 
     fn values(&mut self) -> Box<str> {
-        format!(r#"{{"magnitude":{}}}"#, self.luck.u32(..10)).into()
+        format!(r#"{{"magnitude":{}}}"#, self.rng.u32(..10)).into()
     }
 
     async fn subscribe(&mut self) {
-        let new = (0..self.luck.usize(1..4)).map(|_| NewSubscription {
+        let new = (0..self.rng.usize(1..4)).map(|_| NewSubscription {
             application: name("quakes"),
             class: name("nearby"),
             subscriber: self.someone(),
-            key: (self.luck.u32(..3) == 0).then(|| format!("k{}", self.luck.u32(..2))),
-            device: (self.luck.u32(..3) == 0).then(|| name(if self.luck.bool() { "a" } else { "b" })),
-            enabled: self.luck.u32(..5) > 0,
+            key: (self.rng.u32(..3) == 0).then(|| format!("k{}", self.rng.u32(..2))),
+            device: (self.rng.u32(..3) == 0).then(|| name(if self.rng.bool() { "a" } else { "b" })),
+            enabled: self.rng.u32(..5) > 0,
             values: self.values(),
             terms: SubscriptionParams::default(),
         });
@@ -160,7 +160,7 @@ impl Stream {
     async fn update(&mut self) {
         let change = SubscriptionChange {
             device: None,
-            enabled: self.luck.u32(..3) > 0,
+            enabled: self.rng.u32(..3) > 0,
             values: self.values(),
             terms: SubscriptionParams::default(),
         };
@@ -176,7 +176,7 @@ impl Stream {
     /// Submits a batch, and records its expected notifications.
     async fn events(&mut self) {
         self.batches += 1;
-        let magnitudes: Vec<i64> = (0..self.luck.usize(1..4)).map(|_| self.luck.i64(0..10)).collect();
+        let magnitudes: Vec<i64> = (0..self.rng.usize(1..4)).map(|_| self.rng.i64(0..10)).collect();
         let there = self.scenario.records().indexed_subscriptions(&name("quakes"), None, usize::MAX).await;
         let there = there.expect("the records answer");
         let owners: Vec<_> = there.iter().map(|subscription| subscription.subscriber).collect();
@@ -266,7 +266,7 @@ async fn events_that_wait_are_matched_with_the_subscriptions_of_their_time() {
             Duration::from_secs(60),
         )
         .await;
-    scenario.die_at(3, CrashPoint::BeforeWrite);
+    scenario.crash_at(3, CrashPoint::BeforeWrite);
     scenario
         .run_and_wait(
             r#"08:05 event quake {"magnitude": 6}
@@ -304,7 +304,7 @@ async fn a_damaged_batch_makes_no_notifications_and_all_others_do() {
             source: api_source(),
             received_at: Default::default(),
             accepted_at: Default::default(),
-            sees: ChangeSequence(u64::MAX),
+            snapshot_sequence: ChangeSequence(u64::MAX),
             events,
             idempotency: None,
             marks: Vec::new(),

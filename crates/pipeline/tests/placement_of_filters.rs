@@ -75,7 +75,7 @@ type Notified = BTreeSet<(EventId, SubscriptionId, Name)>;
 /// A random stream of changes, events and crashes, with its expected notifications.
 struct Stream {
     scenario: Scenario,
-    luck: fastrand::Rng,
+    rng: fastrand::Rng,
     fields: Fields,
     filters: Vec<CompiledFilter>,
     /// The filter of the segment.
@@ -93,7 +93,7 @@ impl Stream {
         let filters = FILTERS.map(|(dialect, text)| compile(&Filter::new(dialect, text), &fields).expect("a filter"));
         let mut stream = Stream {
             scenario: Scenario::with_feed(&[QUAKES], options, changes_kept).await,
-            luck: fastrand::Rng::with_seed(seed),
+            rng: fastrand::Rng::with_seed(seed),
             fields,
             filters: filters.into(),
             gold: LdapFilter::parse("(tier=gold)").expect("a filter"),
@@ -106,7 +106,7 @@ impl Stream {
     }
 
     async fn act(&mut self) {
-        match self.luck.u32(..100) {
+        match self.rng.u32(..100) {
             0..18 => self.put_subscriber().await,
             18..20 => {
                 let someone = self.someone();
@@ -120,17 +120,17 @@ impl Stream {
                 let _ = self.scenario.records().remove_subscription(id, Precondition::Any, Default::default()).await;
             }
             61..64 => {
-                let filter = ["(tier=gold)", "(!(tier=tin))", "(tier=*)", "(|)"][self.luck.usize(..4)];
+                let filter = ["(tier=gold)", "(!(tier=tin))", "(tier=*)", "(|)"][self.rng.usize(..4)];
                 self.put_segment(filter).await;
             }
             64..86 => self.events().await,
             86..88 => self.script("crash").await,
             88..94 => {
-                let moment = if self.luck.bool() { CrashPoint::BeforeWrite } else { CrashPoint::AfterWrite };
-                self.scenario.die_at(self.luck.u64(1..6), moment);
+                let moment = if self.rng.bool() { CrashPoint::BeforeWrite } else { CrashPoint::AfterWrite };
+                self.scenario.crash_at(self.rng.u64(1..6), moment);
             }
             _ => {
-                // Until now nobody else had a turn: what was accepted waits among the changes.
+                // No other task ran until now, so the accepted batch is still pending among the changes.
                 self.seconds += 1;
                 self.script("report").await;
             }
@@ -144,12 +144,12 @@ impl Stream {
     }
 
     fn someone(&mut self) -> SubscriberId {
-        format!("p{}", self.luck.u32(..8)).parse().expect("an id")
+        format!("p{}", self.rng.u32(..8)).parse().expect("an id")
     }
 
     /// A subscription number, used or unused.
     fn some_subscription(&mut self) -> SubscriptionId {
-        SubscriptionId(self.luck.u64(1..40))
+        SubscriptionId(self.rng.u64(1..40))
     }
 
     async fn put_segment(&mut self, filter: &str) {
@@ -159,12 +159,12 @@ impl Stream {
     }
 
     async fn put_subscriber(&mut self) {
-        let tier = ["gold", "Gold", "tin"].get(self.luck.usize(..4));
+        let tier = ["gold", "Gold", "tin"].get(self.rng.usize(..4));
         let attributes = tier.map(|tier| ("tier".to_owned(), Value::from(*tier))).into_iter().collect();
         let device = Device { channel: name("web"), address: "someone".to_owned(), state: DeviceState::Active };
         let new = NewSubscriber {
             id: self.someone(),
-            profile: Profile { enabled: self.luck.u32(..5) > 0, attributes, ..Profile::default() },
+            profile: Profile { enabled: self.rng.u32(..5) > 0, attributes, ..Profile::default() },
             devices: Some([(name("a"), device)].into()),
             preferences: None,
         };
@@ -172,7 +172,7 @@ impl Stream {
     }
 
     fn terms(&mut self) -> SubscriptionParams {
-        let filter = FILTERS.get(self.luck.usize(..FILTERS.len() + 1));
+        let filter = FILTERS.get(self.rng.usize(..FILTERS.len() + 1));
         SubscriptionParams {
             filter: filter.map(|(dialect, text)| Filter::new(*dialect, *text)),
             ..SubscriptionParams::default()
@@ -180,13 +180,13 @@ impl Stream {
     }
 
     async fn subscribe(&mut self) {
-        let new = (0..self.luck.usize(1..4)).map(|_| NewSubscription {
+        let new = (0..self.rng.usize(1..4)).map(|_| NewSubscription {
             application: name("quakes"),
             class: name("own"),
             subscriber: self.someone(),
             key: None,
             device: None,
-            enabled: self.luck.u32(..5) > 0,
+            enabled: self.rng.u32(..5) > 0,
             values: "{}".into(),
             terms: self.terms(),
         });
@@ -195,13 +195,13 @@ impl Stream {
     }
 
     async fn update(&mut self) {
-        let (id, enabled) = (self.some_subscription(), self.luck.u32(..3) > 0);
+        let (id, enabled) = (self.some_subscription(), self.rng.u32(..3) > 0);
         let change = SubscriptionChange { device: None, enabled, values: "{}".into(), terms: self.terms() };
         let _ = self.scenario.records().update_subscription(id, change, Precondition::Any, Default::default()).await;
     }
 
     /// Makes changes that cause no notification.
-    async fn bustle(&mut self, changes: usize) {
+    async fn change_filters(&mut self, changes: usize) {
         let idle = |_| NewSubscription {
             application: name("quakes"),
             class: name("idle"),
@@ -247,7 +247,7 @@ impl Stream {
     /// Submits a batch, and records its expected notifications.
     async fn events(&mut self) {
         self.batches += 1;
-        let events: Vec<&str> = (0..self.luck.usize(1..4)).map(|_| EVENTS[self.luck.usize(..EVENTS.len())]).collect();
+        let events: Vec<&str> = (0..self.rng.usize(1..4)).map(|_| EVENTS[self.rng.usize(..EVENTS.len())]).collect();
         for (ordinal, text) in (0..).zip(&events) {
             let event = EventId { batch: EventBatchId(self.batches), ordinal };
             let expected_of = self.expected_of(event, text).await;
@@ -328,7 +328,7 @@ async fn an_index_that_falls_behind_the_change_feed_is_rebuilt() {
             stream.seconds += 1;
             stream.script("report").await;
             // More than the feed keeps, at once.
-            stream.bustle(if number % 2 == 0 { 1_500 } else { 1 }).await;
+            stream.change_filters(if number % 2 == 0 { 1_500 } else { 1 }).await;
             stream.update().await;
         }
         assert!(stream.expected.len() > 10);

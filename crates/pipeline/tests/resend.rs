@@ -143,12 +143,12 @@ async fn slow_it_is_carried_out_over_a_crash_at_any_write() {
     for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         for write in 1.. {
             let mut scenario = Scenario::new(&[QUAKES]).await;
-            scenario.die_at(write, moment);
+            scenario.crash_at(write, moment);
             let seen = scenario.run_and_wait(&script, Duration::from_secs(60)).await;
             let last = seen.lines().rfind(|line| line.contains("events")).expect("a report");
             assert!(last.ends_with("notifications 6 open 0 suspended 0"), "{moment:?} {write}:\n{seen}");
             assert_eq!(scenario.messages(), 6, "{moment:?} {write}:\n{seen}");
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
         }

@@ -536,9 +536,9 @@ async fn a_crash_at_any_write_loses_nothing_and_no_receipt_lies() {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[QUAKES]).await;
-            scenario.die_at(writes + 1, moment);
+            scenario.crash_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(4 * 3600)).await;
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
             writes += 1;

@@ -308,9 +308,9 @@ async fn a_crash_at_any_write_runs_a_due_rule_once() {
         loop {
             let options = PipelineOptions { run_notifications: 2, ..PipelineOptions::default() };
             let mut scenario = Scenario::with(&[&definition], options).await;
-            scenario.die_at(writes + 1, moment);
+            scenario.crash_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(3 * 3_600)).await;
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
             writes += 1;

@@ -61,14 +61,14 @@ async fn accepted(scenario: &Scenario, folder: &Path) -> Vec<String> {
 async fn slow_each_event_is_accepted_once_whatever_dies() {
     let mut deaths = 0;
     for write in 1..40 {
-        let mut died = false;
+        let mut crashed = false;
         for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
             let folder = tempfile::tempdir().expect("a folder");
             let expected = drop_files(folder.path());
             let mut scenario = scenario(folder.path()).await;
-            scenario.die_at(write, moment);
+            scenario.crash_at(write, moment);
             scenario.run_and_wait("00:10 report", Duration::ZERO).await;
-            died |= scenario.has_died();
+            crashed |= scenario.has_crashed();
             scenario.run_and_wait("00:20 report", Duration::ZERO).await;
             assert_eq!(accepted(&scenario, folder.path()).await, expected, "dead at write {write}, {moment:?}");
             let source = (name("drops"), name("files"));
@@ -77,7 +77,7 @@ async fn slow_each_event_is_accepted_once_whatever_dies() {
                 "nothing is left to know"
             );
         }
-        if !died {
+        if crashed {
             break;
         }
         deaths += 1;

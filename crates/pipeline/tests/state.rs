@@ -124,7 +124,7 @@ async fn a_new_version_keeps_the_state_of_unchanged_rules() {
         11:00:00 email alice@example.org n-2-0: A 13.0 -> delivered
         12:00:00 email alice@example.org n-3-0: A 14.0 -> delivered"#]]
     .assert_eq(&seen);
-    // What nobody remembers any more is gone from the journal.
+    // State that no shard holds any more is removed from the journal.
     let application = "prices".parse().expect("a name");
     assert_eq!(scenario.journal().state_pages(&application, None, 9).await.expect("read"), []);
 }
@@ -154,7 +154,7 @@ async fn a_crash_at_any_write_does_not_change_the_recipients() {
         let mut writes = 0;
         loop {
             let mut scenario = Scenario::new(&[&definition]).await;
-            scenario.die_at(writes + 1, moment);
+            scenario.crash_at(writes + 1, moment);
             let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
             let mut sent: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
             for line in seen.lines().filter(|line| line.contains("-> delivered")) {
@@ -165,7 +165,7 @@ async fn a_crash_at_any_write_does_not_change_the_recipients() {
             let found: BTreeSet<(&str, &str)> = sent.keys().map(|(who, what)| (*who, what.as_str())).collect();
             assert_eq!(found, expected, "{context}");
             assert!(sent.values().all(|ids| ids.len() == 1), "sent under several ids: {context}");
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
             writes += 1;

@@ -190,7 +190,7 @@ async fn a_query_reads_attributes_as_they_are_when_the_event_comes() {
 async fn a_query_with_state_that_failed_is_fired_again() {
     let when = OUTAGES.split_once("    when:").expect("a predicate").0;
     let rest = OUTAGES.split_once("with: { patience: subscriber.attributes.patience }").expect("its fields").1;
-    // JSON that is none fails the whole firing.
+    // Invalid JSON fails the whole firing.
     let query = "
     sql: |
       SELECT e._event, n._subscription FROM events e, news n

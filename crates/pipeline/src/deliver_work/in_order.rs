@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Maximum wait for an earlier notification that is neither sent nor deferred; also the deferral after that.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Hands over the notifications that are first in their lanes, and waits for earlier answers before the rest.
@@ -21,7 +21,7 @@ impl Worker {
         let lanes = &self.running.lanes;
         let mut left = std::mem::take(&mut item.ordinals);
         let mut left_over = Vec::new();
-        let mut patient = true;
+        let mut may_wait = true;
         loop {
             let mut changes = lanes.changes();
             let now = self.flow.clock.now();
@@ -30,8 +30,8 @@ impl Worker {
                 match lanes.turn(item.loaded.id(ordinal)) {
                     Turn::Now => ready.push(ordinal),
                     Turn::After(LaneStatus::Later(time)) if time > now => later.push((ordinal, time)),
-                    Turn::After(LaneStatus::Later(_) | LaneStatus::Waits) if !patient => {
-                        later.push((ordinal, now + PATIENCE))
+                    Turn::After(LaneStatus::Later(_) | LaneStatus::Waits) if !may_wait => {
+                        later.push((ordinal, now + ORDER_TIMEOUT))
                     }
                     Turn::After(_) => behind.push(ordinal),
                 }
@@ -43,18 +43,18 @@ impl Worker {
                     return item.left.extend(left_over);
                 }
             }
-            patient = true;
-            let mut is_fed = true;
+            may_wait = true;
+            let mut all_sent = true;
             if !ready.is_empty() {
                 lanes.sent(ready.iter().map(|ordinal| item.loaded.id(*ordinal)));
                 item.ordinals = ready;
                 self.dispatch(std::slice::from_mut(item), stop).await;
                 let unsent = std::mem::take(&mut item.left);
                 lanes.unsent(unsent.iter().map(|ordinal| item.loaded.id(*ordinal)));
-                is_fed = unsent.is_empty();
+                all_sent = unsent.is_empty();
                 left_over.extend(unsent);
             }
-            if behind.is_empty() || !is_fed {
+            if behind.is_empty() || !all_sent {
                 left_over.extend(behind);
                 return item.left.extend(left_over);
             }
@@ -65,7 +65,7 @@ impl Worker {
                     return item.left.extend(left_over);
                 }
                 _ = changes.changed() => {}
-                () = tokio::time::sleep(PATIENCE) => patient = false,
+                () = tokio::time::sleep(ORDER_TIMEOUT) => may_wait = false,
             }
         }
     }

@@ -52,7 +52,7 @@ struct Handle {
     quanta: mpsc::Sender<Quantum>,
     controls: mpsc::Sender<Control>,
     /// Change sequence up to which its index may advance while nothing waits.
-    follow: watch::Sender<ChangeSequence>,
+    target: watch::Sender<ChangeSequence>,
     rates: Rates,
     /// Number of times batches were released. A quantum claimed before is released as well, so that it does not
     /// overtake them.
@@ -101,24 +101,24 @@ impl Dispatcher {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             while let Ok(command) = self.commands.try_recv() {
-                self.obey(command);
+                self.handle_command(command);
             }
             while let Ok(report) = self.reports.try_recv() {
-                self.hear(report);
+                self.handle_report(report);
             }
             self.changes.mark_unchanged();
             // Read before the claim: batches claimed later see at least this.
-            let settled = self.flow.snapshots.settled();
+            let settled = self.flow.snapshots.lower_bound();
             self.switched.mark_unchanged();
             let (except, wait) = self.except();
-            let rests = stop.is_cancelled() || self.flow.switches.holds_matching();
+            let rests = stop.is_cancelled() || self.flow.switches.pauses_matching();
             match if rests { Ok(Vec::new()) } else { self.claim(&except).await } {
                 Ok(claimed) if !claimed.is_empty() => {
                     self.give(claimed).await;
                     continue;
                 }
                 Ok(_) if stop.is_cancelled() => break,
-                Ok(_) if !rests => self.let_follow(settled, &except),
+                Ok(_) if !rests => self.advance_indexes(settled, &except),
                 Ok(_) => {}
                 Err(error) => {
                     tracing::error!(%error, "event batches cannot be claimed");
@@ -128,9 +128,9 @@ impl Dispatcher {
             }
             tokio::select! {
                 () = stop.cancelled() => {}
-                Some(command) = self.commands.recv() => self.obey(command),
-                Some(report) = self.reports.recv() => self.hear(report),
-                Some(ended) = self.matchers.join_next_with_id(), if !self.matchers.is_empty() => self.bury(ended).await,
+                Some(command) = self.commands.recv() => self.handle_command(command),
+                Some(report) = self.reports.recv() => self.handle_report(report),
+                Some(ended) = self.matchers.join_next_with_id(), if !self.matchers.is_empty() => self.handle_end(ended).await,
                 Ok(()) = self.arrivals.events.changed() => {}
                 // Without an application there is no index to advance.
                 Ok(()) = self.changes.changed(), if !self.handles.is_empty() => {}
@@ -148,32 +148,32 @@ impl Dispatcher {
     pub fn start(&mut self, compiled: Arc<Compiled>, followed: Followed) {
         let matched = Matched::new(compiled.clone(), followed, RuleBreaker::default());
         matched.publish(&self.flow);
-        self.employ(compiled, Start::Matched(Box::new(matched)));
+        self.start_matcher(compiled, Start::Matched(Box::new(matched)));
     }
 
-    fn employ(&mut self, compiled: Arc<Compiled>, start: Start) {
+    fn start_matcher(&mut self, compiled: Arc<Compiled>, start: Start) {
         self.next_id += 1;
         let (id, name) = (self.next_id, compiled.application.name.clone());
         let (quanta, quanta_in) = mpsc::channel(1);
         let (controls, controls_in) = mpsc::channel(CONTROLS_WAITING_MAX);
-        let (follow, follow_to) = watch::channel(ChangeSequence(0));
+        let (target, target_in) = watch::channel(ChangeSequence(0));
         let matcher = Matcher {
             flow: self.flow.clone(),
             id,
             name: name.clone(),
             quanta: quanta_in,
             controls: controls_in,
-            follow: follow_to,
+            target: target_in,
             reports: self.reporter.clone(),
         };
         let task = self.matchers.spawn(matcher.run(start)).id();
         self.tasks.insert(task, (name.clone(), id, None));
         let (rates, under_way) = (Rates::default(), Vec::new());
-        let handle = Handle { id, compiled, quanta, controls, follow, rates, generation: 0, under_way };
+        let handle = Handle { id, compiled, quanta, controls, target, rates, generation: 0, under_way };
         self.handles.insert(name, handle);
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Install(compiled, followed, done) => match self.handles.get_mut(&compiled.application.name) {
                 Some(handle) => {
@@ -213,7 +213,7 @@ impl Dispatcher {
     }
 
     /// Handles a report of a matcher.
-    fn hear(&mut self, Report { id, application, outcome }: Report) {
+    fn handle_report(&mut self, Report { id, application, outcome }: Report) {
         let Some(handle) = self.handles.get_mut(&application).filter(|handle| handle.id == id) else { return };
         match outcome {
             Outcome::Matched(made) => {
@@ -221,22 +221,22 @@ impl Dispatcher {
                 let now = self.flow.clock.now();
                 let compiled = handle.compiled.clone();
                 for (class, made) in made {
-                    handle.rates.spend(&compiled.application, &class, made, now);
+                    handle.rates.charge(&compiled.application, &class, made, now);
                 }
             }
-            Outcome::GaveBack { generation } => handle.generation = generation,
+            Outcome::Released { generation } => handle.generation = generation,
         }
     }
 
     /// Handles the end of a matcher: it was removed, or it panicked and is replaced.
-    async fn bury(&mut self, ended: Result<(Id, ()), JoinError>) {
+    async fn handle_end(&mut self, ended: Result<(Id, ()), JoinError>) {
         let (task, panicked) = match &ended {
             Ok((task, ())) => (*task, None),
             Err(error) => (error.id(), Some(error)),
         };
         let Some((name, id, waits)) = self.tasks.remove(&task) else { return };
         if let Some(error) = panicked {
-            tracing::error!(application = %name, %error, "the matcher of an application panicked and begins anew");
+            tracing::error!(application = %name, %error, "the matcher of an application panicked and is restarted");
             metrics::counter!("tocsin_match_panics_total").increment(1);
         }
         if let Some(waits) = waits {
@@ -251,7 +251,7 @@ impl Dispatcher {
             let _ = self.flow.journal.release_events(claim).await;
         }
         self.flow.switches.forget_matching(&name);
-        self.employ(compiled, Start::Build);
+        self.start_matcher(compiled, Start::Build);
     }
 
     /// Applications and throttled events to exclude from the claim, and the time until the first throttle ends.
@@ -291,7 +291,7 @@ impl Dispatcher {
 
     /// Hands batches to the matchers of their applications.
     async fn give(&mut self, claimed: Vec<ClaimedEvents>) {
-        let taken_up_at = self.flow.clock.now();
+        let claimed_at = self.flow.clock.now();
         let mut by_application: BTreeMap<Name, Vec<ClaimedEvents>> = BTreeMap::new();
         for events in claimed {
             by_application.entry(events.batch.application.clone()).or_default().push(events);
@@ -299,18 +299,18 @@ impl Dispatcher {
         for (name, claimed) in by_application {
             if !self.handles.contains_key(&name) {
                 let reason = format!("the application `{name}` does not run");
-                self.set_aside(reason, claimed, taken_up_at).await;
+                self.set_aside(reason, claimed, claimed_at).await;
                 continue;
             }
-            let Some(claimed) = self.apart(&name, claimed, taken_up_at).await else { continue };
-            let claimed = self.within_rates(&name, claimed, taken_up_at).await;
+            let Some(claimed) = self.apart(&name, claimed, claimed_at).await else { continue };
+            let claimed = self.within_rates(&name, claimed, claimed_at).await;
             let Some(handle) = self.handles.get_mut(&name) else { continue };
-            let run_notifications_max = handle.rates.notifications_max(&handle.compiled.application, taken_up_at);
+            let run_notifications_max = handle.rates.notifications_max(&handle.compiled.application, claimed_at);
             handle.under_way = claimed.iter().map(|events| events.claim).collect();
             let generation = handle.generation;
             self.flow.switches.begin_matching(&name);
             // There is room for one, and it has none. If the matcher ended, its end releases them.
-            let _ = handle.quanta.try_send(Quantum { claimed, taken_up_at, generation, run_notifications_max });
+            let _ = handle.quanta.try_send(Quantum { claimed, claimed_at, generation, run_notifications_max });
         }
     }
 
@@ -319,9 +319,9 @@ impl Dispatcher {
     async fn within_rates(&mut self, name: &Name, claimed: Vec<ClaimedEvents>, now: Timestamp) -> Vec<ClaimedEvents> {
         let Some(handle) = self.handles.get_mut(name) else { return claimed };
         let compiled = handle.compiled.clone();
-        let mut rooms = handle.rates.rooms(&compiled.application, now);
+        let mut admission = handle.rates.admission(&compiled.application, now);
         let (kept, beyond): (Vec<_>, Vec<_>) =
-            claimed.into_iter().partition(|events: &ClaimedEvents| rooms.take(&events.batch.class));
+            claimed.into_iter().partition(|events: &ClaimedEvents| admission.take(&events.batch.class));
         for events in beyond {
             // A lost claim needs no release.
             let _ = self.flow.journal.release_events(events.claim).await;
@@ -353,9 +353,9 @@ impl Dispatcher {
     }
 
     /// Sets aside batches that cannot be matched.
-    async fn set_aside(&self, reason: String, claimed: Vec<ClaimedEvents>, taken_up_at: Timestamp) {
+    async fn set_aside(&self, reason: String, claimed: Vec<ClaimedEvents>, claimed_at: Timestamp) {
         let quantum = NewQuantum {
-            started_at: taken_up_at,
+            started_at: claimed_at,
             ended_at: self.flow.clock.now(),
             batches: claimed.iter().map(taken_up).collect(),
             scheduled_notifications: 0,
@@ -377,14 +377,14 @@ impl Dispatcher {
 
     /// Lets indexes advance to `settled`: no waiting batch sees less. Events of held or throttled applications were
     /// accepted before, so their indexes wait too, and the records retain the changes.
-    fn let_follow(&self, settled: ChangeSequence, except: &Except) {
+    fn advance_indexes(&self, settled: ChangeSequence, except: &Except) {
         let throttled: BTreeSet<&Name> = except.classes.iter().map(|(name, _)| name).collect();
         for (name, handle) in &self.handles {
             if except.applications.contains(name) || throttled.contains(name) {
                 continue;
             }
             self.flow.unpin(name);
-            handle.follow.send_if_modified(|place| {
+            handle.target.send_if_modified(|place| {
                 let is_further = *place < settled;
                 *place = settled.max(*place);
                 is_further

@@ -35,9 +35,9 @@ use crate::{
     Flow,
     follow_changes::FollowError,
     keep_busy,
-    rule_breaker::{IsolatedRules, Strikes},
+    rule_breaker::{IsolatedRules, RuleFailureCounts},
     run_queries,
-    shards::{Cut, Memory, UnpackedBatch},
+    shards::{Cut, RuleStateCommand, UnpackedBatch},
     slow_firings::SlowFiring,
 };
 
@@ -51,13 +51,13 @@ pub(super) struct Readable {
     pub fields: Fields,
     pub rows: Arc<[Row]>,
     /// Rules that do not fire for it.
-    pub left_out: Vec<RuleNumber>,
+    pub excluded_rules: Vec<RuleNumber>,
     /// Whether it was matched before, by all rules or by others.
     pub again: bool,
     /// Changes of chronicle tables after this batch, unless they were already applied.
     pub entries: Vec<EntryChange>,
     /// Failures left to each rule before it is stopped, as of the first batch of the quantum.
-    pub strikes: Strikes,
+    pub failure_counts: RuleFailureCounts,
 }
 
 /// Query results other than matches.
@@ -71,9 +71,16 @@ pub(super) struct Queried {
 
 impl Matched {
     /// Advances the index by one step towards a change sequence. Returns whether the index is available and intact.
-    pub(super) async fn follow(&mut self, flow: &Flow, name: &Name, place: ChangeSequence) -> Result<bool, StoreError> {
+    pub(super) async fn advance(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        place: ChangeSequence,
+    ) -> Result<bool, StoreError> {
         let arrived = match self.followed.step_to(&*flow.records, place).await {
-            Ok(true) => keep_busy(|| self.followed.settle()).map(|report| self.report = report).map(|()| true),
+            Ok(true) => {
+                keep_busy(|| self.followed.wait_until_applied()).map(|report| self.report = report).map(|()| true)
+            }
             Ok(false) => Ok(false),
             Err(FollowError::Store(error)) => return Err(error),
             Err(lost) => {
@@ -110,17 +117,17 @@ impl Matched {
         let compiled = self.compiled.clone();
         let rules = compiled.rules.clone();
         let stops = flow.stops.lock().clone();
-        let mut left_out = IsolatedRules::default();
-        let strikes = self.breaker.strikes(&compiled);
+        let mut isolation = IsolatedRules::default();
+        let failure_counts = self.breaker.failure_counts(&compiled);
         let breaker = &mut self.breaker;
         let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
             Ok(rows) => {
-                breaker.before(&compiled, &stops, batch, now, &mut left_out);
-                let left_out = left_out.of(batch.id);
+                breaker.before(&compiled, &stops, batch, now, &mut isolation);
+                let excluded_rules = isolation.of(batch.id);
                 let batch = EventBatch { chronicled: Bytes::new(), ..batch.clone() };
                 let rows = rows.into();
-                let (again, entries, strikes) = (false, Vec::new(), strikes.clone());
-                Some(Readable { batch, fields, rows, left_out, again, entries, strikes })
+                let (again, entries, failure_counts) = (false, Vec::new(), failure_counts.clone());
+                Some(Readable { batch, fields, rows, excluded_rules, again, entries, failure_counts })
             }
             Err(damaged) => {
                 failed.insert(batch.id, damaged.to_string());
@@ -132,13 +139,13 @@ impl Matched {
             keep_busy(|| self.take_events(&mut readable, &mut failed));
             let (cut, Queried { failed: queries, stopped }) = self.cut(flow, name, &readable).await?;
             self.report = self.followed.with_queries(cut.report.clone());
-            self.note_slow(flow, &readable, &cut);
+            self.record_slow_rules(flow, &readable, &cut);
             // They produced no matches, so there is nothing to undo.
             for (batch, rule, reason) in queries {
-                left_out.fail(&compiled, batch, rule, reason, now);
+                isolation.fail(&compiled, batch, rule, reason, now);
             }
             for (batch, rule) in stopped {
-                self.breaker.skip(&compiled, batch, rule, now, &mut left_out);
+                self.breaker.skip(&compiled, batch, rule, now, &mut isolation);
             }
             let mut is_done = cut.stopped.is_empty();
             // A rule may panic on several shards, but is isolated once.
@@ -148,7 +155,7 @@ impl Matched {
                 let mut isolate = |rule: RuleNumber| {
                     let reason = "it made the matcher panic".to_owned();
                     isolated.contains(&(*id, rule))
-                        || left_out.fail(&compiled, *id, rule, reason, now) && isolated.insert((*id, rule))
+                        || isolation.fail(&compiled, *id, rule, reason, now) && isolated.insert((*id, rule))
                 };
                 if !rule.is_some_and(&mut isolate) {
                     failed.insert(*id, "matching it made the matcher panic".to_owned());
@@ -156,21 +163,21 @@ impl Matched {
             }
             for failure in cut.failures.iter().filter(|failure| failure.whole) {
                 let reason = format!("{} (event {})", failure.error, failure.event);
-                is_done &= !left_out.fail(&compiled, failure.event.batch, failure.rule, reason, now);
+                is_done &= !isolation.fail(&compiled, failure.event.batch, failure.rule, reason, now);
             }
             // Shards that did not leave it out have matched it.
             for (batch, rule) in &cut.stopped {
-                self.breaker.skip(&compiled, *batch, *rule, now, &mut left_out);
+                self.breaker.skip(&compiled, *batch, *rule, now, &mut isolation);
             }
             if is_done {
                 break cut;
             }
             // The other rules are matched again without the failed ones: a firing is complete or does not happen. If
             // a shard is lost, the next cut finds out.
-            let _ = keep_busy(|| self.followed.shards().remember(&Memory::Undo));
+            let _ = keep_busy(|| self.followed.shards().apply_state_command(&RuleStateCommand::Undo));
             readable.retain(|readable| !failed.contains_key(&readable.batch.id));
             for readable in &mut readable {
-                readable.left_out = left_out.of(readable.batch.id);
+                readable.excluded_rules = isolation.of(readable.batch.id);
             }
         };
         let mut oldest = now;
@@ -179,7 +186,7 @@ impl Matched {
                 Some(reason) => step.failed.push((events.claim, reason)),
                 None => {
                     oldest = oldest.min(events.batch.accepted_at);
-                    self.breaker.after(&compiled, &events.batch, &left_out, now, &mut step.stops);
+                    self.breaker.after(&compiled, &events.batch, &isolation, now, &mut step.stops);
                     step.matched.push(events.claim);
                 }
             }
@@ -192,7 +199,7 @@ impl Matched {
         self.report_incidents(name);
         // For a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
         let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
-        step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
+        step.firings.extend(isolation.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
         report_failures(&compiled, &compiled.rules, &cut.failures);
         report_suppressed(&cut.suppressed);
         report_filtered(cut.filtered);
@@ -221,8 +228,9 @@ impl Matched {
                     // Before the first batch the tables are not read, so this is their initial state.
                     match tables.take() {
                         Some(tables) => {
-                            chronicles
-                                .publish_tables(batch.accepted_at, &mut |change| run_queries::keep(tables, &change));
+                            chronicles.publish_tables(batch.accepted_at, &mut |change| {
+                                run_queries::apply_chronicle_change(tables, &change)
+                            });
                         }
                         None => chronicles.publish_tables(batch.accepted_at, &mut |change| entries.push(change)),
                     }
@@ -238,14 +246,14 @@ impl Matched {
     }
 
     /// Lists slow firings.
-    fn note_slow(&self, flow: &Flow, batches: &[Readable], cut: &Cut) {
+    fn record_slow_rules(&self, flow: &Flow, batches: &[Readable], cut: &Cut) {
         let least = flow.options.slow_rule();
         for ((id, rule), took) in cut.times.iter().filter(|(_, took)| **took >= least) {
             let Some(Readable { batch, .. }) = batches.iter().find(|readable| readable.batch.id == *id) else {
                 continue;
             };
             let now = flow.clock.now();
-            flow.slow_firings.note(SlowFiring::new(&self.compiled, &self.report, (batch, *rule), *took, now));
+            flow.slow_firings.add(SlowFiring::new(&self.compiled, &self.report, (batch, *rule), *took, now));
         }
     }
 
@@ -256,8 +264,8 @@ impl Matched {
             for (reason, count) in incidents.not_taken {
                 metrics::counter!("tocsin_match_chronicle_skipped_total", "reason" => reason.name()).increment(count);
             }
-            if let Some(trouble) = incidents.error {
-                tracing::warn!(%application, %class, %chronicle, %trouble, "a chronicle could not take an event");
+            if let Some(error) = incidents.error {
+                tracing::warn!(%application, %class, %chronicle, %error, "a chronicle could not take an event");
             }
         }
     }
@@ -277,12 +285,12 @@ impl Matched {
                 Err(FollowError::Store(error)) => {
                     self.remembers = false;
                     // Results so far are discarded; the next quantum does not use them.
-                    let _ = keep_busy(|| self.followed.settle());
+                    let _ = keep_busy(|| self.followed.wait_until_applied());
                     return Err(error);
                 }
                 Err(lost) if rebuilds < REBUILDS_MAX => {
                     rebuilds += 1;
-                    let first = batches.first().and_then(|readable| readable.batch.sees);
+                    let first = batches.first().and_then(|readable| readable.batch.snapshot_sequence);
                     self.rebuild(flow, name, first.unwrap_or_else(|| flow.snapshots.newest()), &lost).await?;
                     if self.compiled.rules.has_state() || self.compiled.rules.has_chronicle_tables() {
                         // State is read again first, when no commit is in progress. Chronicles too: new tables hold
@@ -296,12 +304,13 @@ impl Matched {
     }
 
     async fn try_cut(&mut self, flow: &Flow, name: &Name, batches: &[Readable]) -> Result<(Cut, Queried), FollowError> {
-        keep_busy(|| self.followed.shards().remember(&Memory::Begin))?;
+        keep_busy(|| self.followed.shards().apply_state_command(&RuleStateCommand::Begin))?;
         let (mut queried, mut failures) = (Queried::default(), BTreeMap::new());
         let mut times = BTreeMap::new();
-        let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
+        let mut runs =
+            batches.chunk_by(|one, next| one.batch.snapshot_sequence == next.batch.snapshot_sequence).peekable();
         while let Some(run) = runs.next() {
-            self.go_to(flow, name, run[0].batch.sees).await?;
+            self.move_to(flow, name, run[0].batch.snapshot_sequence).await?;
             let unpacked: Arc<[UnpackedBatch]> = keep_busy(|| {
                 let mut query = |readable| self.query(readable, &mut queried, &mut failures, &mut times);
                 run.iter().map(&mut query).collect()
@@ -325,19 +334,19 @@ impl Matched {
         failures: &mut BTreeMap<RuleNumber, u32>,
         times: &mut BTreeMap<(EventBatchId, RuleNumber), Duration>,
     ) -> UnpackedBatch {
-        let Readable { batch, fields, rows, left_out, again, entries, strikes } = readable;
+        let Readable { batch, fields, rows, excluded_rules, again, entries, failure_counts } = readable;
         let rules = &self.compiled.rules;
-        let mut left_out = left_out.clone();
+        let mut excluded_rules = excluded_rules.clone();
         for (rule, failures) in &*failures {
-            let is_stopped = strikes.get(rule).is_some_and(|strikes| failures >= strikes);
-            if is_stopped && *rules.event_class(*rule) == batch.class && !left_out.contains(rule) {
-                left_out.push(*rule);
+            let is_stopped = failure_counts.get(rule).is_some_and(|failure_counts| failures >= failure_counts);
+            if is_stopped && *rules.event_class(*rule) == batch.class && !excluded_rules.contains(rule) {
+                excluded_rules.push(*rule);
                 queried.stopped.push((batch.id, *rule));
             }
         }
-        let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
+        let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !excluded_rules.contains(&number));
         let query_matches = self.followed.queries().map_or_else(Vec::new, |queries| {
-            entries.iter().for_each(|change| run_queries::keep(queries, change));
+            entries.iter().for_each(|change| run_queries::apply_chronicle_change(queries, change));
             let (first, columns) = rules.columns_of_queries(&batch.class);
             let beside = ExtraColumns { columns: &columns, first, rows };
             run_queries::run(queries, batch, fields, &beside, &fires)
@@ -358,23 +367,29 @@ impl Matched {
             accepted_at: batch.accepted_at,
             class: batch.class.clone(),
             rows: rows.clone(),
-            left_out,
+            excluded_rules,
             again: *again,
             query_matches,
-            strikes: strikes.clone(),
+            failure_counts: failure_counts.clone(),
         }
     }
 
     /// Brings the index to a change sequence. If the change feed no longer reaches back to it, the index stays where
     /// it is.
-    async fn go_to(&mut self, flow: &Flow, name: &Name, sees: Option<ChangeSequence>) -> Result<(), FollowError> {
-        match self.followed.go_to(&*flow.records, sees.unwrap_or_else(|| flow.snapshots.newest())).await {
+    async fn move_to(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        snapshot_sequence: Option<ChangeSequence>,
+    ) -> Result<(), FollowError> {
+        match self.followed.move_to(&*flow.records, snapshot_sequence.unwrap_or_else(|| flow.snapshots.newest())).await
+        {
             Err(FollowError::SequenceTrimmed(place)) => {
                 let stands = self.followed.place();
                 metrics::counter!("tocsin_match_later_snapshot_total").increment(1);
                 tracing::warn!(
                     application = %name,
-                    sees = place.0,
+                    snapshot_sequence = place.0,
                     matched_at = stands.0,
                     "the change feed no longer reaches back to the snapshot of event batches; they are matched at the current state of the index"
                 );
@@ -386,11 +401,11 @@ impl Matched {
 
     /// Reloads the shards' rule state from the journal if they differ, for the subscriptions at a change sequence or
     /// at the newest.
-    pub(super) async fn remember(
+    pub(super) async fn load_rule_state(
         &mut self,
         flow: &Flow,
         name: &Name,
-        sees: Option<ChangeSequence>,
+        snapshot_sequence: Option<ChangeSequence>,
     ) -> Result<(), StoreError> {
         if self.remembers {
             return Ok(());
@@ -404,8 +419,8 @@ impl Matched {
                 break;
             }
         }
-        if let (Some(_), Err(lost)) = (sees, self.go_to(flow, name, sees).await) {
-            self.rebuild(flow, name, sees.unwrap_or_else(|| flow.snapshots.newest()), &lost).await?;
+        if let (Some(_), Err(lost)) = (snapshot_sequence, self.move_to(flow, name, snapshot_sequence).await) {
+            self.rebuild(flow, name, snapshot_sequence.unwrap_or_else(|| flow.snapshots.newest()), &lost).await?;
         }
         let rules = self.compiled.rules.clone();
         let (chronicled, pages): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| page.name.starts_with(PREFIX));
@@ -413,15 +428,15 @@ impl Matched {
         let remembered = RestoredStates::read(&rules, pages);
         if remembered.damaged + damaged > 0 {
             let pages = remembered.damaged + damaged;
-            tracing::error!(application = %name, pages, "what rules remember is damaged in part and begins anew there");
+            tracing::error!(application = %name, pages, "stored rule state is damaged in part; the affected pages start empty");
         }
         let remembered = Arc::new(Mutex::new(remembered));
         let restored = keep_busy(|| {
-            self.followed.shards().remember(&Memory::Restore(remembered.clone()))?;
+            self.followed.shards().apply_state_command(&RuleStateCommand::Restore(remembered.clone()))?;
             // When all shards have answered, each has taken its own pages.
-            self.followed.settle()?;
+            self.followed.wait_until_applied()?;
             let rest = std::mem::take(&mut *remembered.lock()).rest(&rules);
-            self.followed.shards().remember(&Memory::TakeOver(rest.into()))
+            self.followed.shards().apply_state_command(&RuleStateCommand::TakeOver(rest.into()))
         });
         restored.map_err(StoreError::unavailable)?;
         self.remembers = true;
@@ -439,7 +454,7 @@ impl Matched {
         metrics::counter!("tocsin_match_index_rebuilds_total").increment(1);
         self.remembers = false;
         self.followed = build(flow, &self.compiled, place).await?;
-        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?;
+        self.report = keep_busy(|| self.followed.wait_until_applied()).map_err(StoreError::unavailable)?;
         Ok(())
     }
 }

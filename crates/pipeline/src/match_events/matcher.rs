@@ -20,7 +20,7 @@ use super::{
     Matched, PAUSE_AFTER_FAILURE, build,
     dispatch::Report,
     make_batches::{channels_of, notifications_of},
-    place_wanted,
+    next_snapshot_sequence,
     report::count,
     taken_up,
 };
@@ -29,11 +29,11 @@ use crate::{
     compile::Compiled,
     follow_changes::Followed,
     keep_busy,
-    rates::Made,
+    rates::NotificationCount,
     rule_breaker::RuleBreaker,
     schedules,
-    shards::Memory,
-    suspects::{UnderWay, Work},
+    shards::RuleStateCommand,
+    suspects::{InProgressGuard, Work},
 };
 
 /// Initial state of a matcher.
@@ -47,7 +47,7 @@ pub(super) enum Start {
 /// Event batches that are matched and committed together.
 pub(super) struct Quantum {
     pub claimed: Vec<ClaimedEvents>,
-    pub taken_up_at: Timestamp,
+    pub claimed_at: Timestamp,
     /// Number of releases of batches before it was claimed.
     pub generation: u64,
     /// Limit that throttles set on the notifications of schedule runs.
@@ -65,9 +65,9 @@ pub(super) enum Control {
 /// Outcome of a quantum.
 pub(super) enum Outcome {
     /// Matched and being committed, or released; the next may come. Counts by event class.
-    Matched(BTreeMap<Name, Made>),
+    Matched(BTreeMap<Name, NotificationCount>),
     /// Batches were released; `generation` counts the releases.
-    GaveBack { generation: u64 },
+    Released { generation: u64 },
 }
 
 /// Matches until all senders are gone.
@@ -77,14 +77,14 @@ pub(super) struct Matcher {
     pub name: Name,
     pub quanta: mpsc::Receiver<Quantum>,
     pub controls: mpsc::Receiver<Control>,
-    pub follow: watch::Receiver<ChangeSequence>,
+    pub target: watch::Receiver<ChangeSequence>,
     pub reports: mpsc::Sender<Report>,
 }
 
 /// A quantum being committed.
 struct Committing {
     claimed: Vec<ClaimedEvents>,
-    under_way: Vec<UnderWay>,
+    under_way: Vec<InProgressGuard>,
     commit: JoinHandle<Result<(), StoreError>>,
 }
 
@@ -116,7 +116,7 @@ impl Matcher {
         loop {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
             let compiled = self.flow.running.lock().get(&self.name)?.upgrade()?.compiled();
-            let built = match place_wanted(&self.flow).await {
+            let built = match next_snapshot_sequence(&self.flow).await {
                 Ok(place) => build(&self.flow, &compiled, place).await,
                 Err(error) => Err(error),
             };
@@ -135,32 +135,33 @@ impl Matcher {
 impl AtWork {
     async fn run(mut self) {
         loop {
-            let may_follow = self.committing.is_none() && self.matched.followed.place() < *self.matcher.follow.borrow();
+            let may_advance =
+                self.committing.is_none() && self.matched.followed.place() < *self.matcher.target.borrow();
             tokio::select! {
                 biased;
                 control = self.matcher.controls.recv() => match control {
-                    Some(control) => self.obey(control).await,
+                    Some(control) => self.handle_control(control).await,
                     None => break,
                 },
-                done = committed(&mut self.committing) => drop(self.settle_done(done).await),
+                done = committed(&mut self.committing) => drop(self.finish_commit(done).await),
                 quantum = self.matcher.quanta.recv() => match quantum {
                     Some(quantum) => self.match_quantum(quantum).await,
                     None => break,
                 },
-                () = std::future::ready(()), if may_follow => self.follow().await,
-                Ok(()) = self.matcher.follow.changed() => {}
+                () = std::future::ready(()), if may_advance => self.advance_index().await,
+                Ok(()) = self.matcher.target.changed() => {}
             }
         }
         // Finish the remaining queue.
         while let Some(quantum) = self.matcher.quanta.recv().await {
             self.match_quantum(quantum).await;
         }
-        let _ = self.settle().await;
+        let _ = self.await_commit().await;
     }
 
-    async fn obey(&mut self, control: Control) {
+    async fn handle_control(&mut self, control: Control) {
         // A pending commit belongs to the current index.
-        let _ = self.settle().await;
+        let _ = self.await_commit().await;
         match control {
             Control::Install(compiled, followed, done) => {
                 // Failure counts carry over from the previous version.
@@ -182,10 +183,10 @@ impl AtWork {
     }
 
     /// Advances the index by one step.
-    async fn follow(&mut self) {
-        let place = *self.matcher.follow.borrow();
+    async fn advance_index(&mut self) {
+        let place = *self.matcher.target.borrow();
         let Matcher { flow, name, .. } = &self.matcher;
-        if let Err(error) = self.matched.follow(flow, name, place).await {
+        if let Err(error) = self.matched.advance(flow, name, place).await {
             tracing::error!(application = %name, %error, "the index cannot follow the changes");
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         }
@@ -195,13 +196,13 @@ impl AtWork {
     /// Matches a quantum and commits it.
     async fn match_quantum(&mut self, quantum: Quantum) {
         let flow = self.matcher.flow.clone();
-        let Quantum { claimed, taken_up_at, generation, run_notifications_max } = quantum;
+        let Quantum { claimed, claimed_at, generation, run_notifications_max } = quantum;
         let mut made = BTreeMap::new();
         if generation == self.generation {
             // A batch that was in progress when the process crashed is alone in its quantum.
             let works: Vec<Work> = claimed.iter().map(|events| Work::Events(events.claim.id)).collect();
             let alone = if works.iter().any(|work| flow.suspects.crashes(*work) > 0) {
-                let _ = self.settle().await;
+                let _ = self.await_commit().await;
                 Some(flow.suspects.alone().await)
             } else {
                 None
@@ -209,24 +210,24 @@ impl AtWork {
             let under_way = works.into_iter().map(|work| flow.suspects.enter(work, alone.as_ref())).collect();
             let permit = flow.permits.acquire(self.is_slow).await;
             let started = Instant::now();
-            let matched = self.step(&claimed, taken_up_at, run_notifications_max, &mut made).await;
+            let matched = self.step(&claimed, claimed_at, run_notifications_max, &mut made).await;
             self.is_slow = started.elapsed() >= flow.options.slow_rule();
             drop(permit);
-            let before = self.settle().await;
+            let before = self.await_commit().await;
             match matched.and_then(|step| before.map(|()| step)) {
                 Ok(step) => self.commit(claimed, under_way, step),
                 Err(error) => {
                     self.matched.remembers = false;
-                    self.give_back(claimed, &error).await;
+                    self.release_batches(claimed, &error).await;
                 }
             }
             if alone.is_some() {
-                let _ = self.settle().await;
+                let _ = self.await_commit().await;
             }
             self.matched.publish(&flow);
         } else {
             // The released batches come before it.
-            self.give_back(claimed, &StoreError::unavailable("event batches before them were given back")).await;
+            self.release_batches(claimed, &StoreError::unavailable("earlier event batches were released")).await;
         }
         self.report(Outcome::Matched(made)).await;
     }
@@ -237,7 +238,7 @@ impl AtWork {
         claimed: &[ClaimedEvents],
         started_at: Timestamp,
         run_notifications_max: Option<usize>,
-        made: &mut BTreeMap<Name, Made>,
+        made: &mut BTreeMap<Name, NotificationCount>,
     ) -> Result<Step, StoreError> {
         let (flow, name) = (self.matcher.flow.clone(), self.matcher.name.clone());
         let started = Instant::now();
@@ -248,9 +249,9 @@ impl AtWork {
         if !batches.is_empty() {
             if !self.matched.remembers {
                 // The pending commit must reach the journal first.
-                self.settle().await?;
+                self.await_commit().await?;
             }
-            self.matched.remember(&flow, &name, batches[0].batch.sees).await?;
+            self.matched.load_rule_state(&flow, &name, batches[0].batch.snapshot_sequence).await?;
             self.matched.match_batches(&flow, &name, &batches, &mut step).await?;
         }
         for events in &batches {
@@ -265,7 +266,7 @@ impl AtWork {
             let before = notifications_of(&step);
             if compiled.rules.has_chronicles() {
                 // Chronicle values seen by the last quantum's events are read from the journal.
-                self.settle().await?;
+                self.await_commit().await?;
             }
             match schedules::run_due(&flow, &compiled, &events.batch, run_notifications_max, &mut step).await? {
                 Ok(()) => step.matched.push(events.claim),
@@ -296,7 +297,7 @@ impl AtWork {
         Ok(step)
     }
 
-    fn commit(&mut self, claimed: Vec<ClaimedEvents>, under_way: Vec<UnderWay>, step: Step) {
+    fn commit(&mut self, claimed: Vec<ClaimedEvents>, under_way: Vec<InProgressGuard>, step: Step) {
         let flow = self.matcher.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
         // Only batches with trace context.
@@ -323,34 +324,34 @@ impl AtWork {
     }
 
     /// Waits for a pending commit. If it failed, its batches are released and matched again.
-    async fn settle(&mut self) -> Result<(), StoreError> {
+    async fn await_commit(&mut self) -> Result<(), StoreError> {
         if self.committing.is_none() {
             return Ok(());
         }
         let done = committed(&mut self.committing).await;
-        self.settle_done(done).await
+        self.finish_commit(done).await
     }
 
-    async fn settle_done(&mut self, done: Result<Result<(), StoreError>, JoinError>) -> Result<(), StoreError> {
+    async fn finish_commit(&mut self, done: Result<Result<(), StoreError>, JoinError>) -> Result<(), StoreError> {
         let Some(Committing { claimed, under_way, .. }) = self.committing.take() else { return Ok(()) };
         let done = done.unwrap_or_else(|panic| Err(StoreError::unavailable(panic)));
         match &done {
             Ok(()) => {
-                under_way.into_iter().for_each(UnderWay::done);
+                under_way.into_iter().for_each(InProgressGuard::done);
                 // If a shard is lost, matching will find out.
-                let _ = keep_busy(|| self.matched.followed.shards().remember(&Memory::Confirm));
+                let _ = keep_busy(|| self.matched.followed.shards().apply_state_command(&RuleStateCommand::Confirm));
                 self.matcher.flow.switches.end_matching(&self.matcher.name);
             }
             Err(error) => {
                 // The state was not stored, or that is unknown; only the journal is authoritative.
                 self.matched.remembers = false;
-                self.give_back(claimed, error).await;
+                self.release_batches(claimed, error).await;
             }
         }
         done
     }
 
-    async fn give_back(&mut self, claimed: Vec<ClaimedEvents>, error: &StoreError) {
+    async fn release_batches(&mut self, claimed: Vec<ClaimedEvents>, error: &StoreError) {
         tracing::error!(%error, batches = claimed.len(), "event batches could not be matched and will be tried again");
         self.generation += 1;
         for events in claimed {
@@ -358,7 +359,7 @@ impl AtWork {
             let _ = self.matcher.flow.journal.release_events(events.claim).await;
         }
         // Batches claimed with this generation are claimed after the release, so together with these.
-        self.report(Outcome::GaveBack { generation: self.generation }).await;
+        self.report(Outcome::Released { generation: self.generation }).await;
         self.matcher.flow.switches.end_matching(&self.matcher.name);
         tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
     }

@@ -12,7 +12,7 @@ use super::{
     matched::Readable,
     report::report_suppressed,
 };
-use crate::{Flow, RefireError, keep_busy, rule_breaker::Strikes, shards::Memory};
+use crate::{Flow, RefireError, keep_busy, rule_breaker::RuleFailureCounts, shards::RuleStateCommand};
 
 impl Matched {
     /// See [`Matcher::refire`].
@@ -27,7 +27,7 @@ impl Matched {
             on.into_iter().filter(|other| *other != number).collect()
         };
         let mut done = 0;
-        self.remember(flow, &firing.application, None).await?;
+        self.load_rule_state(flow, &firing.application, None).await?;
         for id in firing.first.0..=firing.last.0 {
             let refired = RefiredBatch { id: firing.id, batch: EventBatchId(id) };
             let mut step = Step { refired: vec![refired], ..Step::default() };
@@ -43,15 +43,15 @@ impl Matched {
                     let Ok(rows) = rules.rows(&batch, &fields) else { continue };
                     let mut batch = batch;
                     // At the current subscriptions.
-                    batch.sees = Some(self.followed.place());
+                    batch.snapshot_sequence = Some(self.followed.place());
                     let readable = Readable {
                         batch: batch.clone(),
                         fields,
                         rows: rows.into(),
-                        left_out: others(number),
+                        excluded_rules: others(number),
                         again: true,
                         entries: self.missing_entries(batch.accepted_at),
-                        strikes: Strikes::default(),
+                        failure_counts: RuleFailureCounts::default(),
                     };
                     let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
                     // Unless it is committed, the rule state it made is invalid.
@@ -79,7 +79,7 @@ impl Matched {
             flow.journal.commit(step).await?;
             flow.serve(channels);
             if !self.remembers {
-                let confirmed = keep_busy(|| self.followed.shards().remember(&Memory::Confirm));
+                let confirmed = keep_busy(|| self.followed.shards().apply_state_command(&RuleStateCommand::Confirm));
                 self.remembers = confirmed.is_ok();
             }
         }

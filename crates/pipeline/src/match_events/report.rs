@@ -48,6 +48,6 @@ pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[
     for failure in failures {
         let (application, rule) = (&compiled.application.name, rules.name(failure.rule));
         metrics::counter!("tocsin_match_rule_failures_total").increment(failure.count);
-        tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.error, "a rule could not be decided");
+        tracing::warn!(%application, %rule, count = failure.count, error = %failure.error, "a rule could not be decided");
     }
 }

@@ -72,7 +72,7 @@ pub(super) struct Due {
     pub before: Option<EventBatchId>,
     /// Snapshot sequences of the last run and of this one. Subscriptions created between them are new.
     pub seen: ChangeSequence,
-    pub sees: ChangeSequence,
+    pub snapshot_sequence: ChangeSequence,
     /// Its subscriptions come after this one.
     pub subscriptions_after: SubscriptionId,
     /// Its last subscription; `None`: no limit.
@@ -91,15 +91,15 @@ impl Due {
             from: None,
             before: None,
             seen: ChangeSequence(0),
-            sees: ChangeSequence(0),
+            snapshot_sequence: ChangeSequence(0),
             subscriptions_after: SubscriptionId(0),
             subscriptions_through: None,
         }
     }
 
     /// The run that follows a known last run.
-    pub fn behind(&self, last: &ScheduleRun, sees: ChangeSequence) -> Due {
-        Due { after: last.after, seen: last.seen, sees, ..self.clone() }
+    pub fn continuing(&self, last: &ScheduleRun, snapshot_sequence: ChangeSequence) -> Due {
+        Due { after: last.after, seen: last.seen, snapshot_sequence, ..self.clone() }
     }
 
     /// Converts it to a row of `due_fields`.
@@ -115,7 +115,7 @@ impl Due {
             self.from.map_or(Value::Null, |from| number(from.0)),
             self.before.map_or(Value::Null, |before| number(before.0)),
             number(self.seen.0),
-            number(self.sees.0),
+            number(self.snapshot_sequence.0),
             number(self.subscriptions_after.0),
             self.subscriptions_through.map_or(Value::Null, |through| number(through.0)),
         ]
@@ -144,7 +144,7 @@ impl Due {
             from: number(6).map(EventBatchId),
             before: number(7).map(EventBatchId),
             seen: ChangeSequence(number(8)?),
-            sees: ChangeSequence(number(9)?),
+            snapshot_sequence: ChangeSequence(number(9)?),
             subscriptions_after: SubscriptionId(number(10)?),
             subscriptions_through: number(11).map(SubscriptionId),
         })
@@ -217,7 +217,7 @@ fn rest_of(compiled: &Compiled, batch: &EventBatch, left: &[Due], now: Timestamp
         source: batch.source.clone(),
         received_at: batch.received_at,
         accepted_at: now,
-        sees: batch.sees.unwrap_or_default(),
+        snapshot_sequence: batch.snapshot_sequence.unwrap_or_default(),
         events: packer.finish(),
         idempotency: None,
         marks: Vec::new(),
@@ -238,10 +238,11 @@ struct Part<'a> {
 }
 
 /// Progress of the subscriptions of a run through its events.
-enum Met {
-    All,
+enum RunProgress {
+    /// All events were read.
+    Finished,
     /// The step is full: continue after this batch.
-    Until(EventBatchId),
+    StepFull(EventBatchId),
     /// Too many notifications for one step, and digests must not be split: retry with half of the subscriptions.
     /// Nothing was added.
     TooMany,
@@ -297,12 +298,12 @@ impl Part<'_> {
             self.take(table);
         } else {
             match self.run_events(rules, members, &due).await? {
-                Ok(Met::All) => {}
+                Ok(RunProgress::Finished) => {}
                 // The remaining events for these subscriptions, then the other subscriptions.
-                Ok(Met::Until(from)) => {
+                Ok(RunProgress::StepFull(from)) => {
                     rest.push(Due { from: Some(from), subscriptions_through: Some(last), ..due.clone() });
                 }
-                Ok(Met::TooMany) => {
+                Ok(RunProgress::TooMany) => {
                     ids.sort_unstable();
                     let half = ids[ids.len() / 2 - 1];
                     rest.push(Due { subscriptions_through: Some(half), ..due.clone() });
@@ -339,10 +340,10 @@ impl Part<'_> {
             let page: Vec<Member> = if own {
                 let page = records.scheduled_subscriptions(application, class, &due.schedule, Some(after), page_size);
                 // Subscriptions created after the due time was accepted are for the next run.
-                let (seen, sees) = (due.seen, due.sees);
+                let (seen, snapshot_sequence) = (due.seen, due.snapshot_sequence);
                 let member = |ScheduledSubscription { subscription, since, joined }| {
                     // Its subscriber may have been enabled later.
-                    let since = if joined > sees { NEVER } else { since.max(subscription.since()) };
+                    let since = if joined > snapshot_sequence { NEVER } else { since.max(subscription.since()) };
                     Member { subscription, subscriber: SubscriberView::default(), since, is_new: joined > seen }
                 };
                 page.await?.into_iter().map(member).collect()
@@ -380,7 +381,7 @@ impl Part<'_> {
         rules: Arc<RuleSet>,
         members: Vec<Member>,
         due: &Due,
-    ) -> Result<Result<Met, String>, StoreError> {
+    ) -> Result<Result<RunProgress, String>, StoreError> {
         let on = self.compiled.application.rules[&due.rule].on.clone();
         let before = due.before.unwrap_or(self.batch.id);
         let (has_digests, is_one) = (self.has_digests(&due.rule), members.len() < 2);
@@ -431,7 +432,7 @@ impl Part<'_> {
                         continue;
                     }
                 };
-                if let Err(reason) = keep_busy(|| table.meet(&batch, &fields)) {
+                if let Err(reason) = keep_busy(|| table.match_batch(&batch, &fields)) {
                     return Ok(Err(reason));
                 }
             }
@@ -439,16 +440,16 @@ impl Part<'_> {
             after = next;
             let is_much = self.notifications + table.emitted >= most;
             if is_much && has_digests && !is_one {
-                return Ok(Ok(Met::TooMany));
+                return Ok(Ok(RunProgress::TooMany));
             }
             if is_much || self.bytes >= bytes_max {
                 self.take(table);
-                return Ok(Ok(Met::Until(after)));
+                return Ok(Ok(RunProgress::StepFull(after)));
             }
             tokio::task::yield_now().await;
         }
         self.take(table);
-        Ok(Ok(Met::All))
+        Ok(Ok(RunProgress::Finished))
     }
 
     /// Cuts the matches of a table into notification batches.
@@ -509,7 +510,7 @@ impl<'a> Table<'a> {
     }
 
     /// Matches an event batch.
-    fn meet(&mut self, batch: &EventBatch, fields: &tocsin_model::field::Fields) -> Result<(), String> {
+    fn match_batch(&mut self, batch: &EventBatch, fields: &tocsin_model::field::Fields) -> Result<(), String> {
         self.watched(|shard, sink, watch| {
             // A batch with damaged events was set aside and logged when it was matched.
             let rows = match shard.rules().rows(batch, fields) {
@@ -556,13 +557,13 @@ impl MatchSink for Counting<'_> {
         self.cutter.run(run);
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError) {
-        self.out_of_time |= trouble == EvalError::Time;
-        self.cutter.rule_failed(rule, event, trouble);
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError) {
+        self.out_of_time |= error == EvalError::Time;
+        self.cutter.rule_failed(rule, event, error);
     }
 
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
-        self.cutter.subscriptions_failed(rule, event, trouble, count);
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32) {
+        self.cutter.subscriptions_failed(rule, event, error, count);
     }
 }
 
@@ -578,11 +579,11 @@ impl<S: MatchSink> MatchSink for At<'_, S> {
         self.sink.run(run);
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError) {
-        self.sink.rule_failed(rule, EventId { ordinal: self.ordinal, ..event }, trouble);
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError) {
+        self.sink.rule_failed(rule, EventId { ordinal: self.ordinal, ..event }, error);
     }
 
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
-        self.sink.subscriptions_failed(rule, EventId { ordinal: self.ordinal, ..event }, trouble, count);
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32) {
+        self.sink.subscriptions_failed(rule, EventId { ordinal: self.ordinal, ..event }, error, count);
     }
 }

@@ -88,11 +88,11 @@ impl<S: MatchSink> MatchSink for Faulty<'_, S> {
         assert_ne!(planned, Some((run.batch, run.rule)), "planned by a test");
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError) {
-        self.sink.rule_failed(rule, event, trouble);
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError) {
+        self.sink.rule_failed(rule, event, error);
     }
 
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
-        self.sink.subscriptions_failed(rule, event, trouble, count);
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32) {
+        self.sink.subscriptions_failed(rule, event, error, count);
     }
 }

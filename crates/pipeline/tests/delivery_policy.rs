@@ -373,13 +373,13 @@ async fn slow_a_digest_has_one_id_over_a_crash_at_any_write() {
         for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
             for write in 1.. {
                 let mut scenario = Scenario::new(&[&definition]).await;
-                scenario.die_at(write, moment);
+                scenario.crash_at(write, moment);
                 let seen = scenario.run_and_wait(&script, Duration::from_secs(60)).await;
                 let last = seen.lines().last().expect("a report");
                 assert!(last.ends_with("notifications 10 open 0 suspended 0"), "{window} {moment:?} {write}:\n{seen}");
                 let messages = if window == "batch" { 4 } else { 2 };
                 assert_eq!(scenario.messages(), messages, "{window} {moment:?} {write}:\n{seen}");
-                if !scenario.has_died() {
+                if !scenario.has_crashed() {
                     break;
                 }
             }
@@ -436,7 +436,7 @@ async fn a_death_at_any_write_loses_nothing_of_a_window() {
     for moment in [CrashPoint::BeforeWrite, CrashPoint::AfterWrite] {
         for write in 1..40 {
             let mut scenario = Scenario::new(&[&quakes("digest: { window: 10m }")]).await;
-            scenario.die_at(write, moment);
+            scenario.crash_at(write, moment);
             let seen = scenario
                 .run_and_wait(
                     r#"08:00 subscriber alice email=alice@example.org
@@ -455,7 +455,7 @@ async fn a_death_at_any_write_loses_nothing_of_a_window() {
                 ["1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered"],
                 "{write} {moment:?}: {seen}"
             );
-            if !scenario.has_died() {
+            if !scenario.has_crashed() {
                 break;
             }
         }
@@ -727,7 +727,7 @@ async fn urgent_work_does_not_wait_for_work_begun_before_it() {
     .assert_eq(&seen);
 }
 
-/// So many subscribers, each with a subscription, and what follows.
+/// The given number of subscribers, each with a subscription.
 fn with_subscribers(count: usize, terms: &str, then: &str) -> String {
     let mut script = String::new();
     for number in 0..count {
@@ -779,7 +779,7 @@ async fn b6_a_window_over_many_batches_is_one_digest_for_each_subscriber() {
     }
 }
 
-/// Also where a run makes more than one step may: then fewer subscribers are in a step.
+/// Holds too if a run makes more notifications than a step may have: a step then covers fewer subscribers.
 #[tokio::test(start_paused = true)]
 async fn b6_a_daily_run_is_one_digest_for_each_subscriber() {
     let definition = quakes("digest: {}\n    batch_size: 250")
