@@ -17,11 +17,15 @@ use tocsin_store::{
     error::StoreError,
     spool::{Head, MessageGroup, NewMessage},
 };
+use tokio::sync::oneshot;
 
 use crate::{
-    Exchanges, RunningExchange,
-    pipeline::{PipelineMessage, assemble::Form},
+    commit::{Commit, PendingCombination},
+    core::Core,
+    message::PipelineMessage,
+    pipeline::assemble::Form,
     promote,
+    running::RunningExchange,
 };
 
 /// Groups that are combined in one step.
@@ -30,90 +34,82 @@ const STEP: usize = 100;
 const AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Combines due groups until the exchanges stop.
-pub(crate) async fn run(exchanges: Arc<Exchanges>) {
-    let clock = exchanges.parts.clock.clone();
+pub(crate) async fn run(core: Arc<Core>) {
+    let clock = core.parts.clock.clone();
     loop {
-        exchanges.aggregation_alarm.set();
-        if let Some(next) = exchanges.assemble_due().await {
-            exchanges.aggregation_alarm.expect(next);
+        core.aggregation_alarm.clear();
+        if let Some(next) = combine_due(&core).await {
+            core.aggregation_alarm.expect(next);
         }
         tokio::select! {
-            () = exchanges.aggregation_alarm.ring(&*clock) => {}
-            () = exchanges.stopping.cancelled() => return,
+            () = core.aggregation_alarm.ring(&*clock) => {}
+            () = core.stopping.cancelled() => return,
         }
     }
 }
 
-impl Exchanges {
-    /// Combines each due group. Returns when to check again.
-    async fn assemble_due(&self) -> Option<Timestamp> {
-        let now = self.parts.clock.now();
-        let names: Vec<Name> = self.running.read().keys().cloned().collect();
-        let (due, next) = match self.parts.spool.due_groups(&names, now, STEP).await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::error!(%error, "cannot read the groups of collected messages");
-                return Some(now + AGAIN);
-            }
-        };
-        let mut done = 0;
-        for gathering in &due {
-            let Some(running) = self.find(&gathering.exchange) else { continue };
-            match self.assemble(&running, gathering).await {
-                Ok(()) => done += 1,
-                Err(error) => {
-                    tracing::error!(%error, exchange = %gathering.exchange, "cannot combine collected messages")
-                }
-            }
-        }
-        if done < due.len() {
+/// Combines each due group. Returns when to check again.
+async fn combine_due(core: &Core) -> Option<Timestamp> {
+    let now = core.now();
+    let names: Vec<Name> = core.registry.all().keys().cloned().collect();
+    let (due, next) = match core.parts.spool.due_groups(&names, now, STEP).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::error!(%error, "cannot read the groups of collected messages");
             return Some(now + AGAIN);
         }
-        if due.len() >= STEP { Some(now) } else { next }
-    }
-
-    async fn assemble(&self, running: &RunningExchange, gathering: &MessageGroup) -> Result<(), StoreError> {
-        let members = self.parts.spool.group_messages(gathering).await?;
-        let ids: Vec<MessageId> = members.iter().map(|(id, ..)| *id).collect();
-        let bodies: Vec<Bytes> = members.iter().map(|(.., body)| body.clone()).collect();
-        let trace = common_trace(members.iter().map(|(_, head, _)| head));
-        let last = members.into_iter().next_back().map(|(_, head, _)| head).unwrap_or_default();
-        let form = Form::of(&gathering.form);
-        let composing = tokio::task::spawn_blocking(move || form.compose(&bodies)).await;
-        let composed = composing.map_err(StoreError::unavailable)?;
-        let (port, kind) = (&gathering.port, MessageKind::OneWay);
-        let (head, body, routed) = match composed {
-            Ok((body, content_type)) => {
-                let message = PipelineMessage {
-                    content_type: content_type.to_owned(),
-                    body,
-                    trace,
-                    ..PipelineMessage::default()
-                };
-                let mut head = promote::head(&running.compiled, &message);
-                promote::inherit(&mut head, &last);
-                let head = Head { hops: 0, ..head };
-                let routed = running.legs(port, kind, &head, message.body.len());
-                (head, message.body, routed)
+    };
+    let mut done = 0;
+    for group in &due {
+        let Some(running) = core.find(&group.exchange) else { continue };
+        match combine(core, &running, group).await {
+            Ok(()) => done += 1,
+            Err(error) => {
+                tracing::error!(%error, exchange = %group.exchange, "cannot combine collected messages")
             }
-            // Unlikely: each member was checked at its receipt.
-            Err(why) => (last, Bytes::new(), Err(format!("the messages cannot be combined: {why}"))),
-        };
-        let whole = self.new_message(running, gathering.partition, port, kind, body, self.parts.clock.now());
-        let whole = NewMessage { head, ..whole }.routed(routed);
-        let many = ids.len() as u64;
-        let _reservation = running.reserve_legs(std::slice::from_ref(&whole));
-        if self.parts.spool.assemble(gathering, ids, whole.clone()).await? {
-            let labels = [("exchange", running.name()), ("port", port.to_string())];
-            metrics::counter!("tocsin_exchange_aggregated_total", &labels).increment(many);
-            self.index_properties(running, whole.id, &whole.head, whole.accepted_at);
-            self.dispatch(running, &whole);
-        } else {
-            // A member was ended in the meantime; combine the others without it.
-            self.aggregation_alarm.expect(self.parts.clock.now());
         }
-        Ok(())
     }
+    if done < due.len() {
+        return Some(now + AGAIN);
+    }
+    if due.len() >= STEP { Some(now) } else { next }
+}
+
+async fn combine(core: &Core, running: &Arc<RunningExchange>, group: &MessageGroup) -> Result<(), StoreError> {
+    let members = core.parts.spool.group_messages(group).await?;
+    let ids: Vec<MessageId> = members.iter().map(|(id, ..)| *id).collect();
+    let bodies: Vec<Bytes> = members.iter().map(|(.., body)| body.clone()).collect();
+    let trace = common_trace(members.iter().map(|(_, head, _)| head));
+    let last = members.into_iter().next_back().map(|(_, head, _)| head).unwrap_or_default();
+    let form = Form::of(&group.form);
+    let composing = tokio::task::spawn_blocking(move || form.compose(&bodies)).await;
+    let composed = composing.map_err(StoreError::unavailable)?;
+    let (port, kind) = (&group.port, MessageKind::OneWay);
+    let (head, body, routed) = match composed {
+        Ok((body, content_type)) => {
+            let message =
+                PipelineMessage { content_type: content_type.to_owned(), body, trace, ..PipelineMessage::default() };
+            let mut head = promote::head(&running.compiled.schema, &message);
+            promote::inherit(&mut head, &last);
+            let head = Head { hops: 0, ..head };
+            let routed = running.legs(port, kind, &head, message.body.len());
+            (head, message.body, routed)
+        }
+        // Unlikely: each member was checked at its receipt.
+        Err(why) => (last, Bytes::new(), Err(format!("the messages cannot be combined: {why}"))),
+    };
+    let whole = core.new_message(running, group.partition, port, kind, body, core.now());
+    let whole = NewMessage { head, ..whole }.routed(routed);
+    let _reservation = core.reserve_legs(running, [&whole]);
+    let (done, stored) = oneshot::channel();
+    let combination =
+        PendingCombination { running: running.clone(), group: group.clone(), members: ids, whole, done, _reservation };
+    core.commit(Commit::Combined(Box::new(combination))).await;
+    if !stored.await.map_err(StoreError::unavailable)?? {
+        // A member was ended in the meantime; combine the others without it.
+        core.aggregation_alarm.expect(core.now());
+    }
+    Ok(())
 }
 
 /// Trace context of a combined message: that of the last member, if all are in one trace.

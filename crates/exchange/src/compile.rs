@@ -5,38 +5,41 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use tocsin_delivery::{Clock, files::Files, http::call::Caller, networks::Networks, programs::Programs};
 use tocsin_model::{
     definition,
-    exchange::{Exchange, PropertyLocation, Step, Transport},
+    exchange::{Exchange, Step, Transport},
     field::Fields,
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 use crate::{
-    Exchanges,
     pipeline::{self, CompileContext, Pipeline},
+    promote::MessageSchema,
     route::Routes,
 };
 
-/// Networks and files that the transports of send ports may access.
+/// What a definition is compiled with: resources that it may use on this server.
 #[derive(Clone, Copy)]
-pub struct TransportAccess<'a> {
-    /// Non-public networks that may be reached.
+pub struct CompileAccess<'a> {
+    /// Non-public networks that send ports may reach.
     pub networks: &'a Networks,
     /// Files that options may name.
     pub files: &'a Files,
+    /// Programs that pipeline steps may start.
+    pub programs: &'a Programs,
+    /// Source of the current time.
+    pub clock: &'a Arc<dyn Clock>,
 }
 
 /// A compiled exchange definition.
 pub struct CompiledExchange {
     /// The definition.
     pub definition: Exchange,
-    pub(crate) fields: Fields,
+    /// Properties and headers of its messages.
+    pub(crate) schema: MessageSchema,
     pub(crate) routes: Routes,
     pub(crate) send_ports: BTreeMap<Name, Arc<CompiledSendPort>>,
     /// The pipelines of the receive ports.
     pub(crate) receive: BTreeMap<Name, Arc<Pipeline>>,
-    /// Headers that are stored with each message, in lower case.
-    pub(crate) headers_kept: Vec<String>,
     /// The receive ports of asynchronous replies, each with the property lists that can correlate them.
     pub(crate) reply_ports: BTreeMap<Name, Vec<Vec<Name>>>,
     /// Receive ports whose messages must share a partition because they can correlate with each other; empty without
@@ -53,44 +56,8 @@ pub(crate) struct CompiledSendPort {
     pub reply_pipeline: Arc<Pipeline>,
 }
 
-impl Exchanges {
-    /// Reads and checks a definition.
-    ///
-    /// # Errors
-    /// Every problem found, with its position in the text.
-    pub fn compile(&self, text: &str) -> Result<CompiledExchange, Vec<Problem>> {
-        let parts = &self.parts;
-        blocking(|| {
-            compile(
-                text,
-                &*parts.environment,
-                TransportAccess { networks: &parts.networks, files: &parts.files },
-                &parts.programs,
-                &parts.clock,
-            )
-        })
-    }
-
-    /// Checks a definition for a user who may not apply it. Variables are replaced by placeholders, and ports that use
-    /// a variable are not checked.
-    ///
-    /// # Errors
-    /// Every problem found, with its position in the text.
-    pub fn check_sealed(&self, text: &str) -> Result<(), Vec<Problem>> {
-        let parts = &self.parts;
-        blocking(|| {
-            check_sealed(
-                text,
-                TransportAccess { networks: &parts.networks, files: &parts.files },
-                &parts.programs,
-                &parts.clock,
-            )
-        })
-    }
-}
-
 /// Compiles without blocking the other tasks of this thread: stylesheets and schemas can take seconds.
-fn blocking<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn blocking<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -105,22 +72,17 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
 pub fn compile(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-    reach: TransportAccess<'_>,
-    programs: &Programs,
-    clock: &Arc<dyn Clock>,
+    access: &CompileAccess<'_>,
 ) -> Result<CompiledExchange, Vec<Problem>> {
-    let read = |environment: &dyn Fn(&str) -> Option<String>| compile_text(text, environment, reach, programs, clock);
-    definition::read_without_saying(environment, &["send.", "receive."], read)
+    let read = |environment: &dyn Fn(&str) -> Option<String>| compile_text(text, environment, access);
+    definition::read_redacted(environment, &["send.", "receive."], read)
 }
 
-fn check_sealed(
-    text: &str,
-    reach: TransportAccess<'_>,
-    programs: &Programs,
-    clock: &Arc<dyn Clock>,
-) -> Result<(), Vec<Problem>> {
-    let sealed = |name: &str| Some(definition::stand_in(name));
-    let Err(mut problems) = compile_text(text, &sealed, reach, programs, clock) else { return Ok(()) };
+/// Checks a definition for a user who may not apply it. Variables are replaced by placeholders, and ports that use a
+/// variable are not checked.
+pub(crate) fn check_sealed(text: &str, access: &CompileAccess<'_>) -> Result<(), Vec<Problem>> {
+    let sealed = |name: &str| Some(definition::placeholder_value(name));
+    let Err(mut problems) = compile_text(text, &sealed, access) else { return Ok(()) };
     let unknown = definition::ports_with_variables(text);
     let is_of =
         |path: &str, port: &str| path.strip_prefix(port).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -131,24 +93,17 @@ fn check_sealed(
 fn compile_text(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-    reach: TransportAccess<'_>,
-    programs: &Programs,
-    clock: &Arc<dyn Clock>,
+    access: &CompileAccess<'_>,
 ) -> Result<CompiledExchange, Vec<Problem>> {
     let exchange = definition::read_exchange(text, environment)?;
-    compile_read(exchange, reach, programs, clock).map_err(|problems| definition::locate(text, problems))
+    compile_read(exchange, access).map_err(|problems| definition::locate(text, problems))
 }
 
-fn compile_read(
-    exchange: Exchange,
-    reach: TransportAccess<'_>,
-    programs: &Programs,
-    clock: &Arc<dyn Clock>,
-) -> Result<CompiledExchange, Vec<Problem>> {
+fn compile_read(exchange: Exchange, access: &CompileAccess<'_>) -> Result<CompiledExchange, Vec<Problem>> {
     let mut problems = Vec::new();
-    let fields = exchange.fields();
+    let schema = MessageSchema::new(&exchange);
     let mut keep = |found: Vec<Problem>| problems.extend(found);
-    let tools = CompileContext { exchange: &exchange, programs, clock, begun: Instant::now() };
+    let tools = CompileContext { exchange: &exchange, programs: access.programs, begun: Instant::now() };
     let mut receive = BTreeMap::new();
     for (name, port) in &exchange.receive {
         let located = port.locations.iter().flat_map(|(location, defined)| {
@@ -162,11 +117,10 @@ fn compile_read(
     keep(shared_addresses(&exchange));
     let mut send_ports = BTreeMap::new();
     for name in exchange.send.keys() {
-        let send_port = send_port(name, &fields, reach, &tools).map_err(&mut keep).ok();
+        let send_port = send_port(name, &schema.fields, access, &tools).map_err(&mut keep).ok();
         send_ports.extend(send_port.map(|send_port| (name.clone(), Arc::new(send_port))));
     }
-    let routes = Routes::compile(&exchange, &fields).map_err(&mut keep).ok();
-    let headers_kept = headers_kept(&exchange);
+    let routes = Routes::compile(&exchange, &schema.fields).map_err(&mut keep).ok();
     let reply_ports = reply_ports(&exchange);
     // Reply ports come first, so that their position does not depend on other ports.
     let others = exchange.receive.keys().filter(|port| !reply_ports.contains_key(*port));
@@ -175,11 +129,10 @@ fn compile_read(
     match routes {
         Some(routes) if problems.is_empty() => Ok(CompiledExchange {
             definition: exchange,
-            fields,
+            schema,
             routes,
             send_ports,
             receive,
-            headers_kept,
             reply_ports,
             colocated_ports,
         }),
@@ -198,10 +151,12 @@ fn shared_addresses(exchange: &Exchange) -> Vec<Problem> {
             let Some(listen) = listen.filter(|_| location.kind.as_str() == "mail") else { continue };
             match known.get(listen) {
                 Some(first) => {
-                    let problem = Problem::at(
+                    let problem = Problem::new(
+                        Code::Duplicate,
                         format!("{path}.options.listen"),
                         format!("`{listen}` is the address of `{first}`"),
-                    );
+                    )
+                    .param("value", listen.to_string());
                     problems.push(
                         problem.hint("give each mail location an address of its own, or one location both recipients"),
                     );
@@ -217,14 +172,14 @@ fn shared_addresses(exchange: &Exchange) -> Vec<Problem> {
 fn send_port(
     name: &Name,
     fields: &Fields,
-    reach: TransportAccess<'_>,
+    access: &CompileAccess<'_>,
     tools: &CompileContext<'_>,
 ) -> Result<CompiledSendPort, Vec<Problem>> {
     let port = &tools.exchange.send[name];
     let path = format!("send.{name}");
     let mut problems = Vec::new();
     let mut open = |transport: &Transport, path: &str| {
-        let opened = open(transport, path, reach, tools.clock).and_then(|caller| check_places(caller, fields, path));
+        let opened = open(transport, path, access).and_then(|caller| check_places(caller, fields, path));
         opened.map_err(|found| problems.extend(found)).ok()
     };
     let first = open(&port.transport, &path);
@@ -232,7 +187,11 @@ fn send_port(
     let signs = port.pipeline.0.iter().any(|step| matches!(step, Step::Sign { .. }));
     let both = [first.as_ref(), backup.as_ref().and_then(Option::as_ref)];
     if signs && both.into_iter().flatten().any(Caller::signs) {
-        let problem = Problem::at(format!("{path}.options.secret"), "signs what a step of the pipeline has signed");
+        let problem = Problem::new(
+            Code::MissingCounterpart,
+            format!("{path}.options.secret"),
+            "signs what a step of the pipeline has signed",
+        );
         problems.push(problem.hint("leave one of the two out"));
     }
     let mut steps = |definition, key: &str| {
@@ -249,24 +208,21 @@ fn send_port(
     }
 }
 
-fn open(
-    transport: &Transport,
-    path: &str,
-    reach: TransportAccess<'_>,
-    clock: &Arc<dyn Clock>,
-) -> Result<Caller, Vec<Problem>> {
+fn open(transport: &Transport, path: &str, access: &CompileAccess<'_>) -> Result<Caller, Vec<Problem>> {
     if transport.protocol.as_str() != "http" {
         let message = format!("`{}` is not a protocol of send ports", transport.protocol);
-        return Err(vec![Problem::at(format!("{path}.protocol"), message).hint("give `http`")]);
+        return Err(vec![Problem::new(Code::UnknownValue, format!("{path}.protocol"), message).hint("give `http`")]);
     }
-    Caller::open(&transport.options, &format!("{path}.options"), reach.networks, reach.files, clock.clone())
+    Caller::open(&transport.options, &format!("{path}.options"), access.networks, access.files, access.clock.clone())
 }
 
 /// Checks that each placeholder in a URL or a header names a property; otherwise every message would be refused.
 fn check_places(caller: Caller, fields: &Fields, path: &str) -> Result<Caller, Vec<Problem>> {
     let unknown = caller.places().into_iter().filter(|place| fields.position(place).is_none());
     let problem = |place: &str| {
-        let problem = Problem::at(format!("{path}.options"), format!("`{{{place}}}` names no property"));
+        let problem =
+            Problem::new(Code::UnknownReference, format!("{path}.options"), format!("`{{{place}}}` names no property"))
+                .param("kind", "property");
         match closest(place, fields.iter().map(|field| field.name.as_str())) {
             Some(meant) => problem.hint(format!("did you mean `{{{meant}}}`?")),
             None => problem.hint(format!("say where it stands: `properties: {{ {place}: $.{place} }}`")),
@@ -287,30 +243,6 @@ fn reply_ports(exchange: &Exchange) -> BTreeMap<Name, Vec<Vec<Name>>> {
         }
     }
     ports
-}
-
-/// The headers that a property, a step or a send port uses, and `content-encoding`, without which the body cannot be
-/// decoded.
-fn headers_kept(exchange: &Exchange) -> Vec<String> {
-    let header = |place: &PropertyLocation| match place {
-        PropertyLocation::Header(name) => Some(name.clone()),
-        PropertyLocation::Json(_) | PropertyLocation::Xml(_) => None,
-    };
-    let properties = exchange.properties.iter().filter_map(|property| header(&property.from));
-    let receive = exchange.receive.values().map(|port| &port.pipeline);
-    let pipelines = receive.chain(exchange.send.values().map(|port| &port.reply_pipeline));
-    let steps = pipelines.flat_map(|pipeline| &pipeline.0).flat_map(|step| match step {
-        Step::Promote(places) => places.iter().filter_map(|(_, place)| header(place)).collect(),
-        _ => Vec::new(),
-    });
-    let transports = exchange.send.values().flat_map(|port| std::iter::once(&port.transport).chain(&port.backup));
-    let forwarded = transports.filter_map(|transport| transport.options.get("forward")?.as_array());
-    let forwarded = forwarded.flatten().filter_map(|name| Some(name.as_str()?.to_ascii_lowercase()));
-    let packed = std::iter::once("content-encoding".to_owned());
-    let mut kept: Vec<String> = packed.chain(properties).chain(steps).chain(forwarded).collect();
-    kept.sort();
-    kept.dedup();
-    kept
 }
 
 #[cfg(test)]
@@ -342,10 +274,9 @@ routes: { every: { when: 'true', to: erp } }
     /// The problems that `compile` and `check_sealed` report.
     fn check_text(text: &str) -> [Vec<String>; 2] {
         let (networks, files, programs) = (Networks::default(), Files::default(), Programs::default());
-        let reach = TransportAccess { networks: &networks, files: &files };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let compiled = compile(text, &environment, reach, &programs, &clock);
-        let both = [compiled.map(drop), check_sealed(text, reach, &programs, &clock)].map(messages_of);
+        let access = CompileAccess { networks: &networks, files: &files, programs: &programs, clock: &clock };
+        let both = [compile(text, &environment, &access).map(drop), check_sealed(text, &access)].map(messages_of);
         let shown = format!("{both:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("99999999"), "{shown}");
         both

@@ -16,10 +16,11 @@ use tocsin_store::{
 };
 
 use crate::{
-    Exchanges, RunningExchange,
-    operate::{MessageSelection, OperateError},
-    pipeline::PipelineMessage,
+    error::OperateError,
+    message::PipelineMessage,
+    operate::{MessageSelection, Operations},
     promote,
+    running::RunningExchange,
 };
 
 /// The number of messages for which the reason for not editing is returned.
@@ -51,7 +52,7 @@ pub struct EditSummary {
     pub unchanged: Vec<(MessageId, String)>,
 }
 
-impl Exchanges {
+impl Operations {
     /// Changes suspended messages. They stay suspended until they are resumed.
     ///
     /// # Errors
@@ -73,7 +74,7 @@ impl Exchanges {
     }
 
     async fn edit_one(&self, stored: &StoredMessage, edit: &Edit, by: &str) -> Result<Result<(), String>, StoreError> {
-        let Some(running) = self.find(&stored.exchange) else {
+        let Some(running) = self.core.find(&stored.exchange) else {
             return Ok(Err(format!("the exchange `{}` does not run", stored.exchange)));
         };
         if stored.head.raw && !edit.properties.is_empty() {
@@ -84,7 +85,9 @@ impl Exchanges {
         if let Some(kind) = edit.content_type.as_ref().filter(|kind| !media_type::is_valid(kind)) {
             return Ok(Err(format!("`{}` is not a media type, such as `application/json`", kind.escape_debug())));
         }
-        let Some(before) = self.parts.spool.body(stored.id).await? else { return Ok(Err("it is gone".to_owned())) };
+        let Some(before) = self.core.parts.spool.body(stored.id).await? else {
+            return Ok(Err("it is gone".to_owned()));
+        };
         let content_type = edit.content_type.as_ref().unwrap_or(&stored.head.content_type);
         let body = match changed(&before, content_type, edit) {
             Ok(body) => body,
@@ -105,10 +108,10 @@ impl Exchanges {
             ..PipelineMessage::default()
         };
         let old = PipelineMessage { content_type: stored.head.content_type.clone(), body: before, ..message.clone() };
-        let head = promote::head(&running.compiled, &message);
+        let head = promote::head(&running.compiled.schema, &message);
         let properties = match stored.head.raw {
             true => head.properties.clone(),
-            false => promote::promote_again(&running.compiled, &stored.port, (&stored.head, &old), &message),
+            false => promote::promote_again(&running.compiled.schema, &stored.port, (&stored.head, &old), &message),
         };
         let head = Head { properties, ..head };
         let head = match with_properties(&running.compiled.definition.properties, head, &stored.head, edit) {
@@ -119,10 +122,10 @@ impl Exchanges {
             Ok(legs) => legs,
             Err(why) => return Ok(Err(why)),
         };
-        self.index_properties(&running, stored.id, &head, stored.accepted_at);
-        let (by, at, change) = (by.to_owned(), self.parts.clock.now(), described(edit));
+        self.core.index_properties(&running, stored.id, &head, stored.accepted_at);
+        let (by, at, change) = (by.to_owned(), self.core.now(), described(edit));
         let edited = EditedMessage { head, body: message.body, legs, is_other, change, by, at };
-        Ok(match self.parts.spool.edit(stored.id, edited).await? {
+        Ok(match self.core.parts.spool.edit(stored.id, edited).await? {
             MessageEdit::Done => Ok(()),
             MessageEdit::NotSuspended => Err("it is not suspended any more".to_owned()),
             MessageEdit::Waits => Err("it still waits to be sent to another port as it was".to_owned()),
@@ -134,7 +137,7 @@ impl Exchanges {
     /// # Errors
     /// The store is unavailable.
     pub async fn original(&self, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
-        self.parts.spool.original(id).await
+        self.core.parts.spool.original(id).await
     }
 }
 
@@ -175,8 +178,8 @@ fn suspended_legs(
     head: &Head,
 ) -> Result<Vec<(u32, NewLeg)>, String> {
     let suspended = stored.legs.iter().filter(|leg| leg.state == LegState::Suspended);
-    let send_queues = suspended.filter_map(|leg| Some((leg.number, running.send_queues.get(&leg.port)?)));
-    send_queues.map(|(number, send_queue)| Ok((number, send_queue.new_leg(head)?))).collect()
+    let ports = suspended.filter_map(|leg| Some((leg.number, running.send_ports.get(&leg.port)?)));
+    ports.map(|(number, port)| Ok((number, port.new_leg(head)?))).collect()
 }
 
 /// Applies the properties that the operator sets.

@@ -1,13 +1,10 @@
-//! Intake: whether receive ports accept messages and receive locations take them, and the messages that are still to leave.
+//! State of the intake: whether receive ports accept messages and receive locations take them.
 
-use tocsin_model::{exchange::PortState, time::Timestamp};
-use tocsin_store::{error::StoreError, spool::WaitingLegs};
+use tocsin_model::time::Timestamp;
 
-use crate::{Exchanges, receive::ReceiveError};
-
-/// Reasons why nothing comes in; `None`: it does.
+/// Reasons why nothing is received; `None`: it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Intake {
+pub struct IntakeState {
     /// Receive ports refuse messages for this reason.
     pub refusal: Option<String>,
     /// Receive locations are held for this reason.
@@ -25,52 +22,4 @@ pub struct WaitingMessages {
     pub held: u64,
     /// The first time at which one of `later` is due.
     pub next: Option<Timestamp>,
-}
-
-impl Exchanges {
-    /// Closes or opens the intake of all exchanges.
-    pub fn set_intake(&self, intake: Intake) {
-        self.intake.send_if_modified(|known| {
-            let is_changed = *known != intake;
-            *known = intake;
-            is_changed
-        });
-    }
-
-    /// Checks whether receive ports accept messages.
-    pub(crate) fn check_intake(&self) -> Result<(), ReceiveError> {
-        match &self.intake.borrow().refusal {
-            None => Ok(()),
-            Some(reason) => {
-                metrics::counter!("tocsin_exchange_refused_total", "reason" => "operator").increment(1);
-                Err(ReceiveError::IntakeClosed(reason.clone()))
-            }
-        }
-    }
-
-    /// Counts the deliveries to send ports that are not finished. Suspended messages and awaited replies do not count.
-    ///
-    /// # Errors
-    /// The spool does not answer.
-    pub async fn waiting_messages(&self, now: Timestamp) -> Result<WaitingMessages, StoreError> {
-        let mut waiting = WaitingMessages::default();
-        for WaitingLegs { exchange, port, due, later, next } in self.parts.spool.waiting_legs(now).await? {
-            let running = self.find(&exchange);
-            let queue = running.as_ref().and_then(|running| running.send_queues.get(&port));
-            let Some(queue) = queue.filter(|queue| queue.state() == PortState::Active) else {
-                waiting.held += due + later;
-                continue;
-            };
-            waiting.later += later;
-            waiting.next = waiting.next.into_iter().chain(next).min();
-            match queue.opens_at(now) {
-                None => waiting.due += due,
-                Some(opens_at) => {
-                    waiting.later += due;
-                    waiting.next = waiting.next.into_iter().chain((due > 0).then_some(opens_at)).min();
-                }
-            }
-        }
-        Ok(waiting)
-    }
 }

@@ -10,130 +10,88 @@
 //! the request is sent first, and message and outcome are one commit. Delivery is at least once: receivers can get a
 //! message again, always with the same id. Callers that repeat their idempotency key get the stored reply.
 //!
+//! Three services over one core: [`Intake`] receives, `Dispatch` sends, [`Operations`] changes definitions, ports and
+//! suspended messages. All new messages and outcomes are stored by `Core::commit`. A file uses only files above it in
+//! this list; `tests/module_graph.rs` checks that.
+//!
 //! Contains no SQL and no code for the protocols of callers.
 
-pub mod compile; // 1. compiles a definition, or reports every problem in it
-pub mod groups; // 1b. worker groups: separate concurrency limits per kind of work
-mod pipeline; // 1c. pipelines: the steps of a port
-mod promote; // 2. property promotion: values from body and headers
-mod route; // 3. content-based routing
-mod reply_correlation; // 3b. correlation of asynchronous replies with their requests
-pub mod receive; // 4. receives a message, stores it and waits for its reply
-pub mod flow; // 4a. flow control: rates, limits and back-pressure
-pub mod intake; // 4f. intake: refusal and hold of messages while it is closed
-mod reply_waiters; // 4b. callers that wait for a reply
-mod aggregator; // 4c. aggregator: combines collected messages into one
-pub mod locations; // 4d. receive locations: messages from folders, brokers and tables
-mod after_commit; // 4e. work that follows a commit
-mod send_queue; // 5. send queue of a port, in memory, with overflow in the spool
-mod send; // 6. delivery attempts: sends a leg and stores its outcome
-mod poison_messages; // 6a. suspends messages whose steps crash the process
-pub mod track; // 6b. message tracking: copies of bodies for operators
-mod spans; // 6c. trace spans of messages
-mod meters; // 6d. metrics of ports
-pub mod operate; // 7. operator actions: definitions, ports, suspended messages
-pub mod edit; // 7b. edits of suspended messages
-pub mod tracking_queries; // 7c. queries of tracked bodies, and message search by property
-mod upkeep; // 8. upkeep: expires requests, deletes messages past their retention
+// 1. Compile: from a definition to its parts.
+pub mod error; // errors of receiving and of operator actions
+mod message; // messages as submitted, and between pipeline steps
+pub mod groups; // worker groups: separate concurrency limits per kind of work
+mod promote; // property promotion: values from body and headers
+mod pipeline; // pipelines: the steps of a port
+mod route; // content-based routing: predicates and their index
+pub mod compile; // compiles a definition, or reports every problem in it
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+// 2. State of running exchanges, without I/O of messages.
+mod alarm; // timer for the earliest of several times
+mod reply_waiters; // callers that wait for a reply
+mod poison_messages; // suspends messages whose steps crash the process
+mod spans; // trace spans of messages
+mod meters; // metrics of ports
+pub mod intake; // state of the intake: refusal and hold of messages
+pub mod flow; // flow control: rates, limits and reasons of throttling
+pub mod track; // message tracking: copies of bodies for operators
+mod send_queue; // send queue of a port, a pure state machine
+mod send_port; // a running send port: definition, state and queue
+mod running; // running exchanges, and the legs of a message
 
-use parking_lot::RwLock;
-use tocsin_delivery::{Clock, files::Files, networks::Networks, programs::Programs, spans::Spans};
-use tocsin_model::{definition::Environment, id::Name};
-use tocsin_sources::{Folders, Listeners};
-use tocsin_store::{
-    error::StoreError,
-    spool::PartitionLoad,
-    sqlite::{spool::SqliteSpool, tracking::SqliteTracking},
-};
+// 3. Core: the one way to store.
+mod commit; // what is stored in one commit, and what waits for it
+mod core; // what all services share
+
+// 4. Dispatch: sends what is stored.
+mod reply_correlation; // correlation of asynchronous replies with their requests
+mod send; // delivery attempts
+mod dispatch; // performs the actions of send queues
+mod after_commit; // work that follows a commit
+
+// 5. Intake: receives and stores.
+mod admission; // whether a message may be accepted now
+mod process; // the receive pipeline and the routing of its result
+mod replies; // the status of the reply to a request
+pub mod receive; // receives a message and waits for its reply
+pub mod locations; // receive locations: messages from folders, brokers and tables
+mod aggregator; // aggregator: combines collected messages into one
+
+// 6. Operations: actions of operators.
+pub mod operate; // ports, locations, suspended messages
+pub mod edit; // edits of suspended messages
+pub mod tracking_queries; // tracked bodies, and message search by property
+mod flow_reports; // reports and rates of flow control
+mod definitions; // check, apply and remove definitions
+
+// 7. Upkeep: work by time.
+mod flow_monitor; // checks what throttles messages
+mod upkeep; // expires requests, deletes messages past their retention
+
+use std::{sync::Arc, time::Duration};
+
+use tocsin_model::id::Name;
+use tocsin_store::{error::StoreError, spool::PartitionLoad};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use compile::CompiledExchange;
-use flow::{Flow, FlowMonitor, Memory};
-use groups::{GroupLoad, WorkerGroup, WorkerGroups, WorkerLimits};
-use locations::Locations;
-use meters::ReceiveMeters;
-use poison_messages::PoisonMessages;
-use reply_waiters::ReplyWaiters;
-use send_queue::SendQueue;
-use spans::MessageSpans;
-use track::{ActiveTracking, Tracker};
-
-/// Dependencies of all exchanges.
-pub struct ExchangeDependencies {
-    /// The message store.
-    pub spool: Arc<SqliteSpool>,
-    /// The store of tracked bodies.
-    pub tracking: Arc<SqliteTracking>,
-    /// Source of the current time.
-    pub clock: Arc<dyn Clock>,
-    /// Non-public networks that send ports may reach.
-    pub networks: Networks,
-    /// Programs that pipeline steps may start.
-    pub programs: Programs,
-    /// Files that options may name.
-    pub files: Files,
-    /// Resolves `${NAME}` in definitions.
-    pub environment: Environment,
-    /// Memory usage and limit of the process.
-    pub memory: Memory,
-    /// Parent folder of the folders that the server creates for locations.
-    pub data_folder: PathBuf,
-    /// Other folders from which locations may remove files.
-    pub folders: Folders,
-    /// Addresses on which locations may listen.
-    pub listeners: Listeners,
-    /// Worker limit of each group.
-    pub workers: WorkerLimits,
-    /// Exporter of trace spans.
-    pub spans: Spans,
-    /// The intake at the start.
-    pub intake: intake::Intake,
-}
+use crate::{
+    core::Core,
+    dispatch::Dispatch,
+    groups::{GroupLoad, WorkerGroup, WorkerGroups},
+    locations::Locations,
+    track::Tracker,
+};
+pub use crate::{core::ExchangeDependencies, operate::Operations, receive::Intake, running::RunningExchange};
 
 /// All exchanges of an installation; one instance per process.
 pub struct Exchanges {
-    parts: ExchangeDependencies,
-    running: RwLock<Arc<BTreeMap<Name, Arc<RunningExchange>>>>,
-    reply_waiters: Arc<ReplyWaiters>,
-    /// Receives an event for each commit of the spool.
-    stored: after_commit::CommitSender,
-    upkeep: upkeep::Alarm,
-    /// The earliest time at which a group of collected messages is due.
-    aggregation_alarm: upkeep::Alarm,
-    groups: WorkerGroups,
-    watch: FlowMonitor,
-    locations: Locations,
-    intake: tokio::sync::watch::Sender<intake::Intake>,
-    tracker: Arc<Tracker>,
-    poison_messages: PoisonMessages,
-    spans: MessageSpans,
+    /// Receives messages.
+    pub intake: Arc<Intake>,
+    /// Changes definitions, ports and suspended messages.
+    pub operations: Arc<Operations>,
+    core: Arc<Core>,
     /// Tasks that write tracked bodies and handle commits. They end after all other tasks.
     background_tasks: TaskTracker,
     stop_background: CancellationToken,
-    /// Held while a definition changes, so that changes are serialized.
-    applying: tokio::sync::Mutex<()>,
-    stopping: CancellationToken,
-    tasks: TaskTracker,
-}
-
-/// A running exchange.
-pub struct RunningExchange {
-    /// The compiled definition.
-    pub compiled: Arc<CompiledExchange>,
-    /// The version of its definition.
-    pub version: u32,
-    /// The queues of the send ports. They outlive a change of the definition, with their attempts in progress.
-    send_queues: BTreeMap<Name, Arc<SendQueue>>,
-    /// Queues of removed send ports, until their attempts in progress end.
-    leaving: BTreeMap<Name, Arc<SendQueue>>,
-    /// Flow control. It outlives a change of the definition.
-    flow: Arc<Flow>,
-    /// Effective tracking of its ports.
-    tracks: RwLock<Arc<ActiveTracking>>,
-    /// Metrics of its receive ports.
-    meters: BTreeMap<Name, ReceiveMeters>,
 }
 
 impl Drop for Exchanges {
@@ -151,71 +109,70 @@ impl Exchanges {
         let groups = WorkerGroups::new(parts.workers);
         let tracker = Tracker::new(parts.tracking.clone(), groups.of(WorkerGroup::Track).clone()).await?;
         let tracker = Arc::new(tracker);
-        let (stored, commits) = tokio::sync::mpsc::unbounded_channel();
-        let exchanges = Arc::new(Exchanges {
-            intake: tokio::sync::watch::Sender::new(parts.intake.clone()),
-            spans: MessageSpans(parts.spans.clone()),
-            poison_messages: PoisonMessages::open(&parts.data_folder),
-            parts,
-            tracker: tracker.clone(),
-            background_tasks: TaskTracker::new(),
-            stop_background: CancellationToken::new(),
-            running: RwLock::default(),
-            reply_waiters: Arc::default(),
-            stored,
-            upkeep: upkeep::Alarm::default(),
-            aggregation_alarm: upkeep::Alarm::default(),
-            groups,
-            watch: FlowMonitor::default(),
+        let state = tokio::sync::watch::Sender::new(parts.intake.clone());
+        let (commits, committed) = tokio::sync::mpsc::unbounded_channel();
+        let core = Arc::new(Core::new(parts, groups, tracker.clone(), commits));
+        let dispatch = Arc::new(Dispatch { core: core.clone() });
+        let intake = Arc::new(Intake { core: core.clone(), dispatch: dispatch.clone(), state });
+        let operations = Arc::new(Operations {
+            core: core.clone(),
+            dispatch: dispatch.clone(),
+            intake: intake.clone(),
             locations: Locations::default(),
             applying: tokio::sync::Mutex::default(),
-            stopping: CancellationToken::new(),
-            tasks: TaskTracker::new(),
         });
-        exchanges.background_tasks.spawn(tracker.run(exchanges.parts.clock.clone(), exchanges.stop_background.clone()));
-        exchanges.background_tasks.spawn(after_commit::run(commits, exchanges.stop_background.clone()));
-        for stored in exchanges.parts.spool.exchanges().await? {
-            match exchanges.compile(&stored.text) {
-                Ok(compiled) => exchanges.run(compiled, stored.version).await?,
+        let exchanges = Arc::new(Exchanges {
+            intake,
+            operations: operations.clone(),
+            core: core.clone(),
+            background_tasks: TaskTracker::new(),
+            stop_background: CancellationToken::new(),
+        });
+        let stop = &exchanges.stop_background;
+        exchanges.background_tasks.spawn(tracker.run(core.parts.clock.clone(), stop.clone()));
+        exchanges.background_tasks.spawn(after_commit::run(dispatch, committed, stop.clone()));
+        for stored in core.parts.spool.exchanges().await? {
+            match operations.compile(&stored.text) {
+                Ok(compiled) => operations.run(compiled, stored.version).await?,
                 Err(problems) => {
                     let problems = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     tracing::error!(exchange = %stored.name, problems, "exchange not started: its definition is invalid");
                 }
             }
         }
-        exchanges.parts.spool.end_throttles(exchanges.parts.clock.now()).await?;
-        exchanges.tasks.spawn(flow::run(exchanges.clone()));
-        exchanges.tasks.spawn(aggregator::run(exchanges.clone()));
-        exchanges.tasks.spawn(upkeep::run(exchanges.clone()));
+        core.parts.spool.end_throttles(core.now()).await?;
+        core.tasks.spawn(flow_monitor::run(core.clone()));
+        core.tasks.spawn(aggregator::run(core.clone()));
+        core.tasks.spawn(upkeep::run(operations));
         Ok(exchanges)
     }
 
     /// The load of the worker groups.
     pub fn workers(&self) -> Vec<GroupLoad> {
-        self.groups.load()
+        self.core.groups.load()
     }
 
     /// The load of each partition of the spool, in their order.
     pub fn partitions(&self) -> Vec<PartitionLoad> {
-        self.parts.spool.load_by_partition().into_iter().map(|(_, load)| load).collect()
+        self.core.parts.spool.load_by_partition().into_iter().map(|(_, load)| load).collect()
     }
 
     /// The running exchange of this name.
     pub fn find(&self, name: &Name) -> Option<Arc<RunningExchange>> {
-        self.running.read().get(name).cloned()
+        self.core.find(name)
     }
 
     /// Stops dispatching and waits up to `patience` for work in progress. Returns whether all of it finished.
     pub async fn stop(&self, patience: Duration) -> bool {
-        self.locations.stop_all().await;
-        self.stopping.cancel();
-        self.tasks.close();
-        let finished = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
+        self.operations.locations.stop_all().await;
+        self.core.stopping.cancel();
+        self.core.tasks.close();
+        let finished = tokio::time::timeout(patience, self.core.tasks.wait()).await.is_ok();
         self.stop_background.cancel();
         self.background_tasks.close();
         let finished = tokio::time::timeout(patience, self.background_tasks.wait()).await.is_ok() && finished;
         // Waiting callers are answered with the address at which to ask for the reply.
-        self.reply_waiters.release();
+        self.core.reply_waiters.release();
         finished
     }
 }

@@ -19,34 +19,36 @@ use tocsin_delivery::Clock;
 use tocsin_model::{
     exchange::{Exchange, Location, MessageKind, ReceivePort, ServiceWindow, ThrottleReason, TrackPoint},
     id::Name,
+    mark::Mark,
     time::Timestamp,
 };
 use tocsin_sources::{
-    Context, Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput, SourceSettings,
+    Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput, SourceSettings,
     supervise::{Health, RunningSource, SourceHost, StoreOutcome, store_rejected},
 };
 use tocsin_store::{
     error::StoreError,
     spool::{LocationKey, NewMessage, PartitionAffinity, ReceivedMessage},
 };
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Exchanges, RunningExchange,
+    admission,
+    commit::{Commit, PendingBatch, routed},
+    core::Core,
     flow::ThrottleRefusal,
-    intake::Intake,
-    operate::OperateError,
-    pipeline::PipelineMessage,
+    intake::IntakeState,
+    message::{BYTES_MAX, IncomingMessage, PipelineMessage},
+    process::{self, suspended_as_received},
     promote,
-    receive::{IncomingMessage, suspended_as_received},
+    receive::Intake,
+    running::RunningExchange,
     track::BodyCapture,
 };
 
 /// Header with the name of the location, for properties.
 const LOCATION_HEADER: &str = "tocsin-location";
-/// Maximum bytes that the pipeline may produce for one batch; messages beyond it are suspended in their received form.
-const BYTES_MAX: usize = 128 << 20;
 /// Maximum pause before capacity is checked again, since an operator may have raised it.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Maximum time between checks of the clock.
@@ -73,7 +75,7 @@ pub(crate) struct Locations(Mutex<BTreeMap<Name, Vec<RunningSource<LocationRecei
 
 impl Locations {
     /// Replaces the locations of an exchange by those of a new definition. Unchanged locations go on.
-    pub async fn change(&self, exchanges: &Arc<Exchanges>, definition: &Exchange) {
+    pub async fn change(&self, intake: &Arc<Intake>, definition: &Exchange) {
         let mut before = self.0.lock().remove(&definition.name).unwrap_or_default();
         let mut running = Vec::new();
         let mut wanted = Vec::new();
@@ -94,10 +96,20 @@ impl Locations {
         // The old location must end before its successor starts, so that no two read the same source.
         RunningSource::end(before).await;
         running.extend(
-            wanted.into_iter().map(|(key, work)| RunningSource::start(LocationReceiver::new(exchanges, key, work))),
+            wanted.into_iter().map(|(key, work)| RunningSource::start(LocationReceiver::new(intake, key, work))),
         );
         running.sort_by(|one, other| one.host.key.cmp(&other.host.key));
         self.0.lock().insert(definition.name.clone(), running);
+    }
+
+    /// The status of the locations of an exchange, by port and name.
+    pub fn of(&self, exchange: &Name) -> Vec<LocationStatus> {
+        self.0.lock().get(exchange).into_iter().flatten().map(|runs| runs.host.status()).collect()
+    }
+
+    /// The status of all locations.
+    pub fn all(&self) -> Vec<LocationStatus> {
+        self.0.lock().values().flatten().map(|runs| runs.host.status()).collect()
     }
 
     /// Stops the locations of an exchange.
@@ -110,23 +122,6 @@ impl Locations {
     pub async fn stop_all(&self) {
         let running = std::mem::take(&mut *self.0.lock());
         RunningSource::end(running.into_values().flatten().collect()).await;
-    }
-}
-
-impl Exchanges {
-    /// The locations of an exchange, by port and name.
-    ///
-    /// # Errors
-    /// There is no such exchange.
-    pub fn locations(&self, exchange: &Name) -> Result<Vec<LocationStatus>, OperateError> {
-        self.running(exchange)?;
-        let all = self.locations.0.lock();
-        Ok(all.get(exchange).into_iter().flatten().map(|runs| runs.host.status()).collect())
-    }
-
-    /// All locations.
-    pub fn all_locations(&self) -> Vec<LocationStatus> {
-        self.locations.0.lock().values().flatten().map(|runs| runs.host.status()).collect()
     }
 }
 
@@ -177,10 +172,10 @@ impl Work {
 
 /// Runs one location.
 struct LocationReceiver {
-    /// Weak, since exchanges own their locations.
-    exchanges: Weak<Exchanges>,
+    /// Weak, so that a location does not keep a stopped intake.
+    intake: Weak<Intake>,
     clock: Arc<dyn Clock>,
-    intake: watch::Receiver<Intake>,
+    state: watch::Receiver<IntakeState>,
     key: LocationKey,
     work: Work,
     health: Mutex<Health>,
@@ -189,11 +184,11 @@ struct LocationReceiver {
 }
 
 impl LocationReceiver {
-    fn new(exchanges: &Arc<Exchanges>, key: LocationKey, work: Work) -> LocationReceiver {
-        let clock = exchanges.parts.clock.clone();
+    fn new(intake: &Arc<Intake>, key: LocationKey, work: Work) -> LocationReceiver {
+        let clock = intake.core.parts.clock.clone();
         LocationReceiver {
-            exchanges: Arc::downgrade(exchanges),
-            intake: exchanges.intake.subscribe(),
+            intake: Arc::downgrade(intake),
+            state: intake.state.subscribe(),
             health: Mutex::new(Health::new(clock.now())),
             clock,
             key,
@@ -218,8 +213,9 @@ impl LocationReceiver {
         [("exchange", exchange.to_string()), ("port", port.to_string()), ("location", location.to_string())]
     }
 
-    fn exchanges(&self) -> Result<Arc<Exchanges>, SourceError> {
-        self.exchanges.upgrade().ok_or_else(|| SourceError::of("the exchanges are stopping"))
+    fn core(&self) -> Result<Arc<Core>, SourceError> {
+        let intake = self.intake.upgrade().ok_or_else(|| SourceError::of("the exchanges are stopping"))?;
+        Ok(intake.core.clone())
     }
 
     /// Saves rejected items to a file in the data folder, before the source forgets them.
@@ -229,17 +225,17 @@ impl LocationReceiver {
         let (count, reason) = (refused.len() as u64, last.reason.clone());
         tracing::warn!(%exchange, %port, %location, count, reason, "some items were rejected");
         let name = format!("{exchange}.{port}.{location}");
-        store_rejected(&self.exchanges()?.parts.data_folder, name, refused, self.clock.now()).await?;
+        store_rejected(&self.core()?.parts.data_folder, name, refused, self.clock.now()).await?;
         metrics::counter!("tocsin_exchange_location_refused_total", &self.labels()).increment(count);
         Ok(())
     }
 
     /// Waits until this number of messages is admitted by flow control; each counts against an operator's rate.
-    async fn admit(&self, exchanges: &Exchanges, count: usize) -> Result<(), SourceError> {
+    async fn admit(&self, core: &Core, count: usize) -> Result<(), SourceError> {
         for _ in 0..count {
             loop {
-                let running = self.running(exchanges)?;
-                match exchanges.check_admission(&running, &self.key.port, self.clock.now()) {
+                let running = self.running(core)?;
+                match admission::check_admission(core, &running, &self.key.port, self.clock.now()) {
                     Ok(()) => break,
                     Err(refusal) => self.pause(refusal).await,
                 }
@@ -248,9 +244,9 @@ impl LocationReceiver {
         Ok(())
     }
 
-    fn running(&self, exchanges: &Exchanges) -> Result<Arc<RunningExchange>, SourceError> {
+    fn running(&self, core: &Core) -> Result<Arc<RunningExchange>, SourceError> {
         let gone = || SourceError::of(format!("the exchange `{}` does not run", self.key.exchange));
-        exchanges.find(&self.key.exchange).ok_or_else(gone)
+        core.find(&self.key.exchange).ok_or_else(gone)
     }
 
     /// Pauses, and reports why in the health.
@@ -266,15 +262,15 @@ impl LocationReceiver {
     /// Runs the pipeline and routes on messages; pauses while a target send port is overloaded.
     async fn prepare(
         &self,
-        exchanges: &Exchanges,
+        core: &Core,
         messages: &[Message],
     ) -> Result<(Arc<RunningExchange>, Vec<ReceivedMessage>), SourceError> {
         loop {
-            let (running, now) = (self.running(exchanges)?, self.clock.now());
-            let taken = self.process_batch(exchanges, &running, messages, now).await?;
+            let (running, now) = (self.running(core)?, self.clock.now());
+            let taken = self.process_batch(core, &running, messages, now).await?;
             let legs = taken.iter().flat_map(routed).flat_map(|message| &message.legs);
             let ports: BTreeSet<&Name> = legs.map(|leg| &leg.port).collect();
-            match exchanges.check_queues(&running, ports.into_iter(), now) {
+            match admission::check_queues(&running, ports.into_iter(), now) {
                 Ok(()) => return Ok((running, taken)),
                 Err(refusal) => self.pause(refusal).await,
             }
@@ -307,7 +303,7 @@ impl LocationReceiver {
 
     async fn process_batch(
         &self,
-        exchanges: &Exchanges,
+        core: &Core,
         running: &RunningExchange,
         messages: &[Message],
         now: Timestamp,
@@ -315,7 +311,7 @@ impl LocationReceiver {
         let gone = || SourceError::of(format!("the receive port `{}` does not exist any more", self.key.port));
         let port = running.compiled.definition.receive.get(&self.key.port).ok_or_else(gone)?;
         // Messages and checkpoint share a commit, so one partition.
-        let (exchange, spool) = (&self.key.exchange, &exchanges.parts.spool);
+        let (exchange, spool) = (&self.key.exchange, &core.parts.spool);
         let colocated_ports = &running.compiled.colocated_ports;
         let beside = if colocated_ports.is_empty() {
             PartitionAffinity::Port
@@ -326,9 +322,8 @@ impl LocationReceiver {
         let home = home.map_err(|error| SourceError::new("messages cannot be stored", error))?;
         let (mut taken, mut bytes) = (Vec::with_capacity(messages.len()), 0);
         let stuck = |mut raw: PipelineMessage, reason| {
-            let whole =
-                exchanges.new_message(running, home, &self.key.port, MessageKind::OneWay, raw.body.clone(), now);
-            raw.trace = exchanges.spans.trace_of_received(&raw.headers, whole.id);
+            let whole = core.new_message(running, home, &self.key.port, MessageKind::OneWay, raw.body.clone(), now);
+            raw.trace = core.spans.trace_of_received(&raw.headers, whole.id);
             suspended_as_received(running, whole, &raw, reason)
         };
         for message in messages {
@@ -342,7 +337,7 @@ impl LocationReceiver {
             }
             let PipelineMessage { content_type, headers, body, .. } = raw.clone();
             let incoming = IncomingMessage { content_type, headers, body, ..IncomingMessage::default() };
-            let worked = exchanges.process_incoming(running, home, (&self.key.port, port), incoming, now).await;
+            let worked = process::receive(core, running, home, (&self.key.port, port), incoming, now).await;
             let made: usize = routed(&worked).map(|message| message.body.len()).sum();
             if bytes + made > BYTES_MAX && made > raw.body.len() {
                 let reason = format!("its batch became larger than {BYTES_MAX} bytes; resume it to process it alone");
@@ -369,7 +364,7 @@ impl LocationReceiver {
     /// Tracks the bodies in their received form.
     fn track(
         &self,
-        exchanges: &Exchanges,
+        core: &Core,
         running: &RunningExchange,
         messages: &[Message],
         stored: &[ReceivedMessage],
@@ -382,8 +377,9 @@ impl LocationReceiver {
         for (message, ReceivedMessage { whole, .. }) in messages.iter().zip(stored) {
             let raw = self.pipeline_message(message);
             let NewMessage { port, kind, head, body, .. } = whole;
-            let row = tracks.has_routes().then(|| promote::row(&running.compiled, port, *kind, head, body.len()));
-            let seen = BodyCapture {
+            let row =
+                tracks.has_routes().then(|| promote::row(&running.compiled.schema, port, *kind, head, body.len()));
+            let captured = BodyCapture {
                 exchange: &self.key.exchange,
                 message: whole.id,
                 point: TrackPoint::Received,
@@ -392,44 +388,26 @@ impl LocationReceiver {
                 content_type: &raw.content_type,
                 body: &raw.body,
             };
-            exchanges.track(running, &seen, row.as_ref(), now);
+            core.track(running, &captured, row.as_ref(), now);
         }
     }
 }
 
-/// The messages that have legs: the message itself, or its parts.
-fn routed(taken: &ReceivedMessage) -> impl Iterator<Item = &NewMessage> {
-    let ReceivedMessage { whole, parts, .. } = taken;
-    parts.as_deref().unwrap_or(std::slice::from_ref(whole)).iter()
-}
-
-impl Exchanges {
-    /// Stores messages of a location and dispatches them. Returns them.
-    async fn store_batch(
-        self: &Arc<Self>,
-        running: &Arc<RunningExchange>,
-        key: LocationKey,
-        taken: Vec<ReceivedMessage>,
-        marks: Vec<tocsin_model::mark::Mark>,
-    ) -> Result<Vec<ReceivedMessage>, StoreError> {
-        let (exchanges, running) = (self.clone(), running.clone());
-        // The waiting task can be cancelled in the meantime.
-        let storing = self.tasks.spawn(async move {
-            let routed_messages: Vec<NewMessage> = taken.iter().flat_map(routed).cloned().collect();
-            let _reservation = running.reserve_legs(&routed_messages);
-            if let Some(due_at) = exchanges.parts.spool.accept_taken(key, taken.clone(), marks).await? {
-                exchanges.aggregation_alarm.expect(due_at);
-            }
-            for ReceivedMessage { whole, parts, .. } in &taken {
-                for message in std::iter::once(whole).chain(parts.iter().flatten()) {
-                    exchanges.index_properties(&running, message.id, &message.head, message.accepted_at);
-                }
-            }
-            routed_messages.iter().for_each(|message| exchanges.dispatch(&running, message));
-            Ok(taken)
-        });
-        storing.await.map_err(StoreError::unavailable)?
-    }
+/// Stores messages of a location, which are dispatched after the commit. Returns them.
+async fn store_batch(
+    core: &Arc<Core>,
+    running: &Arc<RunningExchange>,
+    location: LocationKey,
+    messages: Vec<ReceivedMessage>,
+    marks: Vec<Mark>,
+) -> Result<Vec<ReceivedMessage>, StoreError> {
+    let (done, stored) = oneshot::channel();
+    let _reservation = core.reserve_legs(running, messages.iter().flat_map(routed));
+    let batch = PendingBatch { running: running.clone(), location, messages, marks, done, _reservation };
+    // The waiting task can be cancelled in the meantime.
+    let committing = core.clone();
+    core.tasks.spawn(async move { committing.commit(Commit::Batch(Box::new(batch))).await });
+    stored.await.map_err(StoreError::unavailable)?
 }
 
 #[async_trait]
@@ -447,14 +425,14 @@ impl SourceHost for LocationReceiver {
     }
 
     fn hold_reason(&self) -> Option<String> {
-        let hold = self.intake.borrow().hold.clone();
+        let hold = self.state.borrow().hold.clone();
         hold.or_else(|| self.work.holds(self.clock.now()))
     }
 
     async fn until(&self, may: bool) {
-        let mut intake = self.intake.clone();
+        let mut state = self.state.clone();
         loop {
-            intake.mark_unchanged();
+            state.mark_unchanged();
             if self.hold_reason().is_none() == may {
                 return;
             }
@@ -469,14 +447,14 @@ impl SourceHost for LocationReceiver {
             };
             tokio::select! {
                 () = change => {}
-                Ok(()) = intake.changed() => {}
+                Ok(()) = state.changed() => {}
             }
         }
     }
 
     async fn open(&self) -> Result<Box<dyn OpenSource>, SourceError> {
-        let exchanges = self.exchanges()?;
-        let marks = exchanges.parts.spool.location_marks(self.key.clone()).await;
+        let core = self.core()?;
+        let marks = core.parts.spool.location_marks(self.key.clone()).await;
         let marks = marks.map_err(|error| SourceError::new("its marks cannot be read", error))?;
         let LocationKey { exchange, port, location } = &self.key;
         let setting = SourceSettings {
@@ -486,15 +464,7 @@ impl SourceHost for LocationReceiver {
             remote_name: format!("tocsin:{exchange}:{port}:{location}"),
             output: SourceOutput::Messages { bytes_max: self.work.body_bytes_max },
             options: self.work.location.options.clone(),
-            context: Context {
-                clock: self.clock.clone(),
-                data_folder: exchanges.parts.data_folder.clone(),
-                networks: exchanges.parts.networks.clone(),
-                programs: exchanges.parts.programs.clone(),
-                files: exchanges.parts.files.clone(),
-                folders: exchanges.parts.folders.clone(),
-                listeners: exchanges.parts.listeners.clone(),
-            },
+            context: core.source_context(),
         };
         tocsin_sources::open(self.work.location.kind.as_str(), setting, marks).map_err(|problems| {
             let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -508,23 +478,23 @@ impl SourceHost for LocationReceiver {
         if messages.is_empty() && marks.is_empty() {
             return Ok(StoreOutcome::Stored);
         }
-        let exchanges = self.exchanges()?;
-        let Some(room) = self.unless_stopped(stop, self.admit(&exchanges, messages.len())).await else {
+        let core = self.core()?;
+        let Some(room) = self.unless_stopped(stop, self.admit(&core, messages.len())).await else {
             return Ok(StoreOutcome::NotNow);
         };
         room?;
         loop {
-            let Some(prepared) = self.unless_stopped(stop, self.prepare(&exchanges, &messages)).await else {
+            let Some(prepared) = self.unless_stopped(stop, self.prepare(&core, &messages)).await else {
                 return Ok(StoreOutcome::NotNow);
             };
             let (running, taken) = prepared?;
             // Not cancelled: the next start of the source must find this checkpoint.
             let now = self.clock.now();
-            match exchanges.store_batch(&running, self.key.clone(), taken, marks.clone()).await {
+            match store_batch(&core, &running, self.key.clone(), taken, marks.clone()).await {
                 Ok(stored) => {
-                    self.track(&exchanges, &running, &messages, &stored, now);
+                    self.track(&core, &running, &messages, &stored, now);
                     for (message, ReceivedMessage { whole, .. }) in messages.iter().zip(&stored) {
-                        exchanges.spans.received(whole, &message.headers, now, self.clock.now());
+                        core.spans.received(whole, &message.headers, now, self.clock.now());
                     }
                     break;
                 }

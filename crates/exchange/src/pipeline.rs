@@ -17,9 +17,7 @@ use tocsin_model::{
         Validation,
     },
     id::Name,
-    problem::Problem,
-    trace_context::TraceContext,
-    value::Value,
+    problem::{Code, Problem},
 };
 
 pub(crate) mod assemble; // combines several messages into one
@@ -28,7 +26,11 @@ mod split; // splits a message into several
 mod transform; // transforms a body
 mod validate; // validates a body against its schema
 
-use crate::{groups::Workers, promote};
+use crate::{
+    groups::Workers,
+    message::{BYTES_MAX, PipelineMessage, decoded_body},
+    promote,
+};
 use assemble::Assembler;
 use compression::Unpack;
 use split::Splitter;
@@ -37,25 +39,10 @@ use validate::Schema;
 
 /// Time limit for compiling all stylesheets and XML Schemas of a definition.
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(30);
-/// Maximum total bytes that a message may produce at any step.
-const BYTES_MAX: usize = 128 << 20;
+/// Time limit for all parts of a split message together, at all steps. Each step has a limit of its own for one part.
+const PARTS_TIME_MAX: Duration = Duration::from_secs(60);
 /// Maximum characters of the reason of a failed step.
 const REASON_CHARS_MAX: usize = 500;
-
-/// A message between pipeline steps.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct PipelineMessage {
-    pub content_type: String,
-    /// Headers, names in lower case.
-    pub headers: Vec<(String, String)>,
-    /// Properties that steps have promoted.
-    pub properties: Vec<(Name, Value)>,
-    pub body: Bytes,
-    /// The time of the signature, in seconds since 1970, and the signature of the body.
-    pub signed: Option<(i64, String)>,
-    /// Its trace context, which no step changes.
-    pub trace: Option<Box<TraceContext>>,
-}
 
 /// The compiled pipeline of a port.
 pub(crate) struct Pipeline {
@@ -64,6 +51,8 @@ pub(crate) struct Pipeline {
     pub splits: bool,
     /// The aggregation step, if any.
     pub assembler: Option<Arc<Assembler>>,
+    /// See [`PARTS_TIME_MAX`].
+    parts_time_max: Duration,
 }
 
 /// A compiled step.
@@ -104,7 +93,6 @@ impl fmt::Display for StepError {
 pub(crate) struct CompileContext<'a> {
     pub exchange: &'a Exchange,
     pub programs: &'a Programs,
-    pub clock: &'a Arc<dyn Clock>,
     /// The start of compiling.
     pub begun: Instant,
 }
@@ -128,7 +116,10 @@ pub(crate) fn compile(
         CompiledStep::Assemble(assembler) => Some(assembler.clone()),
         _ => None,
     });
-    if problems.is_empty() { Ok(Arc::new(Pipeline { steps, splits, assembler })) } else { Err(problems) }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Arc::new(Pipeline { steps, splits, assembler, parts_time_max: PARTS_TIME_MAX }))
 }
 
 fn ready(step: &Step, path: &str, tools: &CompileContext<'_>) -> Result<CompiledStep, Vec<Problem>> {
@@ -137,7 +128,7 @@ fn ready(step: &Step, path: &str, tools: &CompileContext<'_>) -> Result<Compiled
     // Each can take two seconds before it is cancelled, and a definition can contain hundreds.
     if is_xml && tools.begun.elapsed() > COMPILE_TIME_MAX {
         let message = format!("the steps before took longer than {} s to compile", COMPILE_TIME_MAX.as_secs());
-        return Err(vec![Problem::at(path, message).hint("correct those first")]);
+        return Err(vec![Problem::new(Code::TooComplex, path, message).hint("correct those first")]);
     }
     let within = |problem: Problem| {
         let path = if problem.path.is_empty() { path.to_owned() } else { format!("{path}.{}", problem.path) };
@@ -168,7 +159,7 @@ fn ready(step: &Step, path: &str, tools: &CompileContext<'_>) -> Result<Compiled
         }
         Step::Sign { secret } => CompiledStep::Sign(Signer::new(secret).map_err(|text| {
             let hint = "make one with `echo whsec_$(openssl rand -base64 32)` and take it from the environment";
-            within(Problem::at("secret", text).hint(hint))
+            within(Problem::new(Code::InvalidKey, "secret", text).hint(hint))
         })?),
         Step::Run { command, environment, timeout } => {
             let name = &tools.exchange.name;
@@ -227,20 +218,6 @@ impl CompiledStep {
     }
 }
 
-/// Decodes the body as text, by its media type, its declaration or its byte-order mark.
-pub(crate) fn decoded_body(message: &PipelineMessage, syntax: Syntax) -> Result<Cow<'_, str>, String> {
-    let charset = charset::of_media_type(&message.content_type);
-    let text =
-        charset::decode(&message.body, syntax, charset.as_deref()).map_err(|error| format!("the body {error}"))?;
-    match charset::not_of_xml(&text).filter(|_| matches!(syntax, Syntax::Xml)) {
-        None => Ok(text),
-        Some((_, character)) => Err(format!(
-            "the body is not XML: it has the character U+{:04X}, which XML 1.0 does not allow",
-            u32::from(character)
-        )),
-    }
-}
-
 /// Converts the body to UTF-8 without a byte-order mark, and updates the declaration and media type if they name an
 /// encoding. A body that is UTF-8 already is not copied.
 fn in_utf8(mut message: PipelineMessage, syntax: Syntax) -> Result<PipelineMessage, String> {
@@ -265,11 +242,12 @@ fn in_utf8(mut message: PipelineMessage, syntax: Syntax) -> Result<PipelineMessa
     Ok(message)
 }
 
-/// Message id and time for signatures.
+/// Message id and time for signatures, and the start of the first step.
 #[derive(Clone)]
 struct Context {
     id: Arc<str>,
     seconds: i64,
+    begun: Instant,
 }
 
 impl Pipeline {
@@ -292,12 +270,14 @@ impl Pipeline {
         // Boxed: most ports have no steps, and their futures should not include this state.
         let done = Box::pin(async {
             let _worker = workers.enter().await;
-            let context = Context { id: id.into(), seconds: clock.now().as_millis().div_euclid(1000) };
+            let seconds = clock.now().as_millis().div_euclid(1000);
+            let context = Context { id: id.into(), seconds, begun: Instant::now() };
             let (mut messages, mut at) = (vec![message], 0);
             while let Some(step) = self.steps.get(at) {
                 if let CompiledStep::Run(changer) = step {
                     let (many, mut bytes) = (messages.len(), 0);
                     for (part, message) in messages.iter_mut().enumerate() {
+                        self.check_time(&context, at, part, many)?;
                         transform::run(changer, message, id)
                             .await
                             .map_err(|why| self.step_error(at, part, many, why))?;
@@ -329,6 +309,7 @@ impl Pipeline {
             let (many, mut made) = (messages.len(), Vec::with_capacity(messages.len()));
             let mut bytes = 0;
             for (part, message) in messages.into_iter().enumerate() {
+                self.check_time(context, at, part, many)?;
                 let became = step.work(message, context).map_err(|why| self.step_error(at, part, many, why))?;
                 // Checked after each part, since each of thousands of parts can grow.
                 bytes += became.iter().map(|message| message.body.len()).sum::<usize>();
@@ -339,6 +320,16 @@ impl Pipeline {
             at += 1;
         }
         Ok((messages, at))
+    }
+
+    /// Fails if the parts before this one took the time of all parts.
+    fn check_time(&self, context: &Context, at: usize, part: usize, many: usize) -> Result<(), StepError> {
+        if many == 1 || context.begun.elapsed() <= self.parts_time_max {
+            return Ok(());
+        }
+        let seconds = self.parts_time_max.as_secs();
+        let why = format!("the {many} parts take longer than {seconds} s in total, the maximum for a message");
+        Err(self.step_error(at, part, many, why))
     }
 
     /// Fails if a step has produced more bytes than allowed.

@@ -1,20 +1,20 @@
 //! Property promotion: extracts properties from a JSON or XML body by path, or from a header.
 
+use std::collections::BTreeMap;
+
+use ring::digest;
 use tocsin_model::{
     charset::Syntax,
     exact_json,
-    exchange::{CONTEXT_FIELDS, JsonPath, MessageKind, Property, PropertyLocation, Step, XmlPath},
-    field::{FieldType, Row},
+    exchange::{CONTEXT_FIELDS, Exchange, JsonPath, MessageKind, Property, PropertyLocation, Step, XmlPath},
+    field::{FieldType, Fields, Row},
     id::Name,
     media_type,
     value::Value,
 };
 use tocsin_store::spool::Head;
 
-use crate::{
-    compile::CompiledExchange,
-    pipeline::{PipelineMessage, decoded_body},
-};
+use crate::message::{PipelineMessage, decoded_body};
 
 mod xml; // values at paths of an XML body
 
@@ -23,17 +23,70 @@ const TEXT_BYTES_MAX: usize = 1_024;
 /// Maximum bytes of stored headers; further headers are dropped.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
+/// What an exchange reads from its messages: properties, the fields of predicates, and headers.
+pub(crate) struct MessageSchema {
+    /// The fields of predicates: those of the context, then the properties.
+    pub fields: Fields,
+    properties: Vec<Property>,
+    /// Headers that are stored with each message, sorted, in lower case.
+    headers_kept: Vec<String>,
+    /// The properties that the steps of each receive port promote.
+    promoted: BTreeMap<Name, Vec<(Name, PropertyLocation)>>,
+}
+
+impl MessageSchema {
+    pub fn new(exchange: &Exchange) -> MessageSchema {
+        let promoted = |steps: &[Step]| -> Vec<(Name, PropertyLocation)> {
+            let promoted = steps.iter().rev().filter_map(|step| match step {
+                Step::Promote(places) => Some(places.iter().cloned()),
+                _ => None,
+            });
+            promoted.flatten().collect()
+        };
+        MessageSchema {
+            fields: exchange.fields(),
+            properties: exchange.properties.clone(),
+            headers_kept: headers_kept(exchange),
+            promoted: exchange.receive.iter().map(|(name, port)| (name.clone(), promoted(&port.pipeline.0))).collect(),
+        }
+    }
+}
+
+/// The headers that a property, a step or a send port uses, and `content-encoding`, without which the body cannot be
+/// decoded.
+fn headers_kept(exchange: &Exchange) -> Vec<String> {
+    let header = |place: &PropertyLocation| match place {
+        PropertyLocation::Header(name) => Some(name.clone()),
+        PropertyLocation::Json(_) | PropertyLocation::Xml(_) => None,
+    };
+    let properties = exchange.properties.iter().filter_map(|property| header(&property.from));
+    let receive = exchange.receive.values().map(|port| &port.pipeline);
+    let pipelines = receive.chain(exchange.send.values().map(|port| &port.reply_pipeline));
+    let steps = pipelines.flat_map(|pipeline| &pipeline.0).flat_map(|step| match step {
+        Step::Promote(places) => places.iter().filter_map(|(_, place)| header(place)).collect(),
+        _ => Vec::new(),
+    });
+    let transports = exchange.send.values().flat_map(|port| std::iter::once(&port.transport).chain(&port.backup));
+    let forwarded = transports.filter_map(|transport| transport.options.get("forward")?.as_array());
+    let forwarded = forwarded.flatten().filter_map(|name| Some(name.as_str()?.to_ascii_lowercase()));
+    let packed = std::iter::once("content-encoding".to_owned());
+    let mut kept: Vec<String> = packed.chain(properties).chain(steps).chain(forwarded).collect();
+    kept.sort();
+    kept.dedup();
+    kept
+}
+
 /// Builds the head: the part of a message that is stored beside its body. Properties that steps promoted have
 /// precedence; the others are extracted from the present body and headers.
-pub(crate) fn head(compiled: &CompiledExchange, message: &PipelineMessage) -> Head {
+pub(crate) fn head(schema: &MessageSchema, message: &PipelineMessage) -> Head {
     let mut bytes = 0;
     let kept = |(name, value): &&(String, String)| {
-        let wanted = compiled.headers_kept.binary_search(name).is_ok();
+        let wanted = schema.headers_kept.binary_search(name).is_ok();
         bytes += if wanted { name.len() + value.len() } else { 0 };
         wanted && bytes <= HEADER_BYTES_MAX
     };
     let headers: Vec<(String, String)> = message.headers.iter().filter(kept).cloned().collect();
-    let declared = &compiled.definition.properties;
+    let declared = &schema.properties;
     let promoted = |property: &Property| {
         let (_, value) = message.properties.iter().find(|(name, _)| *name == property.name)?;
         accepted(property, value.clone())
@@ -54,20 +107,15 @@ pub(crate) fn head(compiled: &CompiledExchange, message: &PipelineMessage) -> He
 /// the definition. Paths are tried in this order: those of the receive port's steps, last first, then that of the
 /// definition.
 pub(crate) fn promote_again(
-    compiled: &CompiledExchange,
+    schema: &MessageSchema,
     port: &Name,
     before: (&Head, &PipelineMessage),
     now: &PipelineMessage,
 ) -> Vec<(Name, Value)> {
     let (head, old) = before;
-    let steps = compiled.definition.receive.get(port).map_or(&[][..], |port| &port.pipeline.0);
-    let promoted = steps.iter().rev().filter_map(|step| match step {
-        Step::Promote(places) => Some(places),
-        _ => None,
-    });
-    let promoted: Vec<&(Name, PropertyLocation)> = promoted.flatten().collect();
+    let promoted = schema.promoted.get(port).map_or(&[][..], Vec::as_slice);
     let mut properties = Vec::new();
-    for property in &compiled.definition.properties {
+    for property in &schema.properties {
         let steps = promoted.iter().filter(|(name, _)| *name == property.name).map(|(_, place)| place);
         let places: Vec<&PropertyLocation> = steps.chain([&property.from]).collect();
         let given = |message: &PipelineMessage, place: &PropertyLocation| {
@@ -89,7 +137,7 @@ pub(crate) fn promote_again(
 
 /// The reason why the body cannot be read for properties: its bytes do not match its encoding, or the encoding is
 /// unknown. `None` if no property is defined on the body.
-pub(crate) fn unreadable(compiled: &CompiledExchange, message: &PipelineMessage) -> Option<String> {
+pub(crate) fn unreadable(schema: &MessageSchema, message: &PipelineMessage) -> Option<String> {
     let kind = &*message.content_type;
     let is_xml = kind.is_empty() || media_type::is_xml(kind);
     let syntax = if is_xml { Syntax::Xml } else { Syntax::Json };
@@ -98,7 +146,7 @@ pub(crate) fn unreadable(compiled: &CompiledExchange, message: &PipelineMessage)
         PropertyLocation::Json(_) => kind.is_empty() || media_type::is_json(kind) || media_type::is_json_lines(kind),
         PropertyLocation::Header(_) => false,
     };
-    let is_looked_at = compiled.definition.properties.iter().any(looks_there);
+    let is_looked_at = schema.properties.iter().any(looks_there);
     decoded_body(message, syntax).err().filter(|_| is_looked_at)
 }
 
@@ -218,8 +266,8 @@ fn instant(text: &str) -> Value {
 }
 
 /// The row that routes evaluate: the context fields, then the properties.
-pub(crate) fn row(compiled: &CompiledExchange, port: &Name, kind: MessageKind, head: &Head, bytes: usize) -> Row {
-    let mut row = vec![Value::Null; compiled.fields.len()];
+pub(crate) fn row(schema: &MessageSchema, port: &Name, kind: MessageKind, head: &Head, bytes: usize) -> Row {
+    let mut row = vec![Value::Null; schema.fields.len()];
     row[0] = Value::from(port.as_str());
     row[1] = Value::from(kind.word());
     // Media types are case-insensitive; predicates get them in lower case.
@@ -227,8 +275,8 @@ pub(crate) fn row(compiled: &CompiledExchange, port: &Name, kind: MessageKind, h
         if head.content_type.is_empty() { Value::Null } else { Value::from(&*media_type::normal(&head.content_type)) };
     row[3] = Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
     for (name, value) in &head.properties {
-        if let Some(at) = compiled.fields.position(name.as_str()).filter(|at| *at >= CONTEXT_FIELDS.len()) {
-            row[at] = match (value, compiled.fields.iter().as_slice()[at].kind) {
+        if let Some(at) = schema.fields.position(name.as_str()).filter(|at| *at >= CONTEXT_FIELDS.len()) {
+            row[at] = match (value, schema.fields.iter().as_slice()[at].kind) {
                 // A stored head has instants as text.
                 (Value::Text(_), FieldType::Timestamp) => {
                     FieldType::Timestamp.accept(value.clone()).unwrap_or_default()
@@ -262,4 +310,17 @@ pub(crate) fn inherit(reply: &mut Head, request: &Head) {
             reply.properties.push((name.clone(), value.clone()));
         }
     }
+}
+
+/// The correlation key of a message (a hash of these properties), or the property that it lacks.
+pub(crate) fn correlation_key(head: &Head, properties: &[Name]) -> Result<String, Name> {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for name in properties {
+        let value = text_of(head, name.as_str()).ok_or_else(|| name.clone())?;
+        for text in [name.as_str(), &value] {
+            hash.update(&(text.len() as u64).to_be_bytes());
+            hash.update(text.as_bytes());
+        }
+    }
+    Ok(hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }

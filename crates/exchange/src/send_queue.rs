@@ -1,133 +1,160 @@
-//! Send queue of a port: legs that are ready in memory, and overflow in the spool.
+//! Send queue of a port as a state machine: each input changes the state and returns the actions to take.
 //!
-//! The spool is the source of truth. Legs that exceed the memory limit, are due later, or belong to a held port stay
-//! there and are read when they are due. So a receiver that is down for a week costs memory for about a thousand legs.
-//! Legs that are in memory, in progress or reserved are excluded from reads: a leg is reserved while it is being
-//! stored, since the spool can show it before it is pushed.
+//! Ready legs are in memory, and the rest is in the spool, the source of truth. Legs that exceed the memory limit, are
+//! due later, or belong to a held port stay there and are read when they are due. So a receiver that is down for a week
+//! costs memory for about a thousand legs. Legs that are in memory, in progress or reserved are excluded from reads: a
+//! leg is reserved while it is being stored, since the spool can show it before it is pushed.
 //!
 //! For ordered delivery, all legs are read from the spool, which knows their sequence. One leg per ordering key is in
 //! progress at a time. When a leg must be retried, the later legs of its key are evicted from memory.
+//!
+//! | input | effect | actions |
+//! |---|---|---|
+//! | `configure` | definition or state of the port; a port that does not send evicts its ready legs | start, refill |
+//! | `set_rate` | rate limit of an operator | start, wake |
+//! | `reserve`, `release` | a leg is being stored; it was not pushed | refill |
+//! | `push` | a stored leg: ready if nothing in the spool comes before it | start |
+//! | `claim` | a leg is sent before its commit, if it would be sent at once | |
+//! | `finished` | an attempt ended: frees its slot and its ordering key | start, refill, wake |
+//! | `refill` | the spool has legs that are not in memory | refill |
+//! | `refilled`, `refill_failed` | result of a read: legs, and the time of the next one | start, refill, wake |
+//! | `woken` | the time of a wake action has come | start, refill, wake |
+//! | `remove_cancelled` | an operator ended messages | |
+//!
+//! Pure: time is part of each input, and the caller performs the actions.
 
 use std::{
     collections::{HashSet, VecDeque},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
-use parking_lot::{Mutex, RwLock};
 use tocsin_delivery::Meter;
 use tocsin_model::{
     application::Rate,
-    exchange::{Mode, PortState, SendOrder},
-    id::{MessageId, Name},
+    exchange::{PortState, ServiceWindow},
+    id::MessageId,
     time::Timestamp,
-    value::Value,
 };
-use tocsin_store::spool::{CorrelationKey, Head, LegOrder, NewLeg, NewMessage, WaitingLeg};
-use tokio::{task::AbortHandle, time::Instant};
+use tocsin_store::spool::{LegOrder, WaitingLeg};
+use tokio::time::Instant;
 
-use crate::{
-    Exchanges, RunningExchange, compile::CompiledSendPort, meters::SendMeters, promote, reply_correlation, send,
-};
+mod throughput; // measured throughput of a port, and its backlog
 
-/// Maximum ready legs of a port in memory.
-const READY_MAX: usize = 1_024;
-/// Minimum capacity for ready legs, however slow the port is.
-const ROOM_MIN: usize = 16;
+use throughput::ThroughputEstimate;
+
+/// Limits of a send queue.
+const LIMITS: QueueLimits = QueueLimits { ready_max: 1_024, room_min: 16, refill_max: 256 };
 /// Approximate maximum bytes of their bodies.
 const READY_BYTES_MAX: usize = 16 << 20;
-/// The highest priority.
-const PRIORITY_MAX: i64 = 9;
-/// Legs per read of the spool.
-const REFILL: usize = 256;
 /// Delay before a failed read is retried.
 const REFILL_AGAIN: Duration = Duration::from_secs(1);
 /// Legs and bytes per read while memory is short.
 const REFILL_SHORT: (usize, usize) = (16, 1 << 20);
 /// A port holds the legs of this time in memory, plus its concurrency; the rest waits in the spool.
 const AHEAD: Duration = Duration::from_secs(30);
-/// Failures in a row after which a receiver counts as unavailable; its durations are ignored then.
-const FAILURES_OF_UNAVAILABLE: u32 = 16;
-/// Weight of one leg in the moving averages.
-const WEIGHT: f64 = 1.0 / 32.0;
+/// Interval after which a rate of zero is checked again.
+const RATE_CHECK: Duration = Duration::from_secs(60);
+/// Longest time until a wake-up; a later one is requested again then.
+const WAKE_MAX: Duration = Duration::from_secs(86_400);
+/// A wake-up is not moved for less than this: the two clocks differ slightly.
+const WAKE_GRAIN: Duration = Duration::from_millis(1);
 /// An overloaded port accepts messages again when the expected wait is below this part of the limit.
 pub(crate) const RELIEF: f64 = 0.75;
 
 /// Identifies a leg: its message, and its number in the message.
 pub(crate) type LegId = (MessageId, u32);
 
-/// Send queue of one port.
-pub(crate) struct SendQueue {
-    exchange: Name,
-    port: Name,
-    exchanges: Weak<Exchanges>,
-    send_port: RwLock<(Arc<CompiledSendPort>, PortState)>,
-    queue: Mutex<QueueState>,
-    pub(crate) meters: SendMeters,
+/// The id of a waiting leg.
+pub(crate) fn leg_id(leg: &WaitingLeg) -> LegId {
+    (leg.message, leg.leg.number)
 }
 
-#[derive(Default)]
-struct QueueState {
-    ready: VecDeque<WaitingLeg>,
-    ready_bytes: usize,
-    /// Legs in progress.
-    busy: u32,
-    /// Ordering keys of the legs in progress.
-    busy_keys: HashSet<String>,
-    /// Legs that are ready or in progress.
-    in_memory: HashSet<LegId>,
-    /// Legs that are reserved while they are being stored.
-    reserved: HashSet<LegId>,
-    /// Whether the spool has more due legs.
-    is_truncated: bool,
-    refill: Option<Refill>,
-    throughput: ThroughputEstimate,
-    /// Rate limit that an operator has set.
-    rate: Option<(Rate, Meter)>,
-    /// When the rate allows the next leg, and the task that waits for it.
-    paced: Option<(Instant, AbortHandle)>,
-    alarm: Option<(Timestamp, AbortHandle)>,
+/// Limits of a send queue; the model has lower ones.
+#[derive(Debug, Clone, Copy)]
+struct QueueLimits {
+    /// Maximum ready legs in memory.
+    ready_max: usize,
+    /// Minimum capacity for ready legs, however slow the port is.
+    room_min: usize,
+    /// Legs per read of the spool.
+    refill_max: usize,
 }
 
-/// Measured throughput of a port, and its backlog.
-#[derive(Default)]
-struct ThroughputEstimate {
-    /// Approximate number of due legs that are not in progress; corrected now and then by a count in the spool.
-    waiting: u64,
-    /// Legs that were added or started since the start.
-    moves: u64,
-    /// Moving averages: seconds per attempt, and concurrent attempts.
-    took: Option<f64>,
-    busy: f64,
-    failures: u32,
-    /// Whether the expected wait exceeded its limit and has not fallen below the relief threshold.
-    is_crowded: bool,
+/// Settings of a send queue, from the definition and the operator.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct QueueSettings {
+    pub state: PortState,
+    pub concurrency: u32,
+    pub order: LegOrder,
+    pub window: Option<ServiceWindow>,
 }
 
-impl ThroughputEstimate {
-    fn note(&mut self, took: Duration, busy: u32, failed: bool) {
-        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
-        let (took, busy) = (took.as_secs_f64(), f64::from(busy));
-        self.took = Some(match self.took {
-            Some(mean) => {
-                self.busy += (busy - self.busy) * WEIGHT;
-                mean + (took - mean) * WEIGHT
-            }
-            None => {
-                self.busy = busy;
-                took
-            }
-        });
+impl QueueSettings {
+    /// When the service window opens, if it is closed.
+    fn opens_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.window.as_ref()?.opens(now)
     }
 
-    /// Expected legs per second, if known.
-    fn per_second(&self, rate: Option<&Rate>) -> Option<f64> {
-        let by_rate = rate.map(|rate| f64::from(rate.messages) / rate.per.as_secs_f64().max(1.0));
-        if self.failures >= FAILURES_OF_UNAVAILABLE || by_rate == Some(0.0) {
-            return None;
-        }
-        let by_pace = self.took.map(|took| self.busy / took.max(1e-6));
-        by_pace.into_iter().chain(by_rate).reduce(f64::min)
+    /// Whether state and service window let the port send now.
+    fn is_open(&self, now: Timestamp) -> bool {
+        self.state == PortState::Active && self.opens_at(now).is_none()
+    }
+}
+
+/// Time, and state of the process, at an input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conditions {
+    pub now: Timestamp,
+    /// The same moment on the monotonic clock, for rates and wake-ups.
+    pub instant: Instant,
+    /// Whether the process has reached its memory limit: reads are small then.
+    pub memory_is_short: bool,
+    /// Whether the process stops: nothing more is started then.
+    pub is_stopping: bool,
+}
+
+/// What the caller must do after an input.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Send this leg, then call `finished`.
+    Start(Box<WaitingLeg>),
+    /// Read due legs from the spool, then call `refilled` or `refill_failed`.
+    Refill(RefillRequest),
+    /// Call `woken` at this time, instead of an earlier request.
+    WakeAt(Instant),
+}
+
+/// The actions after an input, in order.
+pub(crate) type Actions = Vec<Action>;
+
+/// A read of due legs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RefillRequest {
+    /// Legs that the read must skip.
+    pub skip: Arc<HashSet<LegId>>,
+    pub order: LegOrder,
+    pub legs_max: usize,
+    pub bytes_max: usize,
+}
+
+/// Result of a read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Page {
+    /// Due legs, in the order of sending.
+    pub legs: Vec<WaitingLeg>,
+    /// Whether the spool has no other due legs.
+    pub is_all: bool,
+    /// When the next leg is due.
+    pub next_due: Option<Timestamp>,
+}
+
+impl RefillRequest {
+    /// The page of these legs. Fewer than requested are all, unless the byte limit was reached.
+    pub fn page(&self, legs: Vec<WaitingLeg>, next_due: Option<Timestamp>) -> Page {
+        let bytes: usize = legs.iter().map(|leg| leg.body.len()).sum();
+        let is_all = legs.is_empty() || (legs.len() < self.legs_max && bytes < self.bytes_max);
+        Page { legs, is_all, next_due }
     }
 }
 
@@ -142,6 +169,7 @@ pub(crate) struct FlowLoad {
 }
 
 /// A leg that is no longer in progress.
+#[derive(Debug, Clone)]
 pub(crate) struct FinishedLeg {
     pub leg_id: LegId,
     /// Its ordering key.
@@ -153,8 +181,15 @@ pub(crate) struct FinishedLeg {
     pub took: Option<Duration>,
 }
 
+impl FinishedLeg {
+    /// A leg that leaves the queue without a result.
+    pub fn of(leg: &WaitingLeg) -> FinishedLeg {
+        FinishedLeg { leg_id: leg_id(leg), key: leg.lane.clone(), retry_at: None, is_suspended: false, took: None }
+    }
+}
+
 /// State during a read of the spool.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct Refill {
     /// Legs that finished since it began; the read can still return them as waiting.
     finished: HashSet<LegId>,
@@ -166,249 +201,127 @@ struct Refill {
     outdated: bool,
 }
 
-/// Reservation of legs that are being stored. On drop, legs that were not pushed are read from the spool, if they are
-/// there.
-#[must_use]
-pub(crate) struct LegReservation(Vec<(Arc<SendQueue>, LegId)>);
-
-impl Drop for LegReservation {
-    fn drop(&mut self) {
-        for (send_queue, leg_id) in self.0.drain(..) {
-            if send_queue.queue.lock().reserved.remove(&leg_id) {
-                send_queue.refill_from_spool();
-            }
-        }
-    }
-}
-
-impl RunningExchange {
-    /// Reserves the legs of messages before their commit, so that no leg is both read from the spool and pushed. Legs
-    /// of ordered delivery are only ever read from the spool.
-    pub(crate) fn reserve_legs(&self, messages: &[NewMessage]) -> LegReservation {
-        // Replies through a receive port are excluded: the commit decides whether they are still waited for.
-        let legs = messages.iter().filter(|message| message.settles.is_none()).flat_map(|message| {
-            (0..).zip(&message.legs).filter_map(|(number, leg)| {
-                let send_queue = self.send_queues.get(&leg.port).filter(|_| leg.lane.is_none())?;
-                Some((send_queue.clone(), (message.id, number)))
-            })
-        });
-        let reserved = LegReservation(legs.collect());
-        for (send_queue, leg_id) in &reserved.0 {
-            send_queue.queue.lock().reserved.insert(*leg_id);
-        }
-        reserved
-    }
+/// Send queue of one port.
+#[derive(Clone)]
+pub(crate) struct SendQueue {
+    settings: QueueSettings,
+    limits: QueueLimits,
+    ready: VecDeque<WaitingLeg>,
+    ready_bytes: usize,
+    /// Legs in progress.
+    busy: u32,
+    /// Ordering keys of the legs in progress.
+    busy_keys: HashSet<String>,
+    /// Legs that are ready or in progress.
+    in_memory: HashSet<LegId>,
+    /// Legs that are reserved while they are being stored.
+    reserved: HashSet<LegId>,
+    /// Whether the spool has more due legs.
+    is_truncated: bool,
+    refill: Option<Refill>,
+    /// After a failed read: when the next one may begin.
+    refill_not_before: Option<Instant>,
+    throughput: ThroughputEstimate,
+    /// Rate limit that an operator has set.
+    rate: Option<(Rate, Meter)>,
+    /// When the spool has another due leg, or the service window opens.
+    next_due: Option<Timestamp>,
+    /// The requested wake-up.
+    wake_at: Option<Instant>,
 }
 
 impl SendQueue {
-    pub fn new(
-        exchange: Name,
-        port: Name,
-        send_port: Arc<CompiledSendPort>,
-        state: PortState,
-        exchanges: Weak<Exchanges>,
-    ) -> Arc<SendQueue> {
-        let queue = Mutex::new(QueueState { is_truncated: true, ..QueueState::default() });
-        let meters = SendMeters::new(&exchange, &port);
-        Arc::new(SendQueue { exchange, port, exchanges, send_port: RwLock::new((send_port, state)), queue, meters })
+    /// A queue whose legs, if any, are all in the spool.
+    pub fn new(settings: QueueSettings) -> SendQueue {
+        SendQueue {
+            settings,
+            limits: LIMITS,
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            busy: 0,
+            busy_keys: HashSet::new(),
+            in_memory: HashSet::new(),
+            reserved: HashSet::new(),
+            is_truncated: true,
+            refill: None,
+            refill_not_before: None,
+            throughput: ThroughputEstimate::default(),
+            rate: None,
+            next_due: None,
+            wake_at: None,
+        }
     }
 
-    pub fn exchange(&self) -> &Name {
-        &self.exchange
-    }
-
-    pub fn port(&self) -> &Name {
-        &self.port
-    }
-
-    pub fn send_port(&self) -> Arc<CompiledSendPort> {
-        self.send_port.read().0.clone()
-    }
-
-    pub fn state(&self) -> PortState {
-        self.send_port.read().1
-    }
-
-    /// Builds the leg of a message to this port.
-    ///
-    /// # Errors
-    /// The message lacks a property that its asynchronous reply is correlated by.
-    pub fn new_leg(&self, head: &Head) -> Result<NewLeg, String> {
-        let send_port = self.send_port();
-        let awaits = send_port.definition.later.as_ref().map(|later| {
-            let missing = |name| format!("it has no `{name}`, by which its reply from `{}` would be known", self.port);
-            let key = reply_correlation::correlation_key(head, &send_port.definition.correlate).map_err(missing)?;
-            Ok::<_, String>(CorrelationKey { through: later.through.clone(), key })
-        });
-        let (mut lane, mut ahead) = (None, None);
-        match &send_port.definition.order {
-            SendOrder::Due => {}
-            SendOrder::Keyed { by, .. } => {
-                let texts = by.iter().map(|name| promote::text_of(head, name.as_str()).unwrap_or_default());
-                lane = Some(texts.collect::<Vec<_>>().join("\u{1f}"));
+    /// Changes the settings. Attempts in progress go on unchanged.
+    pub fn configure(&mut self, settings: QueueSettings, conditions: &Conditions) -> Actions {
+        self.settings = settings;
+        if self.settings.state != PortState::Active {
+            for leg in self.ready.drain(..) {
+                self.in_memory.remove(&leg_id(&leg));
             }
-            SendOrder::Priority { by, ageing } => {
-                let priority = match head.properties.iter().find(|(name, _)| name == by) {
-                    Some((_, Value::Integer(priority))) => (*priority).clamp(0, PRIORITY_MAX),
-                    _ => 0,
-                };
-                ahead = Some(*ageing * u32::try_from(priority).expect("it is small"));
-            }
+            self.ready_bytes = 0;
+            self.mark_truncated();
         }
-        let (port, replies) = (self.port.clone(), send_port.definition.mode == Mode::Request);
-        Ok(NewLeg { port, replies, awaits: awaits.transpose()?, lane, ahead })
-    }
-
-    /// When its service window opens, if it is closed.
-    pub fn opens_at(&self, now: Timestamp) -> Option<Timestamp> {
-        self.send_port.read().0.definition.window.as_ref()?.opens(now)
-    }
-
-    /// Whether its state and its service window let it send now.
-    fn is_open(&self, now: Timestamp) -> bool {
-        self.state() == PortState::Active && self.opens_at(now).is_none()
-    }
-
-    fn order(&self) -> LegOrder {
-        match self.send_port.read().0.definition.order {
-            SendOrder::Due => LegOrder::Due,
-            SendOrder::Keyed { stops, .. } => LegOrder::Lanes { stops },
-            SendOrder::Priority { .. } => LegOrder::Rank,
-        }
-    }
-
-    /// Capacity for ready legs: those that are sent soon. For ordered delivery it is the maximum, since legs of one key
-    /// would displace others.
-    fn room(&self, queue: &QueueState) -> usize {
-        match &self.send_port.read().0.definition {
-            definition if matches!(definition.order, SendOrder::Keyed { .. }) => READY_MAX,
-            definition => queue.room(definition.concurrency),
-        }
-    }
-
-    /// The number of legs in progress, and of ready legs.
-    pub fn load(&self) -> (u32, usize) {
-        let queue = self.queue.lock();
-        (queue.busy, queue.ready.len())
-    }
-
-    /// The legs in progress.
-    pub fn under_way(&self) -> Vec<LegId> {
-        let queue = self.queue.lock();
-        let ready: HashSet<LegId> = queue.ready.iter().map(leg_id).collect();
-        queue.in_memory.difference(&ready).copied().collect()
+        self.next_actions(conditions)
     }
 
     /// Limits the rate of sending; `None`: unlimited.
-    pub fn set_rate(self: &Arc<SendQueue>, rate: Option<Rate>) {
-        self.queue.lock().rate = rate.map(|rate| (rate, Meter::new(rate)));
-        self.dispatch_ready();
+    pub fn set_rate(&mut self, rate: Option<Rate>, conditions: &Conditions) -> Actions {
+        self.rate = rate.map(|rate| (rate, Meter::new(rate)));
+        self.next_actions(conditions)
     }
 
-    /// Its load, for flow control.
-    pub fn flow_load(&self) -> FlowLoad {
-        let concurrency = self.send_port.read().0.definition.concurrency;
-        let queue = self.queue.lock();
-        let rate = queue.rate.as_ref().map(|(rate, _)| *rate);
-        let room = self.room(&queue);
-        let slowed_to = (room < READY_MAX && queue.throughput.waiting > room as u64).then_some(room);
-        FlowLoad { busy: queue.busy, waiting: queue.throughput.waiting, concurrency, rate, slowed_to }
+    /// Reserves a leg that is being stored, so that it is not both read from the spool and pushed.
+    pub fn reserve(&mut self, leg_id: LegId) {
+        self.reserved.insert(leg_id);
     }
 
-    /// The number of added and started legs, for [`SendQueue::counted`], if the spool can have more due legs than known
-    /// here.
-    pub fn moves_if_truncated(&self) -> Option<u64> {
-        let queue = self.queue.lock();
-        let is_behind =
-            queue.is_truncated || queue.refill.is_some() || queue.throughput.waiting > queue.ready.len() as u64;
-        is_behind.then_some(queue.throughput.moves)
+    /// Ends a reservation. Returns whether the leg was neither pushed nor cancelled, so that the caller must call
+    /// `refill`.
+    pub fn release(&mut self, leg_id: LegId) -> bool {
+        self.reserved.remove(&leg_id)
     }
 
-    /// Corrects the backlog by a count of due legs in the spool, including those in progress. `moves_before` is from
-    /// before the count.
-    pub fn counted(&self, due: u64, moves_before: u64) {
-        self.queue.lock().counted(due, moves_before);
-    }
-
-    /// Expected wait of a new leg; `None` if unknown, because the port does not send now or its receiver is
-    /// unavailable.
-    pub fn expected_wait(&self, now: Timestamp) -> Option<Duration> {
-        if !self.is_open(now) {
-            return None;
+    /// Adds a reserved leg that was just stored. A leg that is not reserved, or was cancelled meanwhile, is left to the
+    /// spool.
+    pub fn push(&mut self, leg: WaitingLeg, conditions: &Conditions) -> Actions {
+        let room = self.room();
+        let is_reserved = self.reserved.remove(&leg_id(&leg));
+        self.throughput.waiting += 1;
+        self.throughput.moves += 1;
+        let may_enter = is_reserved && self.settings.state == PortState::Active;
+        let is_next = !self.is_truncated && self.refill.is_none() && self.has_room(room);
+        match self.settings.order {
+            LegOrder::Due | LegOrder::Rank if may_enter && is_next => self.insert(leg),
+            LegOrder::Rank if may_enter && self.comes_before_others(&leg) => self.insert_evicting(leg, room),
+            _ => self.mark_truncated(),
         }
-        let queue = self.queue.lock();
-        let per_second = queue.throughput.per_second(queue.rate.as_ref().map(|(rate, _)| rate))?;
-        Duration::try_from_secs_f64(queue.throughput.waiting as f64 / per_second).ok()
+        self.next_actions(conditions)
     }
 
-    /// Expected wait of a new leg, if it exceeds the limit; or, after that, until it is below the relief threshold.
-    pub fn excessive_wait(&self, most: Duration, now: Timestamp) -> Option<Duration> {
-        let wait = self.expected_wait(now);
-        let concurrency = self.send_port.read().0.definition.concurrency;
-        let mut queue = self.queue.lock();
-        let most = if queue.throughput.is_crowded { most.mul_f64(RELIEF) } else { most };
-        // A backlog within the concurrency is not a queue, however slow the receiver is.
-        let many = queue.throughput.waiting > u64::from(concurrency);
-        let excessive_wait = wait.filter(|wait| many && *wait > most);
-        queue.throughput.is_crowded = excessive_wait.is_some();
-        excessive_wait
-    }
-
-    /// Changes the definition or state of the port. Attempts in progress go on unchanged.
-    pub fn change(self: &Arc<SendQueue>, send_port: Arc<CompiledSendPort>, state: PortState) {
-        *self.send_port.write() = (send_port, state);
-        if state != PortState::Active {
-            let mut queue = self.queue.lock();
-            let QueueState { ready, in_memory, .. } = &mut *queue;
-            for leg in ready.drain(..) {
-                in_memory.remove(&leg_id(&leg));
-            }
-            (queue.ready_bytes, queue.is_truncated) = (0, true);
-        }
-        self.dispatch_ready();
-    }
-
-    /// Adds a leg that was just stored.
-    pub fn push(self: &Arc<SendQueue>, leg: WaitingLeg) {
-        let (is_active, order) = (self.state() == PortState::Active, self.order());
-        let mut queue = self.queue.lock();
-        let room = self.room(&queue);
-        queue.reserved.remove(&leg_id(&leg));
-        queue.throughput.waiting += 1;
-        queue.throughput.moves += 1;
-        let is_next = !queue.is_truncated && queue.refill.is_none() && queue.has_room(room);
-        match order {
-            LegOrder::Due | LegOrder::Rank if is_active && is_next => queue.insert(leg),
-            LegOrder::Rank if is_active && queue.comes_before_others(&leg) => queue.insert_evicting(leg, room),
-            _ => queue.mark_truncated(),
-        }
-        drop(queue);
-        self.dispatch_ready();
-    }
-
-    /// Starts a leg before its message is stored, only if it would be sent at once in any case.
-    pub fn claim(&self, leg_id: LegId) -> bool {
-        let Some(exchanges) = self.exchanges.upgrade() else { return false };
-        let most = self.send_port.read().0.definition.concurrency;
-        let is_open = self.is_open(exchanges.parts.clock.now()) && !exchanges.stopping.is_cancelled();
-        if !is_open || matches!(self.order(), LegOrder::Lanes { .. }) {
+    /// Starts a leg before its message is stored, only if it would be sent at once in any case. Returns whether it is
+    /// in progress.
+    pub fn claim(&mut self, leg_id: LegId, conditions: &Conditions) -> bool {
+        let is_open = self.settings.is_open(conditions.now) && !conditions.is_stopping;
+        if !is_open || matches!(self.settings.order, LegOrder::Lanes { .. }) {
             return false;
         }
-        let mut queue = self.queue.lock();
-        let is_next = queue.ready.is_empty() && !queue.is_truncated && queue.refill.is_none();
-        if !is_next || queue.busy >= most || queue.next_slot_at(Instant::now()).is_some() {
+        let is_next = self.ready.is_empty() && !self.is_truncated && self.refill.is_none();
+        let is_full = self.busy >= self.settings.concurrency || self.next_slot_at(conditions.instant).is_some();
+        if !is_next || is_full {
             return false;
         }
-        queue.in_memory.insert(leg_id);
-        queue.throughput.moves += 1;
-        queue.count_started();
+        self.in_memory.insert(leg_id);
+        self.throughput.moves += 1;
+        self.count_started(conditions.instant);
         true
     }
 
-    /// Removes cancelled messages from memory and from a read in progress. Attempts in progress go on.
-    pub fn remove_cancelled(&self, ended: &HashSet<MessageId>) {
-        let mut queue = self.queue.lock();
-        let QueueState { ready, ready_bytes, in_memory, refill, .. } = &mut *queue;
+    /// Removes cancelled messages from memory, from the reservations and from a read in progress. Attempts in progress
+    /// go on.
+    pub fn remove_cancelled(&mut self, ended: &HashSet<MessageId>) {
+        let SendQueue { ready, ready_bytes, in_memory, reserved, refill, .. } = self;
+        reserved.retain(|(message, _)| !ended.contains(message));
         ready.retain(|leg| {
             let stays = !ended.contains(&leg.message);
             if !stays {
@@ -422,133 +335,112 @@ impl SendQueue {
         }
     }
 
-    /// Marks that the spool has more due legs, and reads them.
-    pub fn refill_from_spool(self: &Arc<SendQueue>) {
-        self.queue.lock().mark_truncated();
-        self.dispatch_ready();
-    }
-
-    /// Starts as many legs as limits allow, and reads more when few are ready.
-    pub fn dispatch_ready(self: &Arc<SendQueue>) {
-        let Some(exchanges) = self.exchanges.upgrade() else { return };
-        let (most, state) = {
-            let send_port = self.send_port.read();
-            (send_port.0.definition.concurrency, send_port.1)
-        };
-        if state != PortState::Active || exchanges.stopping.is_cancelled() {
-            return;
-        }
-        if let Some(opens_at) = self.opens_at(exchanges.parts.clock.now()) {
-            return self.refill_at(opens_at);
-        }
-        let is_short = exchanges.watch.memory_is_short();
-        let mut queue = self.queue.lock();
-        let mut next_slot_at = None;
-        while queue.busy < most {
-            next_slot_at = queue.next_slot_at(Instant::now());
-            if next_slot_at.is_some() {
-                break;
-            }
-            let Some(leg) = queue.next() else { break };
-            exchanges.tasks.spawn(send::send(exchanges.clone(), self.clone(), Box::new(leg)));
-        }
-        let enough = if is_short { 1 } else { REFILL.min(self.room(&queue) / 2).max(1) };
-        if queue.is_truncated && queue.refill.is_none() && queue.ready.len() < enough {
-            queue.refill = Some(Refill::default());
-            exchanges.tasks.spawn(refill(exchanges.clone(), self.clone()));
-        }
-        let waits = !queue.ready.is_empty();
-        drop(queue);
-        if let Some(next_slot_at) = next_slot_at.filter(|_| waits) {
-            self.dispatch_at(next_slot_at, &exchanges);
-        }
-    }
-
-    /// Schedules the next dispatch that the rate limit allows.
-    fn dispatch_at(self: &Arc<SendQueue>, at: Instant, exchanges: &Arc<Exchanges>) {
-        let mut queue = self.queue.lock();
-        // The rate may have been raised; the earlier time counts.
-        if queue.paced.as_ref().is_some_and(|(earlier, _)| *earlier <= at) {
-            return;
-        }
-        let (send_queue, stopping) = (self.clone(), exchanges.stopping.clone());
-        let paced = exchanges.tasks.spawn(async move {
-            tokio::select! {
-                () = tokio::time::sleep_until(at) => {}
-                () = stopping.cancelled() => return,
-            }
-            send_queue.queue.lock().paced = None;
-            send_queue.dispatch_ready();
-        });
-        if let Some((_, later)) = queue.paced.replace((at, paced.abort_handle())) {
-            later.abort();
-        }
+    /// Reads the spool, which has legs that are not in memory.
+    pub fn refill(&mut self, conditions: &Conditions) -> Actions {
+        self.mark_truncated();
+        self.next_actions(conditions)
     }
 
     /// Releases a leg after its attempt.
-    pub fn finished(self: &Arc<SendQueue>, leg: FinishedLeg) {
-        let stops = self.order() == LegOrder::Lanes { stops: true };
-        let mut queue = self.queue.lock();
+    pub fn finished(&mut self, leg: FinishedLeg, conditions: &Conditions) -> Actions {
+        let stops = self.settings.order == LegOrder::Lanes { stops: true };
         if let Some(took) = leg.took {
-            let busy = queue.busy;
-            queue.throughput.note(took, busy, leg.retry_at.is_some() || leg.is_suspended);
+            self.throughput.note(took, self.busy, leg.retry_at.is_some() || leg.is_suspended);
         }
-        queue.busy -= 1;
-        queue.throughput.moves += 1;
-        queue.in_memory.remove(&leg.leg_id);
-        if let Some(refill) = &mut queue.refill {
+        self.busy -= 1;
+        self.throughput.moves += 1;
+        self.in_memory.remove(&leg.leg_id);
+        if let Some(refill) = &mut self.refill {
             refill.finished.insert(leg.leg_id);
         }
         if let Some(key) = leg.key {
-            queue.release_key(key, leg.retry_at.is_some() || (leg.is_suspended && stops));
+            self.release_key(key, leg.retry_at.is_some() || (leg.is_suspended && stops));
         }
-        drop(queue);
         if let Some(due_at) = leg.retry_at {
-            self.refill_at(due_at);
+            self.expect_due(due_at);
         }
-        self.dispatch_ready();
+        self.next_actions(conditions)
     }
 
-    /// Schedules a read of the spool, unless an earlier one is scheduled.
-    fn refill_at(self: &Arc<SendQueue>, due_at: Timestamp) {
-        let Some(exchanges) = self.exchanges.upgrade() else { return };
-        let mut queue = self.queue.lock();
-        if queue.alarm.as_ref().is_some_and(|(earlier, _)| *earlier <= due_at) {
-            return;
-        }
-        let (send_queue, delay) = (self.clone(), due_at.since(exchanges.parts.clock.now()));
-        let stopping = exchanges.stopping.clone();
-        let alarm = exchanges.tasks.spawn(async move {
-            tokio::select! {
-                () = tokio::time::sleep(delay) => {}
-                () = stopping.cancelled() => return,
+    /// Adds the legs that a read returned.
+    pub fn refilled(&mut self, page: Page, conditions: &Conditions) -> Actions {
+        let refill = self.refill.take().unwrap_or_default();
+        // A port that stopped sending meanwhile reads again when it sends; legs of a removed one are suspended by then.
+        let is_active = self.settings.state == PortState::Active;
+        self.is_truncated = refill.outdated || !page.is_all || !is_active;
+        let has_failed = |leg: &WaitingLeg| leg.lane.as_ref().is_some_and(|key| refill.failed_keys.contains(key));
+        let has_ended =
+            |leg: &WaitingLeg| refill.finished.contains(&leg_id(leg)) || refill.ended.contains(&leg.message);
+        let is_good = |leg: &WaitingLeg| is_active && !has_ended(leg) && !has_failed(leg);
+        for leg in page.legs.into_iter().filter(is_good) {
+            if !self.reserved.contains(&leg_id(&leg)) {
+                self.insert(leg);
             }
-            send_queue.queue.lock().alarm = None;
-            send_queue.refill_from_spool();
-        });
-        if let Some((_, later)) = queue.alarm.replace((due_at, alarm.abort_handle())) {
-            later.abort();
+        }
+        page.next_due.into_iter().for_each(|due_at| self.expect_due(due_at));
+        self.next_actions(conditions)
+    }
+
+    /// Retries a failed read after a pause.
+    pub fn refill_failed(&mut self, conditions: &Conditions) -> Actions {
+        self.refill = None;
+        self.is_truncated = true;
+        self.refill_not_before = Some(conditions.instant + REFILL_AGAIN);
+        self.next_actions(conditions)
+    }
+
+    /// Continues at the time of a wake-up.
+    pub fn woken(&mut self, conditions: &Conditions) -> Actions {
+        self.wake_at = None;
+        self.next_actions(conditions)
+    }
+
+    /// The state of the port.
+    pub fn state(&self) -> PortState {
+        self.settings.state
+    }
+
+    /// When the service window opens, if it is closed.
+    pub fn opens_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.settings.opens_at(now)
+    }
+
+    /// The number of legs in progress, and of ready legs.
+    pub fn load(&self) -> (u32, usize) {
+        (self.busy, self.ready.len())
+    }
+
+    /// The legs in progress.
+    pub fn in_progress(&self) -> Vec<LegId> {
+        let ready: HashSet<LegId> = self.ready.iter().map(leg_id).collect();
+        self.in_memory.difference(&ready).copied().collect()
+    }
+
+    /// Its load, for flow control.
+    pub fn flow_load(&self) -> FlowLoad {
+        let room = self.room();
+        FlowLoad {
+            busy: self.busy,
+            waiting: self.throughput.waiting,
+            concurrency: self.settings.concurrency,
+            rate: self.rate.as_ref().map(|(rate, _)| *rate),
+            slowed_to: (room < self.limits.ready_max && self.throughput.waiting > room as u64).then_some(room),
         }
     }
-}
 
-impl QueueState {
-    fn has_room(&self, room: usize) -> bool {
-        self.ready.len() < room && self.ready_bytes < READY_BYTES_MAX
+    /// The number of added and started legs, for [`SendQueue::counted`], if the spool can have more due legs than known
+    /// here.
+    pub fn moves_if_truncated(&self) -> Option<u64> {
+        let is_behind = self.is_truncated || self.refill.is_some() || self.throughput.waiting > self.ready.len() as u64;
+        is_behind.then_some(self.throughput.moves)
     }
 
-    /// Capacity for ready legs: about those of half a minute, and at least the concurrency.
-    fn room(&self, concurrency: u32) -> usize {
-        let Some(per_second) = self.throughput.per_second(self.rate.as_ref().map(|(rate, _)| rate)) else {
-            return READY_MAX;
-        };
-        let at_once = (concurrency as usize).clamp(ROOM_MIN, READY_MAX);
-        ((per_second * AHEAD.as_secs_f64()) as usize).clamp(at_once, READY_MAX)
-    }
-
+    /// Corrects the backlog by a count of due legs in the spool, including those in progress. `moves_before` is from
+    /// before the count.
+    ///
     /// A leg that moves during the count may or may not be included, so differences up to the number of such legs are
     /// ignored.
-    fn counted(&mut self, due: u64, moves_before: u64) {
+    pub fn counted(&mut self, due: u64, moves_before: u64) {
         let counted = due.saturating_sub(self.busy.into());
         let uncertain = self.throughput.moves - moves_before + u64::from(self.busy) + self.reserved.len() as u64;
         if counted.abs_diff(self.throughput.waiting) > uncertain {
@@ -556,9 +448,102 @@ impl QueueState {
         }
     }
 
-    /// Legs that a read of the spool must skip.
-    fn loaded_legs(&self) -> HashSet<LegId> {
-        self.in_memory.union(&self.reserved).copied().collect()
+    /// Expected wait of a new leg; `None` if unknown, because the port does not send now or its receiver is
+    /// unavailable.
+    pub fn expected_wait(&self, now: Timestamp) -> Option<Duration> {
+        if !self.settings.is_open(now) {
+            return None;
+        }
+        let per_second = self.throughput.per_second(self.rate.as_ref().map(|(rate, _)| rate))?;
+        Duration::try_from_secs_f64(self.throughput.waiting as f64 / per_second).ok()
+    }
+
+    /// Expected wait of a new leg, if it exceeds the limit; or, after that, until it is below the relief threshold.
+    pub fn excessive_wait(&mut self, most: Duration, now: Timestamp) -> Option<Duration> {
+        let most = if self.throughput.is_crowded { most.mul_f64(RELIEF) } else { most };
+        // A backlog within the concurrency is not a queue, however slow the receiver is.
+        let many = self.throughput.waiting > u64::from(self.settings.concurrency);
+        let excessive_wait = self.expected_wait(now).filter(|wait| many && *wait > most);
+        self.throughput.is_crowded = excessive_wait.is_some();
+        excessive_wait
+    }
+
+    /// Starts as many legs as limits allow, reads more when few are ready, and asks to be woken for the rest.
+    fn next_actions(&mut self, conditions: &Conditions) -> Actions {
+        let mut actions = Actions::new();
+        if conditions.is_stopping || self.settings.state != PortState::Active {
+            return actions;
+        }
+        if self.next_due.is_some_and(|at| at <= conditions.now) {
+            self.next_due = None;
+            self.mark_truncated();
+        }
+        let mut slot_at = None;
+        match self.settings.opens_at(conditions.now) {
+            Some(opens_at) => self.expect_due(opens_at),
+            None => {
+                while self.busy < self.settings.concurrency {
+                    slot_at = self.next_slot_at(conditions.instant);
+                    if slot_at.is_some() {
+                        break;
+                    }
+                    let Some(leg) = self.next(conditions.instant) else { break };
+                    actions.push(Action::Start(Box::new(leg)));
+                }
+                actions.extend(self.next_refill(conditions).map(Action::Refill));
+            }
+        }
+        let due_at = self.next_due.map(|at| conditions.instant + at.since(conditions.now).min(WAKE_MAX));
+        let slot_at = slot_at.filter(|_| !self.ready.is_empty());
+        let refill_at = self.refill_not_before.filter(|_| self.is_truncated && self.refill.is_none());
+        if let Some(at) = [due_at, slot_at, refill_at].into_iter().flatten().min()
+            && self.wake_at.is_none_or(|known| at + WAKE_GRAIN < known)
+        {
+            self.wake_at = Some(at);
+            actions.push(Action::WakeAt(at));
+        }
+        actions
+    }
+
+    /// The next read of the spool, if one is needed and may begin.
+    fn next_refill(&mut self, conditions: &Conditions) -> Option<RefillRequest> {
+        let room = self.room();
+        let enough = if conditions.memory_is_short { 1 } else { self.limits.refill_max.min(room / 2).max(1) };
+        let is_needed = self.is_truncated && self.refill.is_none() && self.ready.len() < enough;
+        if !is_needed || self.refill_not_before.is_some_and(|at| at > conditions.instant) {
+            return None;
+        }
+        self.refill_not_before = None;
+        self.refill = Some(Refill::default());
+        let (legs_max, bytes_max) = match conditions.memory_is_short {
+            true => REFILL_SHORT,
+            false => (self.limits.refill_max.min(room), READY_BYTES_MAX),
+        };
+        let skip = self.in_memory.union(&self.reserved).copied().collect();
+        Some(RefillRequest { skip: Arc::new(skip), order: self.settings.order, legs_max, bytes_max })
+    }
+
+    /// Capacity for ready legs: about those of half a minute, and at least the concurrency. For ordered delivery it is
+    /// the maximum, since legs of one key would displace others.
+    fn room(&self) -> usize {
+        let QueueLimits { ready_max, room_min, .. } = self.limits;
+        if matches!(self.settings.order, LegOrder::Lanes { .. }) {
+            return ready_max;
+        }
+        let Some(per_second) = self.throughput.per_second(self.rate.as_ref().map(|(rate, _)| rate)) else {
+            return ready_max;
+        };
+        let at_once = (self.settings.concurrency as usize).clamp(room_min, ready_max);
+        ((per_second * AHEAD.as_secs_f64()) as usize).clamp(at_once, ready_max)
+    }
+
+    fn has_room(&self, room: usize) -> bool {
+        self.ready.len() < room && self.ready_bytes < READY_BYTES_MAX
+    }
+
+    /// Expects another due leg in the spool at this time.
+    fn expect_due(&mut self, at: Timestamp) {
+        self.next_due = Some(self.next_due.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// Marks that the spool has legs that are not in memory.
@@ -606,29 +591,28 @@ impl QueueState {
     fn next_slot_at(&self, now: Instant) -> Option<Instant> {
         let (rate, meter) = self.rate.as_ref()?;
         if rate.messages == 0 {
-            // Until another rate is set, or the queue is dispatched for another reason.
-            return Some(now + Duration::from_secs(60));
+            return Some(now + RATE_CHECK);
         }
         meter.wait(now)
     }
 
     /// The first leg whose ordering key has no leg in progress.
-    fn next(&mut self) -> Option<WaitingLeg> {
+    fn next(&mut self, now: Instant) -> Option<WaitingLeg> {
         let is_free = |leg: &WaitingLeg| leg.lane.as_ref().is_none_or(|key| !self.busy_keys.contains(key));
         let leg = self.ready.remove(self.ready.iter().position(is_free)?)?;
         self.ready_bytes -= leg.body.len();
         self.throughput.waiting = self.throughput.waiting.saturating_sub(1).max(self.ready.len() as u64);
         self.busy_keys.extend(leg.lane.clone());
-        self.count_started();
+        self.count_started(now);
         Some(leg)
     }
 
     /// Counts a started leg.
-    fn count_started(&mut self) {
+    fn count_started(&mut self, now: Instant) {
         self.busy += 1;
         self.throughput.moves += 1;
         if let Some((_, meter)) = &mut self.rate {
-            meter.count(Instant::now());
+            meter.count(now);
         }
     }
 
@@ -652,123 +636,7 @@ fn rank(leg: &WaitingLeg) -> (Option<Timestamp>, MessageId, u32) {
     (leg.rank, leg.message, leg.leg.number)
 }
 
-fn leg_id(leg: &WaitingLeg) -> LegId {
-    (leg.message, leg.leg.number)
-}
-
-/// Reads due legs from the spool, and the time of the next one.
-async fn refill(exchanges: Arc<Exchanges>, send_queue: Arc<SendQueue>) {
-    let in_memory = Arc::new(send_queue.queue.lock().loaded_legs());
-    let (spool, now) = (&exchanges.parts.spool, exchanges.parts.clock.now());
-    let room = send_queue.room(&send_queue.queue.lock());
-    let bound = match exchanges.watch.memory_is_short() {
-        true => REFILL_SHORT,
-        false => (REFILL.min(room), READY_BYTES_MAX),
-    };
-    let read = async {
-        let due =
-            spool.due_legs(&send_queue.exchange, &send_queue.port, send_queue.order(), now, in_memory, bound).await?;
-        Ok::<_, tocsin_store::error::StoreError>((
-            due,
-            spool.next_due(&send_queue.exchange, &send_queue.port, now).await?,
-        ))
-    };
-    let next = match read.await {
-        Ok((due, next)) => {
-            let mut queue = send_queue.queue.lock();
-            let refill = queue.refill.take().unwrap_or_default();
-            // Fewer than requested means all, unless the byte limit was reached.
-            let is_all = due.is_empty() || (due.len() < bound.0 && bytes(&due) < bound.1);
-            queue.is_truncated = refill.outdated || !is_all;
-            // A removed port can be added again; its legs are suspended by then.
-            let is_off = send_queue.state() == PortState::Off;
-            queue.is_truncated |= is_off;
-            let has_failed = |leg: &WaitingLeg| leg.lane.as_ref().is_some_and(|key| refill.failed_keys.contains(key));
-            let has_ended =
-                |leg: &WaitingLeg| refill.finished.contains(&leg_id(leg)) || refill.ended.contains(&leg.message);
-            let is_good = |leg: &WaitingLeg| !is_off && !has_ended(leg) && !has_failed(leg);
-            for leg in due.into_iter().filter(is_good) {
-                if !queue.reserved.contains(&leg_id(&leg)) {
-                    queue.insert(leg);
-                }
-            }
-            next
-        }
-        Err(error) => {
-            tracing::error!(%error, exchange = %send_queue.exchange, port = %send_queue.port, "the spool is unavailable");
-            send_queue.queue.lock().refill = None;
-            tokio::time::sleep(REFILL_AGAIN).await;
-            None
-        }
-    };
-    if let Some(due_at) = next {
-        send_queue.refill_at(due_at);
-    }
-    send_queue.dispatch_ready();
-}
-
-fn bytes(legs: &[WaitingLeg]) -> usize {
-    legs.iter().map(|leg| leg.body.len()).sum()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Expected throughput (legs per second) of a port, given duration, concurrency and recent failures.
-    fn check(took_ms: u64, busy: u32, failed: u32, rate: Option<&str>, expected: Option<f64>) {
-        let mut throughput = ThroughputEstimate::default();
-        (0..200).for_each(|_| throughput.note(Duration::from_millis(took_ms), busy, false));
-        (0..failed).for_each(|_| throughput.note(Duration::from_millis(took_ms), busy, true));
-        let rate = rate.map(|text| text.parse::<Rate>().expect("a rate"));
-        let found = throughput.per_second(rate.as_ref());
-        assert_eq!(found.map(f64::round), expected, "{took_ms} ms, {busy} at a time, {failed} failed, {rate:?}");
-    }
-
-    #[test]
-    fn a_slow_port_keeps_few_messages_in_memory() {
-        let room = |took_ms: u64, busy: u32, failed: u32| {
-            let mut queue = QueueState::default();
-            (0..200).for_each(|_| queue.throughput.note(Duration::from_millis(took_ms), busy, false));
-            (0..failed).for_each(|_| queue.throughput.note(Duration::from_millis(took_ms), busy, true));
-            queue.room(8)
-        };
-        assert_eq!(QueueState::default().room(8), READY_MAX, "nothing has left yet");
-        assert_eq!(room(10, 8, 0), READY_MAX);
-        assert_eq!(room(8_000, 8, 0), 30);
-        assert_eq!(room(60_000, 8, 0), ROOM_MIN);
-        assert_eq!(room(60_000, 8, 16), READY_MAX, "an unavailable receiver does not count as slow");
-    }
-
-    #[test]
-    fn throughput_is_known_unless_the_receiver_is_unavailable() {
-        check(100, 32, 0, None, Some(320.0));
-        check(15_000, 30, 0, None, Some(2.0));
-        check(100, 32, 15, None, Some(320.0));
-        check(15_000, 32, 16, None, None);
-        check(100, 32, 0, Some("7/s"), Some(7.0));
-        check(100, 1, 0, Some("600/m"), Some(10.0));
-        check(100, 32, 0, Some("0"), None);
-        assert_eq!(ThroughputEstimate::default().per_second(None), None, "nothing has left yet");
-    }
-
-    #[test]
-    fn a_count_ignores_differences_by_concurrent_moves() {
-        let check = |due: u64, moves_before: u64, expected: u64| {
-            let throughput = ThroughputEstimate { waiting: 3, moves: 9, ..ThroughputEstimate::default() };
-            let mut queue =
-                QueueState { busy: 1, reserved: [(MessageId(1), 0)].into(), throughput, ..QueueState::default() };
-            queue.counted(due, moves_before);
-            assert_eq!(queue.throughput.waiting, expected, "{due} are due, after {moves_before} moves");
-        };
-        // One leg is in progress and one is being stored: either may be counted or not.
-        check(2, 9, 3);
-        check(6, 9, 3);
-        check(7, 9, 6);
-        check(1, 9, 0);
-        // One leg was added or started as well.
-        check(1, 8, 3);
-        check(7, 8, 3);
-        check(8, 8, 7);
-    }
-}
+mod model;
+#[cfg(test)]
+mod tests;

@@ -15,15 +15,19 @@ use axum::{
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tocsin_delivery::SystemClock;
+use tocsin_delivery::{SystemClock, networks::Networks, programs::Programs, spans::Spans};
 use tocsin_model::{
     exchange::{PortState, ThrottleReason},
     id::MessageId,
     trace_context::TraceContext,
 };
+use tocsin_sources::{Folders, Listeners};
 use tocsin_store::{
     spool::{Ending, LegState, MessageFilter, MessageStatus, StoredMessage},
-    sqlite::{spool::SpoolOptions, tracking::TrackingOptions},
+    sqlite::{
+        spool::{SpoolOptions, SqliteSpool},
+        tracking::{SqliteTracking, TrackingOptions},
+    },
 };
 use tokio::sync::{Notify, watch};
 
@@ -39,20 +43,22 @@ mod open_requests;
 mod order;
 mod partitions;
 mod pipelines;
+mod scenario;
+mod scenarios;
 mod traces;
 mod tracking;
 
+use tocsin_test_peers::wait_timeout;
+
 use super::*;
 use crate::{
-    operate::OperateError,
-    receive::{IncomingMessage, ReceiveError, ReceiveResult, ReplyStatus},
+    error::{OperateError, ReceiveError},
+    groups::WorkerLimits,
+    receive::{IncomingMessage, ReceiveResult, ReplyStatus},
 };
 
 /// One partition is the simplest case, which tests of the binary use.
 const PARTITIONS: u8 = 3;
-/// Nothing here takes so long.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// An HTTP server that records requests; the path selects its response.
 #[derive(Clone)]
 struct FarSide {
@@ -63,6 +69,9 @@ struct FarSide {
     failures: Arc<Mutex<Vec<u16>>>,
     /// Requests to `/slow` wait for it.
     gate: Arc<Notify>,
+    /// Whether requests wait until this is false, and how many do.
+    waits: watch::Sender<bool>,
+    held: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Clone)]
@@ -82,6 +91,8 @@ impl FarSide {
             count: watch::Sender::new(0),
             failures: Arc::default(),
             gate: Arc::default(),
+            waits: watch::Sender::new(false),
+            held: Arc::default(),
         };
         let router = Router::new().fallback(answer).with_state(far.clone());
         tokio::spawn(async move { axum::serve(socket, router).await });
@@ -96,7 +107,7 @@ impl FarSide {
     async fn asked_times(&self, times: usize) -> Vec<Asked> {
         let mut count = self.count.subscribe();
         let waiting = count.wait_for(|count| *count >= times);
-        tokio::time::timeout(PATIENCE, waiting).await.expect("in time").expect("the receiver runs");
+        tokio::time::timeout(wait_timeout(), waiting).await.expect("in time").expect("the receiver runs");
         self.all()
     }
 }
@@ -115,6 +126,11 @@ async fn answer(State(far): State<FarSide>, uri: Uri, headers: HeaderMap, body: 
     }
     if uri.path() == "/slow" {
         far.gate.notified().await;
+    }
+    if *far.waits.borrow() {
+        far.held.fetch_add(1, Ordering::SeqCst);
+        far.waits.subscribe().wait_for(|waits| !waits).await.expect("the receiver runs");
+        far.held.fetch_sub(1, Ordering::SeqCst);
     }
     let asked: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
     let order = if uri.path() == "/wrong" { serde_json::json!(999) } else { asked["order"].clone() };
@@ -216,9 +232,10 @@ async fn restart_with(exchanges: &mut Arc<Exchanges>, folder: &Path, partitions:
 
 /// Ends what is under way and closes the files. What is there instead is of the folder that it gives.
 async fn close(exchanges: &mut Arc<Exchanges>) -> tempfile::TempDir {
-    assert!(exchanges.stop(PATIENCE).await, "all work in progress ends");
+    assert!(exchanges.stop(wait_timeout()).await, "all work in progress ends");
     let elsewhere = tempfile::tempdir().expect("a folder");
-    let before = Arc::downgrade(&std::mem::replace(exchanges, open(elsewhere.path()).await));
+    let before = Arc::downgrade(&exchanges.core);
+    *exchanges = open(elsewhere.path()).await;
     // The spool is closed with its last holder.
     until(|| before.upgrade().is_none()).await;
     elsewhere
@@ -241,24 +258,35 @@ impl Bed {
         let folder = tempfile::tempdir().expect("a folder");
         let (a, b) = (FarSide::start().await, FarSide::start().await);
         let exchanges = open(folder.path()).await;
-        exchanges.apply(&definition(&a, &b, more_of_b), "test").await.expect("a good definition");
+        exchanges.operations.apply(&definition(&a, &b, more_of_b), "test").await.expect("a good definition");
         Bed { exchanges, a, b, folder }
     }
 
     async fn define(&self, definition: &str) {
-        self.exchanges.apply(definition, "test").await.expect("a good definition");
+        self.exchanges.operations.apply(definition, "test").await.expect("a good definition");
     }
 
     async fn post(&self, port: &str, body: &str, key: Option<&str>) -> Result<ReceiveResult, ReceiveError> {
+        self.post_waiting(port, body, key, None).await
+    }
+
+    async fn post_waiting(
+        &self,
+        port: &str,
+        body: &str,
+        key: Option<&str>,
+        wait: Option<Duration>,
+    ) -> Result<ReceiveResult, ReceiveError> {
         let running = self.exchanges.find(&name("orders")).expect("it runs");
         let incoming = IncomingMessage {
             content_type: "application/json".into(),
             headers: vec![("x-sender".into(), "a".into())],
             body: Bytes::copy_from_slice(body.as_bytes()),
             key: key.map(str::to_owned),
+            wait,
             ..IncomingMessage::default()
         };
-        self.exchanges.receive(&running, &name(port), incoming).await
+        self.exchanges.intake.receive(&running, &name(port), incoming).await
     }
 
     async fn ask(&self, body: &str) -> ReceiveResult {
@@ -266,7 +294,7 @@ impl Bed {
     }
 
     async fn message(&self, id: MessageId) -> StoredMessage {
-        self.exchanges.message(id).await.expect("read").expect("there")
+        self.exchanges.operations.message(id).await.expect("read").expect("there")
     }
 
     /// Waits until a message is over. Each look is a read behind the writes so far.
@@ -280,11 +308,11 @@ impl Bed {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, ending).await.expect("in time")
+        tokio::time::timeout(wait_timeout(), ending).await.expect("in time")
     }
 
     async fn found(&self, filter: MessageFilter) -> Vec<StoredMessage> {
-        self.exchanges.messages(filter, None, 10).await.expect("read")
+        self.exchanges.operations.messages(filter, None, 10).await.expect("read")
     }
 
     async fn suspended(&self) -> Vec<StoredMessage> {
@@ -302,7 +330,7 @@ impl Bed {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, finding).await.expect("in time")
+        tokio::time::timeout(wait_timeout(), finding).await.expect("in time")
     }
 
     /// Waits until so many messages are suspended.
@@ -312,7 +340,7 @@ impl Bed {
 
     /// Waits until so many messages are open: they are counted a moment after it is stored.
     async fn open_is(&self, many: u64) {
-        until(|| self.exchanges.counts().open == many).await;
+        until(|| self.exchanges.operations.counts().open == many).await;
     }
 
     async fn restart(&mut self) {
@@ -321,11 +349,15 @@ impl Bed {
 
     /// A copy of the spool as a crash at this moment would leave it.
     fn copy_spool(&self, to: &Path) {
-        for entry in std::fs::read_dir(self.folder.path()).expect("a folder") {
-            let name = entry.expect("an entry").file_name();
-            if name.to_string_lossy().starts_with("spool") && !name.to_string_lossy().ends_with("-shm") {
-                std::fs::copy(self.folder.path().join(&name), to.join(&name)).expect("copied");
-            }
+        copy_spool(self.folder.path(), to);
+    }
+}
+
+fn copy_spool(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let name = entry.expect("an entry").file_name();
+        if name.to_string_lossy().starts_with("spool") && !name.to_string_lossy().ends_with("-shm") {
+            std::fs::copy(from.join(&name), to.join(&name)).expect("copied");
         }
     }
 }
@@ -341,7 +373,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
+    tokio::time::timeout(wait_timeout(), waiting).await.expect("in time");
 }
 
 fn name(text: &str) -> Name {
@@ -369,7 +401,7 @@ async fn a_round_trip_goes_to_b_and_back_to_a() {
     let reply = bed.ended(stored.reply.expect("B replied")).await;
     assert_eq!((reply.answers, reply.port, reply.legs[0].port.as_str()), (Some(sent.id), name("b"), "a"));
     assert_eq!(request.headers["tocsin-answers"], sent.id.to_string());
-    assert_eq!(bed.exchanges.counts().open, 0);
+    assert_eq!(bed.exchanges.operations.counts().open, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -418,56 +450,12 @@ async fn a_slow_b_answers_behind_the_status_address() {
         wait: Some(Duration::ZERO),
         ..IncomingMessage::default()
     };
-    let pending = bed.exchanges.receive(&running, &name("questions"), incoming).await.expect("taken");
+    let pending = bed.exchanges.intake.receive(&running, &name("questions"), incoming).await.expect("taken");
     assert_eq!(pending.reply_status, ReplyStatus::Pending);
     bed.b.asked_times(1).await;
     bed.b.gate.notify_one();
-    let reply_status = bed.exchanges.wait_for(pending.id, PATIENCE).await.expect("read").expect("there");
+    let reply_status = bed.exchanges.intake.reply_to(pending.id, wait_timeout()).await.expect("read").expect("there");
     assert!(matches!(reply_status, ReplyStatus::Replied { .. }), "{reply_status:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_no_route_leads_anywhere_is_suspended_with_the_nearest_routes() {
-    let bed = Bed::start().await;
-    let sent = bed.post("orders", r#"{"type": "ordr", "order": 7}"#, None).await.expect("stored");
-    let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
-    assert!(reason.contains("`to_b` lacks") && reason.contains("type"), "{reason}");
-    assert_eq!(bed.suspended().await[0].id, sent.id);
-    let asked = bed.ask(r#"{"type": "note", "order": 7}"#).await;
-    let ReplyStatus::Suspended(reason) = &asked.reply_status else { panic!("{asked:?}") };
-    assert!(reason.contains("no route leads this request to a send port that replies"), "{reason}");
-    assert!(reason.contains("nearest: `only_told` matches, and its send port `a` does not reply"), "{reason}");
-
-    let wider = definition(&bed.a, &bed.b, "").replace("message.type == 'order'", "message.type.startsWith('ord')");
-    bed.define(&wider).await;
-    let only = MessageFilter { id: Some(sent.id), ..MessageFilter::default() };
-    assert_eq!(bed.exchanges.resume(only, "op").await.expect("resumed").messages, 1);
-    assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
-    assert_eq!(bed.suspended().await.len(), 1, "the other one stays");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_b_that_is_down_is_tried_again() {
-    let bed = Bed::start().await;
-    bed.b.failures.lock().extend([503, 500]);
-    let answered = bed.ask(ORDER).await;
-    assert_eq!(reply_of(&answered), r#"{"confirmed":true,"order":7}"#);
-    let ids: Vec<String> = bed.b.all().iter().map(|asked| asked.headers["idempotency-key"].clone()).collect();
-    assert_eq!(ids, vec![format!("{}-0", answered.id); 3], "every attempt has the same id");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_b_that_stays_down_suspends_and_a_resumed_message_is_answered() {
-    let bed = Bed::start().await;
-    bed.b.failures.lock().extend([503; 3]);
-    let failed = bed.post("questions", ORDER, Some("k")).await.expect("taken");
-    let ReplyStatus::Suspended(reason) = &failed.reply_status else { panic!("{failed:?}") };
-    assert!(reason.starts_with("b: 503"), "{reason}");
-    assert_eq!(bed.suspended().await[0].legs[0].state, LegState::Suspended);
-    let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
-    assert_eq!((acted.messages, acted.legs), (1, 1));
-    let answered = bed.post("questions", ORDER, Some("k")).await.expect("taken");
-    assert_eq!((answered.id, reply_of(&answered)), (failed.id, r#"{"confirmed":true,"order":7}"#.to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -486,29 +474,6 @@ async fn a_backup_takes_over_where_the_first_way_has_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_does_not_belong_is_kept_and_suspends() {
-    let bed = Bed::start().await;
-    let wrong = definition(&bed.a, &bed.b, "").replace("/b\"", "/wrong\"");
-    bed.define(&wrong).await;
-    let asked = bed.ask(ORDER).await;
-    let ReplyStatus::Suspended(reason) = &asked.reply_status else { panic!("{asked:?}") };
-    assert!(reason.contains("its `order` is `999`, not `7`"), "{reason}");
-    let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
-    assert_eq!(all[0].ending, Some(Ending::Wrong), "the reply is there to be looked at");
-    let ended = bed.exchanges.end(MessageFilter::default(), "op").await.expect("ended");
-    assert_eq!((ended.messages, bed.exchanges.counts().open), (1, 0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_not_tried_again() {
-    let bed = Bed::start().await;
-    bed.b.failures.lock().push(400);
-    let asked = bed.ask(ORDER).await;
-    assert!(matches!(asked.reply_status, ReplyStatus::Suspended(_)), "{asked:?}");
-    assert_eq!(bed.b.all().len(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_nobody_answers_expires_and_its_late_reply_is_kept() {
     let bed = Bed::start().await;
     let asked = bed.post("hurried", r#"{"type": "slow", "order": 1}"#, None).await.expect("taken");
@@ -516,44 +481,22 @@ async fn a_request_that_nobody_answers_expires_and_its_late_reply_is_kept() {
     bed.b.gate.notify_one();
     let late = async {
         loop {
-            let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
+            let all = bed.exchanges.operations.messages(MessageFilter::default(), None, 10).await.expect("read");
             if all.iter().any(|message| message.ending == Some(Ending::Late)) {
                 return;
             }
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, late).await.expect("in time");
-    let reply_status = bed.exchanges.wait_for(asked.id, Duration::ZERO).await.expect("read");
+    tokio::time::timeout(wait_timeout(), late).await.expect("in time");
+    let reply_status = bed.exchanges.intake.reply_to(asked.id, Duration::ZERO).await.expect("read");
     assert_eq!(reply_status, Some(ReplyStatus::Expired), "a late reply changes nothing");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_held_port_keeps_what_is_routed_to_it_over_a_restart() {
-    let mut bed = Bed::start().await;
-    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("held");
-    let mut ids = Vec::new();
-    for order in 0..3 {
-        let body = format!(r#"{{"type": "order", "order": {order}}}"#);
-        ids.push(bed.post("orders", &body, None).await.expect("taken").id);
-    }
-    bed.restart().await;
-    assert_eq!(bed.b.all().len(), 0);
-    let ports = bed.exchanges.ports(&name("orders")).await.expect("known");
-    assert!(ports.iter().any(|port| port.port == name("b") && port.state == PortState::Hold && port.is_set));
-    bed.exchanges.set_port(&name("orders"), &name("b"), None).await.expect("active");
-    for id in ids {
-        assert_eq!(bed.ended(id).await.ending, Some(Ending::Delivered));
-    }
-    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Off)).await.expect("off");
-    let nowhere = bed.post("orders", ORDER, None).await.expect("stored");
-    assert!(matches!(nowhere.reply_status, ReplyStatus::Suspended(_)), "no route leads to a port that is off");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backlog_beyond_memory_is_sent_once_each() {
     let bed = Bed::start().await;
-    bed.exchanges.set_port(&name("orders"), &name("a"), Some(PortState::Hold)).await.expect("held");
+    bed.exchanges.operations.set_port(&name("orders"), &name("a"), Some(PortState::Hold)).await.expect("held");
     const MANY: usize = 700;
     let next = AtomicUsize::new(0);
     let post = || async {
@@ -566,35 +509,16 @@ async fn a_backlog_beyond_memory_is_sent_once_each() {
         }
     };
     tokio::join!(post(), post(), post(), post(), post(), post(), post(), post());
-    bed.exchanges.set_port(&name("orders"), &name("a"), None).await.expect("active");
+    bed.exchanges.operations.set_port(&name("orders"), &name("a"), None).await.expect("active");
     let asked = bed.a.asked_times(MANY).await;
     let ending = async {
-        while bed.exchanges.counts().open > 0 {
+        while bed.exchanges.operations.counts().open > 0 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, ending).await.expect("all end");
+    tokio::time::timeout(wait_timeout(), ending).await.expect("all end");
     let paths: std::collections::HashSet<String> = asked.into_iter().map(|asked| asked.path).collect();
     assert_eq!((paths.len(), bed.a.all().len()), (MANY, MANY));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_under_way_when_the_process_died_is_sent_again_under_its_id() {
-    let mut bed = Bed::start().await;
-    let sent = bed.post("orders", r#"{"type": "slow", "order": 1}"#, None).await.expect("taken");
-    bed.b.asked_times(1).await;
-    // The process dies while B works: the copy of the spool knows of no outcome.
-    let copy = tempfile::tempdir().expect("a folder");
-    bed.copy_spool(copy.path());
-    bed.b.gate.notify_one();
-    bed.ended(sent.id).await;
-    bed.folder = copy;
-    bed.exchanges = open(bed.folder.path()).await;
-    bed.b.asked_times(2).await;
-    bed.b.gate.notify_one();
-    assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
-    let ids: Vec<String> = bed.b.all().iter().map(|asked| asked.headers["webhook-id"].clone()).collect();
-    assert_eq!(ids[0], ids[1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -614,16 +538,18 @@ async fn bounds_and_bad_input_are_told() {
     let again = bed.post("orders", ORDER, Some("k")).await.expect("it is there");
     assert_eq!(again, ReceiveResult { duplicate: true, ..first });
     assert!(matches!(bed.post("orders", "{}", Some("k")).await, Err(ReceiveError::KeyReused(_))));
-    assert!(matches!(bed.exchanges.remove(&name("orders")).await, Err(OperateError::InUse(_))));
+    assert!(matches!(bed.exchanges.operations.remove(&name("orders")).await, Err(OperateError::InUse(_))));
     let open = MessageFilter { standing: Some(MessageStatus::Open), ..MessageFilter::default() };
-    bed.exchanges.end(open, "op").await.expect("ended");
-    bed.exchanges.remove(&name("orders")).await.expect("nothing is open");
+    bed.exchanges.operations.end(open, "op").await.expect("ended");
+    bed.exchanges.operations.remove(&name("orders")).await.expect("nothing is open");
     assert!(bed.exchanges.find(&name("orders")).is_none());
 
     let wrong = definition(&bed.a, &bed.b, "")
         .replace("&& message.type == 'slow'", "&& message.typ == 'slow'")
         .replace("{order}", "{ordr}");
-    let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&wrong, "test").await else { panic!("not good") };
+    let Err(OperateError::Invalid(problems)) = bed.exchanges.operations.apply(&wrong, "test").await else {
+        panic!("not good")
+    };
     let found: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
     assert_eq!(
         found,
@@ -655,10 +581,10 @@ async fn what_an_operator_began_is_done_to_the_end() {
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
     bed.suspended_times(1).await;
     let definition = definition(&bed.a, &bed.b, "");
-    let again = bed.exchanges.apply(&definition, "test");
+    let again = bed.exchanges.operations.apply(&definition, "test");
     tokio::select! { biased; _ = again => {} () = std::future::ready(()) => {} }
     until(|| bed.exchanges.find(&name("orders")).is_some_and(|running| running.version >= 3)).await;
-    let resumed = bed.exchanges.resume(MessageFilter::default(), "op");
+    let resumed = bed.exchanges.operations.resume(MessageFilter::default(), "op");
     tokio::select! { biased; _ = resumed => {} () = std::future::ready(()) => {} }
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
 }
@@ -687,7 +613,7 @@ async fn what_waits_for_a_port_that_is_gone_is_suspended_and_resumed_by_the_rout
     bed.b.gate.notify_one();
     assert_eq!(bed.ended(under_way.id).await.ending, Some(Ending::Delivered));
 
-    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("tried").legs, 0);
+    assert_eq!(bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("tried").legs, 0);
     let still = &bed.suspended_times(1).await[0];
     assert!(
         said(still).is_some_and(|said| said.ends_with("any more; no route leads it to another send port")),
@@ -695,7 +621,7 @@ async fn what_waits_for_a_port_that_is_gone_is_suspended_and_resumed_by_the_rout
     );
 
     bed.define(&gone.replace("to: [slow, a] }", "to: [other, a] }")).await;
-    let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
+    let acted = bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!((acted.messages, acted.legs), (1, 1), "it has been at the other port of the route");
     let ended = bed.ended(behind.id).await;
     let legs: Vec<_> = ended.legs.iter().map(|leg| (leg.port.as_str(), leg.state)).collect();
@@ -726,7 +652,7 @@ async fn a_port_that_comes_back_knows_what_is_under_way_in_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_hears_that_the_port_of_its_request_is_gone() {
     let mut bed = Bed::start().await;
-    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("held");
+    bed.exchanges.operations.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("held");
     let without = definition(&bed.a, &bed.b, "").replace("  b:\n", "  c:\n").replace("to: b }", "to: c }");
     let applied = async {
         bed.open_is(1).await;
@@ -736,19 +662,9 @@ async fn a_caller_hears_that_the_port_of_its_request_is_gone() {
     let ReplyStatus::Suspended(reason) = &asked.reply_status else { panic!("{asked:?}") };
     assert_eq!(reason, "b: the send port `b` does not exist any more");
     bed.restart().await;
-    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
-    let reply_status = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
+    bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed");
+    let reply_status = bed.exchanges.intake.reply_to(asked.id, wait_timeout()).await.expect("read");
     assert!(matches!(reply_status, Some(ReplyStatus::Replied { .. })), "{reply_status:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_goes_nowhere_is_suspended_too() {
-    let bed = Bed::start().await;
-    let narrow = definition(&bed.a, &bed.b, "").replace("message.sender == 'a'", "message.sender == 'c'");
-    bed.define(&narrow).await;
-    let sent = bed.post("orders", ORDER, None).await.expect("taken");
-    let reply = &bed.suspended_times(1).await[0];
-    assert_eq!(reply.answers, Some(sent.id));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,6 @@ use parking_lot::{Mutex, RwLock};
 use tocsin_model::{
     exact_json::Exact,
     exchange::{JsonPath, Route, TrackPlace, TrackPoint, TrackSwitch, Tracking},
-    field::Row,
     id::{MessageId, Name},
     time::Timestamp,
 };
@@ -30,7 +29,7 @@ use tocsin_store::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Exchanges, RunningExchange, compile::CompiledExchange, groups::Workers};
+use crate::{compile::CompiledExchange, groups::Workers};
 
 /// Maximum entries in the queue.
 const WAITING_MAX: usize = 16_384;
@@ -102,6 +101,11 @@ impl ActiveTracking {
         !self.routes.is_empty()
     }
 
+    /// Tracking of a route, if any.
+    pub fn of_route(&self, route: &Name) -> Option<Arc<Tracking>> {
+        self.routes.get(route).cloned()
+    }
+
     /// The routes that track their messages.
     pub fn of_routes(&self) -> impl Iterator<Item = (&Name, &Tracking)> {
         self.routes.iter().map(|(name, tracking)| (name, &**tracking))
@@ -136,25 +140,10 @@ pub(crate) struct BodyCapture<'a> {
     pub body: &'a Bytes,
 }
 
-impl Exchanges {
-    /// Tracks a body if its port, or a route that its message matches, asks for it. `row` is the row that routes
-    /// evaluate, if any route tracks.
-    pub(crate) fn track(&self, running: &RunningExchange, seen: &BodyCapture<'_>, row: Option<&Row>, now: Timestamp) {
-        let tracks = running.tracks();
-        let is_receive = TrackPoint::OF_RECEIVE.contains(&seen.point);
-        let of_port = if is_receive { tracks.of_receive(seen.port) } else { tracks.of_send(seen.port) };
-        let takes = |tracking: &Arc<Tracking>| tracking.takes(seen.point, seen.message);
-        let tracking = of_port.filter(takes).or_else(|| {
-            let met = running.compiled.routes.names(row.filter(|_| tracks.has_routes())?);
-            let routes = &running.compiled.definition.routes;
-            // At a send port, only routes to this port count.
-            let leads =
-                |name: &&Name| is_receive || routes.get(*name).is_some_and(|route| route.to.contains(seen.port));
-            met.into_iter().filter(leads).find_map(|name| tracks.routes.get(name).filter(|found| takes(found)).cloned())
-        });
-        if let Some(tracking) = tracking {
-            self.tracker.take(&tracking, seen, now);
-        }
+impl BodyCapture<'_> {
+    /// Whether tracking takes bodies of this point, and has sampled the message.
+    pub fn is_taken_by(&self, tracking: &Arc<Tracking>) -> bool {
+        tracking.takes(self.point, self.message)
     }
 }
 
@@ -356,7 +345,7 @@ impl Tracker {
             (blocks, groups)
         });
         let (kept, emptied) = match packing.await {
-            Ok((blocks, emptied)) => (self.store.keep(blocks).await, emptied),
+            Ok((blocks, emptied)) => (self.store.store_blocks(blocks).await, emptied),
             Err(error) => (Err(StoreError::unavailable(error)), EntryGroups::new()),
         };
         match kept {

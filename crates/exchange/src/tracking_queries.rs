@@ -6,20 +6,22 @@ use tocsin_model::{
     exchange::{TrackPlace, TrackPoint, TrackSwitch},
     field::FieldType,
     id::{MessageId, Name},
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     time::Timestamp,
     value::Value,
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{Head, MessageFilter, StoredMessage},
-    tracking::{IndexedProperties, PropertySearch, TrackedBody},
+    spool::{MessageFilter, StoredMessage},
+    tracking::{PropertySearch, TrackedBody},
 };
 
 use crate::{
-    Exchanges, RunningExchange,
-    operate::OperateError,
+    core::Core,
+    error::OperateError,
+    operate::Operations,
     promote,
+    running::RunningExchange,
     track::{ActiveTracking, TrackingCounts},
 };
 
@@ -91,21 +93,14 @@ pub struct MessageQuery {
     pub after: Option<(Timestamp, MessageId)>,
 }
 
-impl RunningExchange {
-    /// The effective tracking.
-    pub(crate) fn tracks(&self) -> Arc<ActiveTracking> {
-        self.tracks.read().clone()
-    }
-}
-
-impl Exchanges {
+impl Operations {
     /// The tracked bodies of a message, including the most recent ones.
     ///
     /// # Errors
     /// The store does not answer.
     pub async fn tracked(&self, id: MessageId) -> Result<Vec<TrackedBody>, StoreError> {
-        self.tracker.flush().await;
-        self.parts.tracking.bodies(id).await
+        self.core.tracker.flush().await;
+        self.core.parts.tracking.bodies(id).await
     }
 
     /// Messages with a value of a property, newest first, including the most recent ones.
@@ -115,7 +110,7 @@ impl Exchanges {
     pub async fn find_messages(&self, query: MessageQuery, limit: usize) -> Result<MessagePage, OperateError> {
         let running = self.running(&query.exchange)?;
         let value = value_of(&running, &query)?;
-        self.tracker.flush().await;
+        self.core.tracker.flush().await;
         let search = PropertySearch {
             exchange: query.exchange,
             property: query.property,
@@ -124,11 +119,11 @@ impl Exchanges {
             until: query.until.unwrap_or(Timestamp(i64::MAX)),
             after: query.after,
         };
-        let places = self.parts.tracking.find(search, limit + 1).await?;
+        let places = self.core.parts.tracking.find(search, limit + 1).await?;
         let next = (places.len() > limit).then(|| places[limit - 1]);
         let mut messages = Vec::new();
         for (_, id) in places.into_iter().take(limit) {
-            messages.extend(self.parts.spool.message(id).await?);
+            messages.extend(self.core.parts.spool.message(id).await?);
         }
         Ok(MessagePage { messages, next })
     }
@@ -139,7 +134,7 @@ impl Exchanges {
     /// The exchange does not run.
     pub fn tracking(&self, exchange: &Name) -> Result<Vec<PortTracking>, OperateError> {
         let running = self.running(exchange)?;
-        let switches = self.tracker.switches.read();
+        let switches = self.core.tracker.switches.read();
         let is_set = |places: &[TrackPlace]| {
             places.iter().any(|place| switches.contains_key(&(exchange.clone(), place.clone())))
         };
@@ -163,7 +158,7 @@ impl Exchanges {
 
     /// Counters of tracking, over all exchanges.
     pub fn tracking_counts(&self) -> TrackingCounts {
-        self.tracker.counts()
+        self.core.tracker.counts()
     }
 
     /// Overrides the tracking of an exchange, a port name or a route; kept across restarts and new definitions. `None`
@@ -194,67 +189,52 @@ impl Exchanges {
             return Err(OperateError::Missing(missing));
         }
         let _one = self.applying.lock().await;
-        self.parts.tracking.set(exchange.clone(), place.clone(), switch.clone()).await?;
+        self.core.parts.tracking.set(exchange.clone(), place.clone(), switch.clone()).await?;
         let place = (exchange.clone(), place);
         match switch {
-            Some(switch) => self.tracker.switches.write().insert(place, switch),
-            None => self.tracker.switches.write().remove(&place),
+            Some(switch) => self.core.tracker.switches.write().insert(place, switch),
+            None => self.core.tracker.switches.write().remove(&place),
         };
         // The definition can have changed in the meantime.
-        if let Some(running) = self.find(exchange) {
-            *running.tracks.write() = Arc::new(ActiveTracking::new(&running.compiled, &self.tracker.switches.read()));
+        if let Some(running) = self.core.find(exchange) {
+            *running.tracks.write() =
+                Arc::new(ActiveTracking::new(&running.compiled, &self.core.tracker.switches.read()));
         }
         Ok(())
     }
+}
 
-    /// Adds a message to the property index, if properties are declared for search.
-    pub(crate) fn index_properties(&self, running: &RunningExchange, id: MessageId, head: &Head, at: Timestamp) {
-        let declared = running.compiled.definition.properties.iter().filter(|property| property.search);
-        let found = declared
-            .filter_map(|property| Some((property.name.clone(), promote::text_of(head, property.name.as_str())?)));
-        let properties: Vec<(Name, String)> = found.collect();
-        if !properties.is_empty() {
-            let definition = &running.compiled.definition;
-            self.tracker.index(
-                &definition.name,
-                IndexedProperties { message: id, at, properties },
-                definition.retention,
-            );
+/// Indexes stored messages whose index entries the last crash may have lost.
+pub(crate) async fn rebuild_index(core: Arc<Core>, running: Arc<RunningExchange>) {
+    if !running.compiled.definition.properties.iter().any(|property| property.search) {
+        return;
+    }
+    let name = &running.compiled.definition.name;
+    if let Err(error) = index_stored_messages(&core, &running).await {
+        tracing::error!(exchange = %name, %error, "cannot rebuild the property index");
+    }
+}
+
+async fn index_stored_messages(core: &Core, running: &RunningExchange) -> Result<(), StoreError> {
+    let name = &running.compiled.definition.name;
+    let progress = core.parts.tracking.progress(name).await?;
+    let last = progress.map_or(0, |id| core.parts.spool.ids_before(id, AGAIN).0);
+    let filter = MessageFilter { exchange: Some(name.clone()), ..MessageFilter::default() };
+    let mut before = None;
+    while !core.stopping.is_cancelled() {
+        let found = core.parts.spool.messages(filter.clone(), before, STEP).await?;
+        for stored in found.iter().filter(|stored| stored.id.0 > last) {
+            core.index_properties(running, stored.id, &stored.head, stored.accepted_at);
+        }
+        before = found.last().map(|stored| stored.id);
+        if before.is_none_or(|id| id.0 <= last) {
+            return Ok(());
+        }
+        if !core.tracker.is_idle() {
+            core.tracker.flush().await;
         }
     }
-
-    /// Indexes stored messages whose index entries the last crash may have lost.
-    pub(crate) async fn rebuild_index(self: Arc<Self>, running: Arc<RunningExchange>) {
-        if !running.compiled.definition.properties.iter().any(|property| property.search) {
-            return;
-        }
-        let name = &running.compiled.definition.name;
-        if let Err(error) = self.index_stored_messages(&running).await {
-            tracing::error!(exchange = %name, %error, "cannot rebuild the property index");
-        }
-    }
-
-    async fn index_stored_messages(&self, running: &RunningExchange) -> Result<(), StoreError> {
-        let name = &running.compiled.definition.name;
-        let progress = self.parts.tracking.progress(name).await?;
-        let last = progress.map_or(0, |id| self.parts.spool.ids_before(id, AGAIN).0);
-        let filter = MessageFilter { exchange: Some(name.clone()), ..MessageFilter::default() };
-        let mut before = None;
-        while !self.stopping.is_cancelled() {
-            let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
-            for stored in found.iter().filter(|stored| stored.id.0 > last) {
-                self.index_properties(running, stored.id, &stored.head, stored.accepted_at);
-            }
-            before = found.last().map(|stored| stored.id);
-            if before.is_none_or(|id| id.0 <= last) {
-                return Ok(());
-            }
-            if !self.tracker.is_idle() {
-                self.tracker.flush().await;
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The normalized value in the index.
@@ -263,7 +243,7 @@ fn value_of(running: &RunningExchange, query: &MessageQuery) -> Result<String, O
     let searched = || definition.properties.iter().filter(|property| property.search);
     let Some(property) = searched().find(|property| property.name == query.property) else {
         let message = format!("messages of `{}` are not found by `{}`", query.exchange, query.property);
-        let problem = Problem::at("property", message);
+        let problem = Problem::new(Code::UnknownReference, "property", message).param("kind", "property");
         let hint = match closest(query.property.as_str(), searched().map(|property| property.name.as_str())) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => "declare the property with `search: true`".to_owned(),
@@ -277,7 +257,11 @@ fn value_of(running: &RunningExchange, query: &MessageQuery) -> Result<String, O
     };
     let accepted = property.kind.accept(given);
     let accepted = accepted.map_err(|why| {
-        OperateError::Invalid(vec![Problem::at("value", format!("of the property `{}` {why}", property.name))])
+        OperateError::Invalid(vec![Problem::new(
+            Code::WrongType,
+            "value",
+            format!("of the property `{}` {why}", property.name),
+        )])
     })?;
     Ok(promote::as_text(&accepted))
 }

@@ -5,9 +5,8 @@ use std::io::{self, Read, Write};
 use flate2::{Compression as Level, read::MultiGzDecoder, write::GzEncoder};
 use tocsin_model::exchange::Compression;
 
-use super::PipelineMessage;
+use crate::message::{CONTENT_ENCODING, PipelineMessage};
 
-pub(super) const CONTENT_ENCODING: &str = "content-encoding";
 /// Window of 8 MiB, which RFC 9659 requires of decoders, and no larger one, to bound memory.
 const ZSTD_WINDOW_LOG: u32 = 23;
 const ZSTD_LEVEL: i32 = 3;

@@ -10,7 +10,7 @@ use quick_xml::{
 use serde_json::value::RawValue;
 use tocsin_model::exchange::{JsonPath, Split};
 
-use super::{BYTES_MAX, PipelineMessage};
+use crate::message::{BYTES_MAX, PipelineMessage};
 
 const DEPTH_MAX: usize = 256;
 /// Maximum namespaces in scope of an element.

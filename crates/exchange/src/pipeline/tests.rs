@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use tocsin_delivery::SystemClock;
-use tocsin_model::definition;
+use tocsin_model::{definition, value::Value};
 
 use tocsin_pace::AdaptiveConcurrency;
 
@@ -20,9 +20,7 @@ fn pipeline(port: &str, steps: &[&str]) -> Result<Arc<Pipeline>, Vec<Problem>> {
     );
     let text = text.replace("pipeline: \n[]", "pipeline: []");
     let exchange = definition::read_exchange(&text, &|_| None)?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let tools =
-        CompileContext { exchange: &exchange, programs: &Programs::default(), clock: &clock, begun: Instant::now() };
+    let tools = CompileContext { exchange: &exchange, programs: &Programs::default(), begun: Instant::now() };
     let of = if port == "receive" {
         exchange.receive.values().next().map(|port| &port.pipeline)
     } else {
@@ -365,4 +363,21 @@ fn a15_a_schema_that_never_ends_is_refused_when_it_is_compiled() {
     let said = problems[0].to_string();
     let reasons = ["took longer than", "MiB of memory", "too complex for the library"];
     assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
+}
+
+#[test]
+fn the_time_of_all_parts_together_is_bounded() {
+    let steps = ["split: { json: $.items }", "transform: { jmespath: '@' }"];
+    let bounded = || {
+        let pipeline = Arc::into_inner(pipeline("receive", &steps).expect("good steps")).expect("not shared");
+        Arc::new(Pipeline { parts_time_max: Duration::ZERO, ..pipeline })
+    };
+    let why = apply(&bounded(), message(br#"{"items": [1, 2, 3]}"#)).expect_err("there is no time");
+    assert_eq!(
+        why,
+        "step 2 of the pipeline (`transform`) at part 1: the 3 parts take longer than 0 s in total, the maximum for a message"
+    );
+    let one = apply(&bounded(), message(br#"{"items": [1]}"#)).expect("one part has the time of its step");
+    assert_eq!(&*one[0].body, b"1");
+    check(&steps, r#"{"items": [1, 2, 3]}"#, Ok(&["1", "2", "3"]));
 }

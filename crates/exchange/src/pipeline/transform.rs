@@ -9,11 +9,11 @@ use tocsin_model::{
     exchange::TransformLanguage,
     id::Name,
     media_type,
-    problem::Problem,
+    problem::{Code, Problem},
     value::Value,
 };
 
-use super::{PipelineMessage, compression::CONTENT_ENCODING, decoded_body};
+use crate::message::{CONTENT_ENCODING, PipelineMessage, decoded_body};
 
 pub(super) struct Transformer {
     engine: Engine,
@@ -28,13 +28,19 @@ enum Engine {
 impl Transformer {
     pub fn compile(language: TransformLanguage, text: &str, content_type: &str) -> Result<Transformer, Problem> {
         if !media_type::is_valid(content_type) && !content_type.is_empty() {
-            let problem = Problem::at("content_type", format!("`{}` is not a media type", content_type.escape_debug()));
+            let problem = Problem::new(
+                Code::InvalidFormat,
+                "content_type",
+                format!("`{}` is not a media type", content_type.escape_debug()),
+            )
+            .param("format", "media_type");
             return Err(problem.hint("give a type such as `text/plain; charset=utf-8`"));
         }
         let charset = media_type::parameter(content_type, "charset").unwrap_or_default();
         let is_json = media_type::is_json(content_type) || matches!(language, TransformLanguage::Jmespath);
         if is_json && !charset.is_empty() && !charset.eq_ignore_ascii_case("utf-8") {
-            let problem = Problem::at(
+            let problem = Problem::new(
+                Code::Unsupported,
                 "content_type",
                 format!("names the charset `{charset}`, and JSON is in UTF-8 (RFC 8259, 8.1)"),
             );

@@ -9,7 +9,7 @@ use tocsin_model::{
     problem::Problem,
 };
 
-use super::{PipelineMessage, decoded_body};
+use crate::message::{PipelineMessage, decoded_body};
 
 pub(super) enum Schema {
     Json(Box<schema::Schema>),

@@ -19,7 +19,7 @@ const ATTRIBUTES_MAX: usize = 1_000;
 /// The text at each path, trimmed; a text longer than `bytes_max` is none. `None` if the body is not well-formed, is
 /// nested too deeply, or has a document type or entities, which are not supported.
 pub(super) fn find(text: &str, paths: &[&XmlPath], bytes_max: usize) -> Option<Vec<Option<String>>> {
-    if charset::not_of_xml(text).is_some() {
+    if charset::first_invalid_xml_char(text).is_some() {
         return None;
     }
     let mut reader = Reader::from_str(text);
@@ -177,7 +177,7 @@ fn has_good_attributes(start: &BytesStart<'_>) -> bool {
 fn referred(reference: &BytesRef<'_>) -> Option<String> {
     let name: &str = reference;
     if let Ok(Some(character)) = reference.resolve_char_ref() {
-        let is_allowed = charset::not_of_xml(character.encode_utf8(&mut [0; 4])).is_none();
+        let is_allowed = charset::first_invalid_xml_char(character.encode_utf8(&mut [0; 4])).is_none();
         return is_allowed.then(|| character.to_string());
     }
     quick_xml::escape::resolve_xml_entity(name).map(str::to_owned)

@@ -24,7 +24,7 @@ fn patch(patch: serde_json::Value) -> Edit {
 impl Bed {
     fn of_exchange(&self, when: &str) -> Result<MessageSelection, OperateError> {
         let filter = MessageFilter { exchange: Some(name("orders")), ..MessageFilter::default() };
-        self.exchanges.selection(filter, Some(&Filter { dialect: Dialect::Cel, text: when.to_owned() }))
+        self.exchanges.operations.selection(filter, Some(&Filter { dialect: Dialect::Cel, text: when.to_owned() }))
     }
 }
 
@@ -34,16 +34,16 @@ async fn an_unroutable_message_is_edited_and_goes_on() {
     let wrong =
         bed.post("questions", r#"{"type": "ordr", "order": 7, "x": {"y": 1}}"#, Some("k")).await.expect("stored");
     let edit = patch(json!({"type": "order", "x": {"y": null, "z": [1]}}));
-    let edited = bed.exchanges.edit(&one(wrong.id), &edit, "ann").await.expect("edited");
+    let edited = bed.exchanges.operations.edit(&one(wrong.id), &edit, "ann").await.expect("edited");
     assert_eq!((edited.messages, edited.unchanged), (vec![wrong.id], vec![]));
     assert_eq!(bed.suspended().await.len(), 1, "it waits to be resumed");
-    bed.exchanges.resume(one(wrong.id), "op").await.expect("resumed");
-    let reply_status = bed.exchanges.wait_for(wrong.id, PATIENCE).await.expect("read");
+    bed.exchanges.operations.resume(one(wrong.id), "op").await.expect("resumed");
+    let reply_status = bed.exchanges.intake.reply_to(wrong.id, wait_timeout()).await.expect("read");
     assert!(matches!(reply_status, Some(ReplyStatus::Replied { .. })), "{reply_status:?}");
     assert_eq!(bed.b.all()[0].body, r#"{"type":"order","order":7,"x":{"z":[1]}}"#);
-    let original = bed.exchanges.original(wrong.id).await.expect("read").expect("kept");
+    let original = bed.exchanges.operations.original(wrong.id).await.expect("read").expect("kept");
     assert_eq!((&*original.body, &*original.by), (&br#"{"type": "ordr", "order": 7, "x": {"y": 1}}"#[..], "ann"));
-    let late = bed.exchanges.edit(&one(wrong.id), &edit, "ann").await.expect("tried");
+    let late = bed.exchanges.operations.edit(&one(wrong.id), &edit, "ann").await.expect("tried");
     assert_eq!(late.messages, [], "it is not suspended any more");
 }
 
@@ -53,33 +53,33 @@ async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
     let both = definition(&bed.a, &bed.b, "")
         .replace("message.type == 'order'\", to: b", "message.type == 'order'\", to: [b, a]");
     bed.define(&both).await;
-    bed.exchanges.set_port(&name("orders"), &name("a"), Some(PortState::Hold)).await.expect("held");
+    bed.exchanges.operations.set_port(&name("orders"), &name("a"), Some(PortState::Hold)).await.expect("held");
     bed.b.failures.lock().push(400);
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
     bed.suspended_times(1).await;
     let edit = Edit { properties: vec![(name("order"), json!(8))], body: Some("{}".into()), ..Edit::default() };
-    let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("tried");
+    let edited = bed.exchanges.operations.edit(&one(sent.id), &edit, "ann").await.expect("tried");
     assert!(edited.unchanged[0].1.contains("still waits"), "{edited:?}");
-    bed.exchanges.set_port(&name("orders"), &name("a"), None).await.expect("active");
+    bed.exchanges.operations.set_port(&name("orders"), &name("a"), None).await.expect("active");
     bed.a.asked_times(1).await;
     let delivering = async {
         while bed.message(sent.id).await.legs.iter().any(|leg| leg.state == LegState::Waiting) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, delivering).await.expect("in time");
+    tokio::time::timeout(wait_timeout(), delivering).await.expect("in time");
     for (edit, why) in [
         (Edit { properties: vec![(name("nobody"), json!(1))], ..Edit::default() }, "no property `nobody`"),
         (Edit { properties: vec![(name("order"), json!("x"))], ..Edit::default() }, "the property `order`"),
         (Edit { body: Some("x".into()), patch: Some(exact(&json!({}))), ..Edit::default() }, "not JSON"),
     ] {
-        let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("tried");
+        let edited = bed.exchanges.operations.edit(&one(sent.id), &edit, "ann").await.expect("tried");
         assert!(edited.unchanged[0].1.contains(why), "{edited:?}");
     }
-    let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("edited");
+    let edited = bed.exchanges.operations.edit(&one(sent.id), &edit, "ann").await.expect("edited");
     assert_eq!(edited.messages, [sent.id]);
     assert_eq!(promote::text_of(&bed.message(sent.id).await.head, "order").as_deref(), Some("8"));
-    bed.exchanges.resume(one(sent.id), "op").await.expect("resumed");
+    bed.exchanges.operations.resume(one(sent.id), "op").await.expect("resumed");
     bed.b.asked_times(2).await;
     assert_eq!(bed.b.all()[1].body, "{}");
     let ids: Vec<String> = bed.b.all().iter().map(|asked| asked.headers["idempotency-key"].clone()).collect();
@@ -93,8 +93,8 @@ async fn another_property_makes_another_message_for_the_far_side_too() {
     let sent = bed.post("orders", r#"{"type": "note", "order": 7}"#, None).await.expect("taken");
     bed.suspended_times(1).await;
     let edit = Edit { properties: vec![(name("order"), json!(8))], ..Edit::default() };
-    assert_eq!(bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("edited").messages, [sent.id]);
-    bed.exchanges.resume(one(sent.id), "op").await.expect("resumed");
+    assert_eq!(bed.exchanges.operations.edit(&one(sent.id), &edit, "ann").await.expect("edited").messages, [sent.id]);
+    bed.exchanges.operations.resume(one(sent.id), "op").await.expect("resumed");
     let asked = bed.a.asked_times(2).await;
     let (paths, ids): (Vec<_>, Vec<_>) =
         asked.into_iter().map(|mut asked| (asked.path, asked.headers.remove("idempotency-key").expect("one"))).unzip();
@@ -110,16 +110,23 @@ async fn a_predicate_chooses_among_them() {
     }
     let high = bed.of_exchange("message.order > 2").expect("good");
     assert_eq!(
-        bed.exchanges.edit(&high, &patch(json!({"type": "note"})), "ann").await.expect("edited").messages.len(),
+        bed.exchanges
+            .operations
+            .edit(&high, &patch(json!({"type": "note"})), "ann")
+            .await
+            .expect("edited")
+            .messages
+            .len(),
         2
     );
-    assert_eq!(bed.exchanges.resume(high.clone(), "op").await.expect("resumed").messages, 2);
+    assert_eq!(bed.exchanges.operations.resume(high.clone(), "op").await.expect("resumed").messages, 2);
     bed.a.asked_times(2).await;
-    let ended = bed.exchanges.end(bed.of_exchange("message.order == 1").expect("good"), "op").await.expect("ended");
+    let ended =
+        bed.exchanges.operations.end(bed.of_exchange("message.order == 1").expect("good"), "op").await.expect("ended");
     assert_eq!((ended.messages, bed.suspended().await.len()), (1, 1));
     assert!(matches!(bed.of_exchange("message.ordr > 2"), Err(OperateError::Invalid(_))));
     let nowhere = Filter { dialect: Dialect::Cel, text: "true".to_owned() };
-    let unnamed = bed.exchanges.selection(MessageFilter::default(), Some(&nowhere));
+    let unnamed = bed.exchanges.operations.selection(MessageFilter::default(), Some(&nowhere));
     assert!(matches!(unnamed, Err(OperateError::Invalid(_))));
 }
 
@@ -133,11 +140,11 @@ async fn open_messages_are_counted_for_each_exchange() {
     }
     let running = bed.exchanges.find(&name("other")).expect("it runs");
     let post = || IncomingMessage { body: Bytes::from_static(b"{}"), ..IncomingMessage::default() };
-    bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room");
-    let full = bed.exchanges.receive(&running, &name("orders"), post()).await;
+    bed.exchanges.intake.receive(&running, &name("orders"), post()).await.expect("it has room");
+    let full = bed.exchanges.intake.receive(&running, &name("orders"), post()).await;
     assert!(matches!(full, Err(ReceiveError::Full { code: ThrottleReason::StoreGrowth, .. })), "{full:?}");
     let ended = MessageFilter { exchange: Some(name("other")), ..MessageFilter::default() };
-    bed.exchanges.end(ended, "op").await.expect("ended");
-    bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room again");
-    assert_eq!(bed.exchanges.counts().open, 4);
+    bed.exchanges.operations.end(ended, "op").await.expect("ended");
+    bed.exchanges.intake.receive(&running, &name("orders"), post()).await.expect("it has room again");
+    assert_eq!(bed.exchanges.operations.counts().open, 4);
 }

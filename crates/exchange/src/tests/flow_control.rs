@@ -14,7 +14,7 @@ fn rate(text: &str) -> Option<Rate> {
 impl Bed {
     async fn set_rate(&self, side: FlowSide, port: Option<&str>, rate: Option<Rate>) {
         let port = port.map(name);
-        self.exchanges.set_rate(&name("orders"), side, port.as_ref(), rate).await.expect("set");
+        self.exchanges.operations.set_rate(&name("orders"), side, port.as_ref(), rate).await.expect("set");
     }
 
     /// Why a message is refused.
@@ -29,7 +29,7 @@ impl Bed {
     }
 
     async fn throttled(&self) -> Vec<(FlowSide, Option<Name>, ThrottleReason)> {
-        let report = self.exchanges.flow(&name("orders")).await.expect("there");
+        let report = self.exchanges.operations.flow(&name("orders")).await.expect("there");
         report.throttled.into_iter().map(|found| (found.side, found.port, found.reason)).collect()
     }
 
@@ -37,10 +37,10 @@ impl Bed {
     async fn looks_until(&self, side: FlowSide, port: Option<&str>, reason: ThrottleReason, is_so: bool) {
         let looking = async {
             while self.throttled().await.contains(&(side, port.map(name), reason)) != is_so {
-                self.exchanges.check_flow().await;
+                flow_monitor::check(&self.exchanges.core).await;
             }
         };
-        tokio::time::timeout(PATIENCE, looking).await.expect("in time");
+        tokio::time::timeout(wait_timeout(), looking).await.expect("in time");
     }
 }
 
@@ -72,7 +72,7 @@ async fn who_sends_faster_than_messages_leave_is_slowed_down_and_nobody_else() {
         ids.push(bed.post("orders", ORDER, None).await.expect("taken").id);
     }
     assert_eq!(bed.refused("orders", ORDER).await, ThrottleReason::RateImbalance);
-    assert!(bed.exchanges.counts().open <= 4, "nothing of the refused one is stored");
+    assert!(bed.exchanges.operations.counts().open <= 4, "nothing of the refused one is stored");
     let note = bed.post("orders", r#"{"type": "note", "order": 1}"#, None).await.expect("taken: it goes elsewhere");
     bed.ended(note.id).await;
     bed.looks_until(Delivery, Some("b"), ThrottleReason::Operator, true).await;
@@ -85,7 +85,7 @@ async fn who_sends_faster_than_messages_leave_is_slowed_down_and_nobody_else() {
     }
     bed.looks_until(Publishing, Some("b"), ThrottleReason::RateImbalance, false).await;
     bed.post("orders", ORDER, None).await.expect("taken");
-    let changes = bed.exchanges.flow_changes(&name("orders"), 100).await.expect("read");
+    let changes = bed.exchanges.operations.flow_changes(&name("orders"), 100).await.expect("read");
     let of = |begins| {
         let change = |change: &&tocsin_store::spool::ThrottleChange| {
             change.reason == ThrottleReason::RateImbalance && change.begins == begins
@@ -110,7 +110,7 @@ async fn an_operator_lets_few_in_also_after_a_restart() {
     bed.set_rate(Publishing, Some("orders"), None).await;
     bed.looks_until(Publishing, None, ThrottleReason::Operator, false).await;
     bed.looks_until(Publishing, Some("orders"), ThrottleReason::Operator, false).await;
-    let missing = bed.exchanges.set_rate(&name("orders"), Delivery, Some(&name("questions")), None).await;
+    let missing = bed.exchanges.operations.set_rate(&name("orders"), Delivery, Some(&name("questions")), None).await;
     assert!(matches!(missing, Err(OperateError::Missing(_))), "a receive port sends nothing");
 }
 
@@ -135,22 +135,22 @@ async fn short_of_memory_nothing_comes_in_and_what_is_there_leaves() {
     let (a, b) = (FarSide::start().await, FarSide::start().await);
     let (folder, used) = (tempfile::tempdir().expect("a folder"), Arc::<AtomicU64>::default());
     let exchanges = open_with_memory(folder.path(), used.clone()).await;
-    exchanges.apply(&definition(&a, &b, ""), "test").await.expect("a good definition");
+    exchanges.operations.apply(&definition(&a, &b, ""), "test").await.expect("a good definition");
     let bed = Bed { exchanges, a, b, folder };
-    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("set");
+    bed.exchanges.operations.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("set");
     let mut ids = Vec::new();
     for _ in 0..40 {
         ids.push(bed.post("orders", ORDER, None).await.expect("taken").id);
     }
     used.store(1_001, Ordering::SeqCst);
-    bed.exchanges.check_flow().await;
+    flow_monitor::check(&bed.exchanges.core).await;
     assert_eq!(bed.refused("orders", ORDER).await, ThrottleReason::Memory);
-    bed.exchanges.set_port(&name("orders"), &name("b"), None).await.expect("set");
+    bed.exchanges.operations.set_port(&name("orders"), &name("b"), None).await.expect("set");
     for id in ids {
         bed.ended(id).await;
     }
     used.store(1_000, Ordering::SeqCst);
-    bed.exchanges.check_flow().await;
+    flow_monitor::check(&bed.exchanges.core).await;
     bed.post("orders", ORDER, None).await.expect("taken");
     bed.looks_until(Publishing, None, ThrottleReason::Memory, false).await;
 }
@@ -166,7 +166,7 @@ async fn a_port_that_is_slower_than_what_comes_says_so_and_reads_less_ahead() {
         ids.push(bed.post("orders", ORDER, None).await.expect("taken").id);
     }
     bed.looks_until(Delivery, Some("b"), ThrottleReason::RateImbalance, true).await;
-    let ports = bed.exchanges.ports(&name("orders")).await.expect("it runs");
+    let ports = bed.exchanges.operations.ports(&name("orders")).await.expect("it runs");
     let ready = ports.iter().find(|load| load.port == name("b")).expect("it is there").ready;
     assert!(ready < 60, "{ready} are in memory");
     bed.set_rate(Delivery, Some("b"), None).await;

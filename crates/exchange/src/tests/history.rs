@@ -34,16 +34,16 @@ impl Bed {
             sender: sender.into(),
             ..IncomingMessage::default()
         };
-        self.exchanges.receive(&running, &name(port), incoming).await
+        self.exchanges.intake.receive(&running, &name(port), incoming).await
     }
 
     async fn history(&self, id: MessageId) -> Vec<HistoryEntry> {
-        self.exchanges.history(id).await.expect("read")
+        self.exchanges.operations.history(id).await.expect("read")
     }
 
     async fn edited(&self, id: MessageId, edit: Edit) {
         let only = MessageFilter { id: Some(id), ..MessageFilter::default() }.into();
-        let edited = self.exchanges.edit(&only, &edit, "ann").await.expect("edited");
+        let edited = self.exchanges.operations.edit(&only, &edit, "ann").await.expect("edited");
         assert_eq!((edited.messages, edited.unchanged), (vec![id], vec![]));
     }
 
@@ -95,7 +95,7 @@ async fn b18_an_empty_split_keeps_the_message() {
     let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.contains("`split`") && reason.contains("may_be_empty"), "{reason}");
     bed.edited(sent.id, patch(r#"{"items": [{"type": "note", "order": 1}]}"#)).await;
-    bed.exchanges.resume(MessageFilter::default(), "ann").await.expect("resumed");
+    bed.exchanges.operations.resume(MessageFilter::default(), "ann").await.expect("resumed");
     bed.a.asked_times(1).await;
     assert_eq!(bed.message(sent.id).await.ending, Some(Ending::Split));
     bed.define(&split(", may_be_empty: true")).await;
@@ -109,14 +109,14 @@ async fn b19_an_edit_writes_only_what_it_names() {
     let body = r#"{"type": "ordr", "order": 5, "z": 123456789012345678901234567890, "price": 1.10, "big": 1e400, "zero": -0, "a": 0.1e1}"#;
     let sent = bed.post("orders", body, None).await.expect("stored");
     bed.edited(sent.id, patch(r#"{"type": "note", "more": 2.50}"#)).await;
-    let edited = bed.exchanges.body(sent.id).await.expect("read").expect("there");
+    let edited = bed.exchanges.operations.body(sent.id).await.expect("read").expect("there");
     let expected = r#"{"type":"note","order":5,"z":123456789012345678901234567890,"price":1.10,"big":1e400,"zero":-0,"a":0.1e1,"more":2.50}"#;
     assert_eq!(std::str::from_utf8(&edited).expect("text"), expected);
-    bed.exchanges.resume(MessageFilter::default(), "ann").await.expect("resumed");
+    bed.exchanges.operations.resume(MessageFilter::default(), "ann").await.expect("resumed");
     assert_eq!(bed.a.asked_times(1).await[0].body, expected);
     let marked = bed.post("orders", "\u{feff}{\"type\": \"ordr\", \"n\": 1.10}", None).await.expect("stored");
     bed.edited(marked.id, patch(r#"{"more": 1}"#)).await;
-    let edited = bed.exchanges.body(marked.id).await.expect("read").expect("there");
+    let edited = bed.exchanges.operations.body(marked.id).await.expect("read").expect("there");
     assert_eq!(std::str::from_utf8(&edited).expect("text"), r#"{"type":"ordr","n":1.10,"more":1}"#);
 }
 
@@ -142,7 +142,7 @@ async fn b20_properties_follow_the_body_that_an_edit_makes() {
     bed.edited(sent.id, Edit { content_type: Some("text/plain".into()), ..Edit::default() }).await;
     assert_eq!(bed.property(sent.id, "type").await, "", "what is no JSON any more has no place of JSON");
     bed.edited(sent.id, Edit { content_type: Some("Application/JSON".into()), ..patch(r#"{"type": "note"}"#) }).await;
-    bed.exchanges.resume(MessageFilter::default(), "ann").await.expect("resumed");
+    bed.exchanges.operations.resume(MessageFilter::default(), "ann").await.expect("resumed");
     assert_eq!(bed.a.asked_times(1).await[0].path, "/replies/9", "it is routed anew by its new properties");
 }
 
@@ -246,7 +246,7 @@ async fn b22_every_attempt_and_act_is_in_the_history() {
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
     bed.suspended_times(1).await;
     bed.edited(sent.id, patch(r#"{"note": "by hand"}"#)).await;
-    bed.exchanges.resume(MessageFilter::default(), "ben").await.expect("resumed");
+    bed.exchanges.operations.resume(MessageFilter::default(), "ben").await.expect("resumed");
     bed.ended(sent.id).await;
     bed.restart().await;
     let history = bed.history(sent.id).await;
@@ -269,8 +269,8 @@ async fn b22_every_attempt_and_act_is_in_the_history() {
     bed.ended(plain.id).await;
     assert_eq!(bed.history(plain.id).await, [], "what goes well is in its leg alone");
     let lost = bed.post("orders", r#"{"type": "ordr"}"#, None).await.expect("stored");
-    bed.exchanges.resume(MessageFilter::default(), "ben").await.expect("tried");
-    bed.exchanges.end(MessageFilter::default(), "cy").await.expect("ended");
+    bed.exchanges.operations.resume(MessageFilter::default(), "ben").await.expect("tried");
+    bed.exchanges.operations.end(MessageFilter::default(), "cy").await.expect("ended");
     assert_eq!(acts(&bed.history(lost.id).await), ["suspended", "resumed", "suspended", "ended"]);
 }
 
@@ -280,7 +280,7 @@ async fn b22_a_history_is_bounded() {
     let lost = bed.post("orders", r#"{"type": "ordr"}"#, None).await.expect("stored");
     let only = || MessageFilter { id: Some(lost.id), ..MessageFilter::default() };
     for _ in 0..HISTORY_MAX / 2 + 5 {
-        bed.exchanges.resume(only(), "ben").await.expect("tried");
+        bed.exchanges.operations.resume(only(), "ben").await.expect("tried");
     }
     let numbers: Vec<u32> = bed.history(lost.id).await.iter().map(|entry| entry.number).collect();
     let last = 1 + 2 * (HISTORY_MAX / 2 + 5);
@@ -313,7 +313,7 @@ async fn b35_the_nearest_routes_are_explained_by_what_decides() {
     let places: Vec<usize> = ["`either`", "`long`"].iter().map(|route| missed.find(route).expect("reported")).collect();
     assert!(places[0] < places[1], "the nearest comes first: {missed}");
 
-    bed.exchanges.set_port(&name("orders"), &name("a"), Some(PortState::Off)).await.expect("off");
+    bed.exchanges.operations.set_port(&name("orders"), &name("a"), Some(PortState::Off)).await.expect("off");
     let off = reason(bed.post("orders", r#"{"type": "x", "order": 7}"#, None).await.expect("stored"));
     assert!(off.contains("nearest: `either` matches, and its send port `a` is off"), "{off}");
 }

@@ -3,7 +3,7 @@
 use tocsin_delivery::Clock;
 
 use super::*;
-use crate::intake::{Intake, WaitingMessages};
+use crate::intake::{IntakeState, WaitingMessages};
 
 const ORDER: &str = r#"{"type": "order", "order": 7}"#;
 
@@ -11,7 +11,7 @@ const ORDER: &str = r#"{"type": "order", "order": 7}"#;
 async fn a_closed_intake_refuses_messages_and_answers_repetitions() {
     let bed = Bed::start().await;
     let first = bed.post("orders", ORDER, Some("k")).await.expect("taken");
-    bed.exchanges.set_intake(Intake { refusal: Some("`role:accept` is disabled".to_owned()), hold: None });
+    bed.exchanges.intake.set_state(IntakeState { refusal: Some("`role:accept` is disabled".to_owned()), hold: None });
     let refused = bed.post("orders", ORDER, None).await;
     assert!(
         matches!(&refused, Err(ReceiveError::IntakeClosed(reason)) if reason.contains("role:accept")),
@@ -20,14 +20,14 @@ async fn a_closed_intake_refuses_messages_and_answers_repetitions() {
     assert!(matches!(bed.post("orders", ORDER, Some("other")).await, Err(ReceiveError::IntakeClosed(_))));
     let again = bed.post("orders", ORDER, Some("k")).await.expect("answered");
     assert_eq!((again.id, again.duplicate), (first.id, true));
-    bed.exchanges.set_intake(Intake::default());
+    bed.exchanges.intake.set_state(IntakeState::default());
     bed.post("orders", ORDER, None).await.expect("taken");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn due_messages_are_counted_until_they_have_left() {
     let bed = Bed::start().await;
-    let waiting = async || bed.exchanges.waiting_messages(SystemClock.now()).await.expect("counted");
+    let waiting = async || bed.exchanges.operations.waiting_messages(SystemClock.now()).await.expect("counted");
     let nothing = WaitingMessages::default();
     assert_eq!(waiting().await, nothing);
     bed.post("orders", r#"{"type": "slow", "order": 1}"#, None).await.expect("taken");
@@ -39,9 +39,9 @@ async fn due_messages_are_counted_until_they_have_left() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, leaves).await.expect("in time");
+    tokio::time::timeout(wait_timeout(), leaves).await.expect("in time");
 
-    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("held");
+    bed.exchanges.operations.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("held");
     bed.post("orders", ORDER, None).await.expect("taken");
     let held = waiting().await;
     assert_eq!((held.due, held.held), (0, 1), "{held:?}");

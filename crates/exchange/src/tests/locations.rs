@@ -6,9 +6,10 @@ use async_nats::jetstream;
 use tocsin_model::{application::Rate, exchange::FlowSide};
 use tocsin_sources::SourceState;
 use tocsin_store::spool::LocationKey;
+use tocsin_test_peers::{Peer, missing, reserved_port};
 
 use super::*;
-use crate::{intake::Intake, locations::LocationStatus};
+use crate::{intake::IntakeState, locations::LocationStatus};
 
 /// An exchange that takes files and rows, and sends each to A.
 struct Dock {
@@ -59,7 +60,7 @@ routes:
     }
 
     async fn apply(&self, locations: &str) {
-        self.exchanges.apply(&self.definition(locations), "test").await.expect("a good definition");
+        self.exchanges.operations.apply(&self.definition(locations), "test").await.expect("a good definition");
     }
 
     fn drop_file(&self, file: &str, text: &str) {
@@ -75,7 +76,7 @@ routes:
     }
 
     fn status(&self) -> LocationStatus {
-        self.exchanges.locations(&name("dock")).expect("it runs").remove(0)
+        self.exchanges.operations.locations(&name("dock")).expect("it runs").remove(0)
     }
 
     async fn until(&self, holds: impl Fn(&Dock) -> bool) {
@@ -84,7 +85,7 @@ routes:
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{:?}", self.status()));
+        tokio::time::timeout(wait_timeout(), waiting).await.unwrap_or_else(|_| panic!("{:?}", self.status()));
     }
 
     async fn restart(&mut self) {
@@ -111,7 +112,7 @@ async fn files_become_messages_and_get_a_name_that_says_so() {
     dock.drop_file("4.txt", "d");
     dock.until(|dock| dock.status().messages == 2).await;
     let filter = MessageFilter { standing: Some(MessageStatus::Suspended), ..MessageFilter::default() };
-    assert_eq!(dock.exchanges.messages(filter, None, 10).await.expect("read").len(), 1);
+    assert_eq!(dock.exchanges.operations.messages(filter, None, 10).await.expect("read").len(), 1);
 }
 
 #[tokio::test]
@@ -119,11 +120,11 @@ async fn a_closed_intake_holds_locations_until_it_opens() {
     let dock = Dock::with(FILES).await;
     dock.until(|dock| dock.status().health.state == SourceState::Running).await;
     let hold = Some("`role:sources` is paused".to_owned());
-    dock.exchanges.set_intake(Intake { hold, ..Intake::default() });
+    dock.exchanges.intake.set_state(IntakeState { hold, ..IntakeState::default() });
     dock.until(|dock| dock.status().health.state == SourceState::Held).await;
     dock.drop_file("1.csv", "a;b");
     assert_eq!(dock.status().messages, 0);
-    dock.exchanges.set_intake(Intake::default());
+    dock.exchanges.intake.set_state(IntakeState::default());
     assert_eq!(dock.a.asked_times(1).await[0].body, "a;b");
 }
 
@@ -153,18 +154,21 @@ const MAIL: &str = "Message-ID: <1@a>\r\nSubject: order\r\n\r\nseven\r\n";
 async fn curl(dock: &Dock, port: u16, mail: &str) -> bool {
     let file = dock.folder.path().join("mail");
     fs::write(&file, mail).expect("written");
-    let sent = tokio::process::Command::new("curl")
+    let sent = tokio::process::Command::new(Peer::Curl.path())
         .args(["-s", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "--max-time", "50"])
         .args(["--mail-from", "a@example.org", "--mail-rcpt", "orders@example.org", "--upload-file"])
         .arg(file)
         .arg(format!("smtp://127.0.0.1:{port}/example.org"))
         .status();
-    sent.await.expect("curl is there: `make setup` installs it").success()
+    sent.await.expect("curl runs").success()
 }
 
 #[tokio::test]
 async fn mails_are_routed_and_their_senders_hear_when_they_are_stored() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    if missing(&[Peer::Curl]) {
+        return;
+    }
+    let port = reserved_port();
     let mails =
         format!("post: {{ kind: mail, options: {{ listen: '127.0.0.1:{port}', recipients: ['*@example.org'] }} }}");
     let mut dock = Dock::with(&mails).await;
@@ -183,7 +187,7 @@ async fn mails_are_routed_and_their_senders_hear_when_they_are_stored() {
     // While an operator's rate is zero, nothing is acknowledged.
     let rate = "0".parse::<Rate>().expect("a rate");
     let (exchange, intake) = (dock_name(), name("intake"));
-    let set = dock.exchanges.set_rate(&exchange, FlowSide::Publishing, Some(&intake), Some(rate));
+    let set = dock.exchanges.operations.set_rate(&exchange, FlowSide::Publishing, Some(&intake), Some(rate));
     set.await.expect("set");
     let held = MAIL.replace("<1@", "<3@");
     let sending = curl(&dock, port, &held);
@@ -197,14 +201,14 @@ async fn mails_are_routed_and_their_senders_hear_when_they_are_stored() {
 
 /// A broker with the stream ORDERS, and a connection to it.
 async fn broker(folder: &Path) -> (tokio::process::Child, jetstream::Context, String) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-    let server = tokio::process::Command::new("nats-server")
+    let port = reserved_port();
+    let server = tokio::process::Command::new(Peer::Nats.path())
         .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
         .arg(folder)
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .expect("nats-server is there: `make setup` installs it");
+        .expect("nats-server starts");
     let address = format!("nats://127.0.0.1:{port}");
     let starting = async {
         loop {
@@ -221,12 +225,15 @@ async fn broker(folder: &Path) -> (tokio::process::Child, jetstream::Context, St
             }
         }
     };
-    let context = tokio::time::timeout(PATIENCE, starting).await.expect("in time");
+    let context = tokio::time::timeout(wait_timeout(), starting).await.expect("in time");
     (server, context, address)
 }
 
 #[tokio::test]
 async fn messages_of_a_broker_are_routed_and_told_once_over_a_restart() {
+    if missing(&[Peer::Nats]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let (_server, context, address) = broker(folder.path()).await;
     let publish = async |body: &str| {
@@ -245,7 +252,11 @@ async fn messages_of_a_broker_are_routed_and_told_once_over_a_restart() {
     assert_eq!((asked.len(), &*asked[1].body), (2, r#"{"nr": 2}"#));
     dock.until(|dock| dock.status().messages == 2).await;
     let filter = MessageFilter { standing: Some(MessageStatus::Suspended), ..MessageFilter::default() };
-    assert_eq!(dock.exchanges.messages(filter, None, 10).await.expect("read").len(), 1, "nothing leads it anywhere");
+    assert_eq!(
+        dock.exchanges.operations.messages(filter, None, 10).await.expect("read").len(),
+        1,
+        "nothing leads it anywhere"
+    );
     let mut stream = context.get_stream("ORDERS").await.expect("there");
     let acknowledged = async {
         loop {
@@ -258,7 +269,7 @@ async fn messages_of_a_broker_are_routed_and_told_once_over_a_restart() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, acknowledged).await.expect("the broker gets acknowledgements after all are stored");
+    tokio::time::timeout(wait_timeout(), acknowledged).await.expect("the broker gets acknowledgements after all are stored");
 }
 
 #[tokio::test]
@@ -267,7 +278,7 @@ async fn an_operator_and_a_switch_slow_locations_down() {
     let intake = name("intake");
     let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
     let exchange = dock_name();
-    let set = |rate| dock.exchanges.set_rate(&exchange, FlowSide::Publishing, Some(&intake), rate);
+    let set = |rate| dock.exchanges.operations.set_rate(&exchange, FlowSide::Publishing, Some(&intake), rate);
     set(rate("0")).await.expect("set");
     dock.drop_file("1.csv", "held");
     dock.until(|dock| dock.status().health.state == SourceState::Waiting).await;
@@ -300,10 +311,27 @@ async fn invalid_locations_are_reported() {
         ("a: { kind: nats, options: { servers: ['nats://a'], stream: b }, content_type: x }", "is not a media type"),
         ("a: { kind: mqtt, options: { host: a, topics: ['a#'] } }", "is not a valid topic filter"),
     ] {
-        let problems = dock.exchanges.compile(&dock.definition(locations)).err().expect("a problem");
+        let problems = dock.exchanges.operations.compile(&dock.definition(locations)).err().expect("a problem");
         let found = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         assert!(found.contains(expected), "{locations}: {found}");
     }
+}
+
+#[tokio::test]
+async fn a_location_whose_folder_is_not_open_is_reported_by_the_check() {
+    let dock = Dock::with("").await;
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let text = dock.definition(&format!(
+        "open: {{ kind: directory, options: {{ folder: orders }} }}, \
+         closed: {{ kind: directory, options: {{ folder: '{}' }} }}",
+        elsewhere.path().display()
+    ));
+    let operations = &dock.exchanges.operations;
+    let compiled = operations.compile(&text).expect("a good definition");
+    let closed = operations.locations_not_allowed(&text, &compiled);
+    let found: Vec<&str> = closed.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(found, ["receive.intake.locations.closed.options.folder"]);
+    assert!(closed[0].message.contains("sources.allow_folders") && closed[0].line.is_some(), "{closed:?}");
 }
 
 #[tokio::test]
@@ -312,13 +340,13 @@ async fn marks_are_of_one_location_and_go_with_the_exchange() {
     dock.drop_file("1.csv", "a");
     dock.a.asked_times(1).await;
     let key = |location: &str| LocationKey { exchange: dock_name(), port: name("intake"), location: name(location) };
-    let marks = dock.exchanges.parts.spool.location_marks(key("other")).await.expect("read");
+    let marks = dock.exchanges.core.parts.spool.location_marks(key("other")).await.expect("read");
     assert!(marks.is_empty());
     let open = async {
-        while dock.exchanges.remove(&dock_name()).await.is_err() {
+        while dock.exchanges.operations.remove(&dock_name()).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, open).await.expect("in time");
-    assert!(dock.exchanges.parts.spool.location_marks(key("drop")).await.expect("read").is_empty());
+    tokio::time::timeout(wait_timeout(), open).await.expect("in time");
+    assert!(dock.exchanges.core.parts.spool.location_marks(key("drop")).await.expect("read").is_empty());
 }

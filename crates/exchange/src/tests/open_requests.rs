@@ -9,7 +9,7 @@ use super::*;
 /// Asks so many requests whose port holds them, and gives their ids once the port sends and each has its reply.
 async fn ask_many(many: usize) {
     let bed = Bed::start().await;
-    let held = bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await;
+    let held = bed.exchanges.operations.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await;
     held.expect("held");
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let ask = |order: usize| {
@@ -20,15 +20,15 @@ async fn ask_many(many: usize) {
             ..IncomingMessage::default()
         };
         let (exchanges, running) = (bed.exchanges.clone(), running.clone());
-        async move { exchanges.receive(&running, &name("questions"), incoming).await.expect("taken") }
+        async move { exchanges.intake.receive(&running, &name("questions"), incoming).await.expect("taken") }
     };
     let asked: Vec<ReceiveResult> = stream::iter(0..many).map(ask).buffered(256).collect().await;
     assert!(asked.iter().all(|received| received.reply_status == ReplyStatus::Pending));
     let ids: HashSet<MessageId> = asked.iter().map(|received| received.id).collect();
     assert_eq!((ids.len(), bed.b.all().len()), (many, 0), "each is stored, and none left");
     bed.open_is(many as u64).await;
-    bed.exchanges.set_port(&name("orders"), &name("b"), None).await.expect("active");
-    let waits = asked.iter().map(|received| bed.exchanges.wait_for(received.id, PATIENCE));
+    bed.exchanges.operations.set_port(&name("orders"), &name("b"), None).await.expect("active");
+    let waits = asked.iter().map(|received| bed.exchanges.intake.reply_to(received.id, wait_timeout()));
     let replies: Vec<_> = stream::iter(waits).buffered(1_024).collect().await;
     for (order, reply) in replies.into_iter().enumerate() {
         let Some(ReplyStatus::Replied { body, .. }) = reply.expect("read") else { panic!("{order} has no reply") };

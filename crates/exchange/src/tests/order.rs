@@ -19,25 +19,25 @@ fn with_key(text: &str) -> String {
 impl Bed {
     async fn apply(&self, more_of_b: &str, change: impl Fn(String) -> String) {
         let text = change(with_key(&definition(&self.a, &self.b, more_of_b)));
-        self.exchanges.apply(&text, "test").await.expect("a good definition");
+        self.exchanges.operations.apply(&text, "test").await.expect("a good definition");
     }
 
     async fn hold(&self, state: Option<PortState>) {
-        self.exchanges.set_port(&name("orders"), &name("b"), state).await.expect("set");
+        self.exchanges.operations.set_port(&name("orders"), &name("b"), state).await.expect("set");
     }
 
     /// Waits until one message to B is under way and so many are ready in memory.
     async fn has_ready(&self, many: usize) {
         let filling = async {
             loop {
-                let ports = self.exchanges.ports(&name("orders")).await.expect("known");
+                let ports = self.exchanges.operations.ports(&name("orders")).await.expect("known");
                 let b = ports.iter().find(|port| port.port == name("b")).expect("there");
                 if (b.under_way, b.ready) == (1, many) {
                     return;
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, filling).await.expect("in time");
+        tokio::time::timeout(wait_timeout(), filling).await.expect("in time");
     }
 
     async fn order(&self, order: i64, more: &str) -> MessageId {
@@ -103,7 +103,7 @@ async fn a_suspended_message_keeps_those_behind_it_if_so_asked() {
     bed.ended(other).await;
     assert_eq!(bed.message(second).await.legs[0].state, LegState::Waiting);
     let only = MessageFilter { id: Some(first), ..MessageFilter::default() };
-    bed.exchanges.end(only, "op").await.expect("ended");
+    bed.exchanges.operations.end(only, "op").await.expect("ended");
     bed.ended(second).await;
     assert_eq!(bed.b.all().iter().map(order_of).collect::<Vec<_>>(), [1, 3, 2]);
 
@@ -160,7 +160,7 @@ fn note(bed: &Bed) -> NewMessage {
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let head = Head { properties: vec![(name("order"), Value::Integer(1))], ..Head::default() };
     NewMessage {
-        id: bed.exchanges.parts.spool.next_id(PartitionNumber(0)),
+        id: bed.exchanges.core.parts.spool.next_id(PartitionNumber(0)),
         exchange: name("orders"),
         port: name("orders"),
         kind: MessageKind::OneWay,
@@ -169,7 +169,7 @@ fn note(bed: &Bed) -> NewMessage {
         part_of: None,
         key: None,
         sender: Box::default(),
-        legs: vec![running.send_queues[&name("a")].new_leg(&head).expect("no reply comes later")],
+        legs: vec![running.send_ports[&name("a")].new_leg(&head).expect("no reply comes later")],
         head,
         body: Bytes::from_static(b"{}"),
         suspended: None,
@@ -184,20 +184,20 @@ async fn what_the_spool_shows_before_it_is_pushed_is_sent_once() {
     let bed = Bed::start().await;
     let running = bed.exchanges.find(&name("orders")).expect("it runs");
     let (announced, beside, given_up) = (note(&bed), note(&bed), note(&bed));
-    let announcing = running.reserve_legs(&[announced.clone(), given_up.clone()]);
+    let announcing = bed.exchanges.core.reserve_legs(&running, [&announced, &given_up]);
     for message in [&announced, &beside, &given_up] {
-        bed.exchanges.parts.spool.accept(message.clone()).await.expect("stored");
+        bed.exchanges.core.parts.spool.accept(message.clone()).await.expect("stored");
     }
     // All are committed when the lane looks: it reads the one that nobody is about to push, and no other.
-    running.send_queues[&name("a")].refill_from_spool();
+    bed.exchanges.intake.dispatch.refill(&running.send_ports[&name("a")]);
     bed.ended(beside.id).await;
     assert_eq!(bed.a.all().len(), 1);
-    bed.exchanges.dispatch(&running, &announced);
+    bed.exchanges.intake.dispatch.dispatch(&running, &announced);
     bed.ended(announced.id).await;
     // Who announces and does not push leaves it to the spool.
     drop(announcing);
     bed.ended(given_up.id).await;
-    assert!(bed.exchanges.stop(PATIENCE).await, "nothing more is in progress");
+    assert!(bed.exchanges.stop(wait_timeout()).await, "nothing more is in progress");
     assert_eq!(bed.a.all().len(), 3);
 }
 
@@ -213,7 +213,7 @@ async fn a_window_defers_what_is_sent_and_refuses_what_comes() {
     let bed = Bed::start().await;
     bed.apply(&later(), |text| text).await;
     let sent = bed.order(1, "").await;
-    let ports = bed.exchanges.ports(&name("orders")).await.expect("known");
+    let ports = bed.exchanges.operations.ports(&name("orders")).await.expect("known");
     let opens_at = ports.iter().find(|port| port.port == name("b")).and_then(|port| port.opens_at).expect("closed");
     assert!(opens_at.since(SystemClock.now()) > Duration::from_secs(3_600));
     assert_eq!(bed.message(sent).await.legs[0].state, LegState::Waiting);
@@ -237,14 +237,18 @@ async fn invalid_windows_keys_and_groups_are_reported() {
         ("service_window: { hours: '08:00-09:00', time_zone: Vienna }", "`Vienna` is not a time zone"),
     ] {
         let text = with_key(&definition(&bed.a, &bed.b, more));
-        let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&text, "test").await else { panic!("{more}") };
+        let Err(OperateError::Invalid(problems)) = bed.exchanges.operations.apply(&text, "test").await else {
+            panic!("{more}")
+        };
         assert!(problems.len() == 1 && problems[0].message.contains(message), "{more}: {problems:?}");
     }
     for (group, message) in
         [("b: [a]", "the name of a send port"), ("g: []", "no send port"), ("g: [x]", "`x` is not among")]
     {
         let text = definition(&bed.a, &bed.b, "").replace("routes:\n", &format!("groups: {{ {group} }}\nroutes:\n"));
-        let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&text, "test").await else { panic!("{group}") };
+        let Err(OperateError::Invalid(problems)) = bed.exchanges.operations.apply(&text, "test").await else {
+            panic!("{group}")
+        };
         assert!(problems[0].message.contains(message), "{group}: {problems:?}");
     }
 }

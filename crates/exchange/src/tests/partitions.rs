@@ -8,7 +8,7 @@ impl Bed {
     }
 
     fn partition_of(&self, id: MessageId) -> u8 {
-        self.exchanges.parts.spool.partition_of(id).0
+        self.exchanges.core.parts.spool.partition_of(id).0
     }
 
     fn keep_in_order(&self) -> String {
@@ -72,7 +72,7 @@ async fn what_leaves_in_order_does_so_over_partitions_that_become_more() {
     bed.restart_with(2).await;
     bed.define(&bed.keep_in_order()).await;
     let (exchange, port) = (name("orders"), name("b"));
-    bed.exchanges.set_port(&exchange, &port, Some(PortState::Hold)).await.expect("held");
+    bed.exchanges.operations.set_port(&exchange, &port, Some(PortState::Hold)).await.expect("held");
     let mut ids = Vec::new();
     for order in 0..40 {
         if order == 20 {
@@ -86,7 +86,7 @@ async fn what_leaves_in_order_does_so_over_partitions_that_become_more() {
     assert!(partitions.iter().all(|partition| partition.bytes > 0 && partition.open > 0), "{partitions:?}");
     // The receiver fails now and then; later messages wait.
     bed.b.failures.lock().extend([503, 503]);
-    bed.exchanges.set_port(&exchange, &port, None).await.expect("as defined");
+    bed.exchanges.operations.set_port(&exchange, &port, None).await.expect("as defined");
     for id in &ids {
         bed.ended(*id).await;
     }

@@ -11,18 +11,18 @@ impl Bed {
             assert!(text.contains(before), "{before}");
             text = text.replace(before, &format!("{before}{more}"));
         }
-        self.exchanges.apply(&text, "test").await.expect("a good definition");
+        self.exchanges.operations.apply(&text, "test").await.expect("a good definition");
     }
 
     async fn parts(&self, id: MessageId) -> Vec<StoredMessage> {
         let filter = MessageFilter { part_of: Some(id), ..MessageFilter::default() };
-        let mut parts = self.exchanges.messages(filter, None, 100).await.expect("read");
+        let mut parts = self.exchanges.operations.messages(filter, None, 100).await.expect("read");
         parts.sort_by_key(|part| part.id);
         parts
     }
 
     async fn body(&self, id: MessageId) -> String {
-        let body = self.exchanges.body(id).await.expect("read").expect("there");
+        let body = self.exchanges.operations.body(id).await.expect("read").expect("there");
         String::from_utf8(body.to_vec()).expect("text")
     }
 }
@@ -61,13 +61,13 @@ async fn a_step_that_fails_suspends_and_the_resumed_message_goes_through_the_ste
     assert!(stuck.head.raw && stuck.legs.is_empty());
     let edit = Edit { properties: vec![(name("order"), serde_json::json!(8))], ..Edit::default() };
     let choice = MessageFilter { id: Some(sent.id), ..MessageFilter::default() }.into();
-    let edited = bed.exchanges.edit(&choice, &edit, "ann").await.expect("tried");
+    let edited = bed.exchanges.operations.edit(&choice, &edit, "ann").await.expect("tried");
     assert!(edited.unchanged[0].1.contains("edit its body instead"), "{edited:?}");
-    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("tried").messages, 0);
+    assert_eq!(bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("tried").messages, 0);
     assert_eq!(bed.suspended().await.len(), 1, "the steps are the same");
 
     bed.change(&[(ORDERS, ", pipeline: [transform: { jmespath: '{type: type, order: order, by: `op`}' }]")]).await;
-    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed").messages, 1);
+    assert_eq!(bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed").messages, 1);
     assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
     assert!(bed.a.all()[0].body.contains(r#""by":"op""#), "{:?}", bed.a.all());
     assert!(!bed.message(sent.id).await.head.raw);
@@ -75,7 +75,7 @@ async fn a_step_that_fails_suspends_and_the_resumed_message_goes_through_the_ste
     bed.change(&[(ORDERS, ", pipeline: [split: { json: $ }]")]).await;
     let odd = bed.post("orders", r#"{"type": "note", "order": 8}"#, None).await.expect("stored");
     bed.change(&[(ORDERS, ", pipeline: [transform: { jmespath: '[@, @]' }, split: { json: $ }]")]).await;
-    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
+    bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!(bed.message(odd.id).await.ending, Some(Ending::Split));
     assert_eq!(bed.parts(odd.id).await.len(), 2);
     for part in bed.parts(odd.id).await {
@@ -109,17 +109,17 @@ async fn a_step_that_fails_on_the_way_out_or_back_suspends_the_leg() {
 
     let back = "\n    reply_pipeline: [validate: { schema: { required: [receipt] } }]";
     bed.change(&[("correlate: [order]", back)]).await;
-    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
+    bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed");
     bed.b.asked_times(1).await;
-    let reply_status = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
+    let reply_status = bed.exchanges.intake.reply_to(asked.id, wait_timeout()).await.expect("read");
     let Some(ReplyStatus::Suspended(reason)) = reply_status else { panic!("{reply_status:?}") };
     assert!(reason.contains("the reply cannot be used: step 1") && reason.contains("receipt"), "{reason}");
-    let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
+    let all = bed.exchanges.operations.messages(MessageFilter::default(), None, 10).await.expect("read");
     assert_eq!(all[0].ending, Some(Ending::Wrong), "the reply is there to be looked at");
 
     bed.change(&[]).await;
-    bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
-    let reply_status = bed.exchanges.wait_for(asked.id, PATIENCE).await.expect("read");
+    bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed");
+    let reply_status = bed.exchanges.intake.reply_to(asked.id, wait_timeout()).await.expect("read");
     assert!(matches!(reply_status, Some(ReplyStatus::Replied { .. })), "{reply_status:?}");
 }
 
@@ -132,7 +132,7 @@ impl Bed {
         let text = definition(&self.a, &self.b, "").replace("  type: $.type\n", "  type: $.type\n  key: $.key\n");
         let text = text.replace(ORDERS, &format!("{ORDERS}{steps}"));
         let text = text.replace("to_b:", "lists: { when: \"has(message.key)\", to: a }\n  to_b:");
-        self.exchanges.apply(&text, "test").await.expect("a good definition");
+        self.exchanges.operations.apply(&text, "test").await.expect("a good definition");
     }
 
     async fn of_key(&self, order: i64, key: &str) -> MessageId {
@@ -172,15 +172,15 @@ async fn what_waits_becomes_one_in_time_and_may_be_ended_before() {
     bed.gather(GATHER).await;
     let (kept, ended) = (bed.of_key(1, "x").await, bed.of_key(2, "x").await);
     let only = MessageFilter { id: Some(ended), standing: Some(MessageStatus::Open), ..MessageFilter::default() };
-    assert_eq!(bed.exchanges.end(only, "op").await.expect("ended").messages, 1);
+    assert_eq!(bed.exchanges.operations.end(only, "op").await.expect("ended").messages, 1);
     let wrong = bed.post("orders", "no json", None).await.expect("stored");
     let ReplyStatus::Suspended(reason) = &wrong.reply_status else { panic!("{wrong:?}") };
     assert!(reason.contains("`assemble`") && reason.contains("not JSON"), "{reason}");
     bed.gather(", pipeline: [assemble: { within: 1s, as: lines }]").await;
-    assert_eq!(bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed").messages, 1);
+    assert_eq!(bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed").messages, 1);
     bed.ended(wrong.id).await;
     let only = MessageFilter { id: Some(kept), standing: Some(MessageStatus::Open), ..MessageFilter::default() };
-    bed.exchanges.end(only, "op").await.expect("ended");
+    bed.exchanges.operations.end(only, "op").await.expect("ended");
     // The line has no key, so that no route leads it anywhere.
     bed.suspended_times(1).await;
     bed.open_is(1).await;
@@ -202,7 +202,7 @@ async fn what_is_wrong_with_gathering_is_told() {
         ("validate: { xsd: '<a/>' }", "is no XML Schema"),
     ] {
         let text = definition(&bed.a, &bed.b, "").replace(ORDERS, &format!("{ORDERS}, pipeline: [{{ {steps} }}]"));
-        let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&text, "test").await else {
+        let Err(OperateError::Invalid(problems)) = bed.exchanges.operations.apply(&text, "test").await else {
             panic!("{steps} is taken")
         };
         assert!(problems.iter().any(|problem| problem.to_string().contains(message)), "{steps}: {problems:?}");
@@ -221,7 +221,7 @@ async fn properties_are_taken_out_of_xml_and_of_the_envelope_of_its_parts() {
     let post = async |body: &str, content_type: &str| {
         let (body, content_type) = (Bytes::copy_from_slice(body.as_bytes()), content_type.to_owned());
         let incoming = IncomingMessage { content_type, body, ..IncomingMessage::default() };
-        bed.exchanges.receive(&running, &name("orders"), incoming).await.expect("taken").id
+        bed.exchanges.intake.receive(&running, &name("orders"), incoming).await.expect("taken").id
     };
     let part = |id: &str| format!("<o:order><id> {id}\n</id></o:order>");
     let whole = format!("<all xmlns:o='urn:o'><kind>note</kind>{}{}</all>", part("7"), part("&#56;"));
@@ -257,7 +257,7 @@ async fn c3_properties_are_found_in_xml_of_any_encoding() {
     let post = async |body: Vec<u8>, content_type: &str| {
         let incoming =
             IncomingMessage { content_type: content_type.to_owned(), body: body.into(), ..IncomingMessage::default() };
-        bed.exchanges.receive(&running, &name("orders"), incoming).await.expect("taken")
+        bed.exchanges.intake.receive(&running, &name("orders"), incoming).await.expect("taken")
     };
     let order = |id: &str| format!("<order type='note'><id>{id}</id><of>\u{e9}</of></order>");
     let units = |text: &str, order: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(order).collect::<Vec<u8>>();

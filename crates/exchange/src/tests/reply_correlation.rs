@@ -6,7 +6,7 @@ use super::*;
 use crate::{edit::Edit, operate::MessageSelection};
 
 /// B takes what it is asked, and replies through `results`.
-fn later(a: &FarSide, b: &FarSide, within: &str) -> String {
+pub(super) fn later(a: &FarSide, b: &FarSide, within: &str) -> String {
     let with = definition(a, b, &format!("reply_through: results\n    reply_within: {within}"));
     with.replace("  hurried:", "  results: { mode: one_way }\n  hurried:")
 }
@@ -38,11 +38,11 @@ impl Bed {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, awaiting).await.expect("in time")
+        tokio::time::timeout(wait_timeout(), awaiting).await.expect("in time")
     }
 
     async fn waits_for(&self, id: MessageId) -> ReplyStatus {
-        self.exchanges.wait_for(id, PATIENCE).await.expect("read").expect("there")
+        self.exchanges.intake.reply_to(id, wait_timeout()).await.expect("read").expect("there")
     }
 }
 
@@ -101,7 +101,7 @@ async fn a_reply_may_be_quicker_than_the_answer_to_the_attempt() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, said).await.expect("what it answers is kept nevertheless");
+    tokio::time::timeout(wait_timeout(), said).await.expect("what it answers is kept nevertheless");
     let leg = &bed.message(answered.id).await.legs[0];
     assert_eq!((leg.state, leg.attempts), (LegState::Done, 1));
 }
@@ -119,7 +119,7 @@ async fn a_message_waits_for_its_reply_over_a_restart_and_for_so_long() {
     bed.define(&later(&bed.a, &bed.b, "1s")).await;
     let asked = bed.ask(r#"{"type": "order", "order": 8}"#).await;
     assert_eq!(asked.reply_status, ReplyStatus::Suspended("b: no reply came through `results` in time".into()));
-    let acted = bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
+    let acted = bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed");
     assert_eq!((acted.messages, acted.legs), (1, 1));
     bed.b.asked_times(3).await;
     bed.result(r#"{"order": 8}"#).await;
@@ -143,21 +143,6 @@ async fn a_reply_that_comes_when_nobody_hoped_any_more_is_still_the_reply() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_that_wait_for_the_same_the_first_has_the_first_reply() {
-    let bed = Bed::with_later().await;
-    let mut sent = Vec::new();
-    for _ in 0..2 {
-        let id = bed.post("orders", ORDER, None).await.expect("taken").id;
-        bed.awaiting(id).await;
-        sent.push(id);
-    }
-    let replies = [bed.result(r#"{"order": 7, "n": 1}"#).await, bed.result(r#"{"order": 7, "n": 2}"#).await];
-    for (id, reply) in sent.into_iter().zip(replies) {
-        assert_eq!(bed.ended(id).await.reply, Some(reply));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_waits_for_is_routed_or_suspended_and_edited_it_finds_its_message() {
     let bed = Bed::with_later().await;
     let sent = bed.post("orders", ORDER, None).await.expect("taken");
@@ -171,22 +156,13 @@ async fn what_nobody_waits_for_is_routed_or_suspended_and_edited_it_finds_its_me
     assert!(reason.starts_with("no message waits for it as its reply, and no route leads it"), "{reason}");
     let only = || MessageFilter { id: Some(odd.id), ..MessageFilter::default() };
     let edit = Edit { body: Some(Bytes::from_static(RESULT.as_bytes())), ..Edit::default() };
-    let edited = bed.exchanges.edit(&MessageSelection::from(only()), &edit, "test").await.expect("edited");
+    let edited = bed.exchanges.operations.edit(&MessageSelection::from(only()), &edit, "test").await.expect("edited");
     assert_eq!(edited.messages, [odd.id]);
-    assert_eq!(bed.exchanges.resume(only(), "op").await.expect("resumed").messages, 1);
+    assert_eq!(bed.exchanges.operations.resume(only(), "op").await.expect("resumed").messages, 1);
     assert_eq!(bed.ended(sent.id).await.reply, Some(odd.id));
     bed.ended(odd.id).await;
     assert_eq!(bed.a.asked_times(2).await[1].body, RESULT);
     bed.open_is(0).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_whose_reply_could_not_be_known_is_suspended() {
-    let bed = Bed::with_later().await;
-    let sent = bed.post("orders", r#"{"type": "order"}"#, None).await.expect("taken");
-    let why = "it has no `order`, by which its reply from `b` would be known";
-    assert_eq!(sent.reply_status, ReplyStatus::Suspended(why.into()));
-    assert!(bed.b.all().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,25 +189,4 @@ async fn replies_come_many_together_as_files_or_packed_by_steps() {
         assert_eq!(bed.ended(*id).await.ending, Some(Ending::Delivered));
     }
     assert_eq!(bed.a.asked_times(6).await.len(), 6, "each is led back");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reply_under_a_key_that_came_before_is_none_and_a_crash_changes_nothing() {
-    let mut bed = Bed::with_later().await;
-    let sent = bed.post("orders", ORDER, None).await.expect("taken");
-    bed.awaiting(sent.id).await;
-    let before = tempfile::tempdir().expect("a folder");
-    bed.copy_spool(before.path());
-    let first = bed.post("results", RESULT, Some("r")).await.expect("taken");
-    bed.ended(sent.id).await;
-    bed.ended(first.id).await;
-    let again = bed.post("results", RESULT, Some("r")).await.expect("taken");
-    assert_eq!((again.id, again.duplicate), (first.id, true));
-    assert_eq!(bed.a.all().len(), 1);
-
-    let _elsewhere = close(&mut bed.exchanges).await;
-    bed.exchanges = open(before.path()).await;
-    bed.awaiting(sent.id).await;
-    bed.post("results", RESULT, Some("r")).await.expect("taken");
-    assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered), "as if it had come for the first time");
 }

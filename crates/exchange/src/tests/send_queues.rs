@@ -76,17 +76,22 @@ impl Lanes {
             wait: Some(Duration::ZERO),
             ..IncomingMessage::default()
         };
-        let sent = self.bed.exchanges.receive(&running, &name(port), incoming).await.expect("taken");
+        let sent = self.bed.exchanges.intake.receive(&running, &name(port), incoming).await.expect("taken");
         self.sent.push(sent.id);
     }
 
     async fn set(&self, state: Option<PortState>) {
-        self.bed.exchanges.set_port(&name("orders"), &name("b"), state).await.expect("set");
+        self.bed.exchanges.operations.set_port(&name("orders"), &name("b"), state).await.expect("set");
     }
 
     async fn rate(&self, rate: Option<&str>) {
         let rate = rate.map(|rate| rate.parse::<Rate>().expect("a rate"));
-        self.bed.exchanges.set_rate(&name("orders"), FlowSide::Delivery, Some(&name("b")), rate).await.expect("set");
+        self.bed
+            .exchanges
+            .operations
+            .set_rate(&name("orders"), FlowSide::Delivery, Some(&name("b")), rate)
+            .await
+            .expect("set");
     }
 
     async fn happen(&mut self, event: Event) {
@@ -102,10 +107,10 @@ impl Lanes {
             Off => self.set(Some(PortState::Off)).await,
             Stop => self.rate(Some("0")).await,
             Go => self.rate(None).await,
-            Resume => _ = self.bed.exchanges.resume(of_b, "op").await.expect("resumed"),
+            Resume => _ = self.bed.exchanges.operations.resume(of_b, "op").await.expect("resumed"),
             End => {
                 let open = MessageFilter { standing: Some(MessageStatus::Open), ..of_b };
-                self.bed.exchanges.end(open, "op").await.expect("ended");
+                self.bed.exchanges.operations.end(open, "op").await.expect("ended");
             }
             Apply => self.bed.define(&self.text).await,
             Restart => self.bed.restart().await,
@@ -129,7 +134,7 @@ impl Lanes {
                     stored.suspended.is_some() || stored.legs.iter().any(|leg| leg.state == LegState::Suspended)
                 };
                 if open.iter().any(stuck) {
-                    self.bed.exchanges.resume(MessageFilter::default(), "op").await.expect("resumed");
+                    self.bed.exchanges.operations.resume(MessageFilter::default(), "op").await.expect("resumed");
                 }
                 tokio::task::yield_now().await;
             }
@@ -139,7 +144,7 @@ impl Lanes {
             panic!("after {events:?} nothing serves {:?}", self.bed.found(open).await);
         }
         for id in self.sent.drain(..) {
-            let stored = self.bed.exchanges.message(id).await.expect("read").expect("there");
+            let stored = self.bed.exchanges.operations.message(id).await.expect("read").expect("there");
             assert!(stored.ended_at.is_some(), "after {events:?}: {stored:?}");
         }
     }
@@ -205,7 +210,7 @@ async fn b1_what_was_ended_while_it_waited_in_memory_does_not_leave() {
     for _ in 0..5 {
         send_queues.happen(Push).await;
     }
-    let send_queue = send_queues.bed.exchanges.find(&name("orders")).expect("it runs").send_queues[&name("b")].clone();
+    let send_queue = send_queues.bed.exchanges.find(&name("orders")).expect("it runs").send_ports[&name("b")].clone();
     until(|| send_queue.load().1 == 5).await;
     send_queues.happen(End).await;
     send_queues.happen(Go).await;

@@ -23,10 +23,10 @@ impl Bed {
     async fn leave_first(&self, definition: &str) {
         self.define(definition).await;
         let running = self.exchanges.find(&name("orders")).expect("it runs");
-        for send_queue in running.send_queues.values().filter(|send_queue| send_queue.state() == PortState::Active) {
-            until(|| send_queue.moves_if_truncated().is_none()).await;
+        for port in running.send_ports.values().filter(|port| port.state() == PortState::Active) {
+            until(|| port.with(|queue| queue.moves_if_truncated()).is_none()).await;
         }
-        until(|| self.exchanges.parts.spool.is_reserved(MessageId(1))).await;
+        until(|| self.exchanges.core.parts.spool.is_reserved(MessageId(1))).await;
     }
 
     /// Waits until so many messages are stored.
@@ -79,7 +79,7 @@ async fn a_request_is_stored_with_its_reply() {
         assert_eq!((stored.legs[0].state, stored.legs[0].attempts), (LegState::Done, 1));
         let reply = bed.message(stored.reply.expect("it is answered")).await;
         assert_eq!((reply.answers, reply.ending), (Some(answered.id), Some(Ending::Delivered)));
-        assert_eq!(bed.exchanges.counts().open, 0);
+        assert_eq!(bed.exchanges.operations.counts().open, 0);
     };
     check(&bed).await;
     bed.restart().await;
@@ -149,7 +149,7 @@ async fn what_a_port_on_hold_gets_waits_in_the_spool() {
     let (answered, ()) = tokio::join!(bed.ask(ORDER), async {
         bed.stored_times(1).await;
         assert_eq!(bed.b.all().len(), 0);
-        bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Active)).await.expect("set");
+        bed.exchanges.operations.set_port(&name("orders"), &name("b"), Some(PortState::Active)).await.expect("set");
     });
     assert_eq!(reply_of(&answered), r#"{"confirmed":true,"order":7}"#);
 }
@@ -176,7 +176,7 @@ async fn who_cannot_be_stored_after_it_left_is_told_so() {
     let broken = bed.break_spool();
     let refused = bed.post("questions", ORDER, None).await;
     assert!(matches!(refused, Err(ReceiveError::Store(_))), "{refused:?}");
-    assert_eq!((bed.b.all().len(), bed.exchanges.counts().open), (1, 0));
+    assert_eq!((bed.b.all().len(), bed.exchanges.operations.counts().open), (1, 0));
     mend(&broken);
     // Its place is free again.
     assert_eq!(reply_of(&bed.ask(ORDER).await), r#"{"confirmed":true,"order":7}"#);
@@ -190,7 +190,7 @@ async fn who_cannot_be_stored_while_b_works_leaves_its_place_when_b_answers() {
     let broken = bed.break_spool();
     let refused = bed.post("questions", SLOW, None).await;
     assert!(matches!(refused, Err(ReceiveError::Store(_))), "{refused:?}");
-    let slow = bed.exchanges.find(&name("orders")).expect("it runs").send_queues[&name("slow")].clone();
+    let slow = bed.exchanges.find(&name("orders")).expect("it runs").send_ports[&name("slow")].clone();
     assert_eq!(slow.load().0, 1);
     bed.b.asked_times(1).await;
     bed.b.gate.notify_one();
@@ -230,7 +230,9 @@ async fn many_leave_first_and_each_is_answered_once() {
 async fn only_where_callers_wait_for_replies() {
     let bed = Bed::start().await;
     let wrong = definition(&bed.a, &bed.b, "").replace("{ mode: one_way }", "{ mode: one_way, store_first: false }");
-    let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&wrong, "test").await else { panic!("not good") };
+    let Err(OperateError::Invalid(problems)) = bed.exchanges.operations.apply(&wrong, "test").await else {
+        panic!("not good")
+    };
     let found: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
     assert_eq!(found, ["receive.orders.store_first: can be false only where callers wait for replies"]);
     assert!(

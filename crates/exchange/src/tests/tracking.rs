@@ -14,11 +14,11 @@ fn tracked(text: &str, tracking: &str) -> String {
 impl Bed {
     async fn track(&self, tracking: &str) {
         let text = tracked(&definition(&self.a, &self.b, ""), tracking);
-        self.exchanges.apply(&text, "test").await.expect("a good definition");
+        self.exchanges.operations.apply(&text, "test").await.expect("a good definition");
     }
 
     async fn bodies(&self, id: MessageId) -> Vec<TrackedBody> {
-        self.exchanges.tracked(id).await.expect("read")
+        self.exchanges.operations.tracked(id).await.expect("read")
     }
 
     async fn find(&self, value: &str, limit: usize, after: Option<&MessagePage>) -> MessagePage {
@@ -30,7 +30,7 @@ impl Bed {
             until: None,
             after: after.and_then(|found| found.next),
         };
-        self.exchanges.find_messages(sought, limit).await.expect("found")
+        self.exchanges.operations.find_messages(sought, limit).await.expect("found")
     }
 }
 
@@ -57,10 +57,10 @@ async fn a_body_is_kept_at_four_points() {
     let expected = expected.map(|(point, port, body)| (point, port.to_owned(), body.to_owned()));
     assert_eq!(summary(&bodies), expected);
     assert_eq!(bodies.iter().filter_map(|body| body.attempt).collect::<Vec<_>>(), [(0, 1), (0, 2), (0, 2)]);
-    let again = bed.exchanges.reply_to(answered.id, Duration::ZERO).await.expect("read");
+    let again = bed.exchanges.intake.reply_to(answered.id, Duration::ZERO).await.expect("read");
     assert!(matches!(again, Some(ReplyStatus::Replied { .. })));
     assert_eq!(bed.bodies(answered.id).await.len(), 6, "who asks for the reply again is given it again");
-    assert_eq!(bed.exchanges.tracking_counts().dropped, 0);
+    assert_eq!(bed.exchanges.operations.tracking_counts().dropped, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,8 +70,12 @@ async fn what_is_tracked_is_switched_while_it_runs_and_over_restarts() {
     assert!(bed.bodies(bed.ask(ORDER).await.id).await.is_empty(), "none is in the sample");
     let all = TrackSwitch { points: TrackPoint::ALL.to_vec(), sample_percent: 100 };
     let only_sent = TrackSwitch { points: vec![TrackPoint::Sent], sample_percent: 100 };
-    bed.exchanges.set_tracking(&name("orders"), TrackPlace::Ports(name("b")), Some(only_sent)).await.expect("set");
-    bed.exchanges.set_tracking(&name("orders"), TrackPlace::Exchange, Some(all)).await.expect("set");
+    bed.exchanges
+        .operations
+        .set_tracking(&name("orders"), TrackPlace::Ports(name("b")), Some(only_sent))
+        .await
+        .expect("set");
+    bed.exchanges.operations.set_tracking(&name("orders"), TrackPlace::Exchange, Some(all)).await.expect("set");
     let check = async |bed: &Bed| {
         let bodies = bed.bodies(bed.ask(ORDER).await.id).await;
         let points: Vec<TrackPoint> = bodies.iter().map(|body| body.point).collect();
@@ -82,13 +86,13 @@ async fn what_is_tracked_is_switched_while_it_runs_and_over_restarts() {
     check(&bed).await;
     bed.restart().await;
     check(&bed).await;
-    let ports = bed.exchanges.tracking(&name("orders")).expect("it runs");
+    let ports = bed.exchanges.operations.tracking(&name("orders")).expect("it runs");
     assert!(ports.iter().all(|port| port.is_set), "{ports:?}");
     for place in [TrackPlace::Exchange, TrackPlace::Ports(name("b"))] {
-        bed.exchanges.set_tracking(&name("orders"), place, None).await.expect("set");
+        bed.exchanges.operations.set_tracking(&name("orders"), place, None).await.expect("set");
     }
     assert!(bed.bodies(bed.ask(ORDER).await.id).await.is_empty());
-    let missing = bed.exchanges.set_tracking(&name("orders"), TrackPlace::Ports(name("nobody")), None).await;
+    let missing = bed.exchanges.operations.set_tracking(&name("orders"), TrackPlace::Ports(name("nobody")), None).await;
     assert!(matches!(missing, Err(OperateError::Missing(_))), "{missing:?}");
 }
 
@@ -112,16 +116,20 @@ async fn what_a_route_leads_is_tracked_and_nothing_else() {
 
     let received = TrackSwitch { points: vec![TrackPoint::Received], sample_percent: 100 };
     let route = |text: &str| TrackPlace::Route(name(text));
-    bed.exchanges.set_tracking(&name("orders"), route("only_told"), Some(received.clone())).await.expect("set");
-    bed.exchanges.set_tracking(&name("orders"), route("to_b"), Some(received)).await.expect("set");
+    bed.exchanges
+        .operations
+        .set_tracking(&name("orders"), route("only_told"), Some(received.clone()))
+        .await
+        .expect("set");
+    bed.exchanges.operations.set_tracking(&name("orders"), route("to_b"), Some(received)).await.expect("set");
     bed.restart().await;
     for (port, kind) in [("questions", "order"), ("orders", "note")] {
         let sent = bed.post(port, &format!(r#"{{"type": "{kind}", "order": 7}}"#), None).await.expect("taken");
         assert_eq!(points(&bed, sent.id).await, [(TrackPoint::Received, port.to_owned())]);
     }
-    bed.exchanges.set_tracking(&name("orders"), route("to_b"), None).await.expect("set");
+    bed.exchanges.operations.set_tracking(&name("orders"), route("to_b"), None).await.expect("set");
     assert_eq!(points(&bed, bed.ask(ORDER).await.id).await, led);
-    let missing = bed.exchanges.set_tracking(&name("orders"), route("b"), None).await;
+    let missing = bed.exchanges.operations.set_tracking(&name("orders"), route("b"), None).await;
     assert!(matches!(missing, Err(OperateError::Missing(_))), "{missing:?}");
 }
 
@@ -140,13 +148,13 @@ async fn messages_are_found_by_a_property_also_those_that_a_crash_left_out() {
     };
     check(&bed).await;
     // As if the process had crashed before anything was written.
-    assert!(bed.exchanges.stop(PATIENCE).await);
+    assert!(bed.exchanges.stop(wait_timeout()).await);
     let elsewhere = tempfile::tempdir().expect("a folder");
     bed.copy_spool(elsewhere.path());
     bed.folder = elsewhere;
     bed.exchanges = open(bed.folder.path()).await;
     let reading = async { while bed.find("7", 9, None).await.messages.len() < 4 {} };
-    tokio::time::timeout(PATIENCE, reading).await.expect("in time");
+    tokio::time::timeout(wait_timeout(), reading).await.expect("in time");
     check(&bed).await;
 }
 
@@ -160,14 +168,14 @@ async fn what_is_suspended_for_longer_than_messages_are_kept_is_still_found() {
     bed.suspended_times(1).await;
     assert_eq!(bed.find("7", 9, None).await.messages.len(), 3, "the request, its reply and what leads nowhere");
     for years in 1..=2 {
-        let much_later = bed.exchanges.parts.clock.now() + Duration::from_secs(years * 366 * 86_400);
-        bed.exchanges.parts.spool.prune(much_later, 500).await.expect("pruned");
-        crate::upkeep::prune_tracking(&bed.exchanges, much_later).await;
+        let much_later = bed.exchanges.core.parts.clock.now() + Duration::from_secs(years * 366 * 86_400);
+        bed.exchanges.core.parts.spool.prune(much_later, 500).await.expect("pruned");
+        crate::upkeep::prune_tracking(&bed.exchanges.core, much_later).await;
         let found: Vec<MessageId> = bed.find("7", 9, None).await.messages.iter().map(|found| found.id).collect();
         assert_eq!(found, [nowhere.id]);
     }
-    let over = bed.exchanges.parts.clock.now() + Duration::from_secs(366 * 86_400);
-    let entries = bed.exchanges.parts.tracking.expired_blocks(over).await.expect("read");
+    let over = bed.exchanges.core.parts.clock.now() + Duration::from_secs(366 * 86_400);
+    let entries = bed.exchanges.core.parts.tracking.expired_blocks(over).await.expect("read");
     assert!(entries.is_empty(), "nothing leads to what is not there any more: {entries:?}");
 }
 
@@ -188,7 +196,7 @@ async fn who_looks_for_what_cannot_be_found_is_told_why() {
             until: None,
             after: None,
         };
-        let Err(OperateError::Invalid(problems)) = bed.exchanges.find_messages(sought, 9).await else {
+        let Err(OperateError::Invalid(problems)) = bed.exchanges.operations.find_messages(sought, 9).await else {
             panic!("{property}")
         };
         assert!(problems[0].to_string().contains(message), "{problems:?}");
