@@ -30,7 +30,7 @@ impl Handler for Recorder {
 
 /// Runs a session with these pieces of client bytes. Returns the replies and the accepted mails: sender, recipients,
 /// content.
-pub async fn converse(pieces: &[&[u8]]) -> (Vec<u8>, Vec<(String, Vec<String>, Vec<u8>)>) {
+pub async fn run_session(pieces: &[&[u8]]) -> (Vec<u8>, Vec<(String, Vec<String>, Vec<u8>)>) {
     let recorder = Arc::new(Recorder::default());
     let limits = ServerLimits { mail_bytes_max: 4_096, recipients_max: 3, ..ServerLimits::default() };
     let setting =

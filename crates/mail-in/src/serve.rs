@@ -164,13 +164,13 @@ async fn listen(listener: TcpListener, setting: Arc<ServerSettings>, stop: Cance
             continue;
         }
         connections.add(address);
-        sessions.spawn(converse_as(address, stream, peer, setting.clone(), stop.clone()));
+        sessions.spawn(run_session_as(address, stream, peer, setting.clone(), stop.clone()));
     }
     drop(listener);
     while sessions.join_next().await.is_some() {}
 }
 
-async fn converse_as(
+async fn run_session_as(
     address: IpAddr,
     stream: TcpStream,
     peer: SocketAddr,
@@ -178,7 +178,7 @@ async fn converse_as(
     stop: CancellationToken,
 ) -> IpAddr {
     // A separate task, so that a panic in the session does not prevent the cleanup.
-    let mut talk = Abort(tokio::spawn(async move { session::converse(stream, peer, &setting, &stop).await }));
+    let mut talk = Abort(tokio::spawn(async move { session::run_session(stream, peer, &setting, &stop).await }));
     match (&mut talk.0).await {
         Ok(Ok(())) => {}
         // After a broken connection the client sends again.

@@ -34,7 +34,7 @@ const COMMANDS_MAX: u32 = 1_000;
 /// Maximum number of failed logins in one session.
 const LOGINS_MAX: u32 = 3;
 /// Maximum duration of a TLS handshake.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -54,7 +54,7 @@ enum State {
     Closed,
 }
 
-/// A mail transaction that has begun.
+/// A mail transaction in progress.
 struct MailTransaction {
     from: String,
     to: Vec<String>,
@@ -84,7 +84,7 @@ struct Session<'a> {
 }
 
 /// Runs a session until the client quits, is idle for too long or disconnects, or the server stops.
-pub(crate) async fn converse(
+pub(crate) async fn run_session(
     stream: TcpStream,
     peer: SocketAddr,
     setting: &ServerSettings,
@@ -204,13 +204,13 @@ impl<'a> Session<'a> {
                 }
                 State::Data(data) => {
                     if data.take(&mut bytes, &mut self.body) {
-                        let wrong = match (data.is_too_long, data.has_bare_break) {
+                        let error = match (data.is_too_long, data.has_bare_break) {
                             (true, _) => Some(self.too_large()),
                             (false, true) => Some(bare_break()),
                             (false, false) => None,
                         };
                         self.state = State::Command;
-                        self.complete(stream, wrong).await?;
+                        self.complete(stream, error).await?;
                     }
                 }
                 State::Chunk(chunk) => {
@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
             Request::Ehlo { host } => self.greet(host, false),
             Request::Lhlo { host } => self.greet(host, true),
             Request::Helo { host } => {
-                self.forget_mail();
+                self.reset_transaction();
                 (self.host, self.is_lmtp) = (Some(host), false);
                 self.reply(&format!("250 {}", self.setting.host));
             }
@@ -316,7 +316,7 @@ impl<'a> Session<'a> {
             },
             Request::Rcpt { to } => match self.check_recipient(&to.address) {
                 Ok(()) => {
-                    self.mail.as_mut().expect("it was judged").to.push(to.address);
+                    self.mail.as_mut().expect("it was checked").to.push(to.address);
                     self.quiet_commands -= 1;
                     self.reply("250 2.1.5 ok");
                 }
@@ -335,12 +335,12 @@ impl<'a> Session<'a> {
             },
             Request::Bdat { chunk_size, is_last } => {
                 let room = self.setting.limits.mail_bytes_max.saturating_sub(self.body.len());
-                let judged = self.may_send_data().and_then(|()| match chunk_size <= room {
+                let checked = self.may_send_data().and_then(|()| match chunk_size <= room {
                     true => Ok(()),
                     false => Err(self.too_large()),
                 });
-                if let Err(refusal) = judged {
-                    self.forget_mail();
+                if let Err(refusal) = checked {
+                    self.reset_transaction();
                     // The client sends the chunk even if it is refused.
                     return match chunk_size {
                         0 => self.refuse(&refusal),
@@ -353,7 +353,7 @@ impl<'a> Session<'a> {
                 self.state = State::Chunk(BdatReceiver::new(chunk_size, is_last));
             }
             Request::Rset => {
-                self.forget_mail();
+                self.reset_transaction();
                 self.reply("250 2.0.0 reset");
             }
             Request::Noop { .. } => self.reply("250 2.0.0 ok"),
@@ -365,7 +365,7 @@ impl<'a> Session<'a> {
     }
 
     fn greet(&mut self, host: String, is_lmtp: bool) {
-        self.forget_mail();
+        self.reset_transaction();
         (self.host, self.is_lmtp) = (Some(host), is_lmtp);
         let mut hello = EhloResponse::new(&self.setting.host);
         hello.capabilities =
@@ -430,12 +430,12 @@ impl<'a> Session<'a> {
     }
 
     /// Passes the complete mail to the handler, and replies with its result; in LMTP for each recipient.
-    async fn complete(&mut self, stream: &mut Box<dyn Stream>, wrong: Option<ErrorReply>) -> io::Result<()> {
-        let mail = self.mail.take().expect("it was announced");
+    async fn complete(&mut self, stream: &mut Box<dyn Stream>, error: Option<ErrorReply>) -> io::Result<()> {
+        let mail = self.mail.take().expect("the transaction has begun");
         let body = std::mem::take(&mut self.body);
-        self.forget_mail();
+        self.reset_transaction();
         let answers = if self.is_lmtp { mail.to.len() } else { 1 };
-        if let Some(refusal) = wrong {
+        if let Some(refusal) = error {
             (0..answers).for_each(|_| self.refuse(&refusal));
             return Ok(());
         }
@@ -497,9 +497,9 @@ impl<'a> Session<'a> {
     /// Encrypts the connection, and resets the session.
     async fn encrypt(&mut self, stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
         let tls = self.setting.access.tls.clone().expect("a certificate is there");
-        let handshake = timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(tls).accept(stream)).await;
+        let handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await;
         let encrypted = handshake.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        self.forget_mail();
+        self.reset_transaction();
         (self.host, self.user) = (None, None);
         self.line.clear();
         (self.is_encrypted, self.state) = (true, State::Command);
@@ -511,7 +511,7 @@ impl<'a> Session<'a> {
         ErrorReply::new(552, "5.3.4", format!("too large: the limit for a mail is {most} bytes"))
     }
 
-    fn forget_mail(&mut self) {
+    fn reset_transaction(&mut self) {
         (self.mail, self.body, self.is_chunked, self.deadline) = (None, Vec::new(), false, None);
     }
 

@@ -35,14 +35,14 @@ impl Handler for TestHandler {
 
 struct TestServer {
     server: Server,
-    taken: mpsc::UnboundedReceiver<(Envelope, String)>,
+    accepted: mpsc::UnboundedReceiver<(Envelope, String)>,
 }
 
 async fn start(access: Access, limits: ServerLimits) -> TestServer {
-    let (sender, taken) = mpsc::unbounded_channel();
+    let (sender, accepted) = mpsc::unbounded_channel();
     let setting = ServerSettings { host: "mx.x".to_owned(), access, limits, handler: Arc::new(TestHandler(sender)) };
     let server = Server::start("127.0.0.1:0".parse().expect("an address"), setting).await.expect("it listens");
-    TestServer { server, taken }
+    TestServer { server, accepted }
 }
 
 fn small() -> ServerLimits {
@@ -63,12 +63,12 @@ impl TestServer {
         TcpStream::connect(self.server.address()).await.expect("it listens")
     }
 
-    async fn talk(&self, words: &str) -> String {
+    async fn run_commands(&self, words: &str) -> String {
         say_all(self.connect().await, words.replace('\n', "\r\n").as_bytes()).await
     }
 
     fn texts(&mut self) -> Vec<String> {
-        std::iter::from_fn(|| self.taken.try_recv().ok()).map(|(_, text)| text).collect()
+        std::iter::from_fn(|| self.accepted.try_recv().ok()).map(|(_, text)| text).collect()
     }
 }
 
@@ -81,7 +81,7 @@ fn codes(replies: &str) -> Vec<&str> {
 async fn a_pipelined_session() {
     let mut server = start(Access::default(), small()).await;
     let replies = server
-        .talk(
+        .run_commands(
             "EHLO me\nMAIL FROM:<a@y> BODY=8BITMIME SMTPUTF8\nRCPT TO:<grüße@x>\nRCPT TO:<b@z>\nRCPT TO:<b@x>\nRCPT TO:<c@x>\n\
             DATA\nSubject: hi\n\n..dot\nend\n.\nMAIL FROM:<>\nRCPT TO:<b@x>\nDATA\n.\nMAIL FROM:<>\nRCPT TO:<b@x>\n\
             DATA\nlater\n.\nQUIT\n",
@@ -96,7 +96,7 @@ async fn a_pipelined_session() {
         "{replies}"
     );
     assert!(replies.contains("550 5.1.1 no such mailbox"), "{replies}");
-    let (envelope, text) = server.taken.try_recv().expect("a mail");
+    let (envelope, text) = server.accepted.try_recv().expect("a mail");
     assert_eq!((envelope.from.as_str(), text.as_str()), ("a@y", "Subject: hi\r\n\r\n.dot\r\nend\r\n"));
     assert_eq!(envelope.to, ["grüße@x", "b@x"]);
     assert_eq!((envelope.host.as_str(), envelope.user, envelope.encrypted), ("me", None, false));
@@ -106,7 +106,7 @@ async fn a_pipelined_session() {
 #[tokio::test]
 async fn each_recipient_has_a_reply_in_lmtp() {
     let server = start(Access::default(), small()).await;
-    let replies = server.talk("LHLO me\nMAIL FROM:<a@y>\nRCPT TO:<a@x>\nRCPT TO:<b@x>\nDATA\n.\nQUIT\n").await;
+    let replies = server.run_commands("LHLO me\nMAIL FROM:<a@y>\nRCPT TO:<a@x>\nRCPT TO:<b@x>\nDATA\n.\nQUIT\n").await;
     assert_eq!(codes(&replies), ["220", "250", "250", "250", "250", "354", "250", "250", "221"], "{replies}");
 }
 
@@ -115,7 +115,7 @@ async fn a_mail_can_be_sent_in_chunks() {
     let mut server = start(Access::default(), small()).await;
     let to = "MAIL FROM:<a@y>\nRCPT TO:<a@x>\n";
     let replies = server
-        .talk(&format!(
+        .run_commands(&format!(
             "EHLO me\n{to}BDAT 5\none\nBDAT 5 LAST\ntwo\n{to}BDAT 5\nsix\nDATA\nBDAT 0 LAST\nBDAT 5\none\n{to}BDAT 402 LAST\n{}\n\
             BDAT 5\none\nQUIT\n",
             "x".repeat(400)
@@ -136,7 +136,7 @@ async fn a_mail_can_be_sent_in_chunks() {
 async fn errors_get_a_reply_and_do_not_end_the_session() {
     let mut server = start(Access::default(), small()).await;
     let replies = server
-        .talk(
+        .run_commands(
             "MAIL FROM:<a@y>\nHELO me\nRCPT TO:<b@x>\nDATA\nNONSENSE\nMAIL FROM:<a@y> SIZE=9999\nMAIL FROM:<a@y>\nMAIL FROM:<b@y>\nDATA\n\
             RCPT TO:<nobody@z>\nDATA\nRSET\nSTARTTLS\nAUTH PLAIN AGEAYg==\nVRFY b\nEXPN b\nNOOP\nMAIL FROM:<a@y> BODY=BINARYMIME\nQUIT\n",
         )
@@ -157,7 +157,7 @@ async fn a_large_mail_is_refused_and_the_next_is_accepted() {
     let mut server = start(Access::default(), small()).await;
     let large = "a long line of text\n".repeat(20_000);
     let replies = server
-        .talk(&format!(
+        .run_commands(&format!(
             "EHLO me\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\n{large}.\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nsmall\n.\nQUIT\n"
         ))
         .await;
@@ -213,30 +213,32 @@ async fn a_session_byte_by_byte() {
 #[tokio::test]
 async fn limits_are_enforced() {
     let none = ServerLimits { connections_max: 0, ..ServerLimits::default() };
-    let replies = start(Access::default(), none).await.talk("").await;
+    let replies = start(Access::default(), none).await.run_commands("").await;
     assert_eq!(replies, "421 4.3.2 too many connections, try again later\n");
 
     let one = ServerLimits { connections_per_address_max: 1, ..ServerLimits::default() };
     let server = start(Access::default(), one).await;
     let mut first = server.connect().await;
     first.read_exact(&mut [0; 4]).await.expect("a greeting");
-    assert_eq!(codes(&server.talk("").await), ["421"]);
+    assert_eq!(codes(&server.run_commands("").await), ["421"]);
 
     let server = start(Access::default(), ServerLimits { mails_max: 1, ..ServerLimits::default() }).await;
     let mail = "MAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\n.\n";
-    let replies = server.talk(&format!("EHLO me\n{mail}MAIL FROM:<a@y>\nQUIT\n")).await;
+    let replies = server.run_commands(&format!("EHLO me\n{mail}MAIL FROM:<a@y>\nQUIT\n")).await;
     assert_eq!(codes(&replies), ["220", "250", "250", "250", "354", "250", "451", "221"]);
 
     let server = start(Access::default(), ServerLimits::default()).await;
-    assert!(server.talk(&"x".repeat(100_000)).await.ends_with("421 4.7.0 the line is too long\n"));
-    assert!(server.talk(&"NONSENSE\n".repeat(200)).await.ends_with("421 4.7.0 too many errors\n"));
-    assert!(server.talk(&"NOOP\n".repeat(2_000)).await.ends_with("421 4.7.0 too many commands without a mail\n"));
+    assert!(server.run_commands(&"x".repeat(100_000)).await.ends_with("421 4.7.0 the line is too long\n"));
+    assert!(server.run_commands(&"NONSENSE\n".repeat(200)).await.ends_with("421 4.7.0 too many errors\n"));
+    assert!(
+        server.run_commands(&"NOOP\n".repeat(2_000)).await.ends_with("421 4.7.0 too many commands without a mail\n")
+    );
 
     let hasty = ServerLimits { idle: Duration::from_millis(1), ..ServerLimits::default() };
-    assert_eq!(codes(&start(Access::default(), hasty).await.talk("").await), ["220", "421"]);
+    assert_eq!(codes(&start(Access::default(), hasty).await.run_commands("").await), ["220", "421"]);
     let hasty = ServerLimits { mail_timeout: Duration::from_millis(1), ..ServerLimits::default() };
     let begun = "EHLO me\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nnever whole\n";
-    assert!(start(Access::default(), hasty).await.talk(begun).await.ends_with("421 4.4.2 timeout\n"));
+    assert!(start(Access::default(), hasty).await.run_commands(begun).await.ends_with("421 4.4.2 timeout\n"));
 }
 
 #[tokio::test]
@@ -259,10 +261,10 @@ async fn an_incomplete_command_does_not_extend_the_idle_time() {
 async fn too_many_recipients_do_not_end_the_session() {
     let mut server = start(Access::default(), small()).await;
     let recipients = "RCPT TO:<b@x>\n".repeat(300);
-    let replies = server.talk(&format!("EHLO me\nMAIL FROM:<a@y>\n{recipients}DATA\n.\nQUIT\n")).await;
+    let replies = server.run_commands(&format!("EHLO me\nMAIL FROM:<a@y>\n{recipients}DATA\n.\nQUIT\n")).await;
     assert_eq!(codes(&replies).iter().filter(|code| **code == "452").count(), 298);
     assert!(replies.ends_with("250 2.0.0 accepted\n221 2.0.0 bye\n"), "{replies}");
-    assert_eq!(server.taken.try_recv().expect("a mail").0.to.len(), 2);
+    assert_eq!(server.accepted.try_recv().expect("a mail").0.to.len(), 2);
 }
 
 #[tokio::test]
@@ -324,10 +326,10 @@ async fn sending_requires_a_login_and_encryption() {
         "{replies}"
     );
     assert!(replies.contains("AUTH PLAIN\n"), "{replies}");
-    let (envelope, _) = server.taken.try_recv().expect("a mail");
+    let (envelope, _) = server.accepted.try_recv().expect("a mail");
     assert_eq!((envelope.user.as_deref(), envelope.encrypted), (Some("meters"), true));
 
-    let replies = server.talk("EHLO me\nMAIL FROM:<a@y>\nAUTH PLAIN AG1ldGVycwBwYXNz\nQUIT\n").await;
+    let replies = server.run_commands("EHLO me\nMAIL FROM:<a@y>\nAUTH PLAIN AG1ldGVycwBwYXNz\nQUIT\n").await;
     assert_eq!(codes(&replies), ["220", "250", "530", "538", "221"], "{replies}");
     let wrong = "AUTH PLAIN AG1ldGVycwBwYXN6\r\n".repeat(5);
     let replies = say_all(start_tls(&server, &connector).await, wrong.as_bytes()).await;
@@ -338,7 +340,7 @@ async fn sending_requires_a_login_and_encryption() {
 async fn bytes_sent_before_a_handshake_are_not_used_after_it() {
     let (access, _) = encrypted();
     let mut server = start(access, ServerLimits::default()).await;
-    let replies = server.talk("EHLO me\nSTARTTLS\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nevil\n.\nQUIT\n").await;
+    let replies = server.run_commands("EHLO me\nSTARTTLS\nMAIL FROM:<a@y>\nRCPT TO:<b@x>\nDATA\nevil\n.\nQUIT\n").await;
     assert_eq!(codes(&replies), ["220", "501"], "{replies}");
     assert_eq!(server.texts(), [""; 0]);
 }
@@ -389,7 +391,7 @@ async fn random_input_does_not_break_the_server() {
         assert!(replies.starts_with("220 "), "SEED={case}: {replies}");
     }
     server.texts();
-    assert_eq!(codes(&server.talk("QUIT\n").await), ["220", "221"]);
+    assert_eq!(codes(&server.run_commands("QUIT\n").await), ["220", "221"]);
 }
 
 #[tokio::test]

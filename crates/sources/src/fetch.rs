@@ -25,7 +25,10 @@ use tocsin_delivery::{
     options::Wait,
     tls,
 };
-use tocsin_model::{charset, http_date, problem::Problem};
+use tocsin_model::{
+    charset, http_date,
+    problem::{Code, Problem},
+};
 
 use crate::{
     due::PollSchedule,
@@ -83,15 +86,26 @@ impl FetchOptions {
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = PollSchedule::problems(self.schedule.as_deref());
         match Url::parse(&self.url) {
-            _ if self.url.is_empty() => problems.push(Problem::at("url", "is missing: the address of the page")),
+            _ if self.url.is_empty() => {
+                problems.push(Problem::new(Code::Required, "url", "is missing: the address of the page"))
+            }
             Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => {}
-            _ => problems
-                .push(Problem::at("url", "is not the address of a page, such as `https://example.org/feed.xml`")),
+            _ => problems.push(
+                Problem::new(
+                    Code::InvalidFormat,
+                    "url",
+                    "is not the address of a page, such as `https://example.org/feed.xml`",
+                )
+                .param("format", "url"),
+            ),
         }
         for (name, value) in &self.headers {
             let good = HeaderName::try_from(name).is_ok() && HeaderValue::try_from(value).is_ok();
             if !good {
-                problems.push(Problem::at(format!("headers.{name}"), "is not a header"));
+                problems.push(
+                    Problem::new(Code::InvalidFormat, format!("headers.{name}"), "is not a header")
+                        .param("format", "header_field"),
+                );
             }
         }
         problems
@@ -139,9 +153,9 @@ impl Resolve for GuardedResolver {
             let mut refused = None;
             let mut open = Vec::new();
             for address in found {
-                match networks.judge(&host, address.ip()) {
+                match networks.check_address(&host, address.ip()) {
                     Ok(()) => open.push(address),
-                    Err(what) => refused = Some(closed(&host, address.ip(), what)),
+                    Err(what) => refused = Some(forbidden_address(&host, address.ip(), what)),
                 }
             }
             match refused {
@@ -152,7 +166,7 @@ impl Resolve for GuardedResolver {
     }
 }
 
-fn closed(host: &str, address: IpAddr, what: &str) -> String {
+fn forbidden_address(host: &str, address: IpAddr, what: &str) -> String {
     format!("{host} leads to {address}, {what}; `allow_networks` or `allow_hosts` can open it")
 }
 
@@ -160,16 +174,16 @@ impl Fetch {
     /// From checked options.
     pub fn new(options: &FetchOptions, setting: &SourceSettings) -> Result<Fetch, Vec<Problem>> {
         let context = &setting.context;
-        let at_url = |text: String| vec![Problem::at("url", text)];
+        let at_url = |text: String| vec![Problem::new(Code::NotAllowed, "url", text)];
         let url = Url::parse(&options.url).map_err(|error| at_url(error.to_string()))?;
         let networks = Arc::new(context.networks.with(&options.allow_networks, &options.allow_hosts));
         // A literal IP address is not resolved, so it is checked here.
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
-            networks.judge(host, address).map_err(|what| at_url(closed(host, address, what)))?;
+            networks.check_address(host, address).map_err(|what| at_url(forbidden_address(host, address, what)))?;
         }
-        let trust =
-            tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+        let trust = tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file")
+            .map_err(|problem| vec![problem])?;
         let header = |(name, value): (&String, &String)| {
             Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
         };
@@ -205,7 +219,7 @@ impl Fetch {
         if let Some(time) = &known.last_modified {
             request = request.header(IF_MODIFIED_SINCE, time);
         }
-        let mut answer = request.send().await.map_err(|error| self.trouble(&error))?;
+        let mut answer = request.send().await.map_err(|error| self.source_error(&error))?;
         let header = |name: HeaderName| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
         let validators =
             Validators { of: self.options.clone(), etag: header(ETAG), last_modified: header(LAST_MODIFIED) };
@@ -225,7 +239,7 @@ impl Fetch {
             }
         }
         let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(|error| self.trouble(&error))? {
+        while let Some(chunk) = answer.chunk().await.map_err(|error| self.source_error(&error))? {
             if body.len() + chunk.len() > self.bytes_max {
                 return Err(self.too_long());
             }
@@ -268,7 +282,7 @@ impl Fetch {
         format!("{}{}", self.url.origin().ascii_serialization(), self.url.path())
     }
 
-    fn trouble(&self, error: &reqwest::Error) -> SourceError {
+    fn source_error(&self, error: &reqwest::Error) -> SourceError {
         SourceError::new(format!("{} cannot be fetched", self.shown()), chain(error))
     }
 }

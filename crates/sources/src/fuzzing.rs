@@ -45,7 +45,7 @@ pub fn read_file(format: FileFormat, text: &[u8], piece: usize) -> Result<Vec<St
         columns: Vec::new(),
         item_bytes_max: 4_096,
         xml: Xml::default(),
-        wanted: Vec::new(),
+        required: Vec::new(),
     };
     let open = || -> Text { Box::new(BufReader::with_capacity(piece, Cursor::new(text.to_vec()))) };
     layout.examine(open(), None).map_err(|problem| problem.to_string())?;

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_model::{
     charset::{self, Syntax, Utf8Reader},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 pub(crate) use xml::Element;
@@ -144,7 +144,7 @@ pub(crate) struct Layout {
     /// Strictness of the XML parser.
     pub xml: Xml,
     /// Columns that CSV must have. A human-readable error page has none of them.
-    pub wanted: Vec<String>,
+    pub required: Vec<String>,
 }
 
 /// Strictness of the XML parser.
@@ -193,24 +193,31 @@ impl Layout {
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.format == Format::Xml && self.items.trim_matches('/').is_empty() {
-            let problem = Problem::at("items", "is missing: the path of the elements that are events");
+            let problem = Problem::new(Code::Required, "items", "is missing: the path of the elements that are events");
             problems.push(problem.hint("give their path: `/orders/order`"));
         }
         if matches!(self.format, Format::Ndjson | Format::Csv) && !self.items.is_empty() {
-            problems.push(Problem::at("items", "is for `json` and `xml`: every line or record is an item"));
+            problems.push(Problem::new(
+                Code::NotApplicable,
+                "items",
+                "is for `json` and `xml`: every line or record is an item",
+            ));
         }
         if let Some(Err(error)) = self.encoding.as_deref().map(|name| charset::decode(b"", Syntax::Text, Some(name))) {
-            problems.push(Problem::at("encoding", error.to_string()));
+            problems.push(Problem::new(Code::UnknownValue, "encoding", error.to_string()));
         }
         if self.format != Format::Csv && !self.columns.is_empty() {
-            problems.push(Problem::at("columns", "is for `csv`"));
+            problems.push(Problem::new(Code::NotApplicable, "columns", "is for `csv`"));
         }
         problems
     }
 }
 
 fn too_long(bytes_max: usize) -> Problem {
-    Problem::at("", format!("is longer than {bytes_max} bytes")).hint("`item_bytes_max` can be raised")
+    Problem::new(Code::TooLong, "", format!("is longer than {bytes_max} bytes"))
+        .param("limit", bytes_max)
+        .param("unit", "bytes")
+        .hint("`item_bytes_max` can be raised")
 }
 
 /// A line that was not read completely.
@@ -236,7 +243,7 @@ fn read_line(text: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>, bytes_max: 
 }
 
 fn unreadable(error: &std::io::Error) -> Problem {
-    Problem::at("", format!("cannot be read: {error}"))
+    Problem::new(Code::Unreadable, "", format!("cannot be read: {error}"))
 }
 
 /// A line number for display.
@@ -263,6 +270,6 @@ pub(crate) fn layout(format: Format, items: &str) -> Layout {
         columns: Vec::new(),
         item_bytes_max: 1 << 20,
         xml: Xml::default(),
-        wanted: Vec::new(),
+        required: Vec::new(),
     }
 }

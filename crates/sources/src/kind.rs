@@ -7,7 +7,7 @@ use tocsin_model::{
     application::Source,
     field::Fields,
     mark::Mark,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 use crate::{
@@ -24,23 +24,23 @@ pub struct KindDescription {
     /// The JSON Schema of its options.
     pub schema: fn() -> Schema,
     check: Check,
-    closed: Closed,
+    not_allowed: NotAllowedCheck,
     open: fn(SourceSettings, Vec<Mark>) -> Opened,
 }
 
 /// Checks options, with the fields of a class where mappings refer to them.
 type Check = fn(&Map<String, Value>, Option<&Fields>, &str) -> Vec<Problem>;
 /// Lists options that the configuration does not allow; the options have no problems otherwise.
-type Closed = fn(&Map<String, Value>, &Context) -> Vec<Problem>;
+type NotAllowedCheck = fn(&Map<String, Value>, &Context) -> Vec<Problem>;
 type Opened = Result<Box<dyn OpenSource>, Vec<Problem>>;
 
 /// The options of a kind, which may refer to fields of an event class.
 pub(crate) trait SourceOptions: Options + JsonSchema {
     /// Mismatches with the fields of the class; paths are relative: `fields.place`.
-    fn misfits(&self, fields: &Fields) -> Vec<Problem>;
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem>;
 
     /// Options that the server's configuration does not allow; paths are relative: `listen`.
-    fn closed(&self, _context: &Context) -> Vec<Problem> {
+    fn not_allowed(&self, _context: &Context) -> Vec<Problem> {
         Vec::new()
     }
 }
@@ -90,7 +90,9 @@ const fn describe<T: SourceOptions>(
         summary,
         schema: || schemars::schema_for!(T),
         check: check_options::<T>,
-        closed: |given, context| options::read::<T>(given, "").map_or_else(|_| Vec::new(), |it| it.closed(context)),
+        not_allowed: |given, context| {
+            options::read::<T>(given, "").map_or_else(|_| Vec::new(), |it| it.not_allowed(context))
+        },
         open,
     }
 }
@@ -100,7 +102,7 @@ fn check_options<T: SourceOptions>(given: &Map<String, Value>, fields: Option<&F
         (Ok(_), None) => Vec::new(),
         (Ok(options), Some(fields)) => {
             let below = |problem: Problem| Problem { path: format!("{path}.{}", problem.path), ..problem };
-            options.misfits(fields).into_iter().map(below).collect()
+            options.mapping_problems(fields).into_iter().map(below).collect()
         }
         (Err(problems), _) => problems,
     }
@@ -122,8 +124,9 @@ pub fn check(source: &Source, fields: &Fields, path: &str) -> Vec<Problem> {
 
 /// Options of a source that the server's configuration does not allow, so that it cannot run; paths start with `path`
 /// (`sources.drop`). Checks folders on disk.
-pub fn closed(source: &Source, context: &Context, path: &str) -> Vec<Problem> {
-    let found = find(source.kind.as_str()).map_or_else(|_| Vec::new(), |kind| (kind.closed)(&source.options, context));
+pub fn not_allowed(source: &Source, context: &Context, path: &str) -> Vec<Problem> {
+    let found =
+        find(source.kind.as_str()).map_or_else(|_| Vec::new(), |kind| (kind.not_allowed)(&source.options, context));
     found.into_iter().map(|problem| Problem { path: format!("{path}.options.{}", problem.path), ..problem }).collect()
 }
 
@@ -131,7 +134,9 @@ pub fn closed(source: &Source, context: &Context, path: &str) -> Vec<Problem> {
 /// (`receive.orders.locations.drop`). No disk or network access.
 pub fn check_location(kind: &str, options: &Map<String, Value>, path: &str) -> Vec<Problem> {
     if !LOCATIONS.contains(&kind) {
-        let problem = Problem::at(format!("{path}.kind"), format!("`{kind}` is not a kind of location"));
+        let problem =
+            Problem::new(Code::UnknownValue, format!("{path}.kind"), format!("`{kind}` is not a kind of location"))
+                .param("value", kind.to_string());
         let hint = match closest(kind, LOCATIONS.iter().copied()) {
             Some(word) => format!("did you mean `{word}`?"),
             None => format!("the kinds are {}", LOCATIONS.join(", ")),
@@ -149,7 +154,7 @@ pub fn check_location(kind: &str, options: &Map<String, Value>, path: &str) -> V
 }
 
 fn event_option_problem(path: &str) -> Problem {
-    let problem = Problem::at(path, "is for events: a location receives whole messages");
+    let problem = Problem::new(Code::NotApplicable, path, "is for events: a location receives whole messages");
     problem.hint("use steps of the port to split and transform messages, and `properties` to extract values")
 }
 
@@ -164,7 +169,8 @@ pub fn open(kind: &str, setting: SourceSettings, marks: Vec<Mark>) -> Opened {
 
 fn find(name: &str) -> Result<&'static KindDescription, Problem> {
     KINDS.iter().find(|kind| kind.name == name).ok_or_else(|| {
-        let problem = Problem::at("kind", format!("`{name}` is not a kind of source"));
+        let problem = Problem::new(Code::UnknownValue, "kind", format!("`{name}` is not a kind of source"))
+            .param("value", name.to_string());
         let names = KINDS.iter().map(|kind| kind.name).chain(["http"]);
         match closest(name, names.clone()) {
             Some(word) => problem.hint(format!("did you mean `{word}`?")),

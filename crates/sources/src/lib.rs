@@ -40,7 +40,7 @@ pub mod fuzzing; // entry points for fuzz targets
 #[cfg(test)]
 mod testing; // test harness shared by all kinds
 
-pub use kind::{KindDescription, check, check_location, closed, kinds, open};
+pub use kind::{KindDescription, check, check_location, kinds, not_allowed, open};
 pub use reference::reference_page;
 pub use source::{
     Context, Folders, Listeners, Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput,

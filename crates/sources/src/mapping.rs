@@ -1,11 +1,14 @@
 //! Maps an item to a row of the event class: by field names, or by configured paths.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, value::RawValue};
 use tocsin_model::{
     field::{FieldType, Fields, Row},
-    problem::Problem,
+    problem::{Code, Problem},
     value::Value,
 };
 
@@ -21,8 +24,25 @@ pub(crate) struct Mapping {
     paths: Vec<(usize, Path)>,
 }
 
-/// A pointer to one value of an item, as text.
+/// A pointer to one value of an item.
 pub(crate) struct Pointer(Path);
+
+/// A value that a pointer finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PointedValue {
+    /// A text, as in CSV, in XML and in JSON strings.
+    Text(String),
+    /// Another JSON value, in JSON.
+    Json(String),
+}
+
+impl PointedValue {
+    /// The value without its type.
+    pub fn text(&self) -> &str {
+        let (PointedValue::Text(text) | PointedValue::Json(text)) = self;
+        text
+    }
+}
 
 impl Pointer {
     /// From a checked path.
@@ -30,33 +50,46 @@ impl Pointer {
         parse_path(path).ok().map(Pointer)
     }
 
-    /// The value.
-    pub fn text(&self, item: &Item) -> Option<String> {
+    /// The value; `None` for null and for a missing one.
+    pub fn value(&self, item: &Item) -> Option<PointedValue> {
         match item {
-            Item::Json(bytes) => {
-                let json: Json = serde_json::from_slice(bytes).ok()?;
-                json_text(self.0.in_json(&json)?)
+            Item::Json(bytes) => json_value(self.0.in_raw_json(serde_json::from_slice(bytes).ok()?)?),
+            Item::Texts(json) => match self.0.in_json(json)? {
+                Json::Null => None,
+                Json::String(text) => Some(PointedValue::Text(text.clone())),
+                other => Some(PointedValue::Json(other.to_string())),
+            },
+            Item::Cells { names, cells } => {
+                let text = self.0.in_cells(names, cells)?.text().ok().flatten()?;
+                Some(PointedValue::Text(text.to_owned()))
             }
-            Item::Texts(json) => json_text(self.0.in_json(json)?),
-            Item::Cells { names, cells } => self.0.in_cells(names, cells)?.text().ok().flatten().map(str::to_owned),
-            Item::Xml(element) => self.0.in_element(element),
+            Item::Xml(element) => self.0.in_element(element).map(PointedValue::Text),
             Item::Unreadable { .. } => None,
         }
     }
 }
 
-fn json_text(json: &Json) -> Option<String> {
-    match json {
+/// The value of a JSON text. Integers keep all their digits.
+fn json_value(raw: &RawValue) -> Option<PointedValue> {
+    let is_integer = |text: &str| text != "-0" && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    if is_integer(raw.get()) {
+        return Some(PointedValue::Json(raw.get().to_owned()));
+    }
+    match serde_json::from_str(raw.get()).ok()? {
         Json::Null => None,
-        Json::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
+        Json::String(text) => Some(PointedValue::Text(text)),
+        other => Some(PointedValue::Json(other.to_string())),
     }
 }
 
 /// The problem of a path in an option.
 pub(crate) fn path_problem(option: &str, path: &str) -> Option<Problem> {
     let message = parse_path(path).err()?;
-    Some(Problem::at(option, message).hint("such as `id`, `properties.updated`, `@id`"))
+    Some(
+        Problem::new(Code::InvalidFormat, option, message)
+            .param("format", "path")
+            .hint("such as `id`, `properties.updated`, `@id`"),
+    )
 }
 
 /// A path to a value in an item.
@@ -108,18 +141,18 @@ impl Mapping {
                 problems.push(Problem { path: at.clone(), ..fields.unknown(field) });
             }
             if let Err(message) = parse_path(path) {
-                problems
-                    .push(Problem::at(at, message).hint("such as `properties.mag`, `geometry.coordinates[0]`, `$`"));
+                problems.push(
+                    Problem::new(Code::Required, at, message)
+                        .hint("such as `properties.mag`, `geometry.coordinates[0]`, `$`"),
+                );
             }
         }
         let forgotten = fields.iter().filter(|field| {
             !paths.is_empty() && field.required && field.default.is_null() && !paths.contains_key(field.name.as_str())
         });
-        problems.extend(
-            forgotten.map(|field| {
-                Problem::at("fields", format!("`{}` is required by the class and has no path", field.name))
-            }),
-        );
+        problems.extend(forgotten.map(|field| {
+            Problem::new(Code::Required, "fields", format!("`{}` is required by the class and has no path", field.name))
+        }));
         problems
     }
 
@@ -133,14 +166,15 @@ impl Mapping {
             // Some programs write a byte-order mark before each message.
             Item::Json(bytes) if bytes.starts_with(BOM) => self.row(&Item::Json(bytes[BOM.len()..].to_vec())),
             Item::Json(bytes) if bytes.trim_ascii().is_empty() => {
-                Err(vec![Problem::at("", "is empty, and should be a JSON value")])
+                Err(vec![Problem::new(Code::Empty, "", "is empty, and should be a JSON value")])
             }
             Item::Json(bytes) if self.paths.is_empty() => self.fields.row_from_json(bytes),
             Item::Json(bytes) => {
                 let json: Json = serde_json::from_slice(bytes).map_err(|error| vec![not_json(&error)])?;
                 if !self.paths.iter().any(|(_, path)| path.may_match(&json)) {
                     let found = if json.is_array() { "a list" } else { "a single value or null" };
-                    let problem = Problem::at("", format!("is {found}, which no path of `fields` matches"));
+                    let problem =
+                        Problem::new(Code::WrongType, "", format!("is {found}, which no path of `fields` matches"));
                     return Err(vec![problem.hint("an item is an object; the path `$` is the item itself")]);
                 }
                 self.row_by(|path, _| Some(Value::from(path.in_json(&json)?.clone())))
@@ -158,7 +192,7 @@ impl Mapping {
                 let unknown = |path: &Path| !path.in_names(names);
                 if let Some((at, path)) = self.paths.iter().find(|(_, path)| unknown(path)) {
                     let message = format!("refers to the column `{}`, which does not exist", path.shown());
-                    return Err(vec![Problem::at(self.fields[*at].name.as_str(), message)]);
+                    return Err(vec![Problem::new(Code::WrongType, self.fields[*at].name.as_str(), message)]);
                 }
                 let mapped =
                     |(at, path): &(usize, Path)| Some((self.fields[*at].name.as_str(), path.in_cells(names, cells)?));
@@ -199,7 +233,7 @@ impl Mapping {
 /// Checks for cells that are not valid field values.
 fn check_cells<'a>(mut named: impl Iterator<Item = (&'a str, &'a Cell)>) -> Result<(), Vec<Problem>> {
     match named.find_map(|(name, cell)| Some((name, cell.text().err()?))) {
-        Some((name, reason)) => Err(vec![Problem::at(name, reason)]),
+        Some((name, reason)) => Err(vec![Problem::new(Code::WrongType, name, reason)]),
         None => Ok(()),
     }
 }
@@ -209,7 +243,7 @@ fn not_json(error: &serde_json::Error) -> Problem {
     if let Some(at) = message.rfind(" at line ") {
         message.truncate(at);
     }
-    Problem::at("", format!("is not JSON: {message}"))
+    Problem::syntax("json", "", format!("is not JSON: {message}"))
 }
 
 /// Parses `a.b[0].c`, `a/b/@c`, `["a.b"]`; `$` and `.` are the item itself.
@@ -257,6 +291,20 @@ impl Path {
         self.0.iter().try_fold(json, |json, segment| match segment {
             Segment::Name(name) | Segment::Attribute(name) => json.get(&**name),
             Segment::Index(at) => json.get(at),
+        })
+    }
+
+    /// The value at the path, as it is written.
+    fn in_raw_json<'a>(&self, json: &'a RawValue) -> Option<&'a RawValue> {
+        self.0.iter().try_fold(json, |json, segment| match segment {
+            Segment::Name(name) | Segment::Attribute(name) => {
+                let members: HashMap<String, &RawValue> = serde_json::from_str(json.get()).ok()?;
+                members.get(&**name).copied()
+            }
+            Segment::Index(at) => {
+                let elements: Vec<&RawValue> = serde_json::from_str(json.get()).ok()?;
+                elements.get(*at).copied()
+            }
         })
     }
 
@@ -336,6 +384,21 @@ mod tests {
         for wrong in ["", "a..b", "a[", "a[x]", "@", "a/@"] {
             assert!(parse_path(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn d_a_pointer_keeps_the_type_and_all_digits() {
+        let json = br#"{"a": {"n": 18446744073709551617, "x": 1, "x": [true, "1", 1.10, {"b": 1}, null]}, "e": ""}"#;
+        let item = Item::Json(json.to_vec());
+        let value = |path: &str| Pointer::new(path).expect("a path").value(&item);
+        let (text, json) = (
+            |text: &str| Some(PointedValue::Text(text.to_owned())),
+            |json: &str| Some(PointedValue::Json(json.to_owned())),
+        );
+        assert_eq!(value("a.n"), json("18446744073709551617"));
+        assert_eq!((value("a.x[0]"), value("a.x[1]"), value("a.x[2]")), (json("true"), text("1"), json("1.1")));
+        assert_eq!((value("a.x[3]"), value("a.x[4]"), value("e")), (json(r#"{"b":1}"#), None, text("")));
+        assert_eq!((value("a.x[5]"), value("a.n.b"), value("b")), (None, None, None));
     }
 
     #[test]

@@ -44,6 +44,8 @@ struct Origin {
 pub(crate) struct PageItem {
     /// The identity of the item.
     pub key: String,
+    /// The key without its type, by which older versions stored the item.
+    pub untyped_key: Option<String>,
     /// Identity if several items of the page have the first key.
     pub second_key: Option<String>,
     /// The first key, if the second one has replaced it.
@@ -136,6 +138,10 @@ impl Poller {
         let items = self.identified(items);
         let keys = items.iter().flat_map(|item| [Some(&item.key), item.shared_key.as_ref()]);
         let keys: Vec<String> = keys.flatten().cloned().collect();
+        let adopted = self.adopt(&items);
+        if !adopted.is_empty() {
+            self.ready.push_back(SourceBatch { marks: adopted, ..SourceBatch::default() });
+        }
         let (mut is_read, is_empty) = (false, items.is_empty());
         for items in chunks(items) {
             let batch = self.batch(items, received_at, &mut is_read);
@@ -161,6 +167,24 @@ impl Poller {
         Ok(())
     }
 
+    /// Assigns the seen items of older versions, whose keys have no type, to the items of a page. An item that is as it
+    /// was stored takes precedence over one that has changed.
+    fn adopt(&mut self, items: &[PageItem]) -> Vec<Mark> {
+        if !self.known.has_untyped() {
+            return Vec::new();
+        }
+        let mut marks = Vec::new();
+        for is_unchanged in [true, false] {
+            for item in items {
+                let untyped = item.untyped_key.as_deref().unwrap_or(&item.key);
+                if !is_unchanged || self.known.is_untyped_version(untyped, &item.version) {
+                    marks.extend(self.known.adopt(&item.key, untyped));
+                }
+            }
+        }
+        marks
+    }
+
     /// Gives each item a unique key. Of duplicates the first is kept.
     fn identified(&self, items: Vec<PageItem>) -> Vec<PageItem> {
         let mut counts: HashMap<String, usize> = HashMap::new();
@@ -184,8 +208,8 @@ impl Poller {
     }
 
     /// Decides on an item by its page, its version and the rule of both.
-    fn judge(&self, item: &PageItem) -> ItemOutcome {
-        let Some(change) = self.known.judge(&item.key, &item.version) else { return ItemOutcome::Seen };
+    fn outcome_of(&self, item: &PageItem) -> ItemOutcome {
+        let Some(change) = self.known.change_of(&item.key, &item.version) else { return ItemOutcome::Seen };
         match (&self.known_origin, change) {
             (Some(known), Change::Updated) if known.page != self.origin.page => ItemOutcome::Event(Change::New),
             (Some(known), Change::Updated) if known.versions_by != self.origin.versions_by => ItemOutcome::Remembered,
@@ -199,16 +223,16 @@ impl Poller {
         let mut batch =
             SourceBatch { since: Some(self.clock.now()), received_at: Some(received_at), ..SourceBatch::default() };
         for item in items {
-            let judged = self.judge(&item);
-            let PageItem { key, second_key, shared_key, version, text, row } = item;
-            if let ItemOutcome::Seen = judged {
+            let outcome = self.outcome_of(&item);
+            let PageItem { key, untyped_key: _, second_key, shared_key, version, text, row } = item;
+            if let ItemOutcome::Seen = outcome {
                 *is_read |= self.known.was_accepted(&key);
                 continue;
             }
             if let Some(shared) = shared_key.filter(|shared| !self.known.is_shared(shared)) {
                 batch.marks.push(self.known.share(&shared));
             }
-            let made = match judged {
+            let made = match outcome {
                 ItemOutcome::Event(change) => row(change).map(Some),
                 _ => Ok(None),
             };

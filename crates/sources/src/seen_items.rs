@@ -9,7 +9,7 @@ use ring::digest;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{hexadecimal::digits_of, mark::Mark, problem::Problem};
 
-use crate::source::read_mark;
+use crate::{mapping::PointedValue, source::read_mark};
 
 /// Prefix of the parts of items; there are other marks beside them.
 const PREFIX: &str = "item:";
@@ -37,6 +37,9 @@ struct SeenItem {
     /// Whether it was rejected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_refused: bool,
+    /// Whether its key is a [`typed_key`]. Older versions stored keys without types.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_typed: bool,
 }
 
 impl SeenItem {
@@ -47,6 +50,7 @@ impl SeenItem {
             gone: 0,
             is_shared: false,
             is_refused: false,
+            is_typed: true,
         }
     }
 }
@@ -84,6 +88,31 @@ impl SeenItems {
         Ok(SeenItems(marks.iter().filter_map(entry).collect::<Result<_, _>>()?))
     }
 
+    /// Whether a seen item was stored by an older version, without the type of its key.
+    pub fn has_untyped(&self) -> bool {
+        self.0.values().any(|entry| !entry.is_typed)
+    }
+
+    /// Whether an older version stored this version of an item under this key.
+    pub fn is_untyped_version(&self, untyped: &str, version: &str) -> bool {
+        self.0.get(&short(untyped)).is_some_and(|entry| !entry.is_typed && entry.version == version)
+    }
+
+    /// Assigns the seen item that an older version stored under an untyped key to a key.
+    pub fn adopt(&mut self, key: &str, untyped: &str) -> Vec<Mark> {
+        let (key, untyped) = (short(key), short(untyped));
+        let is_free = key == untyped || !self.0.contains_key(&key);
+        if !is_free || self.0.get(&untyped).is_none_or(|entry| entry.is_typed) {
+            return Vec::new();
+        }
+        let Some(mut entry) = self.0.remove(&untyped) else { return Vec::new() };
+        entry.is_typed = true;
+        let moved = (key != untyped).then(|| Mark::delete(format!("{PREFIX}{untyped}")));
+        let marks = moved.into_iter().chain([mark(&key, &entry)]).collect();
+        self.0.insert(key, entry);
+        marks
+    }
+
     /// Whether the seen item of this key has this second key.
     pub fn is_own(&self, key: &str, second: &str) -> bool {
         self.0.get(&short(key)).is_some_and(|entry| entry.second.as_deref() == Some(second))
@@ -102,7 +131,7 @@ impl SeenItems {
     }
 
     /// The change of an item, if it is new or has changed.
-    pub fn judge(&self, key: &str, version: &str) -> Option<Change> {
+    pub fn change_of(&self, key: &str, version: &str) -> Option<Change> {
         match self.0.get(&short(key)) {
             None => Some(Change::New),
             Some(entry) if entry.version != version => Some(Change::Updated),
@@ -117,15 +146,15 @@ impl SeenItems {
 
     /// Records a rejected item, so that it is rejected once.
     pub fn remember_refused(&mut self, key: &str, version: &str, second: Option<&str>) -> Mark {
-        self.keep(key, SeenItem { is_refused: true, ..SeenItem::new(version, second) })
+        self.mark_seen(key, SeenItem { is_refused: true, ..SeenItem::new(version, second) })
     }
 
     /// Records an item.
     pub fn remember(&mut self, key: &str, version: &str, second: Option<&str>) -> Mark {
-        self.keep(key, SeenItem::new(version, second))
+        self.mark_seen(key, SeenItem::new(version, second))
     }
 
-    fn keep(&mut self, key: &str, entry: SeenItem) -> Mark {
+    fn mark_seen(&mut self, key: &str, entry: SeenItem) -> Mark {
         let entry = SeenItem { is_shared: self.is_shared(key), ..entry };
         let mark = mark(&short(key), &entry);
         self.0.insert(short(key), entry);
@@ -140,7 +169,7 @@ impl SeenItems {
         self.0.retain(|key, entry| {
             let gone = if seen.contains(key) { 0 } else { entry.gone + 1 };
             if gone > retention {
-                marks.push(Mark::forget(format!("{PREFIX}{key}")));
+                marks.push(Mark::delete(format!("{PREFIX}{key}")));
                 return false;
             }
             if gone != entry.gone {
@@ -150,6 +179,16 @@ impl SeenItems {
             true
         });
         marks
+    }
+}
+
+/// The key of a value, different for values of different types: a text is its own key; other values, and texts that
+/// would be read as another key, are `=` and their JSON.
+pub(crate) fn typed_key(value: &PointedValue) -> String {
+    match value {
+        PointedValue::Text(text) if !text.starts_with(['=', '#']) => text.clone(),
+        PointedValue::Text(text) => format!("={}", serde_json::Value::from(text.as_str())),
+        PointedValue::Json(json) => format!("={json}"),
     }
 }
 
@@ -179,11 +218,34 @@ mod tests {
     fn an_item_is_reported_once_and_when_it_changes() {
         let long = "x".repeat(1_000);
         let mut known = SeenItems::default();
-        assert_eq!(known.judge(&long, "1"), Some(Change::New));
+        assert_eq!(known.change_of(&long, "1"), Some(Change::New));
         let mark = known.remember(&long, "1", None);
         assert!(mark.part.len() < 100);
         let known = SeenItems::read(&[mark, Mark::set("etag", "x")]).expect("entries");
-        assert_eq!((known.judge(&long, "1"), known.judge(&long, "2")), (None, Some(Change::Updated)));
+        assert_eq!((known.change_of(&long, "1"), known.change_of(&long, "2")), (None, Some(Change::Updated)));
+    }
+
+    #[test]
+    fn d_keys_of_different_types_are_different() {
+        let values = ["1", "true", "=1", "#1", "=\"=1\"", ""].map(|text| PointedValue::Text(text.to_owned()));
+        let json = ["1", "true", "[1]"].map(|json| PointedValue::Json(json.to_owned()));
+        let keys: HashSet<String> = values.iter().chain(&json).map(typed_key).collect();
+        assert_eq!(keys.len(), values.len() + json.len(), "{keys:?}");
+        assert_eq!((typed_key(&values[0]), typed_key(&json[0])), ("1".to_owned(), "=1".to_owned()));
+    }
+
+    #[test]
+    fn d_an_untyped_key_is_assigned_once() {
+        let stored = Mark::set("item:1", &br#"{"version":"v","second":"s"}"#[..]);
+        let mut known = SeenItems::read(std::slice::from_ref(&stored)).expect("as an older version stored it");
+        assert!(known.has_untyped() && known.is_untyped_version("1", "v") && !known.is_untyped_version("1", "w"));
+        let marks = known.adopt("=1", "1");
+        assert_eq!((&marks[0], &*marks[1].part), (&Mark::delete("item:1"), "item:=1"));
+        assert_eq!((known.change_of("=1", "v"), known.change_of("1", "v")), (None, Some(Change::New)));
+        assert!(known.adopt("1", "1").is_empty() && !known.has_untyped());
+        let mut known = SeenItems::read(&[stored]).expect("as an older version stored it");
+        assert_eq!(known.adopt("1", "1").len(), 1);
+        assert_eq!((known.adopt("=1", "1").len(), known.change_of("=1", "v")), (0, Some(Change::New)));
     }
 
     #[test]
@@ -193,10 +255,10 @@ mod tests {
         known.remember("b", "1", None);
         assert_eq!(known.end_poll(["a", "b"].into_iter(), 1), []);
         assert_eq!(known.end_poll(["a"].into_iter(), 1).len(), 1, "b is gone");
-        assert_eq!(known.judge("b", "1"), None, "and would not be new yet");
+        assert_eq!(known.change_of("b", "1"), None, "and would not be new yet");
         assert_eq!(known.end_poll(["a", "b"].into_iter(), 1).len(), 1, "b is back");
         known.end_poll(["a"].into_iter(), 1);
-        assert_eq!(known.end_poll(["a"].into_iter(), 1), [Mark::forget("item:b")]);
-        assert_eq!(known.judge("b", "1"), Some(Change::New));
+        assert_eq!(known.end_poll(["a"].into_iter(), 1), [Mark::delete("item:b")]);
+        assert_eq!(known.change_of("b", "1"), Some(Change::New));
     }
 }

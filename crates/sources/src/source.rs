@@ -12,7 +12,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tocsin_delivery::{Clock, files::Files, networks::Networks, programs::Programs};
-use tocsin_model::{event::PackedEvents, field::Fields, id::Name, mark::Mark, problem::Problem, time::Timestamp};
+use tocsin_model::{
+    event::PackedEvents,
+    field::Fields,
+    id::Name,
+    mark::Mark,
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 
 /// Most events of one batch.
 pub const BATCH_EVENTS_MAX: usize = 1_000;
@@ -51,7 +58,7 @@ const OWN_PORTS: u16 = 1_024;
 
 impl Listeners {
     /// Checks whether a source may listen on an address. The error is the reason.
-    pub fn judge(&self, address: SocketAddr) -> Result<(), String> {
+    pub fn check_address(&self, address: SocketAddr) -> Result<(), String> {
         let is_own = address.ip().to_canonical().is_loopback() && (address.port() >= OWN_PORTS || address.port() == 0);
         let is_open = |open: &SocketAddr| {
             let is_there =
@@ -78,7 +85,7 @@ pub struct Folders {
 impl Folders {
     /// Resolves the folder of a source: below `drop` in the data folder, or in an allowed folder. The error is the
     /// reason why it is not allowed.
-    pub fn judge(&self, folder: &Path, data_folder: &Path) -> Result<PathBuf, String> {
+    pub fn resolve_allowed(&self, folder: &Path, data_folder: &Path) -> Result<PathBuf, String> {
         if folder.is_relative() {
             let inside = folder.components().all(|part| matches!(part, Component::Normal(_)));
             return match inside && folder.components().next().is_some() {
@@ -179,7 +186,10 @@ pub(crate) fn read_mark<T: DeserializeOwned>(mark: &Mark) -> Option<Result<T, Ve
     let read = serde_json::from_slice(mark.value.as_ref()?);
     Some(read.map_err(|error| {
         let text = format!("cannot continue: the stored mark of `{}` cannot be read: {error}", mark.part);
-        vec![Problem::at("", text).hint("use the version that stored it; or rename the source, and it starts anew")]
+        vec![
+            Problem::new(Code::DamagedData, "", text)
+                .hint("use the version that stored it; or rename the source, and it starts anew"),
+        ]
     }))
 }
 
@@ -260,10 +270,10 @@ mod tests {
         let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let listeners = Listeners { allow: vec![address("0.0.0.0:25"), address("192.0.2.1:2525")] };
         for open in ["127.0.0.1:2525", "[::1]:1024", "127.0.0.1:0", "0.0.0.0:25", "192.0.2.7:25", "192.0.2.1:2525"] {
-            assert_eq!(listeners.judge(address(open)), Ok(()), "{open}");
+            assert_eq!(listeners.check_address(address(open)), Ok(()), "{open}");
         }
         for closed in ["[::]:25", "0.0.0.0:2525", "192.0.2.2:2525", "127.0.0.1:587", "0.0.0.0:0"] {
-            assert!(listeners.judge(address(closed)).is_err(), "{closed}");
+            assert!(listeners.check_address(address(closed)).is_err(), "{closed}");
         }
     }
 
@@ -276,14 +286,14 @@ mod tests {
         }
         std::os::unix::fs::symlink(path("other"), path("in/link")).expect("linked");
         let folders = Folders { allow: vec![path("in")] };
-        let judge = |folder: &Path| folders.judge(folder, &path("data"));
-        assert_eq!(judge(Path::new("quakes/today")), Ok(path("data/drop/quakes/today")));
-        assert!(judge(&path("in/quakes")).is_ok() && judge(&path("in")).is_ok());
+        let resolve_allowed = |folder: &Path| folders.resolve_allowed(folder, &path("data"));
+        assert_eq!(resolve_allowed(Path::new("quakes/today")), Ok(path("data/drop/quakes/today")));
+        assert!(resolve_allowed(&path("in/quakes")).is_ok() && resolve_allowed(&path("in")).is_ok());
         for closed in ["", ".", "..", "../data", "a/../../b"] {
-            assert!(judge(Path::new(closed)).is_err(), "{closed}");
+            assert!(resolve_allowed(Path::new(closed)).is_err(), "{closed}");
         }
         for closed in ["other", "in/link", "in/../other", "data", "gone"] {
-            assert!(judge(&path(closed)).is_err(), "{closed}");
+            assert!(resolve_allowed(&path(closed)).is_err(), "{closed}");
         }
     }
 }

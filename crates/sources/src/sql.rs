@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serializer as _;
 use serde_json::value::RawValue;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 use tokio::sync::Notify;
 use url::Url;
 pub(crate) use value::SqlValue;
@@ -66,8 +66,14 @@ struct BatchCounter {
 }
 
 impl BatchCounter {
-    fn new(ask: &QueryRequest<'_>) -> BatchCounter {
-        BatchCounter { rows: 0, bytes: 0, rows_max: ask.rows_max, has_marks: ask.mark_column.is_some(), is_full: false }
+    fn new(request: &QueryRequest<'_>) -> BatchCounter {
+        BatchCounter {
+            rows: 0,
+            bytes: 0,
+            rows_max: request.rows_max,
+            has_marks: request.mark_column.is_some(),
+            is_full: false,
+        }
     }
 
     /// Counts a row. Returns whether it is the last one.
@@ -156,7 +162,10 @@ fn raw_text(text: &str) -> Box<RawValue> {
 }
 
 fn too_long(name: &str, bytes: usize) -> Problem {
-    Problem::at(name, format!("has {bytes} bytes, and a cell has at most {CELL_BYTES_MAX}"))
+    Problem::new(Code::TooLong, name, format!("has {bytes} bytes, and a cell has at most {CELL_BYTES_MAX}"))
+        .param("given", bytes)
+        .param("limit", CELL_BYTES_MAX)
+        .param("unit", "bytes")
 }
 
 /// The index of a column.
@@ -188,7 +197,7 @@ pub(crate) struct QueryRequest<'a> {
 #[async_trait]
 pub(crate) trait Database: Send {
     /// The first rows of a query, as many as one batch takes.
-    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError>;
+    async fn query(&mut self, request: QueryRequest<'_>) -> Result<Rows, SourceError>;
 
     /// Executes a write statement once for each of these values, in one transaction.
     async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), SourceError>;
@@ -206,7 +215,7 @@ pub(crate) trait Database: Send {
 /// Problems of a database address.
 pub(crate) fn problems(address: &str) -> Vec<Problem> {
     if address.is_empty() {
-        return vec![Problem::at("database", "is missing: the address of the database")];
+        return vec![Problem::new(Code::Required, "database", "is missing: the address of the database")];
     }
     let hint = "such as `postgres://user:${PASSWORD}@host/name`, `mysql://user:${PASSWORD}@host/name` or `sqlite:/path/file.db`";
     match Url::parse(address) {
@@ -214,13 +223,18 @@ pub(crate) fn problems(address: &str) -> Vec<Problem> {
             Vec::new()
         }
         Ok(url) if url.scheme() == "sqlite" && !url.path().is_empty() => Vec::new(),
-        _ => vec![Problem::at("database", "is not the address of a database").hint(hint)],
+        _ => vec![
+            Problem::new(Code::InvalidFormat, "database", "is not the address of a database")
+                .param("format", "url")
+                .hint(hint),
+        ],
     }
 }
 
 /// The problem of a query without the required parameter.
 pub(crate) fn statement_problem(option: &str, statement: &str) -> Option<Problem> {
-    let problem = Problem::at(option, format!("has no `{PARAMETER}`, so it would always return the same rows"));
+    let problem =
+        Problem::new(Code::Required, option, format!("has no `{PARAMETER}`, so it would always return the same rows"));
     (pieces(statement).len() < 2)
         .then(|| problem.hint(format!("such as `SELECT ... WHERE id > {PARAMETER} ORDER BY id`")))
 }
@@ -254,8 +268,8 @@ pub(crate) async fn connect(
 /// connection time.
 pub(crate) fn not_allowed(address: &str, context: &Context) -> Vec<Problem> {
     let file = Url::parse(address).ok().filter(|url| url.scheme() == "sqlite");
-    let judged = file.map(|url| sqlite::judge(url.path(), context));
-    judged.and_then(Result::err).map(|text| Problem::at("database", text)).into_iter().collect()
+    let checked = file.map(|url| sqlite::check_path(url.path(), context));
+    checked.and_then(Result::err).map(|text| Problem::new(Code::NotAllowed, "database", text)).into_iter().collect()
 }
 
 /// The pieces of a statement between its parameters. Texts, quoted names and comments contain no parameters, nor do

@@ -174,7 +174,7 @@ pub struct RunningSource<H> {
 }
 
 impl<H: SourceHost> RunningSource<H> {
-    /// Starts a source; it runs until `end` or `abandon`.
+    /// Starts a source; it runs until `end` or `abort`.
     pub fn start(host: H) -> RunningSource<H> {
         let (host, stop) = (Arc::new(host), CancellationToken::new());
         let task = tokio::spawn(run(host.clone(), stop.clone()));
@@ -190,7 +190,7 @@ impl<H: SourceHost> RunningSource<H> {
     }
 
     /// Aborts the source at once, like a crash.
-    pub async fn abandon(self) {
+    pub async fn abort(self) {
         self.task.abort();
         let _ = self.task.await;
     }

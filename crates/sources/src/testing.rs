@@ -19,7 +19,10 @@ use tokio::time::timeout;
 use crate::source::{Context, Folders, Message, OpenSource, SourceBatch, SourceError, SourceOutput, SourceSettings};
 
 /// A generous limit for anything that works.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) fn wait_timeout() -> Duration {
+    // Brokers elect leaders and expire sessions first.
+    tocsin_test_peers::wait_timeout() * 3
+}
 
 /// The fields of the test event class.
 pub(crate) fn fields() -> Fields {
@@ -114,7 +117,7 @@ impl Harness {
     }
 
     pub async fn try_next(&mut self) -> Result<SourceBatch, SourceError> {
-        timeout(PATIENCE, self.source().next()).await.expect("in time")
+        timeout(wait_timeout(), self.source().next()).await.expect("in time")
     }
 
     /// The next batch. Retries while another source holds the lock, as the platform does: a database keeps the lock of
@@ -128,7 +131,7 @@ impl Harness {
                 }
             }
         };
-        timeout(PATIENCE, asked).await.expect("in time").unwrap_or_else(|error| panic!("{error}"))
+        timeout(wait_timeout(), asked).await.expect("in time").unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Commits marks like the journal.

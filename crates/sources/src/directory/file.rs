@@ -11,7 +11,7 @@ use std::{
 use tocsin_model::{
     event::{EventPacker, PackedEvents},
     field::Row,
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 use super::folder::Identity;
@@ -70,7 +70,13 @@ impl FileReader {
     pub fn open(&self, path: &Path, identity: Identity, taken: u64) -> Result<OpenFile, FileError> {
         if identity.bytes > self.file_bytes_max {
             let message = format!("has {} bytes; at most {} are read", identity.bytes, self.file_bytes_max);
-            return Err(FileError::Problems(vec![Problem::at("", message).hint("`file_bytes_max` can be raised")]));
+            return Err(FileError::Problems(vec![
+                Problem::new(Code::TooLong, "", message)
+                    .param("given", identity.bytes)
+                    .param("limit", self.file_bytes_max)
+                    .param("unit", "bytes")
+                    .hint("`file_bytes_max` can be raised"),
+            ]));
         }
         if matches!(self.output, SourceOutput::Messages { .. }) {
             return Ok(OpenFile { path: path.to_owned(), identity, items: Box::new(std::iter::empty()), taken });
@@ -98,7 +104,7 @@ impl FileReader {
             }
             if problems.len() >= PROBLEMS_MAX {
                 problems.truncate(PROBLEMS_MAX);
-                problems.push(Problem::at("", "has further problems, not listed here"));
+                problems.push(Problem::new(Code::MoreProblems, "", "has further problems, not listed here"));
                 break;
             }
         }
@@ -166,6 +172,6 @@ fn still_is(path: &Path, identity: Identity) -> Result<(), FileError> {
 }
 
 fn changed() -> FileError {
-    let problem = Problem::at("", "was changed while it was read");
+    let problem = Problem::new(Code::ChangedWhileRead, "", "was changed while it was read");
     FileError::Problems(vec![problem.hint("write files elsewhere and move them here when they are whole")])
 }

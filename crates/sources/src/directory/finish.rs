@@ -16,11 +16,11 @@ const COUNTERS_MAX: u32 = 100_000;
 const NAME_BYTES_MAX: usize = 220;
 
 /// Completes a file whose events are all accepted.
-pub(super) fn done(folder: &Path, name: &str, done: CompletionAction, now: Timestamp) -> io::Result<()> {
+pub(super) fn complete(folder: &Path, name: &str, done: CompletionAction, now: Timestamp) -> io::Result<()> {
     match done {
         CompletionAction::Remove => fs::remove_file(folder.join(name))?,
         CompletionAction::Rename => {
-            move_aside(folder, name, "done", now)?;
+            rename_unique(folder, name, "done", now)?;
         }
     }
     sync(folder)
@@ -34,7 +34,7 @@ pub(super) fn refuse(
     problems: &[Problem],
     now: Timestamp,
 ) -> io::Result<String> {
-    let new = move_aside(folder, name, "err", now)?;
+    let new = rename_unique(folder, name, "err", now)?;
     let reasons = json!({ "file": name, "at": now, "accepted": accepted, "problems": problems });
     let mut text = serde_json::to_vec_pretty(&reasons).expect("it is JSON");
     text.push(b'\n');
@@ -48,7 +48,7 @@ pub(super) fn refuse(
 }
 
 /// `NAME.20261122T101500Z.1.done`; never replaces another file.
-fn move_aside(folder: &Path, name: &str, ending: &str, now: Timestamp) -> io::Result<String> {
+fn rename_unique(folder: &Path, name: &str, ending: &str, now: Timestamp) -> io::Result<String> {
     let time: String = now.to_string().chars().take(19).filter(|c| !matches!(c, '-' | ':')).collect();
     // Long names are truncated: a file that cannot be renamed would block those behind it.
     let kept = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];

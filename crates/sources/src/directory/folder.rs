@@ -47,7 +47,7 @@ pub(super) struct FolderScan {
 
 impl Files {
     /// Scans the folder. A name that is not UTF-8 cannot be stored in a mark, so the file is skipped.
-    pub fn look(
+    pub fn scan(
         &mut self,
         folder: &Path,
         pattern: &str,
@@ -123,7 +123,7 @@ fn matches(pattern: &str, name: &str) -> bool {
                 star = Some((of, at));
                 of += 1;
             }
-            Some(wanted) if *wanted == '?' || *wanted == name[at] => {
+            Some(requested) if *requested == '?' || *requested == name[at] => {
                 of += 1;
                 at += 1;
             }
@@ -165,7 +165,7 @@ mod tests {
         }
         fs::write(folder.path().join("a"), "1").expect("written");
         let mut files = Files::default();
-        let found = files.look(folder.path(), "*", Order::Name, Duration::ZERO, Instant::now()).expect("read");
+        let found = files.scan(folder.path(), "*", Order::Name, Duration::ZERO, Instant::now()).expect("read");
         assert_eq!(found.next.map(|(name, _)| name).as_deref(), Some("a"));
     }
 
@@ -175,20 +175,20 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
         let (start, settle) = (Instant::now(), Duration::from_secs(2));
         let mut files = Files::default();
-        let mut look = |seconds: u64| {
+        let mut scan = |seconds: u64| {
             let now = start + Duration::from_secs(seconds);
-            files.look(folder.path(), "*", Order::Name, settle, now).expect("read")
+            files.scan(folder.path(), "*", Order::Name, settle, now).expect("read")
         };
-        assert_eq!(look(0), FolderScan { next: None, others: 0, rescan_after: None });
+        assert_eq!(scan(0), FolderScan { next: None, others: 0, rescan_after: None });
         for name in ["b", "a", ".hidden", "x.done", "y.err", "y.err.json", "z.part"] {
             write(name, "1");
         }
         fs::create_dir(folder.path().join("0")).expect("made");
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("1")).expect("linked");
-        assert_eq!(look(1), FolderScan { next: None, others: 1, rescan_after: Some(settle) });
+        assert_eq!(scan(1), FolderScan { next: None, others: 1, rescan_after: Some(settle) });
         write("a", "12");
-        assert_eq!(look(2).rescan_after, Some(settle), "it has changed");
-        let found = look(4);
+        assert_eq!(scan(2).rescan_after, Some(settle), "it has changed");
+        let found = scan(4);
         assert_eq!(found.next.map(|(name, identity)| (name, identity.bytes)), Some(("a".to_owned(), 2)));
     }
 }

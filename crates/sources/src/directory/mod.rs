@@ -22,18 +22,21 @@ mod tests;
 
 pub use options::DirectoryOptions;
 use tocsin_delivery::options::read;
-use tocsin_model::{mark::Mark, problem::Problem};
+use tocsin_model::{
+    mark::Mark,
+    problem::{Code, Problem},
+};
 
 use crate::source::{OpenSource, SourceSettings};
 
 pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: DirectoryOptions = read(&setting.options, "")?;
-    let at_folder = |text: String| vec![Problem::at("folder", text)];
+    let at_folder = |text: String| vec![Problem::new(Code::NotAllowed, "folder", text)];
     let path = options.folder(&setting.context).map_err(|problem| vec![problem])?;
     if options.folder.is_relative() {
         tocsin_model::folder::make(&path, 0o777)
             .map_err(|error| at_folder(format!("{} cannot be made: {error}", path.display())))?;
     }
-    let watch = watch::FolderWatcher::open(setting, options, path, marks).map_err(|trouble| at_folder(trouble.text))?;
+    let watch = watch::FolderWatcher::open(setting, options, path, marks).map_err(|error| at_folder(error.text))?;
     Ok(Box::new(watch))
 }

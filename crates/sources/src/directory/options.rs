@@ -3,7 +3,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{
     items::{Format, Layout, Schema, Xml},
@@ -118,7 +121,7 @@ impl DirectoryOptions {
             columns: self.columns.clone(),
             item_bytes_max: self.item_bytes_max,
             xml: Xml::default(),
-            wanted: Vec::new(),
+            required: Vec::new(),
         }
     }
 
@@ -139,22 +142,30 @@ impl Options for DirectoryOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = match self.schema() {
             Some(Err(problem)) => return vec![problem],
-            Some(Ok(_)) if self.format != Format::Xml => vec![Problem::at("schema", "is for `xml`")],
+            Some(Ok(_)) if self.format != Format::Xml => {
+                vec![Problem::new(Code::NotApplicable, "schema", "is for `xml`")]
+            }
             _ => Vec::new(),
         };
         problems.extend(self.layout().problems());
         if self.folder.as_os_str().is_empty() {
-            problems.push(Problem::at("folder", "is missing: the folder of the files"));
+            problems.push(Problem::new(Code::Required, "folder", "is missing: the folder of the files"));
         }
         if self.pattern.is_empty() || self.pattern.contains('/') {
-            problems.push(Problem::at("pattern", "must be a pattern of file names, such as `*.csv`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "pattern", "must be a pattern of file names, such as `*.csv`")
+                    .param("format", "pattern"),
+            );
         }
         let is_wrong = |c: char| !c.is_ascii() || matches!(c, '"' | '\n' | '\r' | '\0');
         if self.delimiter.is_some_and(is_wrong) {
-            problems.push(Problem::at("delimiter", "must be one ASCII character, such as `;`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "delimiter", "must be one ASCII character, such as `;`")
+                    .param("format", "delimiter"),
+            );
         }
         if !(1..=ITEM_BYTES_MAX).contains(&self.item_bytes_max) {
-            problems.push(Problem::at("item_bytes_max", format!("must be from 1 to {ITEM_BYTES_MAX}")));
+            problems.push(Problem::out_of_range("item_bytes_max", 1, ITEM_BYTES_MAX));
         }
         problems
     }
@@ -163,19 +174,22 @@ impl Options for DirectoryOptions {
 impl DirectoryOptions {
     /// The folder, if it is allowed.
     pub fn folder(&self, context: &Context) -> Result<PathBuf, Problem> {
-        context.folders.judge(&self.folder, &context.data_folder).map_err(|text| Problem::at("folder", text))
+        context
+            .folders
+            .resolve_allowed(&self.folder, &context.data_folder)
+            .map_err(|text| Problem::new(Code::NotAllowed, "folder", text))
     }
 }
 
 impl SourceOptions for DirectoryOptions {
-    fn closed(&self, context: &Context) -> Vec<Problem> {
+    fn not_allowed(&self, context: &Context) -> Vec<Problem> {
         self.folder(context).err().into_iter().collect()
     }
 
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         let mut problems = Mapping::problems(fields, &self.paths(fields));
         if let Some(Ok(schema)) = self.schema() {
-            problems.extend(schema.misfits(fields));
+            problems.extend(schema.mapping_problems(fields));
         }
         problems
     }

@@ -8,17 +8,17 @@ use crate::{
 };
 
 /// A watched folder.
-struct Dropped(Harness);
+struct DropFolder(Harness);
 
-impl Dropped {
-    fn new(mut options: Json) -> Dropped {
+impl DropFolder {
+    fn new(mut options: Json) -> DropFolder {
         options["folder"] = json!("in");
         for key in ["settle", "rescan"] {
             options[key] = json!("1ms");
         }
         let mut harness = Harness::new("directory", options);
         harness.open();
-        Dropped(harness)
+        DropFolder(harness)
     }
 
     fn folder(&self) -> PathBuf {
@@ -65,7 +65,7 @@ fn lines(count: usize) -> String {
 
 #[tokio::test]
 async fn files_are_taken_in_order_and_renamed() {
-    let mut dropped = Dropped::new(json!({}));
+    let mut dropped = DropFolder::new(json!({}));
     dropped.put("b.ndjson", lines(1));
     dropped.put("a.ndjson", "{\"id\": \"first\"}\n");
     dropped.put(".half", "{");
@@ -77,7 +77,7 @@ async fn files_are_taken_in_order_and_renamed() {
 
 #[tokio::test]
 async fn a_file_with_the_longest_name_is_rejected_and_the_next_is_taken() {
-    let mut dropped = Dropped::new(json!({}));
+    let mut dropped = DropFolder::new(json!({}));
     // 255 bytes, the limit of file systems; an ending would exceed it. `é` has two bytes.
     dropped.put(&format!("a{}", "é".repeat(127)), "{\"id\": \"long\"}\n");
     dropped.put(&format!("b{}", "x".repeat(254)), "nonsense\n");
@@ -92,12 +92,12 @@ async fn a_file_with_the_longest_name_is_rejected_and_the_next_is_taken() {
 #[tokio::test]
 async fn csv_and_mapped_json_are_read() {
     let mut dropped =
-        Dropped::new(json!({ "format": "csv", "delimiter": ";", "fields": {"id": "Kennung", "magnitude": "M"} }));
+        DropFolder::new(json!({ "format": "csv", "delimiter": ";", "fields": {"id": "Kennung", "magnitude": "M"} }));
     dropped.put("a.csv", "Kennung;M;rest\nq1;4.5;x\n\"q;2\";;\n");
     assert_eq!(dropped.take_all().await, [r#"{"id":"q1","magnitude":4.5}"#, r#"{"id":"q;2"}"#]);
 
     let fields = json!({"id": "id", "magnitude": "properties.mag", "tags": "geometry.coordinates"});
-    let mut dropped = Dropped::new(json!({ "format": "json", "items": "features", "fields": fields }));
+    let mut dropped = DropFolder::new(json!({ "format": "json", "items": "features", "fields": fields }));
     dropped.put(
         "a.json",
         r#"{"features": [{"id": "us7", "properties": {"mag": 6.1}, "geometry": {"coordinates": [1, 2]}}]}"#,
@@ -105,14 +105,14 @@ async fn csv_and_mapped_json_are_read() {
     assert_eq!(dropped.take_all().await, [r#"{"id":"us7","magnitude":6.1,"tags":[1,2]}"#]);
 
     let fields = json!({"id": "@id", "magnitude": "size/value"});
-    let mut dropped = Dropped::new(json!({ "format": "xml", "items": "/quakes/quake", "fields": fields }));
+    let mut dropped = DropFolder::new(json!({ "format": "xml", "items": "/quakes/quake", "fields": fields }));
     dropped.put("a.xml", "<quakes><quake id='x'><size><value> 5.5 </value></size></quake></quakes>");
     assert_eq!(dropped.take_all().await, [r#"{"id":"x","magnitude":5.5}"#]);
 }
 
 #[tokio::test]
 async fn an_invalid_file_is_rejected_whole_with_all_problems() {
-    let mut dropped = Dropped::new(json!({}));
+    let mut dropped = DropFolder::new(json!({}));
     let text = format!("{}{{\"magnitude\": 1}}\n{{\"id\": 7}}\nnonsense\n", lines(1_500));
     dropped.put("bad.ndjson", text);
     dropped.put("good.ndjson", "{\"id\": \"good\"}");
@@ -130,7 +130,7 @@ async fn an_invalid_file_is_rejected_whole_with_all_problems() {
 
 #[tokio::test]
 async fn a_large_file_continues_after_a_crash() {
-    let mut dropped = Dropped::new(json!({}));
+    let mut dropped = DropFolder::new(json!({}));
     dropped.put("large.ndjson", lines(2_500));
     let mut events = Vec::new();
     let first = dropped.0.next().await;
@@ -151,7 +151,7 @@ async fn a_large_file_continues_after_a_crash() {
 
 #[tokio::test]
 async fn a_file_of_the_same_name_is_another_file() {
-    let mut dropped = Dropped::new(json!({}));
+    let mut dropped = DropFolder::new(json!({}));
     dropped.put("a", "{\"id\": \"1\"}");
     let batch = dropped.0.next().await;
     dropped.0.commit(batch.marks);
@@ -164,11 +164,11 @@ async fn a_file_of_the_same_name_is_another_file() {
 
 #[tokio::test]
 async fn bounds_are_kept() {
-    let mut dropped = Dropped::new(json!({ "file_bytes_max": 100, "item_bytes_max": 20 }));
+    let mut dropped = DropFolder::new(json!({ "file_bytes_max": 100, "item_bytes_max": 20 }));
     dropped.put("a", "x".repeat(101));
     dropped.take_all().await;
     assert!(dropped.reasons()["problems"][0]["message"].as_str().expect("text").starts_with("has 101 bytes"));
-    let mut dropped = Dropped::new(json!({ "item_bytes_max": 20 }));
+    let mut dropped = DropFolder::new(json!({ "item_bytes_max": 20 }));
     dropped.put("a", "{\"id\": \"a long line is refused\"}");
     dropped.take_all().await;
     assert!(dropped.reasons()["problems"][0]["message"].as_str().expect("text").contains("longer than 20 bytes"));
@@ -176,7 +176,7 @@ async fn bounds_are_kept() {
 
 #[tokio::test]
 async fn two_sources_cannot_share_a_folder() {
-    let dropped = Dropped::new(json!({}));
+    let dropped = DropFolder::new(json!({}));
     let folder = dropped.folder();
     let lock = fs::File::open(folder).expect("open");
     assert!(lock.try_lock().is_err());
@@ -184,7 +184,7 @@ async fn two_sources_cannot_share_a_folder() {
 
 #[tokio::test]
 async fn a_location_takes_whole_files_and_rejects_long_ones() {
-    let mut dropped = Dropped::new(json!({ "pattern": "*.xml" }));
+    let mut dropped = DropFolder::new(json!({ "pattern": "*.xml" }));
     dropped.0.output = SourceOutput::Messages { bytes_max: 12 };
     dropped.0.crash();
     dropped.0.open();
@@ -224,7 +224,7 @@ async fn d_csv_of_spreadsheets_is_read_or_refused_with_a_reason() {
     ] {
         let mut options = options;
         options["format"] = json!("csv");
-        let mut dropped = Dropped::new(options);
+        let mut dropped = DropFolder::new(options);
         dropped.put("a.csv", text);
         let events = dropped.take_all().await;
         let ids: Vec<&str> = events.iter().map(|event| &event[..8]).collect();
@@ -239,13 +239,13 @@ async fn d_csv_of_spreadsheets_is_read_or_refused_with_a_reason() {
         (b"", "is empty"),
         (b"Service Unavailable\n", "has no column `id`"),
     ] {
-        let mut dropped = Dropped::new(json!({"format": "csv"}));
+        let mut dropped = DropFolder::new(json!({"format": "csv"}));
         dropped.put("a.csv", text);
         assert!(dropped.take_all().await.is_empty());
         let reasons = dropped.reasons().to_string();
         assert!(reasons.contains(reason), "{reasons}");
     }
-    let mut dropped = Dropped::new(json!({"format": "csv", "encoding": "windows-1252"}));
+    let mut dropped = DropFolder::new(json!({"format": "csv", "encoding": "windows-1252"}));
     dropped.put("a.csv", b"id\ngr\xf6\xdfe \x80\n");
     assert_eq!(dropped.take_all().await, ["{\"id\":\"größe €\"}"]);
 }
@@ -253,14 +253,14 @@ async fn d_csv_of_spreadsheets_is_read_or_refused_with_a_reason() {
 #[tokio::test]
 async fn d_xml_is_read_by_its_names_and_another_document_is_refused() {
     let options = json!({"format": "xml", "items": "/orders/order", "fields": {"id": "note", "magnitude": "m:size"}});
-    let mut dropped = Dropped::new(options.clone());
+    let mut dropped = DropFolder::new(options.clone());
     dropped.put(
         "a.xml",
         "<orders xmlns:m='urn:m'><order><m:note>no</m:note><note>Ring <b>twice</b>, then <i>wait</i> here</note><size>1</size>\
          <m:size>2</m:size></order></orders>",
     );
     assert_eq!(dropped.take_all().await, [r#"{"id":"Ring twice, then wait here","magnitude":2.0}"#]);
-    let mut dropped = Dropped::new(options);
+    let mut dropped = DropFolder::new(options);
     dropped.put("a.xml", "<error><message>no orders today</message></error>");
     assert!(dropped.take_all().await.is_empty());
     let reasons = dropped.reasons().to_string();
@@ -269,7 +269,7 @@ async fn d_xml_is_read_by_its_names_and_another_document_is_refused() {
 
 #[tokio::test]
 async fn d_a_partly_taken_file_is_not_continued_by_another_definition() {
-    let mut dropped = Dropped::new(json!({"format": "json", "items": "a"}));
+    let mut dropped = DropFolder::new(json!({"format": "json", "items": "a"}));
     let items = (0..1_500).map(|number| format!("{{\"id\": \"q{number}\"}}")).collect::<Vec<_>>().join(",");
     dropped.put("a.json", format!("{{\"a\": [{items}], \"b\": [{{\"id\": \"x\"}}]}}"));
     assert_eq!(dropped.0.take().await.len(), 1_000);
@@ -283,7 +283,7 @@ async fn d_a_partly_taken_file_is_not_continued_by_another_definition() {
 
 #[tokio::test]
 async fn d_a_missing_folder_is_an_error_and_not_empty() {
-    let mut dropped = Dropped::new(json!({}));
+    let mut dropped = DropFolder::new(json!({}));
     dropped.put("a.ndjson", lines(1));
     assert_eq!(dropped.take_all().await.len(), 1);
     let folder = dropped.folder();
@@ -297,7 +297,7 @@ async fn d_a_missing_folder_is_an_error_and_not_empty() {
 #[tokio::test]
 async fn b9_a_batch_has_the_receipt_time_of_its_first_item() {
     use tocsin_delivery::Clock as _;
-    let mut dropped = Dropped::new(json!({}));
+    let mut dropped = DropFolder::new(json!({}));
     dropped.put("a.ndjson", lines(1_500));
     for _ in 0..2 {
         let before = tocsin_delivery::SystemClock.now();

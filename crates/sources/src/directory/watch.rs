@@ -8,7 +8,11 @@ use notify::{
     event::{AccessKind, AccessMode},
 };
 use serde::{Deserialize, Serialize};
-use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp};
+use tocsin_model::{
+    mark::Mark,
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 use tokio::{sync::Notify, task::spawn_blocking, time::Instant};
 
 use super::{
@@ -78,7 +82,7 @@ impl FolderWatcher {
         };
         let mapping = Mapping::new(&fields, &options.paths(&fields));
         let reading = Arc::new(FileReader {
-            layout: Layout { wanted: mapping.names(), ..options.layout() },
+            layout: Layout { required: mapping.names(), ..options.layout() },
             mapping,
             output: setting.output.clone(),
             file_bytes_max,
@@ -86,7 +90,7 @@ impl FolderWatcher {
         let layout = format!("{:?} {:?} {:?}", options.format, options.items, options.schema);
         let changed = Arc::new(Notify::new());
         let watcher = watcher(&folder, changed.clone())
-            .inspect_err(|error| tracing::info!(source = %setting.name, %error, "changes are found by looking only"))
+            .inspect_err(|error| tracing::info!(source = %setting.name, %error, "changes are found by polling only"))
             .ok();
         Ok(FolderWatcher {
             progress: marks.into_iter().filter_map(read).collect(),
@@ -114,7 +118,7 @@ impl FolderWatcher {
         loop {
             let changed = self.changed.clone();
             let changed = changed.notified();
-            let found = self.look().await?;
+            let found = self.scan().await?;
             if let Some((name, identity)) = found.next {
                 if self.begin(name, identity).await? {
                     return Ok(Some(found.others));
@@ -135,15 +139,15 @@ impl FolderWatcher {
         }
     }
 
-    async fn look(&mut self) -> Result<FolderScan, SourceError> {
+    async fn scan(&mut self) -> Result<FolderScan, SourceError> {
         self.still_there()?;
         let mut files = std::mem::take(&mut self.files);
         let (folder, options, now) = (self.folder.clone(), self.options.clone(), Instant::now());
-        let look = move || {
-            let found = files.look(&folder, &options.pattern, options.order, options.settle.0, now);
+        let scan = move || {
+            let found = files.scan(&folder, &options.pattern, options.order, options.settle.0, now);
             (files, found)
         };
-        let (files, found) = spawn_blocking(look).await.map_err(|error| SourceError::new("looking broke", error))?;
+        let (files, found) = spawn_blocking(scan).await.map_err(|error| SourceError::new("looking broke", error))?;
         self.files = files;
         found.map_err(|error| SourceError::new(format!("cannot look through {}", self.folder.display()), error))
     }
@@ -170,7 +174,7 @@ impl FolderWatcher {
             known.filter(|known| !known.done && known.taken > 0 && is_other(known)).map(|known| known.taken)
         {
             let text = format!("was read with another definition when {taken} of its items were accepted");
-            let problem = Problem::at("", text).hint("put the remaining items into a new file");
+            let problem = Problem::new(Code::Conflict, "", text).hint("put the remaining items into a new file");
             return self.refuse(&name, taken, FileError::Problems(vec![problem])).map(|()| false);
         }
         let taken = match known {
@@ -225,7 +229,7 @@ impl FolderWatcher {
             }
             // It is rejected, so that it does not block the files behind it until its permissions change.
             FileError::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                let problem = Problem::at("", format!("cannot be read: {error}"));
+                let problem = Problem::new(Code::Unreadable, "", format!("cannot be read: {error}"));
                 vec![problem.hint("make it readable for the server's user, and drop it again")]
             }
             FileError::Io(error) => return Err(SourceError::new(format!("cannot read {name}"), error)),
@@ -243,7 +247,7 @@ impl FolderWatcher {
     }
 
     fn complete(&mut self, name: &str) -> Result<(), SourceError> {
-        match finish::done(&self.folder, name, self.options.done, self.now()) {
+        match finish::complete(&self.folder, name, self.options.done, self.now()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(SourceError::new(format!("cannot rename {name}"), error));
             }
@@ -267,7 +271,7 @@ impl FolderWatcher {
         for name in &gone {
             self.progress.remove(name);
         }
-        gone.into_iter().map(Mark::forget).collect()
+        gone.into_iter().map(Mark::delete).collect()
     }
 }
 
@@ -364,7 +368,7 @@ mod tests {
         }
         fs::write(folder.path().join("new"), "x").expect("written");
         // Events are in order: the first relevant one is for the new file.
-        let first = events.recv_timeout(crate::testing::PATIENCE).expect("an event").expect("of the folder");
+        let first = events.recv_timeout(crate::testing::wait_timeout()).expect("an event").expect("of the folder");
         assert!(first.paths.iter().all(|path| path.ends_with("new")) && !first.paths.is_empty(), "{first:?}");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tocsin_model::{
     charset::{self, Syntax},
     date_text,
-    problem::Problem,
+    problem::{Code, Problem},
 };
 use url::Url;
 
@@ -61,7 +61,7 @@ pub(super) fn entries(
 ) -> Result<Vec<Result<Entry, Problem>>, Problem> {
     let start = charset::decode(&body[..body.len().min(4)], Syntax::Json, None).unwrap_or_default();
     if body.trim_ascii().is_empty() {
-        return Err(Problem::at("", "is empty, and should be a feed"));
+        return Err(Problem::new(Code::Empty, "", "is empty, and should be a feed"));
     }
     if start.trim_start().starts_with('{') || body.trim_ascii_start().starts_with(b"{") {
         return json_entries(body, charset, context);
@@ -71,7 +71,7 @@ pub(super) fn entries(
     match root.name.as_str() {
         "rss" => {
             let Some(channel) = root.children_of("channel").next() else {
-                return Err(Problem::at("", "is RSS without a channel"));
+                return Err(Problem::syntax("feed", "", "is RSS without a channel"));
             };
             let base = base_of(channel, base.as_ref());
             Ok(items_of(channel, "item", base.as_ref(), None, context))
@@ -82,9 +82,9 @@ pub(super) fn entries(
             Ok(items_of(&root, "entry", base.as_ref(), author.as_deref(), context))
         }
         "html" | "HTML" => {
-            Err(Problem::at("", "is an HTML page and no feed").hint("give the address of the feed itself"))
+            Err(Problem::syntax("feed", "", "is an HTML page and no feed").hint("give the address of the feed itself"))
         }
-        other => Err(Problem::at("", format!("is neither RSS nor Atom: its root element is `{other}`"))),
+        other => Err(Problem::syntax("feed", "", format!("is neither RSS nor Atom: its root element is `{other}`"))),
     }
 }
 
@@ -104,7 +104,9 @@ fn root(body: &[u8], charset: Option<&str>) -> Result<Element, Problem> {
     let text = body.trim_ascii_start();
     let begins = |with: &[u8]| text.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
     if begins(b"<!doctype html") || begins(b"<html") {
-        return Err(Problem::at("", "is an HTML page and no feed").hint("give the address of the feed itself"));
+        return Err(
+            Problem::syntax("feed", "", "is an HTML page and no feed").hint("give the address of the feed itself")
+        );
     }
     let layout = Layout {
         format: Format::Xml,
@@ -115,7 +117,7 @@ fn root(body: &[u8], charset: Option<&str>) -> Result<Element, Problem> {
         // Decoding can triple the size of a text.
         item_bytes_max: body.len() * 3,
         xml: Xml::Feed,
-        wanted: Vec::new(),
+        required: Vec::new(),
     };
     // Some programs write empty lines before the declaration, which XML does not allow.
     let mut items = layout.items(Box::new(Cursor::new(text.to_vec())), charset);
@@ -126,7 +128,7 @@ fn root(body: &[u8], charset: Option<&str>) -> Result<Element, Problem> {
     }
     match found {
         Some(PositionedItem { item: Item::Xml(element), .. }) => Ok(element),
-        _ => Err(Problem::at("", "has no root element")),
+        _ => Err(Problem::syntax("feed", "", "has no root element")),
     }
 }
 
@@ -337,19 +339,24 @@ fn json_entries(
     charset: Option<&str>,
     context: &FeedContext,
 ) -> Result<Vec<Result<Entry, Problem>>, Problem> {
-    let text = charset::decode(body, Syntax::Json, charset).map_err(|error| Problem::at("", error.to_string()))?;
-    let feed: Map<String, Value> =
-        serde_json::from_str(&text).map_err(|error| Problem::at("", format!("is not a JSON Feed: {error}")))?;
+    let text =
+        charset::decode(body, Syntax::Json, charset).map_err(|error| Problem::syntax("feed", "", error.to_string()))?;
+    let feed: Map<String, Value> = serde_json::from_str(&text)
+        .map_err(|error| Problem::syntax("json", "", format!("is not a JSON Feed: {error}")))?;
     let is_feed =
         feed.get("version").and_then(Value::as_str).is_some_and(|version| version.contains("jsonfeed.org/version/"));
     let Some(items) = feed.get("items").and_then(Value::as_array).filter(|_| is_feed) else {
-        let problem =
-            Problem::at("", "is JSON and not a JSON Feed: it has no `version` of jsonfeed.org, or no `items`");
+        let problem = Problem::syntax(
+            "feed",
+            "",
+            "is JSON and not a JSON Feed: it has no `version` of jsonfeed.org, or no `items`",
+        );
         return Err(problem.hint("a source of the kind `poll` takes other JSON"));
     };
     let item = |item: &Value| match item {
         Value::Object(item) => Ok(json_entry(item, &feed, context)),
-        other => Err(Problem::at(
+        other => Err(Problem::syntax(
+            "feed",
             "",
             format!("is an item that is no object: {}", other.to_string().chars().take(100).collect::<String>()),
         )),

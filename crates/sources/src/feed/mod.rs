@@ -14,7 +14,10 @@ use jiff::tz::TimeZone;
 pub use options::FeedOptions;
 use serde_json::Value;
 use tocsin_delivery::options::read;
-use tocsin_model::{mark::Mark, problem::Problem};
+use tocsin_model::{
+    mark::Mark,
+    problem::{Code, Problem},
+};
 use url::Url;
 
 use crate::{
@@ -72,7 +75,8 @@ fn item(entry: Result<Entry, Problem>, version: &[String], mapping: &Arc<Mapping
     let Entry { mut members, written, uncertain } = entry;
     let Some(key) = members.get("id").and_then(Value::as_str).map(str::to_owned) else {
         let text = serde_json::to_vec(&members).expect("it is JSON");
-        let problem = Problem::at("id", "is missing, and so are link and title: the item has no identity");
+        let problem =
+            Problem::new(Code::Required, "id", "is missing, and so are link and title: the item has no identity");
         return PageItem { text: text.into(), ..wrong(problem) };
     };
     let member =
@@ -88,11 +92,23 @@ fn item(entry: Result<Entry, Problem>, version: &[String], mapping: &Arc<Mapping
         let row = mapping.row(&Item::Json(serde_json::to_vec(&members).expect("it is JSON")));
         // For a missing date that a field requires, the reason is added.
         row.map_err(|mut problems| {
-            problems.extend(uncertain.into_iter().map(|reason| Problem::at("", reason)));
+            problems.extend(
+                uncertain
+                    .into_iter()
+                    .map(|reason| Problem::new(Code::InvalidFormat, "", reason).param("format", "timestamp")),
+            );
             problems
         })
     };
-    PageItem { key, second_key: Some(second_key), shared_key: None, version, text, row: Box::new(row) }
+    PageItem {
+        key,
+        untyped_key: None,
+        second_key: Some(second_key),
+        shared_key: None,
+        version,
+        text,
+        row: Box::new(row),
+    }
 }
 
 /// An invalid item. It is identified by its error, so that it is rejected once.
@@ -102,6 +118,7 @@ fn wrong(problem: Problem) -> PageItem {
     let row = move |_: crate::seen_items::Change| Err(vec![problem]);
     PageItem {
         key,
+        untyped_key: None,
         second_key: None,
         shared_key: None,
         version: String::new(),

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_delivery::options::Options;
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use super::entry::MEMBERS;
 use crate::{fetch::FetchOptions, kind::SourceOptions, mapping::Mapping};
@@ -47,12 +50,17 @@ impl Options for FeedOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.fetch.problems();
         if let Some(zone) = self.time_zone.as_deref().filter(|zone| jiff::tz::TimeZone::get(zone).is_err()) {
-            let problem = Problem::at("time_zone", format!("`{}` is not a time zone", zone.escape_debug()));
+            let problem = Problem::unknown_time_zone("time_zone", zone.escape_debug());
             problems.push(problem.hint("use a name of the IANA database, such as `Europe/Vienna`"));
         }
         for (at, member) in self.version.iter().enumerate() {
             if !MEMBERS.contains(&member.as_str()) {
-                let problem = Problem::at(format!("version[{at}]"), format!("`{member}` is not a member of items"));
+                let problem = Problem::new(
+                    Code::UnknownValue,
+                    format!("version[{at}]"),
+                    format!("`{member}` is not a member of items"),
+                )
+                .param("value", member.to_string());
                 problems.push(problem.hint(format!("its members are {}", MEMBERS.join(", "))));
             }
         }
@@ -61,7 +69,7 @@ impl Options for FeedOptions {
 }
 
 impl SourceOptions for FeedOptions {
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

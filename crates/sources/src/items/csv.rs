@@ -2,7 +2,7 @@ use std::{io::BufRead, sync::Arc};
 
 use tocsin_model::{
     csv_text::{self, Scanner},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 use super::{Cell, Item, Layout, PositionedItem, Text, line_number, too_long, unreadable};
@@ -19,7 +19,7 @@ pub(super) struct Records {
     /// The number of the next line, from 1.
     line: u64,
     names: Option<Arc<[String]>>,
-    wanted: Vec<String>,
+    required: Vec<String>,
     ended: bool,
 }
 
@@ -40,7 +40,7 @@ impl Records {
             bytes_max,
             line: 1,
             names,
-            wanted: layout.wanted.clone(),
+            required: layout.required.clone(),
             ended: false,
         }
     }
@@ -107,13 +107,13 @@ impl Records {
         };
         if self.names.is_none() {
             let Some(Record { line, bytes }) = record else {
-                return Err(Problem::at("", "is empty: it has no first line with the names of columns"));
+                return Err(Problem::new(Code::Empty, "", "is empty: it has no first line with the names of columns"));
             };
             let cells = csv_text::text_cells(&bytes, delimiter).map_err(|problem| at_line(line, problem))?;
             let names = csv_text::head(&cells).map_err(|mut problems| at_line(line, problems.swap_remove(0)))?;
-            if let Some(missing) = self.wanted.iter().find(|wanted| !names.contains(wanted)) {
+            if let Some(missing) = self.required.iter().find(|required| !names.contains(required)) {
                 let text = format!("has no column `{missing}`, but {}", shown(&names));
-                return Err(at_line(line, Problem::at("", text)));
+                return Err(at_line(line, Problem::syntax("csv", "", text)));
             }
             self.names = Some(names.into());
             record = self.record()?;
@@ -149,7 +149,7 @@ fn shown(names: &[String]) -> String {
 }
 
 fn unclosed() -> Problem {
-    Problem::at("", "has a quote that is never closed, so the rest cannot be read")
+    Problem::syntax("csv", "", "has a quote that is never closed, so the rest cannot be read")
         .hint("close it, or double a quote that belongs to the text of a quoted cell")
 }
 

@@ -4,7 +4,7 @@ use std::{
 };
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::{Item, PositionedItem, Text, too_long, unreadable};
 
@@ -21,7 +21,7 @@ pub(super) fn examine(text: Text, path: &str) -> Result<(), Problem> {
             message.truncate(at);
         }
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let problem = Problem::at("", format!("is not a JSON document: {message}"));
+        let problem = Problem::syntax("json", "", format!("is not a JSON document: {message}"));
         if error.line() > 0 { problem.position(number(error.line()), number(error.column())) } else { problem }
     })
 }
@@ -165,11 +165,11 @@ impl Elements {
     fn find(&mut self) -> Result<bool, Problem> {
         for name in std::mem::take(&mut self.path) {
             if self.peek()? != b'{' {
-                return Err(Problem::at("", format!("has no `{name}`, where its items should be")));
+                return Err(Problem::new(Code::Required, "", format!("has no `{name}`, where its items should be")));
             }
             self.text.consume(1);
             if !self.enter(&name)? {
-                return Err(Problem::at("", format!("has no `{name}`, where its items should be")));
+                return Err(Problem::new(Code::Required, "", format!("has no `{name}`, where its items should be")));
             }
         }
         let is_array = self.peek()? == b'[';
@@ -191,7 +191,8 @@ impl Elements {
                     self.peek()?;
                     self.text.consume(1);
                     self.peek()?;
-                    let key: String = serde_json::from_slice(&key).map_err(|_| Problem::at("", "has a broken name"))?;
+                    let key: String =
+                        serde_json::from_slice(&key).map_err(|_| Problem::syntax("json", "", "has a broken name"))?;
                     if key == name {
                         return Ok(true);
                     }
@@ -205,7 +206,9 @@ impl Elements {
     fn peek(&mut self) -> Result<u8, Problem> {
         loop {
             let bytes = self.text.fill_buf().map_err(|error| unreadable(&error))?;
-            let Some(first) = bytes.first().copied() else { return Err(Problem::at("", ENDS_EARLY)) };
+            let Some(first) = bytes.first().copied() else {
+                return Err(Problem::syntax("json", "", ENDS_EARLY));
+            };
             if !first.is_ascii_whitespace() {
                 return Ok(first);
             }
@@ -221,7 +224,11 @@ impl Elements {
             let bytes = self.text.fill_buf().map_err(|error| unreadable(&error))?;
             if bytes.is_empty() {
                 // A number at the end of the document ends with it.
-                return if length > 0 && depth.depth == 0 { Ok(()) } else { Err(Problem::at("", ENDS_EARLY)) };
+                return if length > 0 && depth.depth == 0 {
+                    Ok(())
+                } else {
+                    Err(Problem::syntax("json", "", ENDS_EARLY))
+                };
             }
             let mut taken = 0;
             let mut done = false;

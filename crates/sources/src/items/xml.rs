@@ -1,5 +1,6 @@
 use std::{
     borrow::Cow,
+    collections::HashSet,
     io::Read,
     sync::{
         Arc,
@@ -10,9 +11,12 @@ use std::{
 use quick_xml::{
     NsReader,
     events::{BytesStart, Event},
-    name::{Namespace, ResolveResult},
+    name::{Namespace, NamespaceResolver, QName, ResolveResult},
 };
-use tocsin_model::problem::Problem;
+use tocsin_model::{
+    charset::first_invalid_xml_char,
+    problem::{Code, Problem},
+};
 
 use super::{Item, Layout, PositionedItem, Text, Xml, too_long};
 
@@ -103,9 +107,8 @@ impl Element {
 
 /// A text, checked for characters that XML does not allow; in feeds it is not checked.
 fn characters(text: Cow<'_, str>, xml: Xml) -> Result<Cow<'_, str>, Problem> {
-    let is_none = |c: &char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}');
-    match text.chars().find(is_none).filter(|_| xml == Xml::Plain) {
-        Some(found) => Err(ill_formed(&format!("the character U+{:04X} is in it", u32::from(found)))),
+    match first_invalid_xml_char(&text).filter(|_| xml == Xml::Plain) {
+        Some((_, found)) => Err(ill_formed(&format!("the character U+{:04X} is in it", u32::from(found)))),
         None => Ok(text),
     }
 }
@@ -117,12 +120,46 @@ fn is_name(text: &str) -> bool {
 }
 
 fn ill_formed(what: &str) -> Problem {
-    Problem::at("", format!("is not well-formed XML: {what}"))
+    Problem::syntax("xml", "", format!("is not well-formed XML: {what}"))
 }
 
 /// The local name.
 fn local(name: &str) -> &str {
     name.rsplit(':').next().unwrap_or(name)
+}
+
+/// A name that is in no namespace although it has a prefix (Namespaces in XML 1.0, section 5).
+fn undeclared(name: &str, at: u64) -> Problem {
+    let prefix = name.split(':').next().unwrap_or_default();
+    let text = format!("has the name `{name}` (byte {at}), whose prefix is not declared");
+    let problem = Problem::syntax("xml", "", text);
+    problem.hint(format!("declare it: `xmlns:{prefix}=\"...\"`"))
+}
+
+/// Checks that the prefixes of an element and its attributes are declared, and that no two attributes have the same
+/// local name in the same namespace.
+fn check_namespaces(start: &BytesStart<'_>, resolver: &NamespaceResolver, at: u64) -> Result<(), Problem> {
+    let name: &str = start.name().into_inner();
+    if let ResolveResult::Unknown(_) = resolver.resolve_element(start.name()).0 {
+        return Err(undeclared(name, at));
+    }
+    let mut found: HashSet<(String, String)> = HashSet::new();
+    for attribute in start.attributes().flatten() {
+        let key: &str = attribute.key.into_inner();
+        if !key.contains(':') || key.starts_with("xmlns:") {
+            continue;
+        }
+        match resolver.resolve_attribute(QName(key)).0 {
+            ResolveResult::Unknown(_) => return Err(undeclared(key, at)),
+            ResolveResult::Bound(Namespace(namespace)) => {
+                if !found.insert((namespace.to_owned(), local(key).to_owned())) {
+                    return Err(ill_formed(&format!("`{key}` (byte {at}) is the second attribute of this name")));
+                }
+            }
+            ResolveResult::Unbound => {}
+        }
+    }
+    Ok(())
 }
 
 /// The elements at a path, such as `/orders/order`, `/orders/*` or `//order`. A document with a document type
@@ -142,6 +179,8 @@ pub(super) struct Elements {
     roots: usize,
     /// The number of elements in the current item.
     elements: usize,
+    /// The position of the current event, in bytes.
+    at: u64,
     number: u64,
     ended: bool,
 }
@@ -184,6 +223,7 @@ impl Elements {
             open: Vec::new(),
             roots: 0,
             elements: 0,
+            at: 0,
             number: 0,
             ended: false,
         }
@@ -194,6 +234,7 @@ impl Elements {
         loop {
             buffer.clear();
             self.measured.store(0, Ordering::Relaxed);
+            self.at = self.reader.buffer_position();
             match self.reader.read_event_into(&mut buffer).map_err(|error| self.syntax_problem(&error))? {
                 Event::Start(start) => {
                     self.enter(&start)?;
@@ -214,7 +255,7 @@ impl Elements {
                 }
                 Event::End(_) => drop(self.open.pop()),
                 Event::Text(text) if self.open.is_empty() && !text.xml10_content().trim().is_empty() => {
-                    return Err(Problem::at("", "has text outside of its root element"));
+                    return Err(Problem::syntax("xml", "", "has text outside of its root element"));
                 }
                 Event::GeneralRef(reference) => drop(self::reference(&reference, self.xml)?),
                 Event::Eof => return self.finish().map(|()| None),
@@ -225,9 +266,12 @@ impl Elements {
 
     /// An element without its content.
     fn below(&mut self, start: &BytesStart<'_>) -> Result<Element, Problem> {
+        if self.xml == Xml::Plain {
+            check_namespaces(start, self.reader.resolver(), self.at)?;
+        }
         let mut attributes = Vec::new();
         for attribute in start.attributes() {
-            let attribute = attribute.map_err(|error| Problem::at("", format!("is not XML: {error}")))?;
+            let attribute = attribute.map_err(|error| Problem::syntax("xml", "", format!("is not XML: {error}")))?;
             let key: &str = attribute.key.into_inner();
             if key == "xmlns" || key.starts_with("xmlns:") {
                 continue;
@@ -244,7 +288,7 @@ impl Elements {
                 // An undeclared entity is kept as text.
                 (Err(_), Xml::Feed) => attribute.value.to_string(),
                 (Err(error), Xml::Plain) => {
-                    return Err(Problem::at("", format!("has an attribute that cannot be read: {error}")));
+                    return Err(Problem::syntax("xml", "", format!("has an attribute that cannot be read: {error}")));
                 }
             };
             attributes.push((key.to_owned(), value));
@@ -269,7 +313,8 @@ impl Elements {
     fn count(&mut self) -> Result<(), Problem> {
         self.elements += 1;
         match self.elements > ELEMENTS_MAX {
-            true => Err(Problem::at("", format!("has more than {ELEMENTS_MAX} elements in one item"))),
+            true => Err(Problem::new(Code::TooMany, "", format!("has more than {ELEMENTS_MAX} elements in one item"))
+                .param("limit", ELEMENTS_MAX)),
             false => Ok(()),
         }
     }
@@ -280,19 +325,23 @@ impl Elements {
         if let Some(name) = self.open.last().filter(|name| self.xml == Xml::Plain && !is_name(name)) {
             return Err(ill_formed(&format!("`{name}` is not the name of an element")));
         }
+        if self.xml == Xml::Plain {
+            check_namespaces(start, self.reader.resolver(), self.at)?;
+        }
         // An error page is not a document without items.
-        let is_other = |wanted: &&String| {
+        let is_other = |required: &&String| {
             let found = self.open[0].as_str();
-            wanted.as_str() != "*" && wanted.as_str() != found && wanted.as_str() != local(found)
+            required.as_str() != "*" && required.as_str() != found && required.as_str() != local(found)
         };
         let root = self.path.first().filter(|_| !self.anywhere).filter(is_other);
         if let (1, Some(root)) = (self.open.len(), root) {
             let text =
                 format!("has the root element `{}`, and its items are at `/{}`", self.open[0], self.path.join("/"));
-            return Err(Problem::at("", text).hint(format!("the configured root is `{root}`: correct `items`")));
+            return Err(Problem::new(Code::Mismatch, "", text)
+                .hint(format!("the configured root is `{root}`: correct `items`")));
         }
         match (self.roots, self.open.len()) {
-            (2.., _) => Err(Problem::at("", "has more than one root element")),
+            (2.., _) => Err(Problem::syntax("xml", "", "has more than one root element")),
             (_, DEPTH_MAX..) => Err(too_deep()),
             _ => Ok(()),
         }
@@ -303,7 +352,8 @@ impl Elements {
             true => &self.open[self.open.len().saturating_sub(self.path.len())..],
             false => &self.open[..],
         };
-        let fits = |(name, wanted): (&String, &String)| wanted == "*" || name == wanted || local(name) == wanted;
+        let fits =
+            |(name, required): (&String, &String)| required == "*" || name == required || local(name) == required;
         names.len() == self.path.len() && names.iter().zip(&self.path).all(fits)
     }
 
@@ -314,6 +364,7 @@ impl Elements {
         let mut buffer = Vec::new();
         loop {
             buffer.clear();
+            self.at = self.reader.buffer_position();
             let event = self.reader.read_event_into(&mut buffer).map_err(|error| self.syntax_problem(&error))?;
             let xml = self.xml;
             let top = stack.last_mut().expect("the stack is not empty");
@@ -347,7 +398,9 @@ impl Elements {
                         None => return Ok(done),
                     }
                 }
-                Event::Eof => return Err(Problem::at("", "ends inside of an element")),
+                Event::Eof => {
+                    return Err(Problem::syntax("xml", "", "ends inside of an element"));
+                }
                 other => outside(&other, self.xml)?,
             }
         }
@@ -355,8 +408,8 @@ impl Elements {
 
     fn finish(&self) -> Result<(), Problem> {
         match (self.open.last(), self.roots) {
-            (Some(name), _) => Err(Problem::at("", format!("ends before `{name}` does"))),
-            (None, 0) => Err(Problem::at("", "has no root element")),
+            (Some(name), _) => Err(Problem::syntax("xml", "", format!("ends before `{name}` does"))),
+            (None, 0) => Err(Problem::syntax("xml", "", "has no root element")),
             (None, _) => Ok(()),
         }
     }
@@ -366,12 +419,12 @@ impl Elements {
             quick_xml::Error::Io(error) => match error.kind() {
                 std::io::ErrorKind::FileTooLarge => too_long(self.bytes_max),
                 // The encoding error, which contains a hint.
-                std::io::ErrorKind::InvalidData => Problem::at("", error.to_string()),
+                std::io::ErrorKind::InvalidData => Problem::syntax("xml", "", error.to_string()),
                 _ => super::unreadable(error),
             },
             error => {
                 let at = self.reader.error_position();
-                Problem::at("", format!("is not XML: {error} (byte {at})"))
+                Problem::syntax("xml", "", format!("is not XML: {error} (byte {at})"))
             }
         }
     }
@@ -381,7 +434,8 @@ impl Elements {
 fn outside(event: &Event<'_>, xml: Xml) -> Result<(), Problem> {
     match event {
         Event::DocType(_) if xml == Xml::Plain => {
-            let problem = Problem::at("", "has a document type declaration, which is not supported");
+            let problem =
+                Problem::new(Code::Unsupported, "", "has a document type declaration, which is not supported");
             Err(problem.hint("leave `<!DOCTYPE ...>` and its entities out"))
         }
         _ => Ok(()),
@@ -389,7 +443,7 @@ fn outside(event: &Event<'_>, xml: Xml) -> Result<(), Problem> {
 }
 
 fn too_deep() -> Problem {
-    Problem::at("", format!("is nested deeper than {DEPTH_MAX} levels"))
+    Problem::new(Code::TooDeep, "", format!("is nested deeper than {DEPTH_MAX} levels")).param("limit", DEPTH_MAX)
 }
 
 fn name_of(start: &BytesStart<'_>) -> String {
@@ -411,7 +465,9 @@ fn reference(reference: &quick_xml::events::BytesRef<'_>, xml: Xml) -> Result<St
     match (quick_xml::escape::resolve_xml_entity(name), xml) {
         (Some(text), _) => Ok(text.to_owned()),
         (None, Xml::Feed) => Ok(html_entity(name).map_or_else(|| format!("&{name};"), str::to_owned)),
-        (None, Xml::Plain) => Err(Problem::at("", format!("has the entity `&{name};`, which is not supported"))),
+        (None, Xml::Plain) => {
+            Err(Problem::new(Code::Unsupported, "", format!("has the entity `&{name};`, which is not supported")))
+        }
     }
 }
 
@@ -519,6 +575,123 @@ mod tests {
         let deep = "<a>".repeat(1_000);
         let found = of_text(&layout(Format::Xml, "//x"), deep.as_bytes());
         assert!(found[0].as_ref().expect_err("deep").message.contains("deeper"), "{found:?}");
+    }
+
+    #[test]
+    fn d_undeclared_prefixes_are_refused_with_their_place() {
+        let hint = |prefix: &str| format!("whose prefix is not declared; declare it: `xmlns:{prefix}=\"...\"`");
+        for (text, name, at, prefix) in [
+            ("<a><p:b/></a>", "p:b", 3, "p"),
+            ("<p:a><b/></p:a>", "p:a", 0, "p"),
+            ("<a><b>x<p:c/></b></a>", "p:c", 7, "p"),
+            ("<a><b><c p:d='1'></c></b></a>", "p:d", 6, "p"),
+            ("<a><h xmlns:p='urn:p'/><p:b/></a>", "p:b", 23, "p"),
+        ] {
+            check("/a/b", text, &format!("! [0]: has the name `{name}` (byte {at}), {}", hint(prefix)));
+        }
+        check(
+            "/a/b",
+            "<a xmlns:p='urn:x' xmlns:q='urn:x'><b p:c='1' q:c='2'/></a>",
+            "! [0]: is not well-formed XML: `q:c` (byte 35) is the second attribute of this name",
+        );
+        check(
+            "/a/b",
+            "<a xmlns:p='urn:x' xmlns:q='urn:y'><b p:c='1' q:c='2' c='3' xml:lang='en'/></a>",
+            "b(@p:c=1 @q:c=2 @c=3 @xml:lang=en )",
+        );
+    }
+
+    #[test]
+    fn d_prefixes_follow_their_declarations_in_scope() {
+        let text = "<a xmlns='urn:d' xmlns:p='urn:1'><b><p:c/><p:c xmlns:p='urn:2'/><c/><c xmlns=''/></b></a>";
+        let [Ok(PositionedItem { item: Item::Xml(item), .. })] =
+            &of_text(&layout(Format::Xml, "/a/b"), text.as_bytes())[..]
+        else {
+            panic!("one item")
+        };
+        let namespaces: Vec<&str> = item.children.iter().map(|child| &*child.namespace).collect();
+        assert_eq!(namespaces, ["urn:1", "urn:2", "urn:d", ""]);
+        let found = |name| item.children_of(name).map(|child| &*child.namespace).collect::<Vec<_>>();
+        assert_eq!(found("c"), ["urn:d"], "the namespace of the parent takes precedence");
+        assert_eq!(found("p:c"), ["urn:1", "urn:2"], "a prefix is compared as it is written");
+    }
+
+    #[test]
+    fn d_documents_of_practice_are_read_by_their_names() {
+        let values = |path: &str, text: &str, names: &[&str]| -> Vec<String> {
+            let [Ok(PositionedItem { item: Item::Xml(item), .. })] =
+                &of_text(&layout(Format::Xml, path), text.as_bytes())[..]
+            else {
+                panic!("one item of {path}")
+            };
+            let value = |name: &&str| {
+                let mut element = item;
+                for step in name.split('/') {
+                    match step.strip_prefix('@') {
+                        Some(attribute) => return element.attribute(attribute).unwrap_or("-").to_owned(),
+                        None => match element.children_of(step).next() {
+                            Some(child) => element = child,
+                            None => return "-".to_owned(),
+                        },
+                    }
+                }
+                element.whole_text().trim().to_owned()
+            };
+            names.iter().map(value).collect()
+        };
+        let atom = r#"<?xml version="1.0" encoding="utf-8"?>
+            <feed xmlns="http://www.w3.org/2005/Atom" xmlns:georss="http://www.georss.org/georss"
+                xmlns:media="http://search.yahoo.com/mrss/">
+              <title>M 4.5+</title>
+              <entry><media:title>thumbnail</media:title><id>urn:earthquake-usgs-gov:us:7000</id>
+                <title>M 5.1 - Kobe</title>
+                <link rel="alternate" type="text/html" href="https://example.org/7000"/>
+                <georss:point>34.7 135.2</georss:point><media:thumbnail url="https://example.org/7000.png"/></entry>
+            </feed>"#;
+        assert_eq!(
+            values(
+                "/feed/entry",
+                atom,
+                &["title", "media:title", "georss:point", "point", "link/@href", "media:thumbnail/@url"]
+            ),
+            [
+                "M 5.1 - Kobe",
+                "thumbnail",
+                "34.7 135.2",
+                "34.7 135.2",
+                "https://example.org/7000",
+                "https://example.org/7000.png"
+            ]
+        );
+        let cap = r#"<?xml version="1.0" encoding="UTF-8"?>
+            <cap:alert xmlns:cap="urn:oasis:names:tc:emergency:cap:1.2" xmlns:ds="http://www.w3.org/2000/09/xmldsig#">
+              <cap:identifier>KSTO1055887203</cap:identifier><cap:status>Actual</cap:status>
+              <cap:info><cap:event>SEVERE THUNDERSTORM</cap:event><cap:severity>Severe</cap:severity>
+                <cap:parameter><cap:valueName>HSAS</cap:valueName><cap:value>ORANGE</cap:value></cap:parameter>
+                <cap:area><cap:areaDesc>EXTREME NORTH CENTRAL TUOLUMNE COUNTY</cap:areaDesc></cap:area></cap:info>
+              <ds:Signature><ds:SignedInfo/></ds:Signature>
+            </cap:alert>"#;
+        assert_eq!(
+            values(
+                "/alert",
+                cap,
+                &["identifier", "cap:info/cap:severity", "info/parameter/value", "info/area/areaDesc"]
+            ),
+            ["KSTO1055887203", "Severe", "ORANGE", "EXTREME NORTH CENTRAL TUOLUMNE COUNTY"]
+        );
+        assert_eq!(values("/cap:alert/cap:info", cap, &["event"]), ["SEVERE THUNDERSTORM"]);
+        let soap = r#"<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"
+                xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xmlns:xsd="http://www.w3.org/2001/XMLSchema">
+              <soapenv:Header/>
+              <soapenv:Body><ns1:getOrderResponse xmlns:ns1="urn:orders"
+                soapenv:encodingStyle="http://schemas.xmlsoap.org/soap/encoding/">
+                <ns1:order id="7"><amount xsi:type="xsd:decimal">12.50</amount>
+                  <ns2:note xmlns:ns2="urn:n">n</ns2:note></ns1:order>
+              </ns1:getOrderResponse></soapenv:Body></soapenv:Envelope>"#;
+        assert_eq!(
+            values("/Envelope/Body/getOrderResponse/order", soap, &["@id", "amount", "note", "ns1:amount"]),
+            ["7", "12.50", "n", "-"]
+        );
     }
 
     #[test]

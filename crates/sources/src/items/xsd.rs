@@ -11,7 +11,7 @@ use std::{
 
 use tocsin_model::{
     field::{FieldType, Fields},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 use super::{Element, Format, Item, Layout, Xml};
@@ -42,11 +42,18 @@ impl Schema {
             columns: Vec::new(),
             item_bytes_max: text.len(),
             xml: Xml::default(),
-            wanted: Vec::new(),
+            required: Vec::new(),
         };
-        let found = layout.items(Box::new(Cursor::new(text.as_bytes().to_vec())), Some("utf-8")).next().transpose();
+        let mut items = layout.items(Box::new(Cursor::new(text.as_bytes().to_vec())), Some("utf-8"));
+        let found = items.next().transpose();
+        // The text is read to its end, so that what follows the schema is no part of it.
+        if let (Ok(_), Some(Err(problem))) = (&found, items.next()) {
+            return Err(at_schema(problem));
+        }
         let Some(Item::Xml(root)) = found.map_err(at_schema)?.map(|placed| placed.item) else {
-            return Err(Problem::at("schema", "is not an XML Schema").hint("its root element is `xs:schema`"));
+            return Err(
+                Problem::syntax("xsd", "schema", "is not an XML Schema").hint("its root element is `xs:schema`")
+            );
         };
         let declarations = Declarations::new(&root);
         let tops = root.children.iter().filter(|child| child.name == "element");
@@ -57,7 +64,7 @@ impl Schema {
                 return Ok(Schema { items: path, leaves });
             }
         }
-        let problem = Problem::at("schema", "declares no repeated element");
+        let problem = Problem::syntax("xsd", "schema", "declares no repeated element");
         Err(problem.hint("set `maxOccurs=\"unbounded\"` on the element that is the event"))
     }
 
@@ -68,7 +75,7 @@ impl Schema {
     }
 
     /// Fields with another type in the schema.
-    pub fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    pub fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         let misfit = |name: &str, kind: FieldType| {
             let (_, declared) = self.leaves.get(name)?;
             let fits = kind == *declared
@@ -78,9 +85,9 @@ impl Schema {
                         | (FieldType::Number, FieldType::Integer)
                         | (FieldType::List | FieldType::Map, FieldType::String)
                 );
-            let (wanted, given) = (kind.name(), declared.name());
-            let message = format!("`{name}` is of type {given} in the schema, and of type {wanted} in the class");
-            (!fits).then(|| Problem::at("schema", message))
+            let (required, given) = (kind.name(), declared.name());
+            let message = format!("`{name}` is of type {given} in the schema, and of type {required} in the class");
+            (!fits).then(|| Problem::new(Code::Mismatch, "schema", message))
         };
         fields.iter().filter_map(|field| misfit(field.name.as_str(), field.kind)).collect()
     }
@@ -116,7 +123,7 @@ impl<'a> Declarations<'a> {
     }
 
     /// A declaration, or the one that it refers to.
-    fn meant(&self, element: &'a Element) -> Option<&'a Element> {
+    fn resolve_reference(&self, element: &'a Element) -> Option<&'a Element> {
         match element.attribute("ref") {
             Some(name) => self.named("element", name),
             None => Some(element),
@@ -165,7 +172,7 @@ impl<'a> Declarations<'a> {
         depth: usize,
         seen: &mut BTreeSet<usize>,
     ) -> Option<(String, &'a Element)> {
-        let meant = self.meant(element)?;
+        let meant = self.resolve_reference(element)?;
         let path = format!("{above}/{}", meant.attribute("name")?);
         let many = |part: &Element| part.attribute("maxOccurs").is_some_and(|most| !matches!(most, "0" | "1"));
         if many(element) {
@@ -176,7 +183,7 @@ impl<'a> Declarations<'a> {
         below.into_iter().find_map(|part| self.repeated(part, &path, depth + 1, seen))
     }
 
-    /// The parts of an element that have a value, by name; of duplicates, the one higher up.
+    /// The parts of an element that have a value, by name; of duplicate names, the one nearest to the root.
     fn leaves(&self, item: &'a Element) -> BTreeMap<String, (String, FieldType)> {
         let mut leaves = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -185,35 +192,43 @@ impl<'a> Declarations<'a> {
             let content = self.content(element).filter(|content| depth <= DEPTH_MAX && seen.insert(identity(content)));
             let Some(content) = content else { continue };
             for part in self.parts(content) {
-                let Some(part) = self.meant(part) else { continue };
+                let Some(part) = self.resolve_reference(part) else { continue };
                 let Some(name) = part.attribute("name") else { continue };
                 let mark = if part.name == "attribute" { "@" } else { "" };
                 let path = if above.is_empty() { format!("{mark}{name}") } else { format!("{above}/{mark}{name}") };
                 if self.content(part).is_some() {
                     waiting.push_back((part, path.clone(), depth + 1));
                 }
-                leaves.entry(name.to_owned()).or_insert_with(|| (path, self.kind(part, 0)));
+                leaves.entry(name.to_owned()).or_insert_with(|| (path, self.kind(part)));
             }
         }
         leaves
     }
 
     /// The type of the text of an element or of an attribute value.
-    fn kind(&self, part: &'a Element, depth: usize) -> FieldType {
-        let simple = part.children.iter().find(|child| child.name == "simpleType");
-        let restriction = |simple: &'a Element| simple.children.iter().find(|child| child.name == "restriction");
-        let Some(name) = part.attribute("type").or_else(|| restriction(simple?)?.attribute("base")) else {
-            return FieldType::String;
-        };
-        let named = self.named("simpleType", name).and_then(restriction).filter(|_| depth < DEPTH_MAX);
-        if let Some(restriction) = named {
-            return match restriction.attribute("base") {
-                Some(base) => kind_of(base.rsplit(':').next().unwrap_or(base)),
-                None => FieldType::String,
-            };
+    fn kind(&self, part: &'a Element) -> FieldType {
+        let is_type = |child: &&Element| matches!(child.name.as_str(), "simpleType" | "complexType");
+        let own = || base_of(part.children.iter().find(is_type)?);
+        let Some(mut name) = part.attribute("type").or_else(own) else { return FieldType::String };
+        for _ in 0..DEPTH_MAX {
+            let named = self.named("simpleType", name).or_else(|| self.named("complexType", name));
+            match named.map(base_of) {
+                Some(Some(base)) => name = base,
+                Some(None) => return FieldType::String,
+                None => break,
+            }
         }
         kind_of(name.rsplit(':').next().unwrap_or(name))
     }
+}
+
+/// The name of the type that the text of a type is restricted from.
+fn base_of(definition: &Element) -> Option<&str> {
+    definition.children.iter().find_map(|child| match child.name.as_str() {
+        "restriction" | "extension" => child.attribute("base"),
+        "simpleContent" => base_of(child),
+        _ => None,
+    })
 }
 
 /// A built-in type.
@@ -259,10 +274,35 @@ mod tests {
         let paths: Vec<_> = schema.paths(&fields).into_iter().collect();
         let expected = [("amount", "price/amount"), ("at", "at"), ("id", "@id")];
         assert_eq!(paths, expected.map(|(name, path)| (name.to_owned(), path.to_owned())));
-        assert!(schema.misfits(&fields).is_empty());
-        let problems = schema.misfits(&fields_of(&[("amount", FieldType::Timestamp)]));
+        assert!(schema.mapping_problems(&fields).is_empty());
+        let problems = schema.mapping_problems(&fields_of(&[("amount", FieldType::Timestamp)]));
         let expected = "schema: `amount` is of type number in the schema, and of type timestamp in the class";
         assert_eq!(problems[0].to_string(), expected);
+    }
+
+    #[test]
+    fn d_types_are_followed_to_the_built_in_ones() {
+        let text = r#"<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
+            <xs:element name="orders"><xs:complexType><xs:sequence>
+                <xs:element name="order" maxOccurs="unbounded"><xs:complexType><xs:sequence>
+                    <xs:element name="total" type="Money"/>
+                    <xs:element name="tax" type="Amount"/>
+                    <xs:element name="fee"><xs:complexType><xs:simpleContent><xs:extension base="Amount">
+                        <xs:attribute name="currency" type="xs:string"/></xs:extension></xs:simpleContent></xs:complexType>
+                    </xs:element>
+                    <xs:element name="note" type="Loop"/>
+                </xs:sequence></xs:complexType></xs:element>
+            </xs:sequence></xs:complexType></xs:element>
+            <xs:complexType name="Money"><xs:simpleContent><xs:extension base="Amount"/></xs:simpleContent></xs:complexType>
+            <xs:simpleType name="Amount"><xs:restriction base="Exact"/></xs:simpleType>
+            <xs:simpleType name="Exact"><xs:restriction base="xs:decimal"/></xs:simpleType>
+            <xs:simpleType name="Loop"><xs:restriction base="Loop"/></xs:simpleType>
+        </xs:schema>"#;
+        let schema = Schema::read(text).expect("a schema");
+        let kinds = ["total", "tax", "fee", "note"].map(|name| schema.leaves[name].1);
+        let number = FieldType::Number;
+        assert_eq!(kinds, [number, number, number, FieldType::String]);
+        assert!(Schema::read(&format!("{text}<more/>")).is_err(), "there is a second root element");
     }
 
     #[test]

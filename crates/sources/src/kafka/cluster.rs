@@ -64,24 +64,24 @@ pub(super) struct Cluster {
 
 /// A connection to the first broker that responds.
 async fn connect(addresses: &[Address], access: &Access) -> Result<Connection, SourceError> {
-    let mut troubles = Vec::new();
+    let mut errors = Vec::new();
     for address in addresses {
         match Connection::open(address, access).await {
             Ok(connection) => return Ok(connection),
-            Err(trouble) => troubles.push(trouble.text),
+            Err(error) => errors.push(error.text),
         }
     }
-    Err(SourceError::of(troubles.join("; ")))
+    Err(SourceError::of(errors.join("; ")))
 }
 
 impl Cluster {
     /// Fetches the metadata of these topics.
     pub async fn find(addresses: &[Address], topics: &[String], access: &Access) -> Result<Cluster, SourceError> {
         let mut connection = connect(addresses, access).await?;
-        let wanted = topics.iter().map(|topic| MetadataRequestTopic::default().with_name(Some(topic_name(topic))));
+        let requested = topics.iter().map(|topic| MetadataRequestTopic::default().with_name(Some(topic_name(topic))));
         let request =
-            MetadataRequest::default().with_topics(Some(wanted.collect())).with_allow_auto_topic_creation(false);
-        let answer = connection.ask(request, METADATA_VERSION, Duration::ZERO).await?;
+            MetadataRequest::default().with_topics(Some(requested.collect())).with_allow_auto_topic_creation(false);
+        let answer = connection.request(request, METADATA_VERSION, Duration::ZERO).await?;
         let mut brokers = BTreeMap::new();
         for broker in answer.brokers {
             let port = u16::try_from(broker.port).map_err(|_| SourceError::of("a broker has an invalid port"))?;
@@ -120,7 +120,7 @@ impl Cluster {
     }
 
     /// Whether this partition exists.
-    pub fn leads(&self, part: &Partition) -> bool {
+    pub fn contains(&self, part: &Partition) -> bool {
         self.parts.contains_key(part)
     }
 
@@ -150,14 +150,14 @@ impl Cluster {
         let mut topics: BTreeMap<&str, Vec<FetchPartition>> = BTreeMap::new();
         for (part, (_, leader, epoch)) in &self.parts {
             let Some(place) = places.get(part).filter(|_| *leader == broker) else { continue };
-            let wanted = FetchPartition::default()
+            let requested = FetchPartition::default()
                 .with_partition(part.number)
                 .with_current_leader_epoch(*epoch)
                 .with_fetch_offset(place.next)
                 .with_last_fetched_epoch(place.epoch)
                 .with_log_start_offset(-1)
                 .with_partition_max_bytes(PARTITION_BYTES_MAX);
-            topics.entry(&part.topic).or_default().push(wanted);
+            topics.entry(&part.topic).or_default().push(requested);
         }
         let topics = topics.into_iter().map(|(topic, partitions)| {
             FetchTopic::default()
@@ -190,17 +190,17 @@ impl Cluster {
             LogEnd::First => -2,
             LogEnd::Last => -1,
         };
-        let mut wanted: BTreeMap<i32, BTreeMap<&str, Vec<ListOffsetsPartition>>> = BTreeMap::new();
+        let mut requested: BTreeMap<i32, BTreeMap<&str, Vec<ListOffsetsPartition>>> = BTreeMap::new();
         for part in parts {
             let Some((_, leader, epoch)) = self.parts.get(part) else { continue };
             let one = ListOffsetsPartition::default()
                 .with_partition_index(part.number)
                 .with_current_leader_epoch(*epoch)
                 .with_timestamp(timestamp);
-            wanted.entry(*leader).or_default().entry(&part.topic).or_default().push(one);
+            requested.entry(*leader).or_default().entry(&part.topic).or_default().push(one);
         }
         let mut found = BTreeMap::new();
-        for (leader, topics) in wanted {
+        for (leader, topics) in requested {
             let address = self.brokers.get(&leader);
             let address = address.ok_or_else(|| SourceError::of("a partition has no leader now"))?;
             let topics = topics.into_iter().map(|(topic, partitions)| {
@@ -208,7 +208,7 @@ impl Cluster {
             });
             let request = ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_topics(topics.collect());
             let mut connection = Connection::open(address, access).await?;
-            let answer = connection.ask(request, LIST_OFFSETS_VERSION, Duration::ZERO).await?;
+            let answer = connection.request(request, LIST_OFFSETS_VERSION, Duration::ZERO).await?;
             for topic in answer.topics {
                 let shared: Arc<str> = topic.name.as_str().into();
                 for one in topic.partitions {
@@ -252,7 +252,7 @@ impl Group {
                     None => continue,
                 },
             };
-            match connection.ask(self.request(places), OFFSET_COMMIT_VERSION, Duration::ZERO).await {
+            match connection.request(self.request(places), OFFSET_COMMIT_VERSION, Duration::ZERO).await {
                 Ok(answer) => {
                     let codes = answer.topics.iter().flat_map(|topic| &topic.partitions).map(|part| part.error_code);
                     match codes.filter_map(ResponseError::try_from_code).next() {
@@ -260,11 +260,11 @@ impl Group {
                             self.coordinator = Some(connection);
                             return Ok(true);
                         }
-                        Some(error) if is_searched(error) => {}
-                        Some(error) => return Err(self.trouble(error)),
+                        Some(error) if is_retriable_with_new_metadata(error) => {}
+                        Some(error) => return Err(self.source_error(error)),
                     }
                 }
-                Err(trouble) => tracing::debug!(%trouble, "offsets could not be committed"),
+                Err(error) => tracing::debug!(%error, "offsets could not be committed"),
             }
         }
         tracing::warn!(group = self.name, "the group coordinator is unavailable; offsets are committed later");
@@ -293,18 +293,18 @@ impl Group {
     async fn find(&self, addresses: &[Address], access: &Access) -> Result<Option<Connection>, SourceError> {
         let mut connection = connect(addresses, access).await?;
         let request = FindCoordinatorRequest::default().with_key(StrBytes::from_string(self.name.clone()));
-        let answer = connection.ask(request, FIND_COORDINATOR_VERSION, Duration::ZERO).await?;
+        let answer = connection.request(request, FIND_COORDINATOR_VERSION, Duration::ZERO).await?;
         match ResponseError::try_from_code(answer.error_code) {
             None => {}
-            Some(error) if is_searched(error) => return Ok(None),
-            Some(error) => return Err(self.trouble(error)),
+            Some(error) if is_retriable_with_new_metadata(error) => return Ok(None),
+            Some(error) => return Err(self.source_error(error)),
         }
         let port = u16::try_from(answer.port).map_err(|_| SourceError::of("a broker has an invalid port"))?;
         let address = Address { host: answer.host.to_string(), port };
         Ok(Connection::open(&address, access).await.ok())
     }
 
-    fn trouble(&self, error: ResponseError) -> SourceError {
+    fn source_error(&self, error: ResponseError) -> SourceError {
         let what = format!("offsets cannot be committed to the group `{}`", self.name);
         match error {
             ResponseError::UnknownMemberId | ResponseError::IllegalGeneration => {
@@ -316,7 +316,7 @@ impl Group {
 }
 
 /// Whether the coordinator of a group is being elected or has moved.
-fn is_searched(error: ResponseError) -> bool {
+fn is_retriable_with_new_metadata(error: ResponseError) -> bool {
     use ResponseError::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
     matches!(error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator)
 }

@@ -82,7 +82,7 @@ impl Connection {
 
     /// Sends a request in the newest common version, at most `newest`, and returns the response. The broker may take
     /// `wait` longer than usual (long polling).
-    pub async fn ask<R: Request>(
+    pub async fn request<R: Request>(
         &mut self,
         request: R,
         newest: i16,
@@ -179,7 +179,7 @@ impl Connection {
     async fn log_in(&mut self, login: &Login) -> Result<(), SourceError> {
         let name = login.mechanism.name();
         let hello = SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str(name));
-        let answer = self.ask(hello, 1, Duration::ZERO).await?;
+        let answer = self.request(hello, 1, Duration::ZERO).await?;
         if answer.error_code != 0 {
             let offered: Vec<&str> = answer.mechanisms.iter().map(StrBytes::as_str).collect();
             let text =
@@ -189,16 +189,17 @@ impl Connection {
         let hash = match login.mechanism {
             Mechanism::Plain => {
                 let secret = format!("\0{}\0{}", login.username, login.password);
-                return self.prove(secret).await.map(drop);
+                return self.send_sasl(secret).await.map(drop);
             }
             Mechanism::ScramSha256 => Hash::Sha256,
             Mechanism::ScramSha512 => Hash::Sha512,
         };
         let nonce = scram::nonce().ok_or_else(|| SourceError::of("the system has no random numbers"))?;
         let hello = Hello::new(hash, &login.username, &nonce);
-        let challenge = self.prove(hello.message()).await?;
-        let proof = hello.prove(&login.password, &challenge).map_err(|error| SourceError::new("the login", error))?;
-        let answer = self.prove(proof.message.clone()).await?;
+        let challenge = self.send_sasl(hello.message()).await?;
+        let proof =
+            hello.client_proof(&login.password, &challenge).map_err(|error| SourceError::new("the login", error))?;
+        let answer = self.send_sasl(proof.message.clone()).await?;
         match proof.is_answered_by(&answer) {
             true => Ok(()),
             false => Err(SourceError::of(format!("{} did not prove that it knows the password", self.address))),
@@ -206,9 +207,9 @@ impl Connection {
     }
 
     /// One step of a login.
-    async fn prove(&mut self, message: String) -> Result<String, SourceError> {
+    async fn send_sasl(&mut self, message: String) -> Result<String, SourceError> {
         let request = SaslAuthenticateRequest::default().with_auth_bytes(Bytes::from(message));
-        let answer = self.ask(request, 2, Duration::ZERO).await?;
+        let answer = self.request(request, 2, Duration::ZERO).await?;
         if let Some(error) = ResponseError::try_from_code(answer.error_code) {
             let said = answer.error_message.map_or_else(|| error.to_string(), |text| text.to_string());
             return Err(SourceError::of(format!(

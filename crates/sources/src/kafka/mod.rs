@@ -28,7 +28,12 @@ use kafka_protocol::{
 };
 pub use options::KafkaOptions;
 use tocsin_delivery::{options::read, tls};
-use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
+use tocsin_model::{
+    mark::Mark,
+    problem::{Code, Problem},
+    time::Timestamp,
+    trace_context::TraceContext,
+};
 
 use self::{
     cluster::{Cluster, Group, LogEnd},
@@ -64,7 +69,9 @@ pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn 
             let proven = tls::trust_and_prove(files, options.ca_file.as_deref(), certificate, key);
             Some(proven.map_err(|problem| vec![problem])?)
         }
-        (true, ..) => Some(tls::trust(files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?),
+        (true, ..) => {
+            Some(tls::client_config(files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?)
+        }
     };
     let name = match setting.output {
         SourceOutput::Events(_) => format!("tocsin-{}-{}", setting.application, setting.name),
@@ -81,21 +88,21 @@ pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn 
     Ok(Box::new(Topics {
         mapping: Mapping::new(&setting.output.fields(), &options.fields),
         group: Group::new(options.group.clone().unwrap_or(name)),
-        known: marks.iter().filter_map(PartitionOffset::read).collect::<Result<_, _>>()?,
+        stored_offsets: marks.iter().filter_map(PartitionOffset::read).collect::<Result<_, _>>()?,
         access: Arc::new(access),
         setting,
         options,
-        places: BTreeMap::new(),
+        offsets: BTreeMap::new(),
         cluster: None,
         searches: 0,
         idle: HashMap::new(),
-        asked: FuturesUnordered::new(),
+        fetches: FuturesUnordered::new(),
         busy: HashSet::new(),
         answers: VecDeque::new(),
         batch: None,
-        lost: BTreeMap::new(),
+        lost_offsets: BTreeMap::new(),
         refused: Vec::new(),
-        held: BTreeMap::new(),
+        uncommitted: BTreeMap::new(),
     }))
 }
 
@@ -107,9 +114,9 @@ struct Topics {
     mapping: Mapping,
     group: Group,
     /// The offsets from the marks at opening.
-    known: BTreeMap<Partition, PartitionOffset>,
+    stored_offsets: BTreeMap<Partition, PartitionOffset>,
     /// The consumed offset of each existing partition.
-    places: BTreeMap<Partition, PartitionOffset>,
+    offsets: BTreeMap<Partition, PartitionOffset>,
     /// The metadata and its time; `None`: it must be fetched.
     cluster: Option<(Cluster, Instant)>,
     /// The number of metadata refreshes since a leader responded.
@@ -117,7 +124,7 @@ struct Topics {
     /// Connections without a pending request.
     idle: HashMap<i32, Connection>,
     /// Pending fetch requests. They belong to the source, so dropping `next` loses none.
-    asked: FuturesUnordered<BoxFuture<'static, FetchResult>>,
+    fetches: FuturesUnordered<BoxFuture<'static, FetchResult>>,
     /// The brokers with a pending request.
     busy: HashSet<i32>,
     /// Responses that are not decoded yet.
@@ -125,11 +132,11 @@ struct Topics {
     /// The batch that is being taken.
     batch: Option<CurrentBatch>,
     /// Partitions whose log does not contain our offset, each with the end of the common prefix, if known.
-    lost: BTreeMap<Partition, Option<(i64, i32)>>,
+    lost_offsets: BTreeMap<Partition, Option<(i64, i32)>>,
     /// Rejected items for the next batch.
     refused: Vec<RejectedItem>,
     /// Offsets that are accepted, or about to be, and not committed to the group.
-    held: BTreeMap<Partition, PartitionOffset>,
+    uncommitted: BTreeMap<Partition, PartitionOffset>,
 }
 
 /// The result of a fetch request.
@@ -168,14 +175,14 @@ impl Topics {
         let cluster = Cluster::find(&self.options.addresses(), &self.options.topics, &self.access).await?;
         let mut fresh: BTreeMap<Partition, (String, LogEnd)> = BTreeMap::new();
         for (part, topic) in cluster.parts() {
-            let known = self.places.get(part).or_else(|| self.known.get(part));
+            let known = self.offsets.get(part).or_else(|| self.stored_offsets.get(part));
             match known {
                 Some(known) if known.topic == topic => {
                     let known = known.clone();
-                    self.places.entry(part.clone()).or_insert(known);
+                    self.offsets.entry(part.clone()).or_insert(known);
                 }
                 // It was recreated, or is a new partition: all its messages are new.
-                _ if self.knows(&part.topic) => drop(fresh.insert(part.clone(), (topic.to_owned(), LogEnd::First))),
+                _ if self.has_topic(&part.topic) => drop(fresh.insert(part.clone(), (topic.to_owned(), LogEnd::First))),
                 _ => {
                     let end = if self.options.start == Start::Latest { LogEnd::Last } else { LogEnd::First };
                     fresh.insert(part.clone(), (topic.to_owned(), end));
@@ -189,27 +196,27 @@ impl Topics {
             for (part, next) in cluster.offsets(&parts, end, &self.access).await? {
                 let place = PartitionOffset { topic: fresh[&part].0.clone(), next, epoch: -1 };
                 portion.marks.push(place.mark(&part));
-                self.lost.remove(&part);
-                self.places.insert(part, place);
+                self.lost_offsets.remove(&part);
+                self.offsets.insert(part, place);
             }
         }
         if !portion.marks.is_empty() {
             self.drop_pending();
         }
-        self.places.retain(|part, _| cluster.leads(part));
+        self.offsets.retain(|part, _| cluster.contains(part));
         self.cluster = Some((cluster, Instant::now()));
         Ok((!portion.marks.is_empty()).then_some(portion))
     }
 
     /// Drops pending responses: they may be of a topic that no longer exists, or start at another offset.
     fn drop_pending(&mut self) {
-        self.asked = FuturesUnordered::new();
+        self.fetches = FuturesUnordered::new();
         self.busy.clear();
     }
 
     /// Whether messages of this topic were taken before.
-    fn knows(&self, topic: &str) -> bool {
-        self.known.keys().chain(self.places.keys()).any(|part| &*part.topic == topic)
+    fn has_topic(&self, topic: &str) -> bool {
+        self.stored_offsets.keys().chain(self.offsets.keys()).any(|part| &*part.topic == topic)
     }
 
     /// Whether the metadata is fresh enough.
@@ -220,22 +227,22 @@ impl Topics {
     }
 
     /// Sends a fetch request to each broker without a pending one, for the partitions that it leads.
-    fn ask(&mut self) {
+    fn send_fetches(&mut self) {
         let Some((cluster, _)) = &self.cluster else { return };
         for (broker, address) in cluster.brokers() {
             if self.busy.contains(&broker) {
                 continue;
             }
-            let Some(request) = cluster.fetch(broker, &self.places) else { continue };
+            let Some(request) = cluster.fetch(broker, &self.offsets) else { continue };
             self.busy.insert(broker);
             let (connection, access, address) = (self.idle.remove(&broker), self.access.clone(), address.clone());
-            self.asked.push(Box::pin(async move {
+            self.fetches.push(Box::pin(async move {
                 let answer = async {
                     let mut connection = match connection {
                         Some(connection) => connection,
                         None => Connection::open(&address, &access).await?,
                     };
-                    let answer = connection.ask(request, cluster::FETCH_VERSION, cluster::FETCH_WAIT).await?;
+                    let answer = connection.request(request, cluster::FETCH_VERSION, cluster::FETCH_WAIT).await?;
                     Ok((connection, answer))
                 };
                 FetchResult { broker, answer: answer.await }
@@ -249,12 +256,12 @@ impl Topics {
         let (connection, answer) = match asked.answer {
             Ok(answer) => answer,
             // Its partitions may have another leader by now.
-            Err(trouble) if self.searches < SEARCHES_MAX => {
-                tracing::debug!(%trouble, broker = asked.broker, "a broker does not answer");
+            Err(error) if self.searches < SEARCHES_MAX => {
+                tracing::debug!(%error, broker = asked.broker, "a broker does not answer");
                 self.cluster = None;
                 return Ok(());
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         };
         self.idle.insert(asked.broker, connection);
         connection::check(answer.error_code, || "messages cannot be asked for".to_owned())?;
@@ -269,7 +276,7 @@ impl Topics {
     }
 
     fn handle_partition(&mut self, part: Partition, data: PartitionData) -> Result<(), SourceError> {
-        if !self.places.contains_key(&part) {
+        if !self.offsets.contains_key(&part) {
             return Ok(());
         }
         match ResponseError::try_from_code(data.error_code) {
@@ -312,25 +319,29 @@ impl Topics {
     /// Handles a partition that does not contain our offset. It may be of another topic by now, so the metadata is
     /// refreshed first.
     fn handle_lost_offset(&mut self, part: Partition, shared: Option<(i64, i32)>) {
-        self.lost.insert(part, shared);
+        self.lost_offsets.insert(part, shared);
         self.cluster = None;
     }
 
     /// Finds the next offset of partitions that do not contain ours.
     async fn resolve_lost_offsets(&mut self) -> Result<(), SourceError> {
         let Some((cluster, _)) = &self.cluster else { return Ok(()) };
-        let lost: Vec<Partition> = self.lost.keys().filter(|part| cluster.leads(part)).cloned().collect();
+        let lost: Vec<Partition> = self.lost_offsets.keys().filter(|part| cluster.contains(part)).cloned().collect();
         let first = cluster.offsets(&lost, LogEnd::First, &self.access).await?;
         let last = cluster.offsets(&lost, LogEnd::Last, &self.access).await?;
         for part in lost {
-            let shared = self.lost.get(&part).copied().flatten();
+            let shared = self.lost_offsets.get(&part).copied().flatten();
             let (Some(place), Some(first), Some(last)) =
-                (self.places.get_mut(&part), first.get(&part), last.get(&part))
+                (self.offsets.get_mut(&part), first.get(&part), last.get(&part))
             else {
                 continue;
             };
             if place.next < *first {
-                let gone = Problem::at("", format!("messages {} to {} of {part} were deleted", place.next, first - 1));
+                let gone = Problem::new(
+                    Code::DataLost,
+                    "",
+                    format!("messages {} to {} of {part} were deleted", place.next, first - 1),
+                );
                 self.refused.push(RejectedItem::new(&[gone.hint("before they were taken")], Vec::new()));
                 (place.next, place.epoch) = (*first, -1);
             } else if let Some((next, epoch)) = shared.or((place.next > *last).then_some((*last, -1))) {
@@ -340,7 +351,7 @@ impl Topics {
                 (place.next, place.epoch) = (place.next.min(next), epoch);
             }
         }
-        self.lost.clear();
+        self.lost_offsets.clear();
         self.drop_pending();
         Ok(())
     }
@@ -353,12 +364,13 @@ impl Topics {
             match answer.batches.next().map_err(|error| SourceError::new(format!("messages of {part}"), error))? {
                 None => drop(self.answers.pop_front()),
                 Some(Batch { last, epoch, records }) => {
-                    let next = self.places.get(&part).map_or(i64::MAX, |place| place.next);
+                    let next = self.offsets.get(&part).map_or(i64::MAX, |place| place.next);
                     if last < next {
                         continue;
                     }
                     let records = records.unwrap_or_else(|error| {
-                        let problem = Problem::at("", format!("messages {next} to {last} of {part}: {error}"));
+                        let problem =
+                            Problem::new(Code::Unreadable, "", format!("messages {next} to {last} of {part}: {error}"));
                         self.refused.push(RejectedItem::new(&[problem], Vec::new()));
                         Vec::new()
                     });
@@ -383,7 +395,7 @@ impl Topics {
                 break;
             }
             let Some(batch) = &mut self.batch else { break };
-            let Some(place) = self.places.get_mut(&batch.part) else {
+            let Some(place) = self.offsets.get_mut(&batch.part) else {
                 self.batch = None;
                 continue;
             };
@@ -405,7 +417,11 @@ impl Topics {
             let part = &batch.part;
             // As a message it is still meaningful: a tombstone, which deletes its key.
             if record.value.is_none() && matches!(self.setting.output, SourceOutput::Events(_)) {
-                let problem = Problem::at("", "has a key and no value: it is a tombstone, which deletes the key");
+                let problem = Problem::new(
+                    Code::NotApplicable,
+                    "",
+                    "has a key and no value: it is a tombstone, which deletes the key",
+                );
                 builder.batch.refused.push(RejectedItem::new(&[problem], record.key.clone().unwrap_or_default()));
                 continue;
             }
@@ -416,12 +432,12 @@ impl Topics {
         if moved.is_empty() && portion.refused.is_empty() {
             return Ok(None);
         }
-        let waiting = moved.iter().map(|(part, end)| end.saturating_sub(self.places[part].next).max(0) as u64);
+        let waiting = moved.iter().map(|(part, end)| end.saturating_sub(self.offsets[part].next).max(0) as u64);
         portion.waiting = Some(waiting.sum());
         for part in moved.keys() {
-            let place = &self.places[part];
+            let place = &self.offsets[part];
             portion.marks.push(place.mark(part));
-            self.held.insert(part.clone(), place.clone());
+            self.uncommitted.insert(part.clone(), place.clone());
         }
         Ok(Some(portion))
     }
@@ -467,12 +483,12 @@ impl OpenSource for Topics {
             {
                 return Ok(portion);
             }
-            if !self.lost.is_empty() {
+            if !self.lost_offsets.is_empty() {
                 self.resolve_lost_offsets().await?;
                 continue;
             }
-            self.ask();
-            match self.asked.next().await {
+            self.send_fetches();
+            match self.fetches.next().await {
                 Some(asked) => self.handle_response(asked)?,
                 // All partitions are without a leader.
                 None => self.cluster = None,
@@ -481,8 +497,8 @@ impl OpenSource for Topics {
     }
 
     async fn accepted(&mut self) -> Result<(), SourceError> {
-        if self.group.commit(&self.held, &self.options.addresses(), &self.access).await? {
-            self.held.clear();
+        if self.group.commit(&self.uncommitted, &self.options.addresses(), &self.access).await? {
+            self.uncommitted.clear();
         }
         Ok(())
     }

@@ -6,7 +6,10 @@ use tocsin_delivery::{
     options::{Options, Wait},
     scram,
 };
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
 
@@ -152,16 +155,23 @@ impl KafkaOptions {
                 Some(_) => ("password", "is missing: a user name needs a password"),
                 None => ("username", "is missing: a password needs a user name"),
             };
-            problems.push(Problem::at(path, text).hint("take it from the environment: `${KAFKA_PASSWORD}`"));
+            problems.push(
+                Problem::new(Code::MissingCounterpart, path, text)
+                    .hint("take it from the environment: `${KAFKA_PASSWORD}`"),
+            );
         }
         if self.mechanism == Mechanism::Plain && self.username.is_some() && !self.tls && !self.allow_plain_auth {
-            let problem = Problem::at("mechanism", "`plain` would send the password in clear text");
+            let problem = Problem::new(Code::Insecure, "mechanism", "`plain` would send the password in clear text");
             problems.push(problem.hint("set `tls: true`, or use `scram-sha-512`; `allow_plain_auth: true` allows it"));
         }
         if self.mechanism != Mechanism::Plain {
             for (path, text) in [("username", &self.username), ("password", &self.password)] {
-                if text.as_ref().is_some_and(|text| !scram::can_say(text)) {
-                    let problem = Problem::at(path, "has non-ASCII characters, which are not supported with SCRAM");
+                if text.as_ref().is_some_and(|text| !scram::is_printable_ascii(text)) {
+                    let problem = Problem::new(
+                        Code::InvalidCharacters,
+                        path,
+                        "has non-ASCII characters, which are not supported with SCRAM",
+                    );
                     problems.push(problem.hint("choose another, or use `plain` over `tls`"));
                 }
             }
@@ -180,36 +190,53 @@ impl Options for KafkaOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.brokers.is_empty() {
-            let problem = Problem::at("brokers", "are missing");
+            let problem = Problem::new(Code::Required, "brokers", "are missing");
             problems.push(problem.hint("give one or more, such as `[broker.example.org:9092]`"));
         }
         for (at, broker) in self.brokers.iter().enumerate().filter(|(_, broker)| Address::read(broker).is_none()) {
             let text = format!("`{}` is not the address of a broker", broker.escape_debug());
-            problems.push(Problem::at(format!("brokers[{at}]"), text).hint("such as `broker.example.org:9092`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, format!("brokers[{at}]"), text)
+                    .param("format", "host_name")
+                    .hint("such as `broker.example.org:9092`"),
+            );
         }
         if self.topics.is_empty() {
-            problems.push(Problem::at("topics", "are missing").hint("such as `[quakes]`"));
+            problems.push(Problem::new(Code::Required, "topics", "are missing").hint("such as `[quakes]`"));
         }
         if self.topics.len() > TOPICS_MAX {
-            problems.push(Problem::at("topics", format!("are more than {TOPICS_MAX}")).hint("use two sources"));
+            problems.push(
+                Problem::new(Code::TooMany, "topics", format!("are more than {TOPICS_MAX}"))
+                    .param("limit", TOPICS_MAX)
+                    .hint("use two sources"),
+            );
         }
         for (at, topic) in self.topics.iter().enumerate() {
             if !is_name(topic) {
                 let text = format!("`{}` is not the name of a topic", topic.escape_debug());
-                problems.push(Problem::at(format!("topics[{at}]"), text).hint("letters, digits, `.`, `_` and `-`"));
+                problems.push(
+                    Problem::new(Code::InvalidFormat, format!("topics[{at}]"), text)
+                        .param("format", "topic")
+                        .hint("letters, digits, `.`, `_` and `-`"),
+                );
             } else if self.topics[..at].contains(topic) {
-                problems.push(Problem::at(format!("topics[{at}]"), "is named twice"));
+                problems.push(Problem::new(Code::Duplicate, format!("topics[{at}]"), "is named twice"));
             }
         }
         if self.group.as_deref().is_some_and(|group| !is_name(group)) {
-            problems.push(Problem::at("group", "is not the name of a group"));
+            problems
+                .push(Problem::new(Code::InvalidFormat, "group", "is not the name of a group").param("format", "name"));
         }
         if self.certificate_file.is_some() != self.key_file.is_some() {
-            problems.push(Problem::at("certificate_file", "goes with `key_file`: give both or neither"));
+            problems.push(Problem::new(
+                Code::MissingCounterpart,
+                "certificate_file",
+                "goes with `key_file`: give both or neither",
+            ));
         }
         let of_tls = [("ca_file", &self.ca_file), ("certificate_file", &self.certificate_file)];
         for (path, _) in of_tls.into_iter().filter(|(_, file)| file.is_some() && !self.tls) {
-            problems.push(Problem::at(path, "is for encrypted connections").hint("set `tls: true`"));
+            problems.push(Problem::new(Code::NoEffect, path, "is for encrypted connections").hint("set `tls: true`"));
         }
         problems.extend(self.login_problems());
         problems
@@ -217,7 +244,7 @@ impl Options for KafkaOptions {
 }
 
 impl SourceOptions for KafkaOptions {
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

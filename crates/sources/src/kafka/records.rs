@@ -187,9 +187,11 @@ fn unsnap(packed: &[u8]) -> Result<Bytes> {
         return Ok(unpacked.into());
     };
     // Two version numbers, which are ignored.
-    rest = rest.get(8..).unwrap_or_default();
+    let Some(blocks) = rest.get(8..) else { bail!("the header of Snappy is cut off") };
+    rest = blocks;
     let mut unpacked = Vec::new();
-    while let Some((length, after)) = rest.split_at_checked(4) {
+    while !rest.is_empty() {
+        let Some((length, after)) = rest.split_at_checked(4) else { bail!("a block of Snappy is cut off") };
         let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
         let Some((block, after)) = after.split_at_checked(length) else { bail!("a block of Snappy is cut off") };
         unsnap_block(block, &mut unpacked)?;
@@ -311,6 +313,15 @@ mod tests {
         assert_eq!(shown(pack(&records, Compression::Snappy, java), &[]), "2:m0,m1,m2");
         assert_eq!(shown(pack(&records, Compression::Gzip, gzip), &[]), "2:m0,m1,m2");
         assert_eq!(shown(pack(&records, Compression::Lz4, lz4), &[]), "2:m0,m1,m2");
+    }
+
+    #[test]
+    fn d_a_truncated_header_or_length_of_java_snappy_is_an_error() {
+        let mut packed = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01".to_vec();
+        assert!(unsnap(&packed).expect("no block").is_empty());
+        assert!(unsnap(&packed[..12]).is_err(), "the header is cut off");
+        packed.extend_from_slice(&[0, 0, 0]);
+        assert!(unsnap(&packed).is_err(), "a length is cut off");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use std::{
     io::{BufRead, BufReader, Lines, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::OnceLock,
 };
@@ -8,6 +8,7 @@ use std::{
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value as Json, json};
 use tocsin_model::mark::Mark;
+use tocsin_test_peers::{Peer, missing};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
@@ -40,16 +41,15 @@ impl Broker {
         let certificate = params.self_signed(&key).expect("a certificate");
         std::fs::write(folder.join("certificate.pem"), certificate.pem()).expect("written");
         std::fs::write(folder.join("key.pem"), key.serialize_pem()).expect("written");
-        let libraries = libraries();
         let mut child = Command::new("java")
-            .args(["-Xmx384m", "-cp", &format!("{}/*", libraries.display())])
+            .args(["-Xmx384m", "-cp", &format!("{}/*", Peer::Kafka.path().display())])
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kafka/Broker.java"))
             .arg(&folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .expect("java is there: `make setup` installs it");
+            .expect("java starts");
         let mut output = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let ready = output.next().expect("it starts").expect("text");
         let ports = ready.split(' ').map(|port| port.parse().expect("a port")).collect();
@@ -68,17 +68,6 @@ impl Broker {
     fn source(&self, topic: &str) -> Harness {
         Harness::new("kafka", json!({"brokers": [format!("127.0.0.1:{}", self.ports[0])], "topics": [topic]}))
     }
-}
-
-fn libraries() -> PathBuf {
-    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
-    let folder = std::env::var_os("KAFKA_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/kafka"), PathBuf::from);
-    assert!(
-        Path::new(&folder).join("pom.xml").exists(),
-        "Kafka is not in {}: `make setup` brings it",
-        folder.display()
-    );
-    folder
 }
 
 fn quakes(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
@@ -131,6 +120,9 @@ async fn take_after_trouble(harness: &mut Harness, count: usize) -> Vec<String> 
 
 #[tokio::test]
 async fn messages_are_taken_once_over_crashes() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create crashes 3");
     let (mut sent, mut events) = (0, Vec::new());
@@ -182,6 +174,9 @@ async fn messages_are_taken_once_over_crashes() {
 
 #[tokio::test]
 async fn aborted_transactions_give_no_events() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create transactions 1");
     broker.run("send transactions 0 zstd+commit 0 5");
@@ -194,6 +189,9 @@ async fn aborted_transactions_give_no_events() {
 
 #[tokio::test]
 async fn truncated_and_recreated_logs_are_continued() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create cut 1");
     broker.run("send cut 0 none 0 10");
@@ -225,6 +223,9 @@ async fn truncated_and_recreated_logs_are_continued() {
 
 #[tokio::test]
 async fn new_partitions_are_found_and_the_start_can_be_latest() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create grows 1");
     broker.run("send grows 0 none 0 10");
@@ -245,6 +246,9 @@ async fn new_partitions_are_found_and_the_start_can_be_latest() {
 
 #[tokio::test]
 async fn invalid_events_are_rejected() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create refused 1");
     broker.run("raw refused nonsense");
@@ -263,6 +267,9 @@ async fn invalid_events_are_rejected() {
 
 #[tokio::test]
 async fn brokers_require_logins_and_encryption() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create logins 1");
     broker.run("send logins 0 none 0 3");
@@ -315,6 +322,9 @@ async fn brokers_require_logins_and_encryption() {
 
 #[tokio::test]
 async fn a_restarted_broker_is_used_again() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create returns 1");
     broker.run("send returns 0 none 0 20");
@@ -336,6 +346,9 @@ async fn a_restarted_broker_is_used_again() {
 
 #[tokio::test]
 async fn a_location_takes_whole_messages_exactly_once() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     let mut broker = Broker::shared().await;
     broker.run("create orders 1");
     for text in ["no JSON", "null"] {

@@ -2,7 +2,9 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use tocsin_model::{mark::Mark, time::Timestamp};
+use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp};
+
+use crate::source::read_mark;
 
 /// Prefix of the parts of mails.
 const PREFIX: &str = "mail:";
@@ -20,15 +22,17 @@ pub(super) struct AcceptedMails {
 
 impl AcceptedMails {
     /// Reads the mails from the marks of a source.
-    pub fn read(marks: &[Mark], days: u32) -> AcceptedMails {
+    ///
+    /// # Errors
+    /// One of them is unreadable: without it, its mail would be an event again.
+    pub fn read(marks: &[Mark], days: u32) -> Result<AcceptedMails, Vec<Problem>> {
         let entry = |mark: &Mark| {
             let key = mark.part.strip_prefix(PREFIX)?;
-            let time = std::str::from_utf8(mark.value.as_ref()?).ok()?.parse().ok()?;
-            Some((time, key.to_owned()))
+            Some(read_mark(mark)?.map(|time| (time, key.to_owned())))
         };
-        let mut order: Vec<(i64, String)> = marks.iter().filter_map(entry).collect();
+        let mut order: Vec<(i64, String)> = marks.iter().filter_map(entry).collect::<Result<_, _>>()?;
         order.sort_unstable();
-        AcceptedMails { keys: order.iter().map(|(_, key)| key.clone()).collect(), order: order.into(), days }
+        Ok(AcceptedMails { keys: order.iter().map(|(_, key)| key.clone()).collect(), order: order.into(), days })
     }
 
     /// Whether a mail was accepted.
@@ -46,7 +50,7 @@ impl AcceptedMails {
         while self.order.len() > REMEMBERED_MAX || self.order.front().is_some_and(|(time, _)| *time < oldest) {
             let Some((_, key)) = self.order.pop_front() else { break };
             self.keys.remove(&key);
-            marks.push(Mark::forget(format!("{PREFIX}{key}")));
+            marks.push(Mark::delete(format!("{PREFIX}{key}")));
         }
     }
 }
@@ -58,25 +62,34 @@ mod tests {
     #[test]
     fn mails_are_remembered_for_some_days() {
         let mut marks = Vec::new();
-        let mut remembered = AcceptedMails::read(&[], 1);
+        let mut remembered = AcceptedMails::read(&[], 1).expect("no marks");
         remembered.remember("a".to_owned(), Timestamp::from_millis(1_000), &mut marks);
         remembered.remember("b".to_owned(), Timestamp::from_millis(DAY_MILLIS), &mut marks);
         assert_eq!(marks, [Mark::set("mail:a", "1000"), Mark::set("mail:b", "86400000")]);
-        let mut remembered = AcceptedMails::read(&[marks.remove(1), marks.remove(0), Mark::set("other", "1")], 1);
+        let stored = [marks.remove(1), marks.remove(0), Mark::set("other", "x")];
+        let mut remembered = AcceptedMails::read(&stored, 1).expect("readable marks");
         assert!(remembered.knows("a") && remembered.knows("b"));
         remembered.remember("c".to_owned(), Timestamp::from_millis(DAY_MILLIS + 1_001), &mut marks);
-        assert_eq!(marks[1..], [Mark::forget("mail:a")]);
+        assert_eq!(marks[1..], [Mark::delete("mail:a")]);
         assert!(!remembered.knows("a") && remembered.knows("b"));
     }
 
     #[test]
+    fn d_an_unreadable_mail_is_an_error() {
+        for value in ["", "soon", "1 2", "1.5"] {
+            let problems = AcceptedMails::read(&[Mark::set("mail:a", value)], 1).err().expect(value);
+            assert!(problems[0].message.contains("`mail:a` cannot be read"), "{problems:?}");
+        }
+    }
+
+    #[test]
     fn the_oldest_are_forgotten_first() {
-        let mut remembered = AcceptedMails::read(&[], 1);
+        let mut remembered = AcceptedMails::read(&[], 1).expect("no marks");
         let mut marks = Vec::new();
         for number in 0..=REMEMBERED_MAX {
             remembered.remember(number.to_string(), Timestamp::from_millis(1), &mut marks);
         }
-        assert_eq!(marks.last(), Some(&Mark::forget("mail:0")));
+        assert_eq!(marks.last(), Some(&Mark::delete("mail:0")));
         assert!(!remembered.knows("0") && remembered.knows("1"));
     }
 }

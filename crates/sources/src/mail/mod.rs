@@ -40,9 +40,9 @@ use crate::{
 
 /// Time limit for storing a mail, before the sender gets a temporary failure. RFC 5321 requires senders to wait for ten
 /// minutes.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for ending conversations when the source stops.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// More hops indicate a mail loop.
 const HOPS_MAX: usize = 50;
 
@@ -56,7 +56,7 @@ pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn 
     let address = options.address(&setting.context).map_err(|problem| vec![problem])?;
     let tls = match (&options.certificate_file, &options.key_file) {
         (Some(certificate), Some(key)) => {
-            Some(tls::prove(&setting.context.files, certificate, key).map_err(|problem| vec![problem])?)
+            Some(tls::server_config(&setting.context.files, certificate, key).map_err(|problem| vec![problem])?)
         }
         _ => None,
     };
@@ -64,7 +64,7 @@ pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn 
     let login = login.map(|(user, password)| Login { user, password });
     let access = Access { tls, require_tls: options.require_tls, login };
     Ok(Box::new(Mailbox {
-        remembered: AcceptedMails::read(&marks, options.remember_days),
+        remembered: AcceptedMails::read(&marks, options.remember_days)?,
         running: None,
         unanswered: Vec::new(),
         address,
@@ -235,7 +235,7 @@ impl Handler for MailHandler {
         };
         let (answer, receiver) = oneshot::channel();
         let incoming_mail = IncomingMail { at: self.clock.now(), prepared, answer };
-        let answered = timeout(ANSWER_PATIENCE, async {
+        let answered = timeout(RESPONSE_TIMEOUT, async {
             self.incoming.send(incoming_mail).await.ok()?;
             receiver.await.ok()
         });
@@ -381,7 +381,7 @@ impl OpenSource for Mailbox {
             // Waiting conversations respond with a temporary failure.
             drop(incoming);
             self.unanswered.clear();
-            server.close(CLOSE_PATIENCE).await;
+            server.close(CLOSE_TIMEOUT).await;
         }
     }
 }

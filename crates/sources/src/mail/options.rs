@@ -3,7 +3,10 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
 
@@ -124,44 +127,72 @@ impl Options for MailOptions {
                 true => "is missing".to_owned(),
                 false => format!("`{}` is not an address with a port", self.listen.escape_debug()),
             };
-            problems.push(Problem::at("listen", text).hint("such as `127.0.0.1:2525` or `[::]:25`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "listen", text)
+                    .param("format", "socket_address")
+                    .hint("such as `127.0.0.1:2525` or `[::]:25`"),
+            );
         }
         if self.recipients.is_empty() || self.recipients.len() > RECIPIENTS_MAX {
             let text = match self.recipients.len() {
                 0 => "are missing: the accepted recipient addresses".to_owned(),
                 more => format!("are {more}; the limit is {RECIPIENTS_MAX}"),
             };
-            problems.push(Problem::at("recipients", text).hint("such as `[alarms@example.org]`; `*` accepts all"));
+            problems.push(
+                Problem::new(Code::TooMany, "recipients", text)
+                    .param("limit", RECIPIENTS_MAX)
+                    .hint("such as `[alarms@example.org]`; `*` accepts all"),
+            );
         }
         for (at, pattern) in self.recipients.iter().enumerate() {
             if !(pattern == "*" || pattern.contains('@')) || pattern.len() > 320 || pattern.contains(char::is_control) {
                 let text = format!("`{}` is not a pattern of addresses", pattern.escape_debug());
                 let hint = "such as `alarms@example.org` or `*@example.org`";
-                problems.push(Problem::at(format!("recipients[{at}]"), text).hint(hint));
+                problems.push(
+                    Problem::new(Code::InvalidFormat, format!("recipients[{at}]"), text)
+                        .param("format", "mail_address")
+                        .hint(hint),
+                );
             }
         }
         if !is_host_name(&self.host_name) {
-            problems.push(Problem::at("host_name", "is not the name of a host").hint("such as `mx.example.org`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "host_name", "is not the name of a host")
+                    .param("format", "host_name")
+                    .hint("such as `mx.example.org`"),
+            );
         }
         match (&self.certificate_file, &self.key_file) {
-            (Some(_), None) => problems.push(Problem::at("key_file", "is missing: a certificate needs its key")),
+            (Some(_), None) => problems.push(Problem::new(
+                Code::MissingCounterpart,
+                "key_file",
+                "is missing: a certificate needs its key",
+            )),
             (None, Some(_)) => {
-                problems.push(Problem::at("certificate_file", "is missing: `key_file` needs its certificate"));
+                problems.push(Problem::new(
+                    Code::MissingCounterpart,
+                    "certificate_file",
+                    "is missing: `key_file` needs its certificate",
+                ));
             }
             (None, None) if self.require_tls || self.username.is_some() => {
                 let text = "is missing: `require_tls` and `username` need encrypted connections";
-                problems.push(Problem::at("certificate_file", text));
+                problems.push(Problem::new(Code::Required, "certificate_file", text));
             }
             _ => {}
         }
         match (&self.username, &self.password) {
-            (Some(_), None) => problems.push(Problem::at("password", "is missing")),
-            (None, Some(_)) => problems.push(Problem::at("username", "is missing: a password needs a user name")),
+            (Some(_), None) => problems.push(Problem::new(Code::MissingCounterpart, "password", "is missing")),
+            (None, Some(_)) => problems.push(Problem::new(
+                Code::MissingCounterpart,
+                "username",
+                "is missing: a password needs a user name",
+            )),
             _ => {}
         }
         let mut bound = |option: &str, value: usize, least: usize, most: usize| {
             if !(least..=most).contains(&value) {
-                problems.push(Problem::at(option, format!("must be from {least} to {most}")));
+                problems.push(Problem::out_of_range(option, least, most));
             }
         };
         bound("mail_bytes_max", self.mail_bytes_max, 1_024, MAIL_BYTES_MAX);
@@ -177,26 +208,28 @@ impl MailOptions {
     /// The listen address, if it is allowed.
     pub fn address(&self, context: &Context) -> Result<SocketAddr, Problem> {
         let address: SocketAddr = self.listen.parse().expect("it was checked");
-        context.listeners.judge(address).map_err(|text| Problem::at("listen", text))?;
+        context.listeners.check_address(address).map_err(|text| Problem::new(Code::NotAllowed, "listen", text))?;
         Ok(address)
     }
 }
 
 impl SourceOptions for MailOptions {
-    fn closed(&self, context: &Context) -> Vec<Problem> {
+    fn not_allowed(&self, context: &Context) -> Vec<Problem> {
         self.address(context).err().into_iter().collect()
     }
 
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         let mut problems = Mapping::problems(fields, &self.fields);
         if self.body != Body::default() {
-            let problem = Problem::at("body", "is only for locations of receive ports");
+            let problem = Problem::new(Code::NotApplicable, "body", "is only for locations of receive ports");
             problems.push(problem.hint("remove it; use `fields` to select members of the mail"));
         }
         for (field, path) in &self.fields {
             let member = path.strip_prefix("$.").unwrap_or(path).split(['.', '/', '[']).next().unwrap_or_default();
             if !super::read::MEMBERS.contains(&member) && !matches!(path.as_str(), "$" | ".") {
-                let problem = Problem::at(format!("fields.{field}"), format!("a mail has no `{member}`"));
+                let problem =
+                    Problem::new(Code::UnknownValue, format!("fields.{field}"), format!("a mail has no `{member}`"))
+                        .param("value", member.to_string());
                 problems.push(problem.hint(format!("it has {}", super::read::MEMBERS.join(", "))));
             }
         }

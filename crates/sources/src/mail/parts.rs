@@ -32,7 +32,7 @@ impl Parts {
     }
 
     /// Adds them to an item.
-    pub fn say(self, item: &mut Map<String, Value>) {
+    pub fn add_to(self, item: &mut Map<String, Value>) {
         let text = match (self.texts.is_empty(), &self.html) {
             (true, Some(html)) => Some(html_to_text(html)),
             (true, None) => None,

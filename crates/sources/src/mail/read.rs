@@ -63,7 +63,7 @@ pub(super) fn read(envelope: &Envelope, bytes: &[u8]) -> Mail {
             mail.is_automatic |= is_automatic(&message);
             mail.key = key(envelope, &message, &right);
             insert_headers(&message, &mut mail.item);
-            Parts::of(bytes).say(&mut mail.item);
+            Parts::of(bytes).add_to(&mut mail.item);
         }
         None => drop(mail.item.insert("text".to_owned(), text_of(bytes).into())),
     }

@@ -1,6 +1,7 @@
 use std::{net::TcpListener, path::PathBuf, process::Stdio};
 
 use serde_json::{Value, json};
+use tocsin_test_peers::{Peer, missing, reserved_port};
 use tokio::process::{Child, Command};
 
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 
 /// A source on a free port, whose events have the subject of a mail as `id`.
 fn mailbox(more: Value) -> (Harness, u16) {
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let port = reserved_port();
     let mut options = json!({
         "listen": format!("127.0.0.1:{port}"),
         "recipients": ["*@alarms.example"],
@@ -38,7 +39,7 @@ impl Harness {
     /// curl, which sends a mail. It retries the connection until the server listens.
     fn curl(&self, port: u16, to: &str, mail: &str, more: &[&str]) -> Child {
         let file = self.file("mail", mail);
-        Command::new("curl")
+        Command::new(Peer::Curl.path())
             .args(["-sv", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "--max-time", "50"])
             .args(["--mail-from", "meter@example.org", "--mail-rcpt", to, "--upload-file"])
             .arg(file)
@@ -47,7 +48,7 @@ impl Harness {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .expect("curl is there: `make setup` installs it")
+            .expect("curl starts")
     }
 }
 
@@ -66,13 +67,16 @@ async fn refused(harness: &mut Harness, client: Child) -> String {
             harness.source().accepted().await.expect("confirmed");
         }
     }
-    let (content, said) = client.await.expect("it ended");
-    assert!(!content, "{said}");
-    said
+    let (content, reply) = client.await.expect("it ended");
+    assert!(!content, "{reply}");
+    reply
 }
 
 #[tokio::test]
 async fn curl_succeeds_when_its_event_is_accepted() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     let (mut harness, port) = mailbox(json!({}));
     let mut curl = harness.curl(port, "Quakes@Alarms.example", QUAKE, &[]);
     let batch = harness.next().await;
@@ -81,13 +85,16 @@ async fn curl_succeeds_when_its_event_is_accepted() {
     assert!(curl.try_wait().expect("it runs").is_none(), "it waits for its answer");
     harness.commit(batch.marks);
     harness.source().accepted().await.expect("confirmed");
-    let (content, said) = ended(curl).await;
-    assert!(content && said.contains("250 2.0.0 accepted"), "{said}");
+    let (content, reply) = ended(curl).await;
+    assert!(content && reply.contains("250 2.0.0 accepted"), "{reply}");
     harness.source().close().await;
 }
 
 #[tokio::test]
 async fn a_mail_is_an_event_once_despite_crashes() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     let (mut harness, port) = mailbox(json!({}));
     let first = harness.curl(port, "quakes@alarms.example", QUAKE, &[]);
     assert_eq!(harness.next().await.events.count(), 1);
@@ -103,7 +110,7 @@ async fn a_mail_is_an_event_once_despite_crashes() {
 
     // A relay adds a header.
     let third = harness.curl(port, "quakes@alarms.example", &format!("Received: from a by b\r\n{QUAKE}"), &[]);
-    assert_eq!(harness.take().await, [""; 0], "it is known");
+    assert_eq!(harness.take().await, [""; 0], "a repeated mail gives no event");
     assert!(ended(third).await.0);
     for other in [
         QUAKE.replace("<1@", "<2@"),
@@ -117,17 +124,20 @@ async fn a_mail_is_an_event_once_despite_crashes() {
         assert!(ended(curl).await.0);
     }
     let elsewhere = harness.curl(port, "others@alarms.example", QUAKE, &[]);
-    assert_eq!(harness.take().await.len(), 1, "another recipient has not heard of it");
+    assert_eq!(harness.take().await.len(), 1, "the same mail to another recipient is an event");
     assert!(ended(elsewhere).await.0);
 }
 
 #[tokio::test]
 async fn rejections_have_a_response() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     let (mut harness, port) = mailbox(json!({"automatic": "refuse", "mail_bytes_max": 2_000, "item_bytes_max": 1_000}));
     let mut check = async |to: &str, mail: &str, expected: &str| {
         let curl = harness.curl(port, to, mail, &[]);
-        let said = refused(&mut harness, curl).await;
-        assert!(said.contains(expected), "{said}");
+        let reply = refused(&mut harness, curl).await;
+        assert!(reply.contains(expected), "{reply}");
     };
     check("quakes@elsewhere.example", QUAKE, "550 5.1.1 this address does not accept mail").await;
     let no_id = QUAKE.replace("Subject", "X-Subject");
@@ -146,6 +156,9 @@ async fn rejections_have_a_response() {
 
 #[tokio::test]
 async fn automatic_mail_can_be_dropped() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     let (mut harness, port) = mailbox(json!({"automatic": "drop"}));
     let bulk = harness.curl(port, "a@alarms.example", &format!("Precedence: bulk\r\n{QUAKE}"), &[]);
     let bulk = tokio::spawn(ended(bulk));
@@ -158,6 +171,9 @@ async fn automatic_mail_can_be_dropped() {
 
 #[tokio::test]
 async fn the_user_sends_over_an_encrypted_connection() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
     let (mut harness, port) = mailbox(json!({"require_tls": true, "username": "meters", "password": "pass"}));
     let certificate = harness.file("certificate.pem", &made.cert.pem());
@@ -169,7 +185,7 @@ async fn the_user_sends_over_an_encrypted_connection() {
     let there = ["--resolve", &format!("localhost:{port}:127.0.0.1")].map(str::to_owned);
     let send = |harness: &Harness, more: &[&str]| {
         let file = harness.file("mail", QUAKE);
-        let mut curl = Command::new("curl");
+        let mut curl = Command::new(Peer::Curl.path());
         curl.args(["-sv", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "--max-time", "50"])
             .args(&there);
         curl.args(["--mail-from", "meter@example.org", "--mail-rcpt", "quakes@alarms.example", "--upload-file"]);
@@ -177,8 +193,8 @@ async fn the_user_sends_over_an_encrypted_connection() {
     };
     let curl = send(&harness, &[&trust[..], &["--user", "meters:pass"]].concat());
     assert_eq!(harness.take().await, [KOBE]);
-    let (content, said) = ended(curl).await;
-    assert!(content, "{said}");
+    let (content, reply) = ended(curl).await;
+    assert!(content, "{reply}");
     let plain = send(&harness, &[]);
     assert!(refused(&mut harness, plain).await.contains("530 5.7.0 mail is accepted over encrypted connections only"));
     let wrong = send(&harness, &[&trust[..], &["--user", "meters:guess"]].concat());
@@ -188,17 +204,18 @@ async fn the_user_sends_over_an_encrypted_connection() {
 /// Postfix's load generator, with many mails over many connections, by SMTP and by LMTP.
 #[tokio::test]
 async fn the_mails_of_postfix_are_taken_in_batches() {
+    if missing(&[Peer::SmtpSource]) {
+        return;
+    }
     for lmtp in [false, true] {
         let (mut harness, port) = mailbox(json!({"fields": {"id": "message_id", "tags": "to"}}));
-        let sender =
-            ["/usr/sbin/smtp-source", "smtp-source"].into_iter().find(|path| std::path::Path::new(path).exists());
         // It does not retry, so the source listens first.
         let opened = tokio::time::timeout(std::time::Duration::from_millis(1), harness.source().next()).await;
         assert!(opened.is_err(), "nothing has come");
-        let mut source = Command::new(sender.unwrap_or("smtp-source"));
+        let mut source = Command::new(Peer::SmtpSource.path());
         source.args(["-s", "8", "-m", "200", "-l", "4000", "-f", "a@example.org", "-t", "b@alarms.example"]);
         let source = source.args(lmtp.then_some("-L")).arg(format!("127.0.0.1:{port}")).kill_on_drop(true);
-        let mut source = source.spawn().expect("smtp-source is there: `make setup` installs it");
+        let mut source = source.spawn().expect("smtp-source starts");
         let mut events = harness.take_events(200).await;
         assert!(source.wait().await.expect("it ends").success());
         events.sort();
@@ -246,12 +263,15 @@ fn problems_of_options_are_reported() {
         with(json!({"password": "x", "key_file": "x"})),
         &["sources.in.options.certificate_file: is missing", "sources.in.options.username: is missing"],
     );
-    check(with(json!({"mail_bytes_max": 1})), &["sources.in.options.mail_bytes_max: must be from 1024"]);
+    check(with(json!({"mail_bytes_max": 1})), &["sources.in.options.mail_bytes_max: should be from 1024"]);
     check(with(json!({"fields": {"id": "titel"}})), &["sources.in.options.fields.id: a mail has no `titel`"]);
 }
 
 #[tokio::test]
 async fn a_location_takes_whole_mails_exactly_once() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     let (mut harness, port) = mailbox(json!({"fields": {}}));
     harness.options.as_object_mut().expect("an object").remove("fields");
     harness.output = SourceOutput::Messages { bytes_max: 1_000 };
@@ -277,12 +297,15 @@ async fn a_location_takes_whole_mails_exactly_once() {
     assert!(ended(again).await.0);
 
     let long = harness.curl(port, "quakes@alarms.example", &format!("{QUAKE}{}", "x".repeat(1_000)), &[]);
-    let said = refused(&mut harness, long).await;
-    assert!(said.contains("552"), "what its port does not take is refused at the door: {said}");
+    let reply = refused(&mut harness, long).await;
+    assert!(reply.contains("552"), "a mail above the size limit is rejected by the server: {reply}");
 }
 
 #[tokio::test]
 async fn a_location_can_take_the_members_of_a_mail() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     let (mut harness, port) = mailbox(json!({"body": "json"}));
     harness.options.as_object_mut().expect("an object").remove("fields");
     harness.output = SourceOutput::Messages { bytes_max: 2_000 };

@@ -63,8 +63,8 @@ const PACKET_BYTES_MAX: u32 = 1 << 20;
 
 pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: MqttOptions = read(&setting.options, "")?;
-    let trust =
-        tls::trust(&setting.context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = tls::client_config(&setting.context.files, options.ca_file.as_deref(), "ca_file")
+        .map_err(|problem| vec![problem])?;
     let client_id = options.client_id.clone().unwrap_or_else(|| setting.remote_name.clone());
     let session = format!("{}:{}/{client_id}", options.host, options.port.unwrap_or_default());
     let mut connect = options.broker().connect(client_id, &trust);
@@ -150,7 +150,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open(connect: rumqttc::v5::MqttOptions, wanted: Vec<Subscription>, unwanted: Vec<String>) -> Connection {
+    fn open(connect: rumqttc::v5::MqttOptions, requested: Vec<Subscription>, unwanted: Vec<String>) -> Connection {
         // Every message may need an acknowledgement at once, and each filter a request.
         let (client, mut events) = AsyncClient::new(connect, 2 * usize::from(WINDOW) + 2 * options::TOPICS_MAX);
         let (sender, incoming) = mpsc::channel(usize::from(WINDOW));
@@ -160,7 +160,7 @@ impl Connection {
             loop {
                 let said = match events.poll().await {
                     Ok(Event::Incoming(Packet::ConnAck(greeting))) => {
-                        match subscribe(&subscriber, &greeting, &wanted, &unwanted) {
+                        match subscribe(&subscriber, &greeting, &requested, &unwanted) {
                             Ok(requests) => {
                                 open = requests;
                                 continue;
@@ -206,12 +206,12 @@ impl Connection {
 fn subscribe(
     client: &AsyncClient,
     greeting: &ConnAck,
-    wanted: &[Subscription],
+    requested: &[Subscription],
     unwanted: &[String],
 ) -> Result<usize, String> {
     let has_ids = greeting.properties.as_ref().is_none_or(|known| known.subscription_identifiers_available != Some(0));
     // Existing ones too: the broker may have lost some, and does not send retained messages again.
-    for Subscription { filter, id } in wanted {
+    for Subscription { filter, id } in requested {
         let filter = Filter {
             path: filter.clone(),
             qos: QoS::AtLeastOnce,
@@ -228,7 +228,7 @@ fn subscribe(
     for filter in unwanted {
         client.try_unsubscribe(filter.clone()).map_err(|error| format!("an unsubscription cannot be sent: {error}"))?;
     }
-    Ok(wanted.len() + unwanted.len())
+    Ok(requested.len() + unwanted.len())
 }
 
 fn is_granted(code: &SubscribeReasonCode) -> bool {
@@ -245,14 +245,14 @@ fn hash_of(publish: &Publish) -> String {
 
 impl Session {
     /// The filters that the broker should have.
-    fn wanted(&self) -> Filters {
+    fn expected_filters(&self) -> Filters {
         let filters = self.subscriptions.iter().map(|one| one.filter.clone()).collect();
         Filters { session: self.session.clone(), filters }
     }
 
     /// The filters that it may have from now on, unless they are stored already.
     fn new_filters(&mut self) -> Option<Mark> {
-        let mut all = self.wanted();
+        let mut all = self.expected_filters();
         if self.filters.session == self.session {
             all.filters.extend(self.filters.filters.iter().cloned());
         }
@@ -264,8 +264,8 @@ impl Session {
     /// The messages that have arrived, or the first that arrives.
     async fn receive(&mut self) -> Result<Received, SourceError> {
         if self.connection.is_none() {
-            let wanted = self.wanted();
-            let unwanted = self.filters.filters.difference(&wanted.filters).cloned().collect();
+            let requested = self.expected_filters();
+            let unwanted = self.filters.filters.difference(&requested.filters).cloned().collect();
             self.connection = Some(Connection::open(self.connect.clone(), self.subscriptions.clone(), unwanted));
         }
         let Some(mut connection) = self.connection.take() else {
@@ -281,7 +281,7 @@ impl Session {
         let mut next = connection.incoming.recv().await;
         loop {
             match next {
-                Some(Ok(Incoming::Message(publish))) => match self.is_wanted(&publish) {
+                Some(Ok(Incoming::Message(publish))) => match self.should_accept(&publish) {
                     true => messages.push(*publish),
                     false => acknowledge(&connection.client, &publish).await?,
                 },
@@ -300,7 +300,7 @@ impl Session {
     }
 
     /// Whether a message is to be taken: of a topic of the definition, and not taken before.
-    fn is_wanted(&mut self, publish: &Publish) -> bool {
+    fn should_accept(&mut self, publish: &Publish) -> bool {
         let said = hash_of(publish);
         if publish.dup && self.recent.contains(&(publish.pkid, said.clone())) {
             return false;
@@ -425,9 +425,9 @@ impl OpenSource for Session {
                 Received::Messages(messages) if messages.is_empty() => {}
                 Received::Messages(messages) => return Ok(self.batch(messages)),
                 Received::Subscribed => {
-                    let wanted = self.wanted();
-                    let is_new = self.filters != wanted;
-                    self.filters = wanted;
+                    let requested = self.expected_filters();
+                    let is_new = self.filters != requested;
+                    self.filters = requested;
                     let marks = is_new.then(|| self.filters.mark()).into_iter().collect();
                     return Ok(SourceBatch { marks, ..SourceBatch::default() });
                 }

@@ -6,7 +6,10 @@ use tocsin_delivery::{
     mqtt::Broker,
     options::{Options, Wait},
 };
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
 
@@ -99,16 +102,22 @@ impl Options for MqttOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.broker().problems();
         if self.topics.is_empty() {
-            problems.push(Problem::at("topics", "are missing").hint("such as `[meters/+/reading]`"));
+            problems.push(Problem::new(Code::Required, "topics", "are missing").hint("such as `[meters/+/reading]`"));
         }
         if self.topics.len() > TOPICS_MAX {
             let text = format!("are {}; the limit is {TOPICS_MAX}", self.topics.len());
-            problems.push(Problem::at("topics", text).hint("use wildcards, or a second source"));
+            problems.push(
+                Problem::new(Code::TooMany, "topics", text)
+                    .param("limit", TOPICS_MAX)
+                    .hint("use wildcards, or a second source"),
+            );
         }
         for (at, topic) in self.topics.iter().enumerate().filter(|(_, topic)| !is_filter(topic)) {
             let text = format!("`{}` is not a valid topic filter", topic.escape_debug());
             problems.push(
-                Problem::at(format!("topics[{at}]"), text).hint("`+` matches one level, `#` all remaining levels"),
+                Problem::new(Code::InvalidFormat, format!("topics[{at}]"), text)
+                    .param("format", "topic")
+                    .hint("`+` matches one level, `#` all remaining levels"),
             );
         }
         problems
@@ -116,7 +125,7 @@ impl Options for MqttOptions {
 }
 
 impl SourceOptions for MqttOptions {
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

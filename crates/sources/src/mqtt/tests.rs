@@ -1,7 +1,6 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -15,10 +14,11 @@ use rumqttc::v5::{
     },
 };
 use serde_json::json;
+use tocsin_test_peers::{Peer, missing, reserved_port};
 
 use crate::{
     source::SourceOutput,
-    testing::{Harness, PATIENCE, shown, taken},
+    testing::{Harness, shown, taken, wait_timeout},
 };
 
 /// A Mosquitto broker with persistent sessions.
@@ -29,17 +29,16 @@ struct Broker {
 
 impl Broker {
     fn start(folder: &Path) -> Broker {
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        let port = reserved_port();
         let file = folder.join("mosquitto.conf");
         let lines = "allow_anonymous true\nmax_queued_messages 10000\nlog_dest stderr";
         fs::write(&file, format!("listener {port} 127.0.0.1\n{lines}\n")).expect("a file");
-        let program = ["/usr/sbin/mosquitto", "mosquitto"].into_iter().find(|path| Path::new(path).exists());
-        let mut child = Command::new(program.unwrap_or("mosquitto"))
+        let mut child = Command::new(Peer::Mosquitto.path())
             .args(["-v", "-c"])
             .arg(&file)
             .stderr(Stdio::piped())
             .spawn()
-            .expect("mosquitto is there: `make setup` installs it");
+            .expect("mosquitto starts");
         let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
         assert!(log.by_ref().any(|line| line.ends_with(" running")), "mosquitto does not start");
         // The broker ends when its log is no longer read.
@@ -88,6 +87,9 @@ fn quakes(from: usize, to: usize) -> Vec<String> {
 
 #[tokio::test]
 async fn messages_are_taken_once_over_crashes() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     let mut harness = Harness::new("mqtt", json!({"host": "127.0.0.1", "port": broker.port, "topics": ["quakes/#"]}));
@@ -95,7 +97,7 @@ async fn messages_are_taken_once_over_crashes() {
     let first = loop {
         publish(broker.port, vec!["{\"id\": \"first\"}".to_owned()]).await;
         if let Ok(batch) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
-            let batch = batch.unwrap_or_else(|trouble| panic!("{trouble}"));
+            let batch = batch.unwrap_or_else(|error| panic!("{error}"));
             if batch.events.count() > 0 {
                 break batch;
             }
@@ -111,8 +113,8 @@ async fn messages_are_taken_once_over_crashes() {
     let mut events = Vec::new();
     let mut portions = 0;
     while events.len() < 300 {
-        let batch = tokio::time::timeout(PATIENCE, harness.source().next()).await.expect("in time");
-        let batch = batch.unwrap_or_else(|trouble| panic!("{trouble}"));
+        let batch = tokio::time::timeout(wait_timeout(), harness.source().next()).await.expect("in time");
+        let batch = batch.unwrap_or_else(|error| panic!("{error}"));
         portions += 1;
         // Before the commit, after it, and sometimes not at all.
         if portions % 4 == 1 {
@@ -138,6 +140,9 @@ async fn messages_are_taken_once_over_crashes() {
 
 #[tokio::test]
 async fn a_location_takes_whole_messages() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     let mut harness = Harness::new("mqtt", json!({"host": "127.0.0.1", "port": broker.port, "topics": ["quakes/#"]}));
@@ -145,7 +150,7 @@ async fn a_location_takes_whole_messages() {
     let batch = loop {
         publish(broker.port, vec!["no JSON".to_owned()]).await;
         if let Ok(batch) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
-            let batch = batch.unwrap_or_else(|trouble| panic!("{trouble}"));
+            let batch = batch.unwrap_or_else(|error| panic!("{error}"));
             if !batch.messages.is_empty() {
                 break batch;
             }
@@ -189,6 +194,9 @@ async fn up_to_end(harness: &mut Harness) -> Vec<String> {
 
 #[tokio::test]
 async fn d_a_persistent_session_gets_the_subscriptions_of_the_definition() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     let mut harness = Harness::new("mqtt", json!({}));
@@ -212,6 +220,9 @@ async fn d_a_persistent_session_gets_the_subscriptions_of_the_definition() {
 
 #[tokio::test]
 async fn d_a_session_of_an_older_version_gives_only_the_topics_of_the_definition() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     let mut harness = Harness::new("mqtt", json!({}));
@@ -226,6 +237,9 @@ async fn d_a_session_of_an_older_version_gives_only_the_topics_of_the_definition
 
 #[tokio::test]
 async fn d_a_message_that_several_topics_match_is_one_event() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     for topics in [&["a/#", "a/b", "a/+"][..], &["+/b", "a/+"], &["+/b", "a/#", "a/b", "+/+"], &["a/+", "a/b", "a/b"]] {
         // A session for each: one that disconnects between the copies of a message may deliver it twice.
         let folder = tempfile::tempdir().expect("a folder");
@@ -241,6 +255,9 @@ async fn d_a_message_that_several_topics_match_is_one_event() {
 
 #[tokio::test]
 async fn d_a_retained_message_is_one_event_and_an_empty_one_does_not_stop_others() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path());
     publish_to(broker.port, vec![("kept/a", event("kept"), true)]).await;

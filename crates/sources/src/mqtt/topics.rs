@@ -65,7 +65,7 @@ fn matches(filter: &str, topic: &str) -> bool {
         match (filter.next(), topic.next()) {
             (Some("#"), _) | (None, None) => return true,
             (Some("+"), Some(_)) => {}
-            (Some(wanted), Some(level)) if wanted == level => {}
+            (Some(requested), Some(level)) if requested == level => {}
             _ => return false,
         }
     }
@@ -81,7 +81,7 @@ fn covers(wider: &str, filter: &str) -> bool {
         match (wider.next(), filter.next()) {
             (Some("#"), _) | (None, None) => return true,
             (Some("+"), Some(level)) if level != "#" => {}
-            (Some(wanted), Some(level)) if wanted == level => {}
+            (Some(requested), Some(level)) if requested == level => {}
             _ => return false,
         }
     }

@@ -42,13 +42,13 @@ const REST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: NatsOptions = read(&setting.options, "")?;
-    let trust =
-        tls::trust(&setting.context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = tls::client_config(&setting.context.files, options.ca_file.as_deref(), "ca_file")
+        .map_err(|problem| vec![problem])?;
     Ok(Box::new(Stream {
         mapping: Mapping::new(&setting.output.fields(), &options.fields),
-        taken: stored(&marks, TAKEN)?.unwrap_or_default(),
+        accepted_sequences: stored(&marks, TAKEN)?.unwrap_or_default(),
         consumer: None,
-        given: DeliveryGaps::default(),
+        delivery_gaps: DeliveryGaps::default(),
         held: Vec::new(),
         trust,
         setting,
@@ -63,8 +63,8 @@ struct Stream {
     trust: Arc<ClientConfig>,
     mapping: Mapping,
     consumer: Option<Consumer<pull::Config>>,
-    taken: AcceptedSequences,
-    given: DeliveryGaps,
+    accepted_sequences: AcceptedSequences,
+    delivery_gaps: DeliveryGaps,
     /// Messages of the last batch.
     held: Vec<Message>,
 }
@@ -95,20 +95,20 @@ impl Stream {
             ..pull::Config::default()
         };
         let failed = |error: &dyn std::fmt::Display| SourceError::new(format!("the consumer {name}"), error);
-        let wanted = filters(&config);
+        let filters_requested = filters(&config);
         let mut consumer = stream.get_or_create_consumer(&name, config).await.map_err(|error| failed(&error))?;
         // The server keeps a consumer as created, including the subjects of an older definition.
         let kept: pull::Config = pull::Config::try_from_consumer_config(consumer.cached_info().config.clone())
             .map_err(|error| failed(&error))?;
-        if filters(&kept) != wanted {
+        if filters(&kept) != filters_requested {
             let subjects = self.options.subjects.clone();
             let config = pull::Config { filter_subject: String::new(), filter_subjects: subjects, ..kept };
             consumer = stream.update_consumer(config).await.map_err(|error| failed(&error))?;
         }
         // A recreated stream or consumer restarts its sequences.
         let made = format!("{:?}", stream.cached_info().created);
-        self.taken = std::mem::take(&mut self.taken).of(&made);
-        self.taken.remove_up_to(consumer.cached_info().ack_floor.stream_sequence);
+        self.accepted_sequences = std::mem::take(&mut self.accepted_sequences).of(&made);
+        self.accepted_sequences.remove_up_to(consumer.cached_info().ack_floor.stream_sequence);
         self.consumer = Some(consumer);
         Ok(())
     }
@@ -117,21 +117,21 @@ impl Stream {
     /// Only available messages are requested: an abandoned request would still be served, and its messages would be
     /// redelivered late.
     async fn pull(&mut self) -> Result<Vec<(u64, Message)>, SourceError> {
-        let mut messages = self.ask(1, PULL_WAIT).await?;
+        let mut messages = self.fetch_messages(1, PULL_WAIT).await?;
         if let Some(first) = messages.first() {
             let waiting = usize::try_from(info_of(first)?.pending).unwrap_or(usize::MAX);
             let fitting = BATCH_BYTES_MAX / first.payload.len().max(1);
             let more = waiting.min(fitting).min(BATCH_EVENTS_MAX - 1);
             if more > 0 {
-                messages.extend(self.ask(more, REST_WAIT).await?);
+                messages.extend(self.fetch_messages(more, REST_WAIT).await?);
             }
         }
         let mut fresh = Vec::new();
         for message in messages {
             let info = info_of(&message)?;
             let sequence = info.stream_sequence;
-            let first = self.given.next(sequence, info.consumer_sequence, info.delivered == 1);
-            if self.taken.contains(sequence) || !self.is_wanted(message.subject.as_str()) {
+            let first = self.delivery_gaps.next(sequence, info.consumer_sequence, info.delivered == 1);
+            if self.accepted_sequences.contains(sequence) || !self.should_accept(message.subject.as_str()) {
                 // Taken before, or of a subject that is no longer in the definition.
                 acknowledge(&message).await?;
             } else {
@@ -142,13 +142,13 @@ impl Stream {
     }
 
     /// Whether messages of a subject are taken.
-    fn is_wanted(&self, subject: &str) -> bool {
+    fn should_accept(&self, subject: &str) -> bool {
         let subjects = &self.options.subjects;
         subjects.is_empty() || subjects.iter().any(|filter| matches(filter, subject))
     }
 
     /// Requests up to `count` messages, waiting at most `wait`.
-    async fn ask(&self, count: usize, wait: Duration) -> Result<Vec<Message>, SourceError> {
+    async fn fetch_messages(&self, count: usize, wait: Duration) -> Result<Vec<Message>, SourceError> {
         let consumer = self.consumer.as_ref().ok_or_else(|| SourceError::of("there is no connection"))?;
         let batch = consumer.batch().max_messages(count).expires(wait).messages().await;
         let mut batch = batch.map_err(|error| SourceError::new("messages cannot be asked for", error))?;
@@ -173,12 +173,12 @@ impl Stream {
             let batch = &mut builder.batch;
             batch.since = Some(batch.since.map_or(since, |earlier| earlier.min(since)));
             batch.waiting = Some(info.pending);
-            self.taken.add(*first, info.stream_sequence);
+            self.accepted_sequences.add(*first, info.stream_sequence);
             let item = || Item::Json(message.payload.to_vec());
             builder.take(&self.mapping, item, || raw_message(message), trace_of(message).as_ref());
         }
         let mut batch = builder.finish();
-        batch.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("it is JSON"))];
+        batch.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.accepted_sequences).expect("it is JSON"))];
         self.held = messages.into_iter().map(|(_, message)| message).collect();
         Ok(batch)
     }
@@ -197,7 +197,7 @@ fn matches(filter: &str, subject: &str) -> bool {
         match (filter.next(), subject.next()) {
             (Some(">"), Some(_)) | (None, None) => return true,
             (Some("*"), Some(_)) => {}
-            (Some(wanted), Some(token)) if wanted == token => {}
+            (Some(token_pattern), Some(token)) if token_pattern == token => {}
             _ => return false,
         }
     }

@@ -6,7 +6,10 @@ use tocsin_delivery::{
     nats::System,
     options::{Options, Wait},
 };
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
 
@@ -78,17 +81,22 @@ impl Options for NatsOptions {
         let is_name =
             |name: &str| !name.is_empty() && !name.contains(['.', '*', '>', '/', '\\', ' ', '\t', '\n', '\r']);
         if !is_name(&self.stream) {
-            problems.push(Problem::at("stream", "is missing, or not the name of a stream").hint("such as `QUAKES`"));
+            problems.push(
+                Problem::new(Code::Required, "stream", "is missing, or not the name of a stream")
+                    .hint("such as `QUAKES`"),
+            );
         }
         if self.consumer.as_ref().is_some_and(|name| !is_name(name)) {
-            problems.push(Problem::at("consumer", "is not the name of a consumer"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "consumer", "is not the name of a consumer").param("format", "name"),
+            );
         }
         problems
     }
 }
 
 impl SourceOptions for NatsOptions {
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

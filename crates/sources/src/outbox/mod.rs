@@ -14,7 +14,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 pub use options::OutboxOptions;
 use tocsin_delivery::options::read;
-use tocsin_model::{mark::Mark, problem::Problem};
+use tocsin_model::{
+    mark::Mark,
+    problem::{Code, Problem},
+};
 use tokio::sync::Notify;
 
 use crate::{
@@ -32,7 +35,7 @@ const UNKEYED_MAX: usize = 100;
 pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: OutboxOptions = read(&setting.options, "")?;
     Ok(Box::new(Outbox {
-        taken: stored(&marks, TAKEN)?.unwrap_or_default(),
+        accepted_keys: stored(&marks, TAKEN)?.unwrap_or_default(),
         is_searched: false,
         empty: false,
         wakeup: Arc::default(),
@@ -49,8 +52,8 @@ struct Outbox {
     database: Option<Box<dyn Database>>,
     wakeup: Arc<Notify>,
     /// Keys of accepted rows that may still be in the table.
-    taken: Vec<SqlValue>,
-    /// Whether rows without a key were looked for.
+    accepted_keys: Vec<SqlValue>,
+    /// Whether rows without a key were searched for.
     is_searched: bool,
     /// Whether the last query returned less than a full batch.
     empty: bool,
@@ -92,10 +95,10 @@ impl Outbox {
             ),
             None => format!("DELETE FROM {table} WHERE {key} = {PARAMETER}"),
         };
-        let keys = std::mem::take(&mut self.taken);
+        let keys = std::mem::take(&mut self.accepted_keys);
         let done = self.database()?.run(&statement, &keys).await;
         if done.is_err() {
-            self.taken = keys;
+            self.accepted_keys = keys;
         }
         done?;
         Ok(())
@@ -103,14 +106,14 @@ impl Outbox {
 
     /// The next rows, and how many of them are taken: rows with equal keys stay together, since rows are deleted by
     /// their keys.
-    async fn look(&mut self) -> Result<(Rows, usize), SourceError> {
+    async fn next_rows(&mut self) -> Result<(Rows, usize), SourceError> {
         let (table, key, taken) = self.names()?;
         let condition = taken.map_or(String::new(), |column| format!(" AND {column} IS NULL"));
         for rows_max in [BATCH_EVENTS_MAX, TIES_MAX] {
             let limit = rows_max + 1;
             let query =
                 format!("SELECT * FROM {table} WHERE {key} IS NOT NULL{condition} ORDER BY {key} LIMIT {limit}");
-            let rows = self.ask(&query, rows_max).await?;
+            let rows = self.query_rows(&query, rows_max).await?;
             if let Some(count) = rows.whole_marks() {
                 return Ok((rows, count));
             }
@@ -126,19 +129,19 @@ impl Outbox {
         let (table, key, taken) = self.names()?;
         let condition = taken.map_or(String::new(), |column| format!(" AND {column} IS NULL"));
         let query = format!("SELECT * FROM {table} WHERE {key} IS NULL{condition} LIMIT {UNKEYED_MAX}");
-        let rows = self.ask(&query, UNKEYED_MAX).await?;
+        let rows = self.query_rows(&query, UNKEYED_MAX).await?;
         let mut builder = BatchBuilder::new(&self.setting.output);
         for at in 0..rows.rows.len() {
             let text = "is NULL, so the row cannot be deleted and is not taken; give it a key";
-            builder.reject(&[Problem::at(self.options.key.as_str(), text)], rows.item(at).shown());
+            builder.reject(&[Problem::new(Code::Required, self.options.key.as_str(), text)], rows.item(at).shown());
         }
         Ok(builder.finish())
     }
 
-    async fn ask(&mut self, query: &str, rows_max: usize) -> Result<Rows, SourceError> {
+    async fn query_rows(&mut self, query: &str, rows_max: usize) -> Result<Rows, SourceError> {
         let key = self.options.key.clone();
-        let ask = QueryRequest { query, mark_column: Some(&key), mark: &SqlValue::Null, rows_max };
-        self.database()?.query(ask).await
+        let request = QueryRequest { query, mark_column: Some(&key), mark: &SqlValue::Null, rows_max };
+        self.database()?.query(request).await
     }
 
     /// With the configured columns, or those with the names of fields: a table may have further columns, and a class
@@ -157,14 +160,14 @@ impl Outbox {
         let mut builder = BatchBuilder::new(&self.setting.output);
         for at in 0..count {
             let key = rows.marks[at].clone();
-            if self.taken.last() != Some(&key) {
-                self.taken.push(key);
+            if self.accepted_keys.last() != Some(&key) {
+                self.accepted_keys.push(key);
             }
             rows.take_into(&mut builder, &mapping, at);
         }
         let mut batch = builder.finish();
         batch.received_at = Some(self.setting.context.clock.now());
-        batch.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.taken).expect("keys are JSON"))];
+        batch.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.accepted_keys).expect("keys are JSON"))];
         batch
     }
 }
@@ -173,9 +176,9 @@ impl Outbox {
 impl OpenSource for Outbox {
     async fn next(&mut self) -> Result<SourceBatch, SourceError> {
         self.connect().await?;
-        if !self.taken.is_empty() {
+        if !self.accepted_keys.is_empty() {
             self.delete_accepted().await?;
-            return Ok(SourceBatch { marks: vec![Mark::forget(TAKEN)], ..SourceBatch::default() });
+            return Ok(SourceBatch { marks: vec![Mark::delete(TAKEN)], ..SourceBatch::default() });
         }
         loop {
             if self.empty {
@@ -188,7 +191,7 @@ impl OpenSource for Outbox {
                     return Ok(batch);
                 }
             }
-            let (rows, count) = self.look().await?;
+            let (rows, count) = self.next_rows().await?;
             self.empty = !rows.more;
             if count > 0 {
                 return Ok(self.batch(&rows, count));
@@ -198,6 +201,6 @@ impl OpenSource for Outbox {
 
     /// The keys are dropped with the next batch, which does not contain them: that saves a commit.
     async fn accepted(&mut self) -> Result<(), SourceError> {
-        if self.taken.is_empty() { Ok(()) } else { self.delete_accepted().await }
+        if self.accepted_keys.is_empty() { Ok(()) } else { self.delete_accepted().await }
     }
 }

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{kind::SourceOptions, mapping::Mapping, source::Context, sql};
 
@@ -52,7 +55,7 @@ impl Options for OutboxOptions {
         let names = [("table", Some(&self.table)), ("key", Some(&self.key)), ("taken", self.taken.as_ref())];
         for (option, name) in names {
             if name.is_some_and(|name| name.is_empty() || name.contains('\0') || name.contains(sql::PARAMETER)) {
-                problems.push(Problem::at(option, "is missing, or not a name"));
+                problems.push(Problem::new(Code::Required, option, "is missing, or not a name"));
             }
         }
         problems
@@ -60,11 +63,11 @@ impl Options for OutboxOptions {
 }
 
 impl SourceOptions for OutboxOptions {
-    fn closed(&self, context: &Context) -> Vec<Problem> {
+    fn not_allowed(&self, context: &Context) -> Vec<Problem> {
         sql::not_allowed(&self.database, context)
     }
 
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

@@ -1,11 +1,12 @@
 use serde_json::{Value as Json, json};
+use tocsin_test_peers::{Peer, missing};
 
 use crate::{
     items::Cell,
     source::SourceOutput,
     sql::{
         SqlValue,
-        servers::{Server, ask, untyped},
+        servers::{Server, query_request, untyped},
     },
     testing::Harness,
 };
@@ -38,7 +39,8 @@ async fn rows_are_taken_once(server: Server, more: Json) {
     events.sort();
     events.dedup();
     assert_eq!(events.len(), 1_201, "none comes twice");
-    let left = database.query(ask("SELECT count(*) AS n FROM box WHERE gone IS NULL")).await.expect("counted");
+    let left =
+        database.query(query_request("SELECT count(*) AS n FROM box WHERE gone IS NULL")).await.expect("counted");
     assert_eq!(left.rows, [[Cell::Text("0".to_owned())]]);
 }
 
@@ -54,11 +56,17 @@ async fn rows_of_sqlite_are_taken_once_and_marked() {
 
 #[tokio::test]
 async fn slow_rows_of_mariadb_are_taken_once_and_deleted() {
+    if missing(&[Peer::Mariadb]) {
+        return;
+    }
     rows_are_taken_once(Server::mariadb(), json!({})).await;
 }
 
 #[tokio::test]
 async fn slow_rows_of_postgres_are_taken_once_and_a_notification_wakes() {
+    if missing(&[Peer::Postgres]) {
+        return;
+    }
     let server = Server::postgres();
     let mut database = server.connect().await;
     database.run("CREATE TABLE box (nr BIGINT PRIMARY KEY, id TEXT)", &[SqlValue::Null]).await.expect("made");
@@ -103,11 +111,17 @@ async fn rows_of_sqlite_become_messages() {
 
 #[tokio::test]
 async fn slow_rows_of_mariadb_become_messages() {
+    if missing(&[Peer::Mariadb]) {
+        return;
+    }
     rows_become_messages(Server::mariadb()).await;
 }
 
 #[tokio::test]
 async fn slow_rows_of_postgres_become_messages() {
+    if missing(&[Peer::Postgres]) {
+        return;
+    }
     rows_become_messages(Server::postgres()).await;
 }
 
@@ -131,7 +145,7 @@ async fn keys_survive_a_crash(server: &Server, column: &str, keys: &[&str]) {
     harness.crash();
     let batch = harness.next().await;
     assert_eq!(batch.events.count(), 0, "{column} {keys:?}: they are taken away");
-    let left = database.query(ask("SELECT count(*) AS n FROM keyed")).await.expect("counted");
+    let left = database.query(query_request("SELECT count(*) AS n FROM keyed")).await.expect("counted");
     assert_eq!(left.rows, [[Cell::Text("0".to_owned())]], "{column} {keys:?}");
 }
 
@@ -149,6 +163,9 @@ async fn d_a_key_of_sqlite_keeps_its_type() {
 
 #[tokio::test]
 async fn slow_d_a_key_of_postgres_keeps_its_type() {
+    if missing(&[Peer::Postgres]) {
+        return;
+    }
     let server = Server::postgres();
     server.connect().await.run("CREATE EXTENSION citext", &[SqlValue::Null]).await.expect("made");
     for (column, keys) in [
@@ -167,6 +184,9 @@ async fn slow_d_a_key_of_postgres_keeps_its_type() {
 
 #[tokio::test]
 async fn slow_d_a_key_of_mariadb_keeps_its_type() {
+    if missing(&[Peer::Mariadb]) {
+        return;
+    }
     let server = Server::mariadb();
     for (column, keys) in [
         ("VARCHAR(20) PRIMARY KEY", &["'001'", "'1'", "'1e5'", "'1.50'", "'01E6'"][..]),
@@ -232,6 +252,6 @@ async fn d_a_row_without_a_key_is_kept_and_others_are_taken() {
     assert_eq!(batch.refused.len(), 1);
     assert!(batch.refused[0].reason.starts_with("k: is NULL"), "{:?}", batch.refused);
     assert_eq!(harness.take_events(1).await, [r#"{"id":"b"}"#]);
-    let left = database.query(ask("SELECT id FROM loose")).await.expect("asked");
+    let left = database.query(query_request("SELECT id FROM loose")).await.expect("asked");
     assert_eq!(left.rows, [[Cell::Text("a".to_owned())]]);
 }

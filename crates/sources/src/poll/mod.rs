@@ -19,7 +19,7 @@ use crate::{
     items::{Format, Item, Layout, PositionedItem, Text},
     mapping::{Mapping, Pointer},
     page::{PageItem, Policy, Poller},
-    seen_items::hash,
+    seen_items::{hash, typed_key},
     source::{OpenSource, SourceError, SourceSettings},
 };
 
@@ -30,7 +30,7 @@ pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn 
         Policy { updates: options.updates, retention: options.retention, versions_by: hash(&[looked_at.as_bytes()]) };
     let mapping = Mapping::new(&setting.output.fields(), &options.fields);
     let reading = PageReader {
-        layout: Layout { wanted: mapping.names(), ..options.layout() },
+        layout: Layout { required: mapping.names(), ..options.layout() },
         mapping: Arc::new(mapping),
         key: options.key.as_deref().and_then(Pointer::new),
         version: options.version.as_deref().and_then(Pointer::new),
@@ -75,10 +75,21 @@ impl PageReader {
     fn item(&self, item: Item) -> PageItem {
         let text: Bytes = item.shown().into();
         let whole = hash(&[&text]);
-        let found = |pointer: &Option<Pointer>| pointer.as_ref().and_then(|pointer| pointer.text(&item));
-        let key = found(&self.key).unwrap_or_else(|| whole.clone());
-        let version = found(&self.version).map_or(whole, |version| hash(&[version.as_bytes()]));
+        let found = |pointer: &Option<Pointer>| pointer.as_ref().and_then(|pointer| pointer.value(&item));
+        let (key, untyped_key) = match found(&self.key) {
+            Some(found) => (typed_key(&found), Some(found.text().to_owned())),
+            None => (whole.clone(), None),
+        };
+        let version = found(&self.version).map_or(whole, |version| hash(&[version.text().as_bytes()]));
         let mapping = self.mapping.clone();
-        PageItem { key, second_key: None, shared_key: None, version, text, row: Box::new(move |_| mapping.row(&item)) }
+        PageItem {
+            key,
+            untyped_key,
+            second_key: None,
+            shared_key: None,
+            version,
+            text,
+            row: Box::new(move |_| mapping.row(&item)),
+        }
     }
 }

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_delivery::options::Options;
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{
     fetch::FetchOptions,
@@ -75,7 +78,7 @@ impl PollOptions {
             columns: Vec::new(),
             item_bytes_max: self.item_bytes_max,
             xml: Xml::default(),
-            wanted: Vec::new(),
+            required: Vec::new(),
         }
     }
 }
@@ -85,7 +88,10 @@ impl Options for PollOptions {
         let mut problems = self.fetch.problems();
         problems.extend(self.layout().problems());
         if self.delimiter.is_some_and(|c| !c.is_ascii() || matches!(c, '"' | '\n' | '\r' | '\0')) {
-            problems.push(Problem::at("delimiter", "must be one ASCII character, such as `;`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "delimiter", "must be one ASCII character, such as `;`")
+                    .param("format", "delimiter"),
+            );
         }
         for (option, path) in [("key", &self.key), ("version", &self.version)] {
             problems.extend(path.iter().filter_map(|path| path_problem(option, path)));
@@ -95,7 +101,7 @@ impl Options for PollOptions {
 }
 
 impl SourceOptions for PollOptions {
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

@@ -8,6 +8,7 @@ use axum::{
     routing::get,
 };
 use serde_json::{Value as Json, json};
+use tocsin_model::mark::Mark;
 use tokio::{net::TcpListener, sync::Mutex};
 
 use crate::testing::Harness;
@@ -80,6 +81,37 @@ async fn new_and_changed_items_are_taken_once() {
     let batch = harness.next().await;
     assert_eq!((batch.events.count(), batch.refused.len()), (0, 1));
     assert_eq!(batch.refused[0].reason, "magnitude: should be a number, not a boolean");
+}
+
+#[tokio::test]
+async fn d_keys_of_different_types_are_different_items() {
+    let options = json!({"fields": {"id": "name"}, "key": "id"});
+    let (page, mut harness) = polled("poll", options).await;
+    *page.text.lock().await = r#"[{"id": 1, "name": "number"}, {"id": "1", "name": "text"}, {"id": true, "name": "yes"},
+        {"id": "true", "name": "word"}, {"id": 18446744073709551617, "name": "a"}, {"id": 18446744073709551618, "name": "b"}]"#
+        .to_owned();
+    let ids = ["number", "text", "yes", "word", "a", "b"].map(|id| format!(r#"{{"id":"{id}"}}"#));
+    assert_eq!(harness.take().await, ids);
+    harness.crash();
+    harness.marks.retain(|mark| &*mark.part != "validators");
+    assert!(harness.take().await.is_empty(), "nothing is new after a restart");
+
+    // An older version stored the number and the text under one key, whichever was first.
+    let of = |id: &str, name: &str| format!(r#"{{"id": {id}, "name": "{name}"}}"#);
+    let version = |text: &str| crate::seen_items::hash(&[text.as_bytes()]);
+    harness.crash();
+    harness.marks = [("1", of("1", "number")), ("x", of("\"x\"", "other"))]
+        .map(|(key, text)| {
+            Mark::set(format!("item:{key}"), json!({"version": version(&text)}).to_string().into_bytes())
+        })
+        .to_vec();
+    *page.text.lock().await = format!("[{}, {}, {}]", of("\"1\"", "text"), of("\"x\"", "other"), of("1", "number"));
+    assert!(harness.take().await.is_empty(), "the stored keys get their types first");
+    harness.crash();
+    assert_eq!(harness.take().await, [r#"{"id":"text"}"#]);
+    harness.crash();
+    harness.marks.retain(|mark| &*mark.part != "validators");
+    assert!(harness.take().await.is_empty());
 }
 
 #[tokio::test]

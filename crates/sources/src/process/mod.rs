@@ -24,7 +24,11 @@ use bytes::Bytes;
 pub use options::ProcessOptions;
 use serde::Deserialize;
 use tocsin_delivery::options::read;
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem};
+use tocsin_model::{
+    event::EventPacker,
+    mark::Mark,
+    problem::{Code, Problem},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -42,17 +46,18 @@ use crate::{
 const POSITION: &str = "position";
 /// Most lines read ahead.
 const LINES_AHEAD: usize = 256;
-/// Lines are stored at the latest after this time without further ones.
+/// Pause after which the lines read so far are stored.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit for the program to read the acknowledgement.
-const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: ProcessOptions = read(&setting.options, "")?;
     let program = options.program(&setting.context).map_err(|problem| vec![problem])?;
     let position = marks.iter().find(|mark| &*mark.part == POSITION).and_then(|mark| mark.value.clone());
     let position = position.map(|text| String::from_utf8(text.to_vec())).transpose();
-    let position = position.map_err(|_| vec![Problem::at("", "the stored position of the program is not text")])?;
+    let position = position
+        .map_err(|_| vec![Problem::new(Code::DamagedData, "", "the stored position of the program is not text")])?;
     Ok(Box::new(Process {
         mapping: Mapping::new(&setting.output.fields(), &options.fields),
         position,
@@ -230,7 +235,7 @@ impl OpenSource for Process {
         self.position = Some(position);
         if let Some(running) = &mut self.running {
             // A program that ended or does not read finds the position when it is restarted.
-            let _ = timeout(WRITE_PATIENCE, running.input.write_all(line.as_bytes())).await;
+            let _ = timeout(WRITE_TIMEOUT, running.input.write_all(line.as_bytes())).await;
         }
         Ok(())
     }

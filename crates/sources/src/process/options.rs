@@ -6,7 +6,10 @@ use tocsin_delivery::{
     options::{Options, Wait},
     process::command,
 };
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
 
@@ -51,16 +54,19 @@ impl Options for ProcessOptions {
 impl ProcessOptions {
     /// The program, if it is allowed.
     pub fn program(&self, context: &Context) -> Result<PathBuf, Problem> {
-        context.programs.judge(self.command[0].as_ref()).map_err(|text| Problem::at("command", text))
+        context
+            .programs
+            .resolve_allowed(self.command[0].as_ref())
+            .map_err(|text| Problem::new(Code::NotAllowed, "command", text))
     }
 }
 
 impl SourceOptions for ProcessOptions {
-    fn closed(&self, context: &Context) -> Vec<Problem> {
+    fn not_allowed(&self, context: &Context) -> Vec<Problem> {
         self.program(context).err().into_iter().collect()
     }
 
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

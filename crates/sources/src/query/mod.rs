@@ -14,7 +14,11 @@ use async_trait::async_trait;
 pub use options::QueryOptions;
 use serde::{Deserialize, Serialize};
 use tocsin_delivery::options::read;
-use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp};
+use tocsin_model::{
+    mark::Mark,
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 use tokio::sync::Notify;
 
 use crate::{
@@ -118,16 +122,16 @@ impl Query {
         }
     }
 
-    async fn ask(&mut self, rows_max: usize) -> Result<Rows, SourceError> {
+    async fn query_rows(&mut self, rows_max: usize) -> Result<Rows, SourceError> {
         let (query, column, mark) = (self.options.query.clone(), self.options.mark.clone(), self.reached.clone());
-        let ask = QueryRequest { query: &query, mark_column: Some(&column), mark: &mark, rows_max };
-        self.database().await?.query(ask).await
+        let request = QueryRequest { query: &query, mark_column: Some(&column), mark: &mark, rows_max };
+        self.database().await?.query(request).await
     }
 
     /// The rows beyond the mark, and how many of them are taken: rows with equal marks stay together.
     async fn rows(&mut self) -> Result<(Rows, usize), SourceError> {
         for rows_max in [BATCH_EVENTS_MAX, TIES_MAX] {
-            let rows = self.ask(rows_max).await?;
+            let rows = self.query_rows(rows_max).await?;
             if let Some(count) = rows.whole_marks() {
                 return Ok((rows, count));
             }
@@ -161,7 +165,7 @@ impl Query {
             let position = HighWaterMark { column: self.options.mark.clone(), value: reached.clone() };
             batch.marks.push(Mark::set(POSITION, serde_json::to_vec(&position).expect("it is JSON")));
             if std::mem::take(&mut self.is_untyped_stored) {
-                batch.marks.push(Mark::forget(REACHED));
+                batch.marks.push(Mark::delete(REACHED));
             }
             self.reached = reached.clone();
         }
@@ -173,7 +177,7 @@ impl Query {
         let shown = rows.item(at).shown();
         if self.unmarked.len() < UNMARKED_MAX && self.unmarked.insert(hash(&[&shown])) {
             let text = "is NULL, so the row has no mark and is not taken; give it a value, or exclude such rows";
-            builder.reject(&[Problem::at(self.options.mark.as_str(), text)], shown);
+            builder.reject(&[Problem::new(Code::WrongType, self.options.mark.as_str(), text)], shown);
         }
     }
 }

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_delivery::options::{Options, Wait};
-use tocsin_model::{field::Fields, problem::Problem};
+use tocsin_model::{
+    field::Fields,
+    problem::{Code, Problem},
+};
 
 use crate::{due::PollSchedule, kind::SourceOptions, mapping::Mapping, source::Context, sql};
 
@@ -59,22 +62,25 @@ impl Options for QueryOptions {
         let mut problems = sql::problems(&self.database);
         problems.extend(PollSchedule::problems(self.schedule.as_deref()));
         match self.query.is_empty() {
-            true => problems.push(Problem::at("query", "is missing")),
+            true => problems.push(Problem::new(Code::Required, "query", "is missing")),
             false => problems.extend(sql::statement_problem("query", &self.query)),
         }
         if self.mark.is_empty() {
-            problems.push(Problem::at("mark", "is missing: the column of the high-water mark").hint("such as `id`"));
+            problems.push(
+                Problem::new(Code::Required, "mark", "is missing: the column of the high-water mark")
+                    .hint("such as `id`"),
+            );
         }
         problems
     }
 }
 
 impl SourceOptions for QueryOptions {
-    fn closed(&self, context: &Context) -> Vec<Problem> {
+    fn not_allowed(&self, context: &Context) -> Vec<Problem> {
         sql::not_allowed(&self.database, context)
     }
 
-    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+    fn mapping_problems(&self, fields: &Fields) -> Vec<Problem> {
         Mapping::problems(fields, &self.fields)
     }
 }

@@ -23,29 +23,29 @@ impl Mysql {
         let builder = OptsBuilder::from_opts(opts)
             .prefer_socket(false)
             .setup(vec!["SET time_zone = '+00:00'", "SET SESSION sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES')"]);
-        let mut connection = Conn::new(builder).await.map_err(trouble)?;
+        let mut connection = Conn::new(builder).await.map_err(source_error)?;
         // MySQL and MariaDB have different names for their time limits.
         let seconds = timeout.as_secs_f64();
         let mariadb = format!("SET SESSION max_statement_time = {seconds}");
         if connection.query_drop(mariadb).await.is_err() {
             let mysql = format!("SET SESSION max_execution_time = {}", timeout.as_millis());
-            connection.query_drop(mysql).await.map_err(trouble)?;
+            connection.query_drop(mysql).await.map_err(source_error)?;
         }
         Ok(Mysql { connection, timeout })
     }
 
-    async fn patient<T>(
+    async fn with_timeout<T>(
         timeout: Duration,
         work: impl Future<Output = mysql_async::Result<T>>,
     ) -> Result<T, SourceError> {
         match tokio::time::timeout(timeout + timeout / 2, work).await {
-            Ok(done) => done.map_err(trouble),
+            Ok(done) => done.map_err(source_error),
             Err(_) => Err(SourceError::of("MySQL does not answer in time")),
         }
     }
 }
 
-fn trouble(error: mysql_async::Error) -> SourceError {
+fn source_error(error: mysql_async::Error) -> SourceError {
     SourceError::new("MySQL", error)
 }
 
@@ -193,29 +193,29 @@ fn server_time(text: &str) -> Option<String> {
 
 #[async_trait]
 impl Database for Mysql {
-    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError> {
-        let asked = ask.query.trim().trim_end_matches(';');
+    async fn query(&mut self, request: QueryRequest<'_>) -> Result<Rows, SourceError> {
+        let asked = request.query.trim().trim_end_matches(';');
         let connection = &mut self.connection;
-        let asked = Self::patient(self.timeout, async {
+        let asked = Self::with_timeout(self.timeout, async {
             let mut options = TxOpts::default();
             options.with_readonly(true).with_isolation_level(IsolationLevel::RepeatableRead);
             let mut transaction = connection.start_transaction(options).await?;
-            let (query, count) = with_parameters(asked, |_| placeholder(ask.mark));
+            let (query, count) = with_parameters(asked, |_| placeholder(request.mark));
             let mut statement = transaction.prep(&query).await?;
             let names: Arc<[String]> =
                 statement.columns().iter().map(|column| column.name_str().into_owned()).collect();
-            let mark_at = match ask.mark_column.map(|name| position_of(&names, name)).transpose() {
+            let mark_at = match request.mark_column.map(|name| position_of(&names, name)).transpose() {
                 Ok(at) => at,
-                Err(trouble) => return Ok(Err(trouble)),
+                Err(error) => return Ok(Err(error)),
             };
-            let mut mark = ask.mark.clone();
+            let mut mark = request.mark.clone();
             if let (SqlValue::Untyped(text), Some(at)) = (&mark, mark_at) {
                 mark = of_type(text, statement.columns()[at].column_type());
                 if placeholder(&mark) != "?" {
                     statement = transaction.prep(&with_parameters(asked, |_| placeholder(&mark)).0).await?;
                 }
             }
-            let (mut counter, mut more, mut found) = (BatchCounter::new(&ask), false, Vec::new());
+            let (mut counter, mut more, mut found) = (BatchCounter::new(&request), false, Vec::new());
             {
                 let mut result = transaction.exec_iter(&statement, parameters(&mark, count)).await?;
                 while !more && let Some(row) = result.next().await? {
@@ -240,7 +240,7 @@ impl Database for Mysql {
 
     async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), SourceError> {
         let connection = &mut self.connection;
-        let done = Self::patient(self.timeout, async {
+        let done = Self::with_timeout(self.timeout, async {
             let mut transaction = connection.start_transaction(TxOpts::default()).await?;
             // Marks of one column have one form, so one statement is prepared.
             let mut prepared = None;
@@ -267,14 +267,14 @@ impl Database for Mysql {
         // A lock name may have 64 characters.
         let name = format!("tocsin {}", &crate::seen_items::hash(&[name.as_bytes()]));
         let asked = self.connection.exec_first("SELECT GET_LOCK(?, 0)", (name,));
-        let got: Option<Option<i64>> = Self::patient(self.timeout, asked).await?;
+        let got: Option<Option<i64>> = Self::with_timeout(self.timeout, asked).await?;
         match got.flatten() {
             Some(1) => Ok(()),
             _ => Err(SourceError::of("another source takes from there")),
         }
     }
 
-    async fn listen(&mut self, _channel: &str, _bell: Arc<Notify>) -> Result<(), SourceError> {
+    async fn listen(&mut self, _channel: &str, _wakeup: Arc<Notify>) -> Result<(), SourceError> {
         Err(SourceError::of("MySQL has no notifications; remove `listen`"))
     }
 

@@ -58,12 +58,12 @@ impl ToSql for Text {
 
 impl Postgres {
     pub async fn connect(url: &Url, timeout: Duration) -> Result<Postgres, SourceError> {
-        let mut config: Config = url.as_str().parse().map_err(trouble)?;
+        let mut config: Config = url.as_str().parse().map_err(source_error)?;
         config.application_name("tocsin").connect_timeout(timeout);
-        let trust =
-            tls::trust(&Files::default(), None, "database").map_err(|problem| SourceError::of(problem.to_string()))?;
+        let trust = tls::client_config(&Files::default(), None, "database")
+            .map_err(|problem| SourceError::of(problem.to_string()))?;
         let (client, mut connection) =
-            config.connect(MakeRustlsConnect::new((*trust).clone())).await.map_err(trouble)?;
+            config.connect(MakeRustlsConnect::new((*trust).clone())).await.map_err(source_error)?;
         let wakeup: Arc<parking_lot::Mutex<Option<Arc<Notify>>>> = Arc::default();
         let ringing = wakeup.clone();
         let connection = tokio::spawn(async move {
@@ -80,17 +80,17 @@ impl Postgres {
         let postgres = Postgres { client, connection, wakeup, timeout };
         let millis = timeout.as_millis();
         let prepare = format!("SET statement_timeout = {millis}; SET TimeZone = 'UTC'; SET DateStyle = 'ISO'");
-        postgres.client.batch_execute(&prepare).await.map_err(trouble)?;
+        postgres.client.batch_execute(&prepare).await.map_err(source_error)?;
         Ok(postgres)
     }
 
     /// Waits for a response, a little longer than the server's own time limit.
-    async fn patient<T>(
+    async fn with_timeout<T>(
         timeout: Duration,
         work: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, SourceError> {
         match tokio::time::timeout(timeout + timeout / 2, work).await {
-            Ok(done) => done.map_err(trouble),
+            Ok(done) => done.map_err(source_error),
             Err(_) => Err(SourceError::of("PostgreSQL does not answer in time")),
         }
     }
@@ -102,7 +102,7 @@ impl Drop for Postgres {
     }
 }
 
-fn trouble(error: tokio_postgres::Error) -> SourceError {
+fn source_error(error: tokio_postgres::Error) -> SourceError {
     match error.as_db_error() {
         Some(error) => SourceError::new("PostgreSQL", format!("{} ({})", error.message(), error.code().code())),
         None => match error.source() {
@@ -162,27 +162,27 @@ fn parameter(mark: &SqlValue) -> Text {
 
 #[async_trait]
 impl Database for Postgres {
-    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError> {
-        let (query, count) = with_parameters(ask.query.trim().trim_end_matches(';'), |_| "$1".to_owned());
+    async fn query(&mut self, request: QueryRequest<'_>) -> Result<Rows, SourceError> {
+        let (query, count) = with_parameters(request.query.trim().trim_end_matches(';'), |_| "$1".to_owned());
         let timeout = self.timeout;
-        let mark_column = ask.mark_column.map(|name| (name, self.quoted(name)));
+        let mark_column = request.mark_column.map(|name| (name, self.quoted(name)));
         let client = &mut self.client;
-        let asked = Self::patient(timeout, async {
+        let asked = Self::with_timeout(timeout, async {
             let transaction = client.build_transaction().read_only(true).start().await?;
             let inner = transaction.prepare(&query).await?;
             let names: Arc<[String]> = inner.columns().iter().map(|column| column.name().to_owned()).collect();
-            if let Some(Err(trouble)) = mark_column.as_ref().map(|(name, _)| position_of(&names, name)) {
-                return Ok(Err(trouble));
+            if let Some(Err(error)) = mark_column.as_ref().map(|(name, _)| position_of(&names, name)) {
+                return Ok(Err(error));
             }
             // The server converts each row to JSON, so that all its types are supported. JSON cannot represent all
             // values of all types, so the mark is transferred in its text representation.
             let mark = mark_column.as_ref().map_or("NULL".to_owned(), |(_, name)| format!("q.{name}"));
-            let limit = ask.rows_max + 1;
+            let limit = request.rows_max + 1;
             let wrapped = format!("SELECT row_to_json(q)::text, {mark}::text FROM (\n{query}\n) AS q LIMIT {limit}");
             let statement = transaction.prepare(&wrapped).await?;
-            let mark = parameter(ask.mark);
+            let mark = parameter(request.mark);
             let parameters: &[&(dyn ToSql + Sync)] = if count > 0 { &[&mark] } else { &[] };
-            let (mut counter, mut more, mut found) = (BatchCounter::new(&ask), false, Vec::new());
+            let (mut counter, mut more, mut found) = (BatchCounter::new(&request), false, Vec::new());
             {
                 let mut rows = std::pin::pin!(transaction.query_raw(&statement, parameters.iter().copied()).await?);
                 while !more && let Some(row) = rows.try_next().await? {
@@ -203,7 +203,7 @@ impl Database for Postgres {
                 return Err(SourceError::of("a row has not as many cells as the query has columns"));
             }
             let cells = members.iter().map(|(_, value)| cell(value)).collect::<Result<_, _>>()?;
-            let mark = ask.mark_column.map(|_| mark.map_or(SqlValue::Null, SqlValue::Text));
+            let mark = request.mark_column.map(|_| mark.map_or(SqlValue::Null, SqlValue::Text));
             rows.push(RowRead { cells, mark });
         }
         Ok(Rows::new(names, rows, more))
@@ -213,7 +213,7 @@ impl Database for Postgres {
         let (statement, count) = with_parameters(statement, |_| "$1".to_owned());
         let timeout = self.timeout;
         let client = &mut self.client;
-        let done = Self::patient(timeout, async {
+        let done = Self::with_timeout(timeout, async {
             let transaction = client.transaction().await?;
             let prepared = transaction.prepare(&statement).await?;
             for mark in marks {
@@ -230,7 +230,7 @@ impl Database for Postgres {
         let name = Text(Some(name.to_owned()));
         let parameters: [&(dyn ToSql + Sync); 1] = [&name];
         let asked = self.client.query_one("SELECT pg_try_advisory_lock(hashtextextended($1, 0))", &parameters);
-        match Self::patient(self.timeout, asked).await?.try_get(0).map_err(trouble)? {
+        match Self::with_timeout(self.timeout, asked).await?.try_get(0).map_err(source_error)? {
             true => Ok(()),
             false => Err(SourceError::of("another source takes from there")),
         }
@@ -239,7 +239,7 @@ impl Database for Postgres {
     async fn listen(&mut self, channel: &str, wakeup: Arc<Notify>) -> Result<(), SourceError> {
         *self.wakeup.lock() = Some(wakeup);
         let listen = format!("LISTEN {}", self.quoted(channel));
-        Self::patient(self.timeout, self.client.batch_execute(&listen)).await
+        Self::with_timeout(self.timeout, self.client.batch_execute(&listen)).await
     }
 
     fn quoted(&self, name: &str) -> String {

@@ -1,7 +1,6 @@
 //! Database servers for tests, each in its own folder, and test cases that run on all of them.
 
 use std::{
-    net::{TcpListener, TcpStream},
     os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -9,12 +8,13 @@ use std::{
 };
 
 use tocsin_delivery::SystemClock;
+use tocsin_test_peers::{Peer, reserved_port, until_listening};
 
 use super::{Database, QueryRequest, SqlValue, connect};
 use crate::source::{BATCH_EVENTS_MAX, Context, Folders};
 
 /// A query without a mark.
-pub(crate) fn ask(query: &str) -> QueryRequest<'_> {
+pub(crate) fn query_request(query: &str) -> QueryRequest<'_> {
     QueryRequest { query, mark_column: None, mark: &SqlValue::Null, rows_max: BATCH_EVENTS_MAX }
 }
 
@@ -53,14 +53,13 @@ impl Server {
     }
 
     pub fn postgres() -> Server {
-        let programs = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is there: `make setup` installs it");
-        let programs = programs.map(|entry| entry.expect("an entry").path().join("bin")).max().expect("a version");
+        let postgres = Peer::Postgres.path();
         let folder = tempfile::tempdir().expect("a folder");
-        let port = free_port();
-        let mut initdb = as_unprivileged_user(&programs.join("initdb"), folder.path());
+        let port = reserved_port();
+        let mut initdb = as_unprivileged_user(&postgres.with_file_name("initdb"), folder.path());
         initdb.args(["-A", "trust", "-U", "tocsin", "--no-sync", "-D", "data"]);
         run_to_its_end(initdb);
-        let mut server = as_unprivileged_user(&programs.join("postgres"), folder.path());
+        let mut server = as_unprivileged_user(&postgres, folder.path());
         server.args(["-D", "data", "-k", "", "-h", "127.0.0.1", "-F", "-p"]).arg(port.to_string());
         let child = Some(start(server, port));
         Server { address: format!("postgres://tocsin@127.0.0.1:{port}/postgres"), folder, child }
@@ -68,7 +67,7 @@ impl Server {
 
     pub fn mariadb() -> Server {
         let folder = tempfile::tempdir().expect("a folder");
-        let port = free_port();
+        let port = reserved_port();
         let mut install = as_unprivileged_user(Path::new("mariadb-install-db"), folder.path());
         let data = format!("--datadir={}", folder.path().join("data").display());
         // A starting server removes the temporary tables that it finds: in a shared folder, those of other servers.
@@ -81,7 +80,7 @@ impl Server {
             "--skip-test-db",
         ]);
         run_to_its_end(install);
-        let mut server = as_unprivileged_user(&program("mariadbd"), folder.path());
+        let mut server = as_unprivileged_user(&Peer::Mariadb.path(), folder.path());
         server.args(["--no-defaults", &data, &temporary, "--socket=socket", "--bind-address=127.0.0.1"]);
         server.arg(format!("--port={port}")).arg("--innodb-flush-log-at-trx-commit=0");
         let child = Some(start(server, port));
@@ -116,11 +115,6 @@ impl Server {
     }
 }
 
-fn program(name: &str) -> PathBuf {
-    let sbin = Path::new("/usr/sbin").join(name);
-    if sbin.exists() { sbin } else { name.into() }
-}
-
 /// A program that runs in a folder which it owns, and not as root.
 fn as_unprivileged_user(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
@@ -134,23 +128,13 @@ fn as_unprivileged_user(program: &Path, folder: &Path) -> Command {
 
 fn run_to_its_end(mut command: Command) {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}; `make setup` installs it"));
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&said));
 }
 
 fn start(mut command: Command, port: u16) -> Child {
-    let mut child = command.spawn().expect("the server is there: `make setup` installs it");
-    for _ in 0..1_200 {
-        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            return child;
-        }
-        assert!(child.try_wait().expect("it can be asked").is_none(), "{command:?} has ended");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("{command:?} does not listen");
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+    let mut child = command.spawn().expect("the server starts");
+    until_listening(&format!("{command:?}"), port, || child.try_wait().expect("asked").is_some());
+    child
 }

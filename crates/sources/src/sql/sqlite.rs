@@ -30,7 +30,7 @@ pub(super) struct Sqlite {
 
 impl Sqlite {
     pub fn open(path: &str, timeout: Duration, context: &Context) -> Result<Sqlite, SourceError> {
-        judge(path, context).map_err(SourceError::of)?;
+        check_path(path, context).map_err(SourceError::of)?;
         let path = Path::new(path);
         let flags =
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
@@ -41,7 +41,7 @@ impl Sqlite {
             .and_then(|()| connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX))
             .and_then(|_| connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0))
             .and_then(|_| connection.authorizer(Some(authorize)));
-        prepared.map_err(trouble)?;
+        prepared.map_err(source_error)?;
         Ok(Sqlite { connection: Arc::new(Mutex::new(connection)), timeout })
     }
 
@@ -54,7 +54,9 @@ impl Sqlite {
         let working = spawn_blocking(move || {
             let mut connection = connection.lock();
             let deadline = std::time::Instant::now() + timeout;
-            connection.progress_handler(10_000, Some(move || std::time::Instant::now() > deadline)).map_err(trouble)?;
+            connection
+                .progress_handler(10_000, Some(move || std::time::Instant::now() > deadline))
+                .map_err(source_error)?;
             work(&connection)
         });
         working.await.map_err(|error| SourceError::new("asking broke", error))?
@@ -62,9 +64,9 @@ impl Sqlite {
 }
 
 /// Checks whether a file may be used. The error is the reason.
-pub(super) fn judge(path: &str, context: &Context) -> Result<(), String> {
+pub(super) fn check_path(path: &str, context: &Context) -> Result<(), String> {
     let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
-    context.folders.judge(folder, &context.data_folder).map(|_| ())
+    context.folders.resolve_allowed(folder, &context.data_folder).map(|_| ())
 }
 
 /// Statements may only read and write tables: no other files, settings or code.
@@ -78,7 +80,7 @@ fn authorize(context: AuthContext<'_>) -> Authorization {
     }
 }
 
-fn trouble(error: rusqlite::Error) -> SourceError {
+fn source_error(error: rusqlite::Error) -> SourceError {
     SourceError::new("SQLite", error)
 }
 
@@ -154,21 +156,21 @@ struct PreparedQuery {
 }
 
 impl PreparedQuery {
-    fn ask(&self, connection: &Connection, mark: &SqlValue, mut counter: BatchCounter) -> Result<Rows, SourceError> {
-        let mut statement = connection.prepare(&self.query).map_err(trouble)?;
+    fn query(&self, connection: &Connection, mark: &SqlValue, mut counter: BatchCounter) -> Result<Rows, SourceError> {
+        let mut statement = connection.prepare(&self.query).map_err(source_error)?;
         if !statement.readonly() {
             return Err(SourceError::of("the query would write"));
         }
         let names: Arc<[String]> = statement.column_names().map(str::to_owned).collect();
         let mark_at = self.mark_column.as_deref().map(|name| position_of(&names, name)).transpose()?;
         let parameters: &[&dyn ToSql] = if self.has_parameter { &[mark] } else { &[] };
-        let mut found = statement.query(parameters).map_err(trouble)?;
+        let mut found = statement.query(parameters).map_err(source_error)?;
         let (mut more, mut rows) = (false, Vec::new());
-        while !more && let Some(row) = found.next().map_err(trouble)? {
-            let cells = (0..names.len()).map(|at| row.get_ref(at).map(cell).map_err(trouble));
+        while !more && let Some(row) = found.next().map_err(source_error)? {
+            let cells = (0..names.len()).map(|at| row.get_ref(at).map(cell).map_err(source_error));
             let cells: Vec<(Cell, bool)> = cells.collect::<Result<_, _>>()?;
             more = counter.ends_with(cells.iter().map(|(cell, _)| cell.bytes()).sum());
-            let mark = mark_at.map(|at| row.get_ref(at).map(mark_of).map_err(trouble)).transpose()?;
+            let mark = mark_at.map(|at| row.get_ref(at).map(mark_of).map_err(source_error)).transpose()?;
             rows.push(RowRead { cells, mark });
         }
         Ok(Rows::new(names, rows, more))
@@ -177,11 +179,11 @@ impl PreparedQuery {
 
 #[async_trait]
 impl Database for Sqlite {
-    async fn query(&mut self, ask: QueryRequest<'_>) -> Result<Rows, SourceError> {
-        let (query, parameters) = with_parameters(ask.query, |_| "?1".to_owned());
-        let mark_column = ask.mark_column.map(str::to_owned);
+    async fn query(&mut self, request: QueryRequest<'_>) -> Result<Rows, SourceError> {
+        let (query, parameters) = with_parameters(request.query, |_| "?1".to_owned());
+        let mark_column = request.mark_column.map(str::to_owned);
         let question = PreparedQuery { query, has_parameter: parameters > 0, mark_column };
-        let (counter, mark) = (BatchCounter::new(&ask), ask.mark.clone());
+        let (counter, mark) = (BatchCounter::new(&request), request.mark.clone());
         self.work(move |connection| {
             let mut readings = readings(&mark);
             if !question.has_parameter {
@@ -189,7 +191,7 @@ impl Database for Sqlite {
             }
             let mut empty = Rows::default();
             for reading in &readings {
-                let rows = question.ask(connection, reading, counter.clone())?;
+                let rows = question.query(connection, reading, counter.clone())?;
                 // An untyped value has the type of the rows beyond it.
                 let fits = rows.marks.first().is_none_or(|mark| is_number(mark) == is_number(reading));
                 if readings.len() == 1 || fits && !rows.rows.is_empty() {
@@ -205,19 +207,19 @@ impl Database for Sqlite {
     async fn run(&mut self, statement: &str, marks: &[SqlValue]) -> Result<(), SourceError> {
         let (statement, marks) = (with_parameters(statement, |_| "?1".to_owned()), marks.to_vec());
         self.work(move |connection| {
-            let transaction = connection.unchecked_transaction().map_err(trouble)?;
+            let transaction = connection.unchecked_transaction().map_err(source_error)?;
             {
-                let mut prepared = transaction.prepare(&statement.0).map_err(trouble)?;
+                let mut prepared = transaction.prepare(&statement.0).map_err(source_error)?;
                 for mark in &marks {
                     for reading in written(mark) {
                         let parameters: &[&dyn ToSql] = if statement.1 > 0 { &[&reading] } else { &[] };
-                        if prepared.execute(parameters).map_err(trouble)? > 0 || statement.1 == 0 {
+                        if prepared.execute(parameters).map_err(source_error)? > 0 || statement.1 == 0 {
                             break;
                         }
                     }
                 }
             }
-            transaction.commit().map_err(trouble)
+            transaction.commit().map_err(source_error)
         })
         .await
     }
@@ -227,7 +229,7 @@ impl Database for Sqlite {
         Ok(())
     }
 
-    async fn listen(&mut self, _channel: &str, _bell: Arc<Notify>) -> Result<(), SourceError> {
+    async fn listen(&mut self, _channel: &str, _wakeup: Arc<Notify>) -> Result<(), SourceError> {
         Err(SourceError::of("SQLite has no notifications; remove `listen`"))
     }
 
