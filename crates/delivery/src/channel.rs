@@ -365,7 +365,7 @@ impl Context {
 pub trait OpenChannel: Send + Sync {
     /// Queues a message; waits while the queue is full. Results go to `answers`: each recipient is in exactly one
     /// answer; recipients with the same result may share one. If the destination's share of the queue is full, the
-    /// message comes back as `Deferred` with the reason `Untried` and a time; that is not an attempt.
+    /// message is returned as `Deferred` with the reason `Untried` and a time; that is not an attempt.
     ///
     /// While `answers` is full the sessions wait, so a caller that sends must also receive. When the receiver is
     /// dropped, answers are discarded.
@@ -387,7 +387,7 @@ pub trait OpenChannel: Send + Sync {
     fn set_rate(&self, _rate: Option<Rate>) {}
 
     /// Delay before a message to this address should be rendered, if its destination is paused or has a full queue.
-    /// Sent now, it would come back untried.
+    /// A message sent now would be returned untried.
     fn hold(&self, _address: &str, _priority: Priority) -> Option<Duration> {
         None
     }
@@ -403,7 +403,7 @@ pub trait OpenChannel: Send + Sync {
     }
 
     /// Waits until every message has been answered.
-    async fn settle(&self);
+    async fn wait_until_answered(&self);
 
     /// Checks whether the server can be reached now, without sending a message: a sentence about it, or the failure.
     async fn probe(&self) -> Result<String, Reason>;

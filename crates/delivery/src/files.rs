@@ -31,7 +31,7 @@ impl Files {
     }
 
     /// The file to read, with links resolved. The error says why it is not read.
-    pub fn judge(&self, path: &Path) -> Result<PathBuf, String> {
+    pub fn resolve_allowed(&self, path: &Path) -> Result<PathBuf, String> {
         let shown = path.display();
         let closed = || {
             format!(
@@ -66,7 +66,7 @@ impl Files {
 
     /// The content of a file. The error says why it is not read.
     pub fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
-        read_regular(&self.judge(path)?, FILE_BYTES_MAX)
+        read_regular(&self.resolve_allowed(path)?, FILE_BYTES_MAX)
     }
 
     /// The same as text.

@@ -23,7 +23,7 @@ pub struct Folders {
 
 impl Folders {
     /// The file to write to, with links resolved. Creates nothing. The error says why it is not written to.
-    pub fn judge(&self, path: &Path, data_folder: &Path) -> Result<PathBuf, String> {
+    pub fn resolve_allowed(&self, path: &Path, data_folder: &Path) -> Result<PathBuf, String> {
         let unknown = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
         let found = resolve(&data_folder.join(path)).map_err(unknown)?;
         let inside = found.strip_prefix(resolve(data_folder).map_err(unknown)?).ok();
@@ -98,7 +98,7 @@ mod tests {
         symlink(path("nowhere"), path("data/dangling")).expect("a link");
         let folders = Folders { allow: vec![path("open"), path("gone")] };
         let check = |name: &str, expected: &str| {
-            let error = folders.judge(Path::new(name), &path("data")).err().unwrap_or_default();
+            let error = folders.resolve_allowed(Path::new(name), &path("data")).err().unwrap_or_default();
             assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{name}: {error}");
         };
         let own = "keeps for itself";
@@ -131,6 +131,6 @@ mod tests {
         check(&absolute("open-not/log.ndjson"), out);
         check("away/log.ndjson", out);
         check("dangling", "cannot be opened");
-        assert!(Folders::default().judge(&path("open/log"), &path("data")).is_err());
+        assert!(Folders::default().resolve_allowed(&path("open/log"), &path("data")).is_err());
     }
 }

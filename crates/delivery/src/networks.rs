@@ -99,13 +99,13 @@ impl Networks {
     }
 
     /// Checks an address of a host; the error names the kind of a forbidden address.
-    pub fn judge(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
+    pub fn check_address(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
         let open = self.allow_hosts.iter().any(|open| open.eq_ignore_ascii_case(host.trim_end_matches('.')))
             || self
                 .allow_networks
                 .iter()
                 .any(|network| network.contains(address) || network.contains(address.to_canonical()));
-        match closed(address) {
+        match special_purpose(address) {
             Some(what) if !open => Err(what),
             _ => Ok(()),
         }
@@ -113,14 +113,14 @@ impl Networks {
 }
 
 /// The kind of a non-public address (the special-purpose registries of RFC 6890).
-pub fn closed(address: IpAddr) -> Option<&'static str> {
+pub fn special_purpose(address: IpAddr) -> Option<&'static str> {
     match address {
-        IpAddr::V4(address) => closed_v4(address),
-        IpAddr::V6(address) => closed_v6(address),
+        IpAddr::V4(address) => special_purpose_v4(address),
+        IpAddr::V6(address) => special_purpose_v6(address),
     }
 }
 
-fn closed_v4(address: Ipv4Addr) -> Option<&'static str> {
+fn special_purpose_v4(address: Ipv4Addr) -> Option<&'static str> {
     Some(match address.octets() {
         [0, ..] => "an address of this network",
         [10, ..] | [192, 168, ..] => "a private address",
@@ -137,7 +137,7 @@ fn closed_v4(address: Ipv4Addr) -> Option<&'static str> {
     })
 }
 
-fn closed_v6(address: Ipv6Addr) -> Option<&'static str> {
+fn special_purpose_v6(address: Ipv6Addr) -> Option<&'static str> {
     let segments = address.segments();
     let embedded = |high: u16, low: u16| {
         let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
@@ -148,7 +148,7 @@ fn closed_v6(address: Ipv6Addr) -> Option<&'static str> {
         [0, 0, 0, 0, 0, 0, 0, 1] => "a loopback address",
         // An address that embeds an IPv4 address is as forbidden as that one; NAT64 and 6to4 reach hosts behind a
         // gateway.
-        [0, 0, 0, 0, 0, 0xffff, high, low] => return closed_v4(embedded(high, low)),
+        [0, 0, 0, 0, 0, 0xffff, high, low] => return special_purpose_v4(embedded(high, low)),
         [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => "an embedded IPv4 address",
         [0x64, 0xff9b, ..] => "a NAT64 address",
         [0x100, 0, 0, 0 | 1, ..] => "a discarding address",
@@ -169,8 +169,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_public_addresses_are_open() {
-        let closed_ones = [
+    fn only_public_addresses_are_allowed() {
+        let forbidden = [
             "0.0.0.0",
             "0.1.2.3",
             "10.1.2.3",
@@ -215,8 +215,8 @@ mod tests {
             "ff02::1",
             "4000::1",
         ];
-        for text in closed_ones {
-            assert!(closed(text.parse().expect("an address")).is_some(), "{text} must be closed");
+        for text in forbidden {
+            assert!(special_purpose(text.parse().expect("an address")).is_some(), "{text} must be forbidden");
         }
         for text in [
             "1.1.1.1",
@@ -230,7 +230,7 @@ mod tests {
             "2a00:1450::1",
             "::ffff:8.8.8.8",
         ] {
-            assert_eq!(closed(text.parse().expect("an address")), None, "{text} must be open");
+            assert_eq!(special_purpose(text.parse().expect("an address")), None, "{text} must be allowed");
         }
     }
 
@@ -240,13 +240,18 @@ mod tests {
             allow_networks: vec!["127.0.0.0/8".parse().expect("a network"), "fd00::/8".parse().expect("a network")],
             allow_hosts: vec!["hooks.internal".into()],
         };
-        let judge = |host: &str, address: &str| networks.judge(host, address.parse().expect("an address")).is_ok();
+        let check_address =
+            |host: &str, address: &str| networks.check_address(host, address.parse().expect("an address")).is_ok();
         assert!(
-            judge("a.example", "127.0.0.1") && judge("a.example", "::ffff:127.0.0.1") && judge("a.example", "fd00::7")
+            check_address("a.example", "127.0.0.1")
+                && check_address("a.example", "::ffff:127.0.0.1")
+                && check_address("a.example", "fd00::7")
         );
-        assert!(judge("HOOKS.internal.", "10.0.0.1"));
+        assert!(check_address("HOOKS.internal.", "10.0.0.1"));
         assert!(
-            !judge("a.example", "10.0.0.1") && !judge("a.hooks.internal", "10.0.0.1") && !judge("a.example", "::1")
+            !check_address("a.example", "10.0.0.1")
+                && !check_address("a.hooks.internal", "10.0.0.1")
+                && !check_address("a.example", "::1")
         );
         for wrong in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "example.org", "10.0.0.0/-1"] {
             assert!(wrong.parse::<Network>().is_err(), "{wrong}");

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, time::Duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use tocsin_model::problem::{Problem, closest};
+use tocsin_model::problem::{Code, Problem, closest};
 
 /// Options of a protocol. Every field has a default, so that each can be checked alone; `problems` reports missing
 /// options and invalid combinations.
@@ -31,7 +31,8 @@ pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec
     for (key, value) in given {
         let at = join(path, key);
         if !known.contains(&key.as_str()) {
-            let problem = Problem::at(at, format!("`{key}` is not an option here"));
+            let problem = Problem::new(Code::UnknownMember, at, format!("`{key}` is not an option here"))
+                .known(key, known.iter().copied());
             problems.push(match closest(key, known.iter().copied()) {
                 Some(word) => problem.hint(format!("did you mean `{word}`?")),
                 None => problem.hint(format!("the options are {}", known.join(", "))),
@@ -42,12 +43,16 @@ pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec
         match (serde_json::from_value::<T>(Value::Object(alone)), unquoted(value)) {
             (Ok(_), _) => drop(good.insert(key.clone(), value.clone())),
             (Err(_), Some(plain)) if is_readable::<T>(key, &plain) => drop(good.insert(key.clone(), plain)),
-            (Err(error), _) => problems.push(Problem::at(at, error.to_string())),
+            (Err(error), _) => {
+                let text = error.to_string();
+                let code = if text.starts_with("unknown variant") { Code::UnknownValue } else { Code::WrongType };
+                problems.push(Problem::new(code, at, text));
+            }
         }
     }
     let wrong: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
-    let options: T =
-        serde_json::from_value(Value::Object(good)).map_err(|error| vec![Problem::at(path, error.to_string())])?;
+    let options: T = serde_json::from_value(Value::Object(good))
+        .map_err(|error| vec![Problem::new(Code::WrongType, path, error.to_string())])?;
     // A value that could not be read is not also reported as missing.
     problems.extend(options.problems().into_iter().filter_map(|mut problem| {
         problem.path = join(path, &problem.path);
@@ -148,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_in_quotes_is_a_number_where_one_is_wanted() {
+    fn a_quoted_number_is_accepted_where_a_number_is_expected() {
         #[derive(Debug, Default, Deserialize, JsonSchema)]
         #[serde(default)]
         struct TestOptions {

@@ -84,7 +84,7 @@ impl DeliveryContext {
     }
 
     /// Waits until every recipient has an answer.
-    pub async fn settle(&self) {
+    pub async fn wait_until_answered(&self) {
         loop {
             let mut settled = std::pin::pin!(self.settled.notified());
             settled.as_mut().enable();
@@ -244,8 +244,8 @@ impl PendingDelivery {
     }
 
     /// Returns it untried, to be sent again after `after`.
-    pub async fn give_back(self, after: Duration, why: &'static str) {
-        // Jitter: messages that return together do not come back at the same time.
+    pub async fn return_untried(self, after: Duration, why: &'static str) {
+        // Jitter: messages that are returned together are not retried at the same time.
         let after = after.mul_f64(1.0 + 0.2 * fastrand::f64());
         let reason = Reason::new(ReasonKind::Untried, why);
         self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;

@@ -12,7 +12,7 @@ pub struct Programs {
 
 impl Programs {
     /// The program to start, with links resolved; the error says why it is not started.
-    pub fn judge(&self, program: &Path) -> Result<PathBuf, String> {
+    pub fn resolve_allowed(&self, program: &Path) -> Result<PathBuf, String> {
         let found = program.canonicalize().map_err(|error| format!("{} is not there: {error}", program.display()))?;
         if !found.is_file() {
             return Err(format!("{} is not a program", program.display()));
@@ -45,15 +45,15 @@ mod tests {
         symlink(path("other"), path("allowed/link")).expect("a link");
         symlink(path("allowed/one"), path("outside")).expect("a link");
         let programs = Programs { allow: vec![path("allowed"), path("gone")] };
-        let good = |name: &str| programs.judge(&path(name)).is_ok();
+        let good = |name: &str| programs.resolve_allowed(&path(name)).is_ok();
         assert!(good("allowed/one"));
         assert!(good("outside"), "it is the allowed program by another name");
         assert!(!good("allowed/link"), "it is another program");
         assert!(
             !good("allowed-not") && !good("other") && !good("allowed/../other") && !good("allowed") && !good("gone")
         );
-        assert!(Programs::default().judge(&path("other")).is_err());
+        assert!(Programs::default().resolve_allowed(&path("other")).is_err());
         let exactly = Programs { allow: vec![path("other")] };
-        assert!(exactly.judge(&path("allowed/link")).is_ok());
+        assert!(exactly.resolve_allowed(&path("allowed/link")).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use tocsin_model::{
     application::Channel,
     id::Name,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 
 use crate::{
@@ -121,7 +121,8 @@ pub fn is_endpoint(channel: &Channel) -> bool {
 
 fn find(name: &Name, path: &str) -> Result<&'static ProtocolDescription, Problem> {
     PROTOCOLS.iter().find(|protocol| protocol.name == name.as_str()).ok_or_else(|| {
-        let problem = Problem::at(path, format!("`{name}` is not a protocol"));
+        let problem = Problem::new(Code::UnknownValue, path, format!("`{name}` is not a protocol"))
+            .param("value", name.to_string());
         let names = PROTOCOLS.iter().map(|protocol| protocol.name);
         match closest(name.as_str(), names.clone()) {
             Some(word) => problem.hint(format!("did you mean `{word}`?")),

@@ -13,7 +13,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     flow::{
         lanes::{AttemptEffect, Event, Lanes, Pushed, Signal, Take},
-        line::{Line, Waits},
+        line::{AgingQueue, Waits},
         rate::Meter,
     },
     pending::PendingDelivery,
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) const QUEUE_LENGTH: usize = 4096;
 
 /// Time that a sender waits for room in a lane that makes progress.
-const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Senders that wait for room are woken after this many messages have left.
 const ROOM_STEP: usize = 128;
 
@@ -59,7 +59,7 @@ enum Order {
 
 /// Queue of a single destination.
 struct Single {
-    line: Line<PendingDelivery>,
+    line: AgingQueue<PendingDelivery>,
     /// Waiting recipients by priority.
     recipients: [usize; Priority::ALL.len()],
     meter: Option<Meter>,
@@ -67,7 +67,7 @@ struct Single {
 
 impl Single {
     fn new() -> Self {
-        Single { line: Line::new(), recipients: Default::default(), meter: None }
+        Single { line: AgingQueue::new(), recipients: Default::default(), meter: None }
     }
 
     /// Returns the message if its priority has no room.
@@ -196,12 +196,12 @@ impl Queue {
                 self.arrived.notify_one();
             }
             for (pending, after) in returned {
-                pending.give_back(after, "its destination has enough to do").await;
+                pending.return_untried(after, "its destination has enough to do").await;
             }
             if waiting.is_empty() {
                 return;
             }
-            let until = *deadline.get_or_insert_with(|| Instant::now() + ROOM_PATIENCE);
+            let until = *deadline.get_or_insert_with(|| Instant::now() + ROOM_TIMEOUT);
             match single {
                 true => room.await,
                 false => drop(tokio::time::timeout_at(until, room).await),
@@ -226,7 +226,7 @@ impl Queue {
         // Also wake one for a parked lane: the session that waited for its time may be the one that takes this
         // message.
         let needs_session = lanes.needs_session();
-        self.note_room(&mut state, 1 + same.len());
+        self.note_free_slots(&mut state, 1 + same.len());
         drop(state);
         if needs_session {
             self.arrived.notify_one();
@@ -244,7 +244,7 @@ impl Queue {
         let taken = single.take(Instant::now(), take)?;
         // Recipients of one multicast are pushed as one message; each session takes a part of them.
         let needs_session = !single.line.is_empty();
-        self.note_room(&mut state, taken.iter().map(PendingDelivery::count).sum());
+        self.note_free_slots(&mut state, taken.iter().map(PendingDelivery::count).sum());
         drop(state);
         if needs_session {
             self.arrived.notify_one();
@@ -341,7 +341,7 @@ impl Queue {
         }
         let next = self.try_take().ok();
         for pending in returned {
-            pending.give_back(after, "its destination is paused").await;
+            pending.return_untried(after, "its destination is paused").await;
         }
         next
     }
@@ -355,7 +355,7 @@ impl Queue {
     }
 
     /// Wakes waiting senders from time to time; each may bring many messages.
-    fn note_room(&self, state: &mut Waiting, count: usize) {
+    fn note_free_slots(&self, state: &mut Waiting, count: usize) {
         state.left += count;
         let empty = match &state.order {
             Order::Single(single) => single.line.is_empty(),
@@ -393,13 +393,13 @@ impl Queue {
         self.arrived.notify_waiters();
     }
 
-    pub fn lanes<R>(&self, look: impl FnOnce(&Lanes<PendingDelivery>, Instant) -> R) -> Option<R> {
+    pub fn lanes<R>(&self, read: impl FnOnce(&Lanes<PendingDelivery>, Instant) -> R) -> Option<R> {
         // Called for each notification, while sessions take from the queue.
         if !self.has_lanes {
             return None;
         }
         match &self.waiting.lock().order {
-            Order::Shared(lanes) => Some(look(lanes, Instant::now())),
+            Order::Shared(lanes) => Some(read(lanes, Instant::now())),
             Order::Single(_) => None,
         }
     }
@@ -419,17 +419,17 @@ impl Waiting {
         match &mut self.order {
             Order::Single(single) => {
                 // Each priority has its own room, so that high-priority messages need not wait.
-                let mut stay = Vec::new();
+                let mut remaining = Vec::new();
                 for pending in waiting.drain(..) {
-                    stay.extend(single.push_back(pending));
+                    remaining.extend(single.push_back(pending));
                     wakes += 1;
                 }
-                wakes -= stay.len();
-                *waiting = stay;
+                wakes -= remaining.len();
+                *waiting = remaining;
             }
             Order::Shared(lanes) => {
                 let now = Instant::now();
-                let mut stay = Vec::with_capacity(waiting.len());
+                let mut remaining = Vec::with_capacity(waiting.len());
                 // Most waiting messages wait for the same lane, and are checked whenever some of it has left.
                 let mut full: Option<(Arc<str>, Priority)> = None;
                 for mut pending in waiting.drain(..) {
@@ -437,20 +437,20 @@ impl Waiting {
                     let lane = pending.lane.get_or_insert_with(|| lanes.key(&lane_of(address))).clone();
                     let priority = pending.priority();
                     if full.as_ref().is_some_and(|full| full.1 == priority && full.0 == lane) {
-                        stay.push(pending);
+                        remaining.push(pending);
                         continue;
                     }
                     match lanes.push(&lane, pending, now) {
                         Pushed::Waits { wake } => wakes += usize::from(wake),
                         Pushed::NoRoom(pending, Some(after)) => returned.push((pending, after)),
-                        Pushed::NoRoom(pending, None) if last => returned.push((pending, lanes.stay_away(&lane))),
+                        Pushed::NoRoom(pending, None) if last => returned.push((pending, lanes.retry_delay(&lane))),
                         Pushed::NoRoom(pending, None) => {
-                            stay.push(pending);
+                            remaining.push(pending);
                             full = Some((lane, priority));
                         }
                     }
                 }
-                *waiting = stay;
+                *waiting = remaining;
             }
         }
         wakes
@@ -594,12 +594,12 @@ mod tests {
         let queue = Queue::shared(8, Flow::default());
         let before = Instant::now();
         let mut answered = queue_of(&queue, &"a".repeat(QUEUE_LENGTH)).await;
-        assert_eq!(before.elapsed(), ROOM_PATIENCE, "room may come");
+        assert_eq!(before.elapsed(), ROOM_TIMEOUT, "room may come");
         let answer = answered.recv().await.expect("an answer");
         assert_eq!(show(&answer.disposition), "deferred Untried its destination has enough to do");
         assert!(matches!(answer.disposition, Disposition::Deferred { retry_after: Some(_), .. }));
         let others = queue_of(&queue, &"bcd".repeat(100)).await;
-        assert_eq!(before.elapsed(), ROOM_PATIENCE, "for the others there is room at once");
+        assert_eq!(before.elapsed(), ROOM_TIMEOUT, "for the others there is room at once");
         assert_eq!(others.len() + 300, others.max_capacity());
     }
 

@@ -27,7 +27,7 @@ pub fn section(page: &mut String, name: &str, summary: &str, schema: &Value) {
     let definitions = schema.get("$defs").and_then(Value::as_object).unwrap_or(&empty);
     let mut inner = Vec::new();
     table(page, schema, definitions, &mut inner);
-    // Nested objects; they have no nested objects in turn.
+    // Nested objects, which contain no further objects.
     for (name, schema) in inner {
         let _ = write!(page, "\nEach of `{name}`:\n\n");
         table(page, schema, definitions, &mut Vec::new());

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Time that `close` waits for messages in flight.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The part of a channel that each protocol implements.
 #[async_trait]
@@ -124,8 +124,8 @@ impl OpenChannel for Running {
         self.queue.set_rate(rate);
     }
 
-    async fn settle(&self) {
-        self.shared.settle().await;
+    async fn wait_until_answered(&self) {
+        self.shared.wait_until_answered().await;
     }
 
     async fn probe(&self) -> Result<String, Reason> {
@@ -148,7 +148,7 @@ impl OpenChannel for Running {
     async fn close(mut self: Box<Self>) {
         self.queue.close();
         let finish = async { while self.sessions.join_next().await.is_some() {} };
-        if tokio::time::timeout(CLOSE_PATIENCE, finish).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, finish).await.is_err() {
             self.sessions.shutdown().await;
         }
     }
@@ -224,7 +224,7 @@ mod tests {
         let broken = "deferred Internal the attempt failed with an internal error";
         let expected = ["delivered fine", "delivered fine", broken, broken, "delivered fine"];
         assert!(shown.iter().map(|(_, shown)| shown.as_str()).eq(expected), "{shown:?}");
-        open.settle().await;
+        open.wait_until_answered().await;
         open.close().await;
     }
 }

@@ -44,7 +44,7 @@ impl Hash {
 }
 
 /// Whether a name or a password needs no SASLprep (RFC 4013).
-pub fn can_say(text: &str) -> bool {
+pub fn is_printable_ascii(text: &str) -> bool {
     text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }
 
@@ -95,7 +95,7 @@ impl Hello {
     ///
     /// # Errors
     /// The defect of the challenge.
-    pub fn prove(&self, password: &str, challenge: &str) -> Result<Proof, String> {
+    pub fn client_proof(&self, password: &str, challenge: &str) -> Result<Proof, String> {
         let wrong = || format!("this is not a SCRAM challenge: {challenge}");
         let mut parts = challenge.split(',');
         let mut part = |name: &str| parts.next().and_then(|part| part.strip_prefix(name)).ok_or_else(wrong);
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(hello.message(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         let nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
         let challenge = format!("r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096");
-        let proof = hello.prove("pencil", &challenge).expect("a proof");
+        let proof = hello.client_proof("pencil", &challenge).expect("a proof");
         assert_eq!(proof.message, format!("c=biws,r={nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="));
         assert!(proof.is_answered_by("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="));
         for wrong in ["v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G5=", "v=!", "e=other-error", ""] {
@@ -157,7 +157,7 @@ mod tests {
             "r=abc1,s=AA==,i=99999999",
             "m=x,r=abc1,s=AA==,i=4096",
         ] {
-            assert!(hello.prove("x", wrong).is_err(), "{wrong}");
+            assert!(hello.client_proof("x", wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -8,7 +8,7 @@ use rustls::{
     client::WantsClientCert,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::files::Files;
@@ -21,7 +21,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 ///
 /// # Errors
 /// The file cannot be used.
-pub fn trust(files: &Files, ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {
+pub fn client_config(files: &Files, ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {
     Ok(Arc::new(verifier(files, ca_file, path)?.with_no_client_auth()))
 }
 
@@ -35,7 +35,7 @@ pub fn trust_and_prove(
     certificate_file: &Path,
     key_file: &Path,
 ) -> Result<Arc<ClientConfig>, Problem> {
-    let (certificates, key) = own(files, certificate_file, key_file)?;
+    let (certificates, key) = load_certificate(files, certificate_file, key_file)?;
     let config = verifier(files, ca_file, "ca_file")?.with_client_auth_cert(certificates, key);
     Ok(Arc::new(config.map_err(|error| unusable("certificate_file", certificate_file, &error))?))
 }
@@ -44,8 +44,8 @@ pub fn trust_and_prove(
 ///
 /// # Errors
 /// One of the files cannot be used.
-pub fn prove(files: &Files, certificate_file: &Path, key_file: &Path) -> Result<Arc<ServerConfig>, Problem> {
-    let (certificates, key) = own(files, certificate_file, key_file)?;
+pub fn server_config(files: &Files, certificate_file: &Path, key_file: &Path) -> Result<Arc<ServerConfig>, Problem> {
+    let (certificates, key) = load_certificate(files, certificate_file, key_file)?;
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider supports the default versions")
@@ -55,12 +55,12 @@ pub fn prove(files: &Files, certificate_file: &Path, key_file: &Path) -> Result<
 }
 
 /// A certificate chain and the key of its first certificate.
-fn own(
+fn load_certificate(
     files: &Files,
     certificate_file: &Path,
     key_file: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Problem> {
-    let read = |option: &str, file: &Path| files.read(file).map_err(|why| Problem::at(option, why));
+    let read = |option: &str, file: &Path| files.read(file).map_err(|why| Problem::new(Code::Unreadable, option, why));
     let chain = read("certificate_file", certificate_file)?;
     let certificates = CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| unusable("certificate_file", certificate_file, &error))?;
@@ -70,7 +70,7 @@ fn own(
 }
 
 fn unusable(option: &str, file: &Path, error: &dyn std::fmt::Display) -> Problem {
-    Problem::at(option, format!("{} cannot be used: {error}", file.display()))
+    Problem::new(Code::Unreadable, option, format!("{} cannot be used: {error}", file.display()))
 }
 
 fn verifier(
@@ -83,7 +83,7 @@ fn verifier(
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = ca_file {
         let unusable = |error: &dyn std::fmt::Display| unusable(path, file, error);
-        let text = files.read(file).map_err(|why| Problem::at(path, why))?;
+        let text = files.read(file).map_err(|why| Problem::new(Code::Unreadable, path, why))?;
         let certificates: Vec<_> =
             CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
         if certificates.is_empty() {

@@ -101,8 +101,8 @@ impl TokenSigner {
         format!("{what}.{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
     }
 
-    /// The pass in a text with a valid signature; it may have expired. `None` for any other text.
-    pub fn shown_pass(&self, text: &str) -> Option<InboxPass> {
+    /// The pass in a text if its signature is valid; the caller checks its expiry.
+    pub fn verify_inbox_pass(&self, text: &str) -> Option<InboxPass> {
         let [PASS, subscriber, right, seconds, _] = text.split('.').collect::<Vec<_>>()[..] else { return None };
         let pass = InboxPass {
             subscriber: SubscriberNumber(u64::from_str_radix(subscriber, 36).ok()?),
@@ -121,8 +121,8 @@ impl TokenSigner {
         format!("{what}.{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
     }
 
-    /// End of validity of a claim to one of these devices, if the signature is valid; it may have passed.
-    pub fn shown_claim<'a>(
+    /// Expiry of a claim to one of these devices, if its signature is valid; the caller compares it with the clock.
+    pub fn verify_claim<'a>(
         &self,
         text: &str,
         subscriber: SubscriberNumber,
@@ -141,7 +141,7 @@ impl TokenSigner {
     }
 
     /// The subject of a return address, in any case of letters; `None` without a valid signature.
-    pub fn returned(&self, address: &str) -> Option<Returned> {
+    pub fn verify_return_address(&self, address: &str) -> Option<Returned> {
         let (local, _) = address.rsplit_once('@')?;
         let (_, sealed) = local.rsplit_once('+')?;
         let sealed = sealed.to_ascii_lowercase();
@@ -225,8 +225,9 @@ mod tests {
         let expires_at = Timestamp::from_millis(1_800_000_000_000);
         let device = ("email", "ann@example.org");
         let claim = token_signer.claim(&Claim { subscriber, device, expires_at });
-        let shown =
-            |text: &str, number, device| token_signer.shown_claim(text, SubscriberNumber(number), [device].into_iter());
+        let shown = |text: &str, number, device| {
+            token_signer.verify_claim(text, SubscriberNumber(number), [device].into_iter())
+        };
         assert_eq!(shown(&claim, 71, device), Some(expires_at));
         for (text, number, device) in [
             (claim.as_str(), 72, device),
@@ -240,7 +241,7 @@ mod tests {
         ] {
             assert_eq!(shown(text, number, device), None, "{text}");
         }
-        assert_eq!(token_signer.shown_pass(&claim), None);
+        assert_eq!(token_signer.verify_inbox_pass(&claim), None);
     }
 
     #[test]
@@ -252,9 +253,9 @@ mod tests {
             expires_at: Timestamp(1_700_000_000_000_000),
         };
         let text = ours.inbox_pass(&pass);
-        assert_eq!(ours.shown_pass(&text), Some(pass));
+        assert_eq!(ours.verify_inbox_pass(&text), Some(pass));
         let stronger = ours.inbox_pass(&InboxPass { may_mark: true, ..pass });
-        assert!(ours.shown_pass(&stronger).is_some_and(|pass| pass.may_mark));
+        assert!(ours.verify_inbox_pass(&stronger).is_some_and(|pass| pass.may_mark));
         for wrong in [
             "",
             "inbox",
@@ -267,9 +268,9 @@ mod tests {
             &format!("{text}.x"),
             &ours.token(SubscriptionId(77)),
         ] {
-            assert_eq!(ours.shown_pass(wrong), None, "{wrong}");
+            assert_eq!(ours.verify_inbox_pass(wrong), None, "{wrong}");
         }
-        assert_eq!(theirs.shown_pass(&text), None);
+        assert_eq!(theirs.verify_inbox_pass(&text), None);
     }
 
     #[test]
@@ -282,12 +283,12 @@ mod tests {
             let base = format!("{}@example.org", "b".repeat(RETURN_LOCAL_MAX));
             let address = ours.return_address(&base, returned);
             assert!(address.rsplit_once('@').is_some_and(|(local, _)| local.len() <= 64), "{address}");
-            assert_eq!(ours.returned(&address), Some(returned));
-            assert_eq!(ours.returned(&address.to_uppercase()), Some(returned));
-            assert_eq!(theirs.returned(&address), None);
+            assert_eq!(ours.verify_return_address(&address), Some(returned));
+            assert_eq!(ours.verify_return_address(&address.to_uppercase()), Some(returned));
+            assert_eq!(theirs.verify_return_address(&address), None);
         }
         let address = ours.return_address("b+c@example.org", one);
-        assert_eq!(ours.returned(&address), Some(one), "{address}");
+        assert_eq!(ours.verify_return_address(&address), Some(one), "{address}");
         let of_many = ours.return_address("b@example.org", many);
         for wrong in [
             "b@example.org",
@@ -299,7 +300,7 @@ mod tests {
             &address.replace("-15-", "-015-"),
             "",
         ] {
-            assert_eq!(ours.returned(wrong), None, "{wrong}");
+            assert_eq!(ours.verify_return_address(wrong), None, "{wrong}");
         }
     }
 }

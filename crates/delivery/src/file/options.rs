@@ -2,7 +2,7 @@ use std::path::{Component, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use crate::{
     folders::{is_own, own_file},
@@ -58,32 +58,53 @@ impl Options for FileOptions {
         if let Some(path) = &self.path {
             let text = path.to_string_lossy();
             if path.file_name().is_none() || text.ends_with('/') {
-                problems
-                    .push(Problem::at("path", "this is not the name of a file").hint("such as `notifications.ndjson`"));
+                problems.push(
+                    Problem::new(Code::InvalidFormat, "path", "this is not the name of a file")
+                        .param("format", "file_name")
+                        .hint("such as `notifications.ndjson`"),
+                );
             } else if path.is_relative() && path.components().any(|part| part == Component::ParentDir) {
                 problems.push(
-                    Problem::at("path", "a relative name stays in the data folder")
+                    Problem::new(Code::NotAllowed, "path", "a relative name stays in the data folder")
                         .hint("a folder that `delivery.allow_folders` opens is given by its whole path"),
                 );
             } else if path.components().any(|part| part == Component::ParentDir) {
-                problems.push(Problem::at("path", "a path goes without `..`"));
+                problems.push(
+                    Problem::new(Code::InvalidFormat, "path", "a path goes without `..`").param("format", "path"),
+                );
             } else if path.is_relative() && is_own(path) {
-                problems.push(Problem::at("path", own_file(path)));
+                problems.push(Problem::new(Code::ReservedName, "path", own_file(path)));
             } else if text.contains('\0') {
-                problems.push(Problem::at("path", "the name holds a NUL"));
+                problems.push(Problem::new(Code::InvalidCharacters, "path", "the name holds a NUL"));
             }
         }
         if !self.columns.is_empty() && self.format != RecordFormat::Csv {
-            problems.push(Problem::at("columns", "only CSV has columns").hint("add `format: csv`, or leave them out"));
+            problems.push(
+                Problem::new(Code::NotApplicable, "columns", "only CSV has columns")
+                    .hint("add `format: csv`, or leave them out"),
+            );
         }
         for (number, column) in self.columns.iter().enumerate() {
             if self.columns[..number].contains(column) {
-                problems
-                    .push(Problem::at(format!("columns[{number}]"), format!("the column `{column}` is there already")));
+                problems.push(
+                    Problem::new(
+                        Code::Duplicate,
+                        format!("columns[{number}]"),
+                        format!("the column `{column}` is there already"),
+                    )
+                    .param("value", column.to_string()),
+                );
             }
         }
         if self.rotate_bytes.is_some_and(|bytes| bytes < 4096) {
-            problems.push(Problem::at("rotate_bytes", "a file is at least 4096 bytes long before it is renamed"));
+            problems.push(
+                Problem::new(
+                    Code::OutOfRange,
+                    "rotate_bytes",
+                    "a file is at least 4096 bytes long before it is renamed",
+                )
+                .param("least", 4096),
+            );
         }
         problems
     }

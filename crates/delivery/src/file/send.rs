@@ -13,7 +13,7 @@ use tocsin_model::{
     content::PartsUsed,
     folder,
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
 };
@@ -77,13 +77,14 @@ impl Writer {
         let default = || PathBuf::from(format!("{name}.{}", options.format.extension()));
         let lines = Lines::new(options.format, &options.columns);
         let path = options.path.clone().unwrap_or_else(default);
-        let path = folders.judge(&path, &context.data_folder).map_err(|text| Problem::at("path", text))?;
+        let path = folders
+            .resolve_allowed(&path, &context.data_folder)
+            .map_err(|text| Problem::new(Code::NotAllowed, "path", text))?;
         let file = match before.filter(|before| before.path == path) {
             Some(before) => before.file.clone(),
-            None => Arc::new(Mutex::new(
-                RecordFile::open(&path)
-                    .map_err(|error| Problem::at("path", format!("{} cannot be opened: {error}", path.display())))?,
-            )),
+            None => Arc::new(Mutex::new(RecordFile::open(&path).map_err(|error| {
+                Problem::new(Code::Unreadable, "path", format!("{} cannot be opened: {error}", path.display()))
+            })?)),
         };
         let layout = Layout { head: lines.head().into(), rotate_bytes: options.rotate_bytes };
         Ok(Writer { lines, path, layout, clock: context.clock.clone(), queue, file, folders: folders.clone() })
@@ -93,10 +94,10 @@ impl Writer {
     /// written.
     pub async fn run(self: Arc<Self>) {
         let (mut spare, mut ending) = (Vec::new(), Ending::default());
-        let mut under_way: Option<UnderWay> = None;
+        let mut pending_write: Option<PendingWrite> = None;
         loop {
             let batch = tokio::select! {
-                ended = UnderWay::end(&mut under_way), if under_way.is_some() => {
+                ended = PendingWrite::end(&mut pending_write), if pending_write.is_some() => {
                     spare = self.answer(ended).await;
                     continue;
                 }
@@ -107,14 +108,14 @@ impl Writer {
             while rest.len() > 0 {
                 let mut bytes = std::mem::take(&mut spare);
                 let messages = self.compose(&mut rest, &mut ending, &mut bytes).await;
-                if under_way.is_some() {
-                    spare = self.answer(UnderWay::end(&mut under_way).await).await;
+                if pending_write.is_some() {
+                    spare = self.answer(PendingWrite::end(&mut pending_write).await).await;
                 }
-                under_way = Some(self.write(bytes, messages));
+                pending_write = Some(self.write(bytes, messages));
             }
         }
-        if under_way.is_some() {
-            self.answer(UnderWay::end(&mut under_way).await).await;
+        if pending_write.is_some() {
+            self.answer(PendingWrite::end(&mut pending_write).await).await;
         }
     }
 
@@ -143,14 +144,14 @@ impl Writer {
     }
 
     /// Starts writing records to the disk.
-    fn write(&self, bytes: Vec<u8>, mut messages: Vec<PendingDelivery>) -> UnderWay {
+    fn write(&self, bytes: Vec<u8>, mut messages: Vec<PendingDelivery>) -> PendingWrite {
         let (file, layout, now) = (self.file.clone(), self.layout.clone(), self.clock.now());
         messages.iter_mut().for_each(|message| message.sent_at = Some(now));
         let writing = tokio::task::spawn_blocking(move || {
             let result = file.lock().append(&bytes, &layout, now);
             (bytes, result)
         });
-        UnderWay { messages, writing }
+        PendingWrite { messages, writing }
     }
 
     /// Answers the messages of a finished write. Returns the buffer.
@@ -165,7 +166,7 @@ impl Writer {
 }
 
 /// A write in progress.
-struct UnderWay {
+struct PendingWrite {
     messages: Vec<PendingDelivery>,
     writing: JoinHandle<(Vec<u8>, io::Result<()>)>,
 }
@@ -177,14 +178,14 @@ struct Ended {
     result: io::Result<()>,
 }
 
-impl UnderWay {
+impl PendingWrite {
     /// Waits for the end of a write in progress. Cancel-safe.
-    async fn end(this: &mut Option<UnderWay>) -> Ended {
+    async fn end(this: &mut Option<PendingWrite>) -> Ended {
         let ended = match this {
-            Some(under_way) => (&mut under_way.writing).await,
+            Some(pending_write) => (&mut pending_write.writing).await,
             None => Ok((Vec::new(), Ok(()))),
         };
-        let (bytes, result) = ended.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer broke off"))));
+        let (bytes, result) = ended.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer panicked"))));
         let messages = this.take().map(|ended| ended.messages).unwrap_or_default();
         Ended { messages, bytes, result }
     }
@@ -231,7 +232,7 @@ pub(super) struct RecordFile {
 
 impl RecordFile {
     pub fn open(path: &Path) -> io::Result<Self> {
-        let (file, bytes) = open_whole(path)?;
+        let (file, bytes) = open_repaired(path)?;
         Ok(RecordFile {
             path: path.to_owned(),
             identity: Some(identity(&file.metadata()?)),
@@ -250,7 +251,7 @@ impl RecordFile {
         let mut file = match self.file.take().filter(|file| is_at(file, &self.path)) {
             Some(file) => file,
             None => {
-                let (file, bytes) = open_whole(&self.path)?;
+                let (file, bytes) = open_repaired(&self.path)?;
                 let identity = identity(&file.metadata()?);
                 if self.identity == Some(identity) {
                     // The rest of an unanswered batch was reported as not written.
@@ -318,7 +319,7 @@ impl RecordFile {
         };
         std::fs::rename(&self.path, &old)?;
         self.file = None;
-        let (file, bytes) = open_whole(&self.path)?;
+        let (file, bytes) = open_repaired(&self.path)?;
         self.identity = Some(identity(&file.metadata()?));
         (self.file, self.bytes) = (Some(file), bytes);
         Ok(())
@@ -326,7 +327,7 @@ impl RecordFile {
 
     fn probe(&mut self) -> io::Result<u64> {
         if self.file.is_none() {
-            open_whole(&self.path)?;
+            open_repaired(&self.path)?;
         }
         Ok(self.bytes)
     }
@@ -344,7 +345,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 /// Opens a file with an exclusive lock and cuts it after its last whole record. Makes it and its folder durable.
-fn open_whole(path: &Path) -> io::Result<(File, u64)> {
+fn open_repaired(path: &Path) -> io::Result<(File, u64)> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     folder::make(folder, 0o777)?;
     let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;

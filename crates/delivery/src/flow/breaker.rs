@@ -30,7 +30,7 @@ pub(crate) enum BreakerState {
     /// Half-open: one message at a time.
     Trial,
     /// Open circuit: no messages before this time.
-    Shut(Instant),
+    Paused(Instant),
 }
 
 impl Breaker {
@@ -38,10 +38,10 @@ impl Breaker {
         Breaker { enough, failures: 0, silent: false, pauses: 0, until: None }
     }
 
-    pub fn way(&self, now: Instant) -> BreakerState {
+    pub fn state(&self, now: Instant) -> BreakerState {
         match self.until {
             None => BreakerState::Open,
-            Some(until) if until > now => BreakerState::Shut(until),
+            Some(until) if until > now => BreakerState::Paused(until),
             Some(_) => BreakerState::Trial,
         }
     }
@@ -69,7 +69,7 @@ impl Breaker {
     }
 
     /// Records an answer that shows the destination works. Returns whether that ended a half-open state.
-    pub fn succeed(&mut self) -> bool {
+    pub fn record_success(&mut self) -> bool {
         let ended = self.until.is_some();
         (self.failures, self.silent, self.pauses, self.until) = (0, false, 0, None);
         ended
@@ -105,7 +105,7 @@ mod tests {
         let (mut breaker, mut now) = (Breaker::new(3), Instant::now());
         assert_eq!(breaker.fail(now, false, 0.5), None);
         assert_eq!(breaker.fail(now, false, 0.5), None);
-        assert!(!breaker.succeed(), "an answer resets the count");
+        assert!(!breaker.record_success(), "an answer resets the count");
         assert_eq!(breaker.fail(now, false, 0.5), None);
         assert_eq!(breaker.fail(now, false, 0.5), None);
         let mut pauses = Vec::new();
@@ -113,16 +113,20 @@ mod tests {
         for _ in 0..8 {
             let begun = pause.take().expect("a pause begins");
             pauses.push(begun.as_secs());
-            assert_eq!(breaker.way(now), BreakerState::Shut(now + begun));
-            assert_eq!(breaker.fail(now, true, 0.5), None, "what was on its way already changes nothing");
+            assert_eq!(breaker.state(now), BreakerState::Paused(now + begun));
+            assert_eq!(
+                breaker.fail(now, true, 0.5),
+                None,
+                "a failure of an attempt that began before the pause changes nothing"
+            );
             now += begun;
-            assert_eq!(breaker.way(now), BreakerState::Trial);
+            assert_eq!(breaker.state(now), BreakerState::Trial);
             pause = breaker.fail(now, false, 0.5);
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
         now += Duration::from_secs(300);
-        assert!(breaker.succeed(), "the trial ends");
-        assert_eq!((breaker.way(now), breaker.failures()), (BreakerState::Open, 0));
+        assert!(breaker.record_success(), "the trial ends");
+        assert_eq!((breaker.state(now), breaker.failures()), (BreakerState::Open, 0));
     }
 
     #[test]
@@ -132,6 +136,6 @@ mod tests {
         assert_eq!(breaker.fail(now, true, 0.0), Some(Duration::from_millis(4500)));
         let mut never = Breaker::new(0);
         assert!((0..1000).all(|_| never.fail(now, true, 0.0).is_none()));
-        assert_eq!(never.way(now), BreakerState::Open);
+        assert_eq!(never.state(now), BreakerState::Open);
     }
 }

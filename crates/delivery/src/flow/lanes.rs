@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     breaker::{Breaker, BreakerState},
-    line::{Line, Waits},
+    line::{AgingQueue, Waits},
     rate::Meter,
 };
 use crate::channel::{Destination, DestinationState};
@@ -83,12 +83,12 @@ pub(crate) struct Lanes<T> {
     active: usize,
     meter: Option<Meter>,
     usual: Option<Duration>,
-    swept: Option<Instant>,
+    last_sweep: Option<Instant>,
 }
 
 #[derive(Clone)]
 struct DestinationLane<T> {
-    waiting: Line<T>,
+    waiting: AgingQueue<T>,
     busy: usize,
     state: LaneState,
     /// Whether its key is in `turns`. A key stays there when its lane is emptied, and is skipped then.
@@ -108,7 +108,8 @@ struct DestinationLane<T> {
 
 /// State of a destination's queue. Each state names the event that ends it, so no message waits without one.
 ///
-/// `Lanes::settle` is the only place that leaves `Empty` or enters it; the test module `model` checks all sequences of events.
+/// `Lanes::update_turn` is the only place that leaves `Empty` or enters it; the test module `model` checks all
+/// sequences of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum LaneState {
     /// No message waits. Ends with `push`.
@@ -165,7 +166,7 @@ pub(crate) enum Event {
 impl<T: Waits> DestinationLane<T> {
     fn new(flow: &Flow, now: Instant) -> Self {
         DestinationLane {
-            waiting: Line::new(),
+            waiting: AgingQueue::new(),
             busy: 0,
             state: LaneState::Empty,
             in_turns: false,
@@ -190,17 +191,17 @@ impl<T: Waits> DestinationLane<T> {
     }
 
     /// End of the pause in which nothing may leave.
-    fn shut(&self, now: Instant) -> Option<Instant> {
+    fn paused_until(&self, now: Instant) -> Option<Instant> {
         let paused = self.paused_until.filter(|until| *until > now);
-        match self.breaker.way(now) {
-            BreakerState::Shut(until) => Some(paused.map_or(until, |paused| paused.max(until))),
+        match self.breaker.state(now) {
+            BreakerState::Paused(until) => Some(paused.map_or(until, |paused| paused.max(until))),
             _ => paused,
         }
     }
 
     /// Time that messages have waited for a destination that may be served and gets nothing.
     fn unserved(&self, now: Instant) -> Option<Duration> {
-        if self.waiting.is_empty() || self.busy > 0 || self.shut(now).is_some() {
+        if self.waiting.is_empty() || self.busy > 0 || self.paused_until(now).is_some() {
             return None;
         }
         if self.meter.as_ref().is_some_and(|meter| meter.wait(now).is_some()) {
@@ -235,7 +236,7 @@ impl<T: Waits> Lanes<T> {
             active: 0,
             meter: None,
             usual: None,
-            swept: None,
+            last_sweep: None,
         }
     }
 
@@ -281,12 +282,12 @@ impl<T: Waits> Lanes<T> {
         lane.waiting.push_back(item);
         lane.used = now;
         self.waiting += 1;
-        let has_new_turn = Self::settle(&mut self.turns, key, lane);
+        let has_new_turn = Self::update_turn(&mut self.turns, key, lane);
         Pushed::Waits { wake: has_new_turn || lane.busy + lane.waiting.len() <= lane.pace.limit() }
     }
 
     /// Updates the state of a lane after any change of its waiting messages. Returns whether the lane got a turn.
-    fn settle(turns: &mut VecDeque<Arc<str>>, key: &Arc<str>, lane: &mut DestinationLane<T>) -> bool {
+    fn update_turn(turns: &mut VecDeque<Arc<str>>, key: &Arc<str>, lane: &mut DestinationLane<T>) -> bool {
         if lane.waiting.is_empty() {
             lane.state = LaneState::Empty;
         } else if lane.state == LaneState::Empty {
@@ -303,13 +304,13 @@ impl<T: Waits> Lanes<T> {
     /// Delay before a message of this priority for this destination should be rendered.
     pub fn hold(&self, key: &str, priority: Priority, now: Instant) -> Option<Duration> {
         let lane = self.lanes.get(key)?;
-        if let Some(until) = lane.shut(now)
+        if let Some(until) = lane.paused_until(now)
             && until - now > SHORT_PAUSE
         {
             return Some(until - now);
         }
-        match lane.breaker.way(now) {
-            BreakerState::Shut(until) => return Some(until - now),
+        match lane.breaker.state(now) {
+            BreakerState::Paused(until) => return Some(until - now),
             BreakerState::Trial if lane.is_active() => return Some(TRIAL_PAUSE),
             _ => {}
         }
@@ -322,7 +323,7 @@ impl<T: Waits> Lanes<T> {
     }
 
     /// Delay of a message without room, in a lane that was expected to make progress.
-    pub fn stay_away(&self, key: &str) -> Duration {
+    pub fn retry_delay(&self, key: &str) -> Duration {
         let drained = self.lanes.get(key).and_then(DestinationLane::drained).unwrap_or_default();
         (drained / 2).clamp(RETURN_MIN, RETURN_MAX)
     }
@@ -337,7 +338,7 @@ impl<T: Waits> Lanes<T> {
                 && lane.state == LaneState::Parked(at)
             {
                 lane.state = LaneState::Queued;
-                Self::settle(&mut self.turns, &key, lane);
+                Self::update_turn(&mut self.turns, &key, lane);
             }
         }
         let parked = |parked: &BinaryHeap<Reverse<(Instant, Arc<str>)>>| parked.peek().map(|Reverse((at, _))| *at);
@@ -354,7 +355,7 @@ impl<T: Waits> Lanes<T> {
             let ready = self.ready(&key, now);
             let lane = self.lanes.get_mut(&key).expect("it was there just now");
             match ready {
-                Ready::Later => drop(Self::settle(&mut self.turns, &key, lane)),
+                Ready::Later => drop(Self::update_turn(&mut self.turns, &key, lane)),
                 Ready::Full => lane.state = LaneState::Full,
                 Ready::At(at) => {
                     lane.state = LaneState::Parked(at);
@@ -362,7 +363,7 @@ impl<T: Waits> Lanes<T> {
                 }
                 Ready::Now => {
                     let Some(item) = lane.waiting.pop_front() else {
-                        Self::settle(&mut self.turns, &key, lane);
+                        Self::update_turn(&mut self.turns, &key, lane);
                         continue;
                     };
                     lane.busy += 1;
@@ -381,7 +382,7 @@ impl<T: Waits> Lanes<T> {
                     if lane.busy >= lane.pace.limit() {
                         lane.state = LaneState::Full;
                     }
-                    Self::settle(&mut self.turns, &key, lane);
+                    Self::update_turn(&mut self.turns, &key, lane);
                     return Take::Item(key, item);
                 }
             }
@@ -405,16 +406,16 @@ impl<T: Waits> Lanes<T> {
             taken.push(item);
         }
         self.waiting -= taken.len();
-        Self::settle(&mut self.turns, key, lane);
+        Self::update_turn(&mut self.turns, key, lane);
         taken
     }
 
     fn ready(&self, key: &str, now: Instant) -> Ready {
         let lane = &self.lanes[key];
-        if let Some(until) = lane.shut(now) {
+        if let Some(until) = lane.paused_until(now) {
             return Ready::At(until);
         }
-        let careful = lane.breaker.is_silent() || lane.breaker.way(now) == BreakerState::Trial;
+        let careful = lane.breaker.is_silent() || lane.breaker.state(now) == BreakerState::Trial;
         let limit = if careful { 1 } else { lane.pace.limit() };
         if lane.busy >= limit {
             return Ready::Full;
@@ -455,7 +456,7 @@ impl<T: Waits> Lanes<T> {
             Signal::Fine => {
                 lane.pace.answered(now, latency, true, full);
                 self.usual = Some(usual.map_or(latency, |usual| (usual * 63 + latency) / 64));
-                lane.breaker.succeed();
+                lane.breaker.record_success();
                 // A pause that was logged is over, even if the destination asked for a lower rate in between.
                 if lane.logged_at.take().is_some() {
                     let after = lane.failing_since.map_or(Duration::ZERO, |since| now - since);
@@ -466,7 +467,7 @@ impl<T: Waits> Lanes<T> {
             Signal::Slower(wait) => {
                 lane.pace.answered(now, latency, false, full);
                 lane.pace.slow_down();
-                lane.breaker.succeed();
+                lane.breaker.record_success();
                 let wait = wait.unwrap_or(SLOWER_PAUSE);
                 lane.paused_until = Some(lane.paused_until.map_or(now + wait, |until| until.max(now + wait)));
                 lane.reason = Some("asks for less".into());
@@ -507,7 +508,7 @@ impl<T: Waits> Lanes<T> {
         }
         // Whether it may leave is checked at its turn.
         lane.state = LaneState::Queued;
-        Self::settle(&mut self.turns, key, lane);
+        Self::update_turn(&mut self.turns, key, lane);
         done
     }
 
@@ -527,15 +528,15 @@ impl<T: Waits> Lanes<T> {
 
     /// Forgets idle destinations.
     fn sweep(&mut self, now: Instant) {
-        let due = self.swept.is_none_or(|swept| now - swept >= SWEEP_PAUSE);
+        let due = self.last_sweep.is_none_or(|swept| now - swept >= SWEEP_PAUSE);
         let crowded = self.lanes.len() >= 2 * REMEMBERED;
         if self.lanes.len() < REMEMBERED || !(due || crowded) {
             return;
         }
-        self.swept = Some(now);
+        self.last_sweep = Some(now);
         // A lane that has a turn or is parked has messages, so it is active.
         self.lanes.retain(|_, lane| {
-            let calm = lane.breaker.failures() == 0 && lane.shut(now).is_none() && now - lane.used >= FORGOTTEN;
+            let calm = lane.breaker.failures() == 0 && lane.paused_until(now).is_none() && now - lane.used >= FORGOTTEN;
             lane.is_active() || lane.in_turns || !(calm || crowded)
         });
     }
@@ -555,15 +556,15 @@ impl<T: Waits> Lanes<T> {
         if !is_paced && lane.unserved(now).is_some_and(|time| time >= STALLED) {
             return DestinationState::Stalled;
         }
-        DestinationState::of(lane.breaker.way(now))
+        DestinationState::of(lane.breaker.state(now))
     }
 
     /// The destinations: those with failures first, then the busiest.
     pub fn destinations(&self, limit: usize, now: Instant) -> Vec<Destination> {
         let mut lanes: Vec<(&Arc<str>, &DestinationLane<T>)> = self.lanes.iter().collect();
         let rank = |(key, lane): &(&Arc<str>, &DestinationLane<T>)| {
-            let trouble = lane.shut(now).is_some() || self.state_of(lane, now) != DestinationState::Open;
-            (Reverse((trouble, lane.breaker.failures(), lane.waiting.len(), lane.busy)), Arc::clone(key))
+            let has_failures = lane.paused_until(now).is_some() || self.state_of(lane, now) != DestinationState::Open;
+            (Reverse((has_failures, lane.breaker.failures(), lane.waiting.len(), lane.busy)), Arc::clone(key))
         };
         lanes.sort_by_cached_key(rank);
         lanes.truncate(limit);
@@ -578,7 +579,7 @@ impl<T: Waits> Lanes<T> {
                 latency: lane.pace.latency(),
                 failures: lane.breaker.failures(),
                 failing_for: lane.failing_since.map(|since| now - since),
-                paused_for: lane.shut(now).map(|until| until - now),
+                paused_for: lane.paused_until(now).map(|until| until - now),
                 reason: lane.reason.as_ref().map(|reason| reason.to_string()),
             })
             .collect()
@@ -586,11 +587,11 @@ impl<T: Waits> Lanes<T> {
 }
 
 impl DestinationState {
-    fn of(way: BreakerState) -> Self {
-        match way {
+    fn of(state: BreakerState) -> Self {
+        match state {
             BreakerState::Open => DestinationState::Open,
             BreakerState::Trial => DestinationState::Trial,
-            BreakerState::Shut(_) => DestinationState::Paused,
+            BreakerState::Paused(_) => DestinationState::Paused,
         }
     }
 }

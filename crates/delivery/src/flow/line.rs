@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tocsin_model::delivery_policy::Priority;
 use tokio::time::Instant;
 
-/// An item of a [`Line`].
+/// An item of a [`AgingQueue`].
 pub(crate) trait Waits {
     /// Its priority.
     fn priority(&self) -> Priority;
@@ -16,12 +16,12 @@ pub(crate) trait Waits {
 /// One queue per priority with priority aging. The oldest head leaves first, where a lower priority counts as queued
 /// later by its [`Priority::aging`].
 #[derive(Clone)]
-pub(crate) struct Line<T>([VecDeque<T>; Priority::ALL.len()]);
+pub(crate) struct AgingQueue<T>([VecDeque<T>; Priority::ALL.len()]);
 
-impl<T: Waits> Line<T> {
-    /// An empty line.
+impl<T: Waits> AgingQueue<T> {
+    /// An empty queue.
     pub fn new() -> Self {
-        Line(Default::default())
+        AgingQueue(Default::default())
     }
 
     /// Number of waiting items.
@@ -90,7 +90,7 @@ mod tests {
         let start = Instant::now();
         let at = |minutes: u64, priority| One(priority, start + Duration::from_secs(60 * minutes));
         use Priority::{High, Low, Normal, Urgent};
-        let mut line = Line::new();
+        let mut line = AgingQueue::new();
         let came = [at(0, Low), at(1, Normal), at(1, Low), at(2, High), at(4, Urgent), at(8, Urgent), at(40, High)];
         came.iter().for_each(|one| line.push_back(*one));
         assert_eq!((line.len(), line.len_of(Low), line.len_of(High)), (7, 2, 2));
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn an_item_put_back_is_the_first_of_its_priority() {
         let start = Instant::now();
-        let mut line = Line::new();
+        let mut line = AgingQueue::new();
         let (one, other) = (One(Priority::Low, start), One(Priority::Low, start + Duration::from_secs(1)));
         line.push_back(other);
         line.push_front(one);

@@ -3,11 +3,11 @@ use std::time::Duration;
 use tocsin_model::application::Rate;
 use tokio::time::Instant;
 
-/// Shorter intervals between messages are not kept one by one; messages leave in bursts of this length.
+/// Shorter intervals between messages are not timed singly; messages leave in bursts of this length.
 const GRAIN: Duration = Duration::from_millis(10);
 
-/// Rate limiter that spreads messages evenly. No span of the rate's length has more than its number of messages, plus
-/// 10 ms worth of them where the interval is shorter than that.
+/// Rate limiter that spreads messages evenly: any period of the rate has at most the rate's number of messages. If the
+/// interval between messages is below 10 ms, one burst of 10 ms may come on top.
 #[derive(Debug, Clone)]
 pub struct Meter {
     /// Interval between messages.
@@ -80,12 +80,12 @@ mod tests {
         check(1, Duration::from_secs(1), [1; 3]);
         check(20, Duration::from_secs(60), [20; 3]);
         check(30, Duration::from_secs(1), [30; 3]);
-        // 10 ms worth ahead.
+        // A burst of 10 ms.
         check(10_000, Duration::from_secs(1), [10_100, 10_000, 10_000]);
     }
 
     #[test]
-    fn a_pause_saves_nothing_up() {
+    fn unused_capacity_of_a_pause_is_not_saved() {
         let start = Instant::now();
         let mut meter = Meter::new(Rate { messages: 1, per: Duration::from_secs(1) });
         meter.count(start);

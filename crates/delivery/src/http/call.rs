@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tocsin_model::{
-    problem::Problem,
+    problem::{Code, Problem},
     receipt::{Disposition, Reason, ReasonKind},
 };
 use tokio::time::timeout;
@@ -107,14 +107,20 @@ impl Options for CallOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.url.is_empty() {
-            problems.push(Problem::at("url", "is missing").hint("such as `https://shop.example.org/orders`"));
+            problems.push(
+                Problem::new(Code::Required, "url", "is missing").hint("such as `https://shop.example.org/orders`"),
+            );
         } else if whole_place(&self.url).is_none() {
             let constant: String = pieces(&self.url).0.join("x");
             let host_end = self.url.find("//").and_then(|at| self.url[at + 2..].find('/').map(|end| at + 2 + end));
             if let Err(what) = Target::parse(&constant) {
-                problems.push(Problem::at("url", what).hint("such as `https://shop.example.org/orders/{order}`"));
+                problems.push(
+                    Problem::new(Code::InvalidFormat, "url", what)
+                        .param("format", "url")
+                        .hint("such as `https://shop.example.org/orders/{order}`"),
+                );
             } else if self.url.find('{').is_some_and(|at| host_end.is_none_or(|end| at < end)) {
-                let problem = Problem::at("url", "the message cannot choose a part of the host");
+                let problem = Problem::new(Code::Insecure, "url", "the message cannot choose a part of the host");
                 problems.push(problem.hint("give the whole URL as one property: `{callback}`"));
             }
         }
@@ -125,25 +131,39 @@ impl Options for CallOptions {
         };
         for name in self.headers.keys().chain(&self.forward) {
             if HeaderName::try_from(name).is_err() || own(name) {
-                problems.push(Problem::at("headers", format!("`{name}` is a header that the channel writes itself")));
+                problems.push(
+                    Problem::new(
+                        Code::ReservedName,
+                        "headers",
+                        format!("`{name}` is a header that the channel writes itself"),
+                    )
+                    .param("value", name.to_string()),
+                );
             }
         }
         for (name, value) in &self.headers {
             // Properties are checked when a message is sent.
             if HeaderValue::try_from(pieces(value).0.concat()).is_err() {
                 let text = format!("the value of `{name}` has characters that no header field may have");
-                problems.push(Problem::at("headers", text).hint("give one line without control characters"));
+                problems.push(
+                    Problem::new(Code::InvalidCharacters, "headers", text)
+                        .hint("give one line without control characters"),
+                );
             }
         }
         if let Some(Err(text)) = self.secret.as_deref().map(Signer::new) {
             let hint = "make one with `echo whsec_$(openssl rand -base64 32)` and take it from the environment";
-            problems.push(Problem::at("secret", text).hint(hint));
+            problems.push(Problem::new(Code::InvalidKey, "secret", text).hint(hint));
         }
         if !(1..=64 << 20).contains(&self.reply_bytes) {
-            problems.push(Problem::at("reply_bytes", "is from 1 to 67108864"));
+            problems.push(Problem::out_of_range("reply_bytes", 1, 64 << 20));
         }
         if self.certificate_file.is_some() != self.key_file.is_some() {
-            problems.push(Problem::at("key_file", "a certificate and its private key go together"));
+            problems.push(Problem::new(
+                Code::MissingCounterpart,
+                "key_file",
+                "a certificate and its private key go together",
+            ));
         }
         problems
     }
@@ -220,7 +240,7 @@ impl Caller {
         let ca_file = options.ca_file.as_deref();
         let trust = match (&options.certificate_file, &options.key_file) {
             (Some(certificate), Some(key)) => tls::trust_and_prove(files, ca_file, certificate, key),
-            _ => tls::trust(files, ca_file, "ca_file"),
+            _ => tls::client_config(files, ca_file, "ca_file"),
         };
         let within = |problem: Problem| vec![Problem { path: format!("{path}.{}", problem.path), ..problem }];
         let trust = trust.map_err(within)?;
@@ -257,15 +277,15 @@ impl Caller {
         let exchanged = timeout(self.options.timeout.0, self.connections.exchange(target, &request)).await;
         let response = match exchanged {
             Ok(Ok(response)) => response,
-            Ok(Err(NoResponse::Trouble(reason))) => return Returned::Deferred { reason, retry_after: None },
+            Ok(Err(NoResponse::Failed(reason))) => return Returned::Deferred { reason, retry_after: None },
             Ok(Err(NoResponse::Closed(reason))) => return Returned::Refused(reason),
             Err(_) => {
                 let text = format!("no complete response within {}", self.options.timeout);
                 return Returned::Deferred { reason: Reason::new(ReasonKind::Timeout, text), retry_after: None };
             }
         };
-        let wish = response.wish(self.clock.now(), RETRY_AFTER_MAX);
-        match by_status(&response, wish).disposition {
+        let retry_delay = response.retry_delay(self.clock.now(), RETRY_AFTER_MAX);
+        match by_status(&response, retry_delay).disposition {
             Disposition::Delivered { .. } if response.body.len() > self.options.reply_bytes => {
                 let text = format!("the response has more than {} bytes (`reply_bytes`)", self.options.reply_bytes);
                 Returned::Refused(Reason::new(ReasonKind::Answer, text))

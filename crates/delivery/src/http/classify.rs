@@ -3,7 +3,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use serde_json::Value;
 use tocsin_model::{
     http_date,
-    problem::Problem,
+    problem::{Code, Problem},
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
 };
@@ -31,7 +31,7 @@ pub(crate) struct Response {
 
 impl Response {
     /// The duration of its `Retry-After`, at most `most`.
-    pub fn wish(&self, now: Timestamp, most: Duration) -> Option<Duration> {
+    pub fn retry_delay(&self, now: Timestamp, most: Duration) -> Option<Duration> {
         http_date::retry_after(self.retry_after.as_deref(), now, most)
     }
 
@@ -42,8 +42,8 @@ impl Response {
 
     /// Verdict where the body decides and is incomplete. The receiver may have accepted the message, so a retry can
     /// duplicate it; assuming success could lose it.
-    pub fn undecided(&self, wish: Option<Duration>) -> Verdict {
-        let verdict = by_status(self, wish);
+    pub fn undecided(&self, retry_delay: Option<Duration>) -> Verdict {
+        let verdict = by_status(self, retry_delay);
         match verdict.disposition {
             Disposition::Deferred { .. } => verdict,
             _ => {
@@ -112,22 +112,26 @@ impl Answers {
     pub fn read(given: &[AnswerRule]) -> Result<Answers, Vec<Problem>> {
         let mut problems = Vec::new();
         if given.len() > 64 {
-            problems.push(Problem::at("answers", "these are more than 64 rules"));
+            problems.push(Problem::new(Code::TooMany, "answers", "these are more than 64 rules").param("limit", 64));
         }
         let rules = given.iter().enumerate().map(|(number, rule)| {
             let at = |key: &str| format!("answers[{number}].{key}");
             for (key, pointer) in [("json", &rule.json), ("retry_after", &rule.retry_after), ("reply", &rule.reply)] {
                 if pointer.as_ref().is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
-                    let problem = Problem::at(at(key), "a place in JSON starts with `/`");
+                    let problem = Problem::new(Code::InvalidFormat, at(key), "a place in JSON starts with `/`")
+                        .param("format", "json_pointer");
                     problems.push(problem.hint("such as `/messages/0/status`"));
                 }
             }
             if !rule.is.is_empty() && rule.json.is_none() {
-                problems.push(Problem::at(at("is"), "of what?").hint("give the place with `json`"));
+                problems.push(
+                    Problem::new(Code::MissingCounterpart, at("is"), "of what?").hint("give the place with `json`"),
+                );
             }
             let status = rule.status.as_deref().map(statuses);
             if status == Some(None) {
-                let problem = Problem::at(at("status"), "this is not a status");
+                let problem = Problem::new(Code::InvalidFormat, at("status"), "this is not a status")
+                    .param("format", "http_status");
                 problems.push(problem.hint("give `200`, `2xx` or `400-499`"));
             }
             Rule {
@@ -150,7 +154,7 @@ impl Answers {
     }
 
     /// Whether the missing part of a body could change the verdict.
-    fn lack_the_rest(&self, response: &Response) -> bool {
+    fn are_undecided(&self, response: &Response) -> bool {
         let mut rules = self
             .0
             .iter()
@@ -164,12 +168,12 @@ impl Answers {
 
     /// Classifies a response; `Retry-After` is respected up to `most`.
     pub fn classify(&self, response: &Response, now: Timestamp, most: Duration) -> Verdict {
-        let wish = response.wish(now, most);
+        let retry_delay = response.retry_delay(now, most);
         if self.0.is_empty() {
-            return by_status(response, wish);
+            return by_status(response, retry_delay);
         }
-        if response.cut && self.lack_the_rest(response) {
-            return response.undecided(wish);
+        if response.cut && self.are_undecided(response) {
+            return response.undecided(retry_delay);
         }
         let json = response.json();
         let at = |pointer: &str| json.as_ref().and_then(|json| json.pointer(pointer)).filter(|value| !value.is_null());
@@ -180,15 +184,15 @@ impl Answers {
                 })
                 && rule.contains.as_deref().is_none_or(|text| String::from_utf8_lossy(&response.body).contains(text))
         };
-        let Some(rule) = self.0.iter().find(fits) else { return by_status(response, wish) };
+        let Some(rule) = self.0.iter().find(fits) else { return by_status(response, retry_delay) };
         let said = rule.reply.as_deref().and_then(at).map(|found| response.first_words(plain(found).as_bytes()));
         let words = match said {
             Some(said) if !said.is_empty() => format!("{} {said}", response.status),
             _ => words(response),
         };
-        let wish = wish.or_else(|| {
-            let wish = plain(rule.retry_after.as_deref().and_then(at)?);
-            http_date::retry_after([wish.as_str()], now, most)
+        let retry_delay = retry_delay.or_else(|| {
+            let retry_delay = plain(rule.retry_after.as_deref().and_then(at)?);
+            http_date::retry_after([retry_delay.as_str()], now, most)
         });
         let reason = |kind| Reason::new(kind, words.clone());
         let disposition = match rule.means {
@@ -196,19 +200,19 @@ impl Answers {
             Meaning::Refused => Disposition::Refused { reason: reason(ReasonKind::Answer) },
             Meaning::Gone => Disposition::Refused { reason: reason(ReasonKind::Gone) },
             Meaning::Retry | Meaning::Slower => {
-                Disposition::Deferred { reason: reason(ReasonKind::Answer), retry_after: wish }
+                Disposition::Deferred { reason: reason(ReasonKind::Answer), retry_after: retry_delay }
             }
             Meaning::Misconfigured => {
-                Disposition::Deferred { reason: reason(ReasonKind::Authentication), retry_after: wish }
+                Disposition::Deferred { reason: reason(ReasonKind::Authentication), retry_after: retry_delay }
             }
         };
-        let less = rule.means == Meaning::Slower || (rule.means == Meaning::Retry && wish.is_some());
+        let less = rule.means == Meaning::Slower || (rule.means == Meaning::Retry && retry_delay.is_some());
         Verdict { disposition, load: if less { Load::Less } else { Load::Fine } }
     }
 }
 
 /// Classifies a response by its status alone.
-pub(crate) fn by_status(response: &Response, wish: Option<Duration>) -> Verdict {
+pub(crate) fn by_status(response: &Response, retry_delay: Option<Duration>) -> Verdict {
     let status = response.status;
     let refused = |kind, text: String| Disposition::Refused { reason: Reason::new(kind, text) };
     let disposition = match status {
@@ -219,14 +223,14 @@ pub(crate) fn by_status(response: &Response, wish: Option<Duration>) -> Verdict 
         ),
         // An invalid status is treated as 500 (RFC 9110, 15).
         408 | 425 | 429 | 500.. => {
-            Disposition::Deferred { reason: Reason::new(ReasonKind::Answer, words(response)), retry_after: wish }
+            Disposition::Deferred { reason: Reason::new(ReasonKind::Answer, words(response)), retry_after: retry_delay }
         }
         410 => refused(ReasonKind::Gone, format!("{}; the endpoint is gone for good", words(response))),
         _ => refused(ReasonKind::Answer, words(response)),
     };
     let load = match status {
         429 => Load::Less,
-        408 | 425 | 500.. if wish.is_some() => Load::Less,
+        408 | 425 | 500.. if retry_delay.is_some() => Load::Less,
         502..=504 => Load::Over,
         _ => Load::Fine,
     };

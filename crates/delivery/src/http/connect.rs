@@ -141,7 +141,7 @@ pub(crate) struct Connections {
 struct Idle {
     connections: HashMap<Arc<str>, Vec<Connection>>,
     count: usize,
-    swept: Instant,
+    last_sweep: Instant,
 }
 
 impl Idle {
@@ -151,7 +151,7 @@ impl Idle {
             connections.retain(|connection| now.duration_since(connection.idle_since) < idle_timeout);
             !connections.is_empty()
         });
-        (self.count, self.swept) = (self.connections.values().map(Vec::len).sum(), now);
+        (self.count, self.last_sweep) = (self.connections.values().map(Vec::len).sum(), now);
     }
 }
 
@@ -163,14 +163,14 @@ struct Connection {
 /// Why there is no response.
 pub(crate) enum NoResponse {
     /// Another attempt may succeed.
-    Trouble(Reason),
+    Failed(Reason),
     /// The network policy forbids this address.
     Closed(Reason),
 }
 
 impl Connections {
     pub fn new(dial: Arc<dyn Dial>, mut trust: ClientConfig, networks: Networks, idle_timeout: Duration) -> Self {
-        let idle = Idle { connections: HashMap::new(), count: 0, swept: Instant::now() };
+        let idle = Idle { connections: HashMap::new(), count: 0, last_sweep: Instant::now() };
         trust.alpn_protocols = vec![b"http/1.1".to_vec()];
         let (trust, limits, idle) = (Arc::new(trust), ResponseLimits::default(), Mutex::new(idle));
         Connections { dial, trust, networks, idle_timeout, limits, idle }
@@ -188,7 +188,7 @@ impl Connections {
                 continue;
             }
             match wire.exchange(request).await {
-                Ok((response, again)) => return Ok(self.keep(target, wire, response, again)),
+                Ok((response, again)) => return Ok(self.return_to_pool(target, wire, response, again)),
                 // No byte of it was sent: the server closed the connection while it was idle.
                 Err(ExchangeError::Before) => {}
                 Err(ExchangeError::After(what)) => return Err(broken(&what)),
@@ -197,7 +197,7 @@ impl Connections {
         // A cold path with large state: requests over an open connection need not carry it.
         let mut wire = Box::pin(self.connect(target)).await?;
         match wire.exchange(request).await {
-            Ok((response, again)) => Ok(self.keep(target, wire, response, again)),
+            Ok((response, again)) => Ok(self.return_to_pool(target, wire, response, again)),
             Err(ExchangeError::Before) => Err(broken("the server closed the connection")),
             Err(ExchangeError::After(what)) => Err(broken(&what)),
         }
@@ -210,14 +210,14 @@ impl Connections {
             None => lookup_host((target.site.host.as_str(), target.site.port))
                 .await
                 .map_err(|error| {
-                    trouble(ReasonKind::Connection, format!("{} is not found: {error}", target.site.host))
+                    no_response(ReasonKind::Connection, format!("{} is not found: {error}", target.site.host))
                 })?
                 .collect(),
         };
         let mut refusal = None;
-        let judged: Vec<SocketAddr> = found
+        let allowed: Vec<SocketAddr> = found
             .into_iter()
-            .filter(|found| match self.networks.judge(&target.site.host, found.ip()) {
+            .filter(|found| match self.networks.check_address(&target.site.host, found.ip()) {
                 Ok(()) => true,
                 Err(what) => {
                     refusal = Some((found.ip(), what));
@@ -225,8 +225,8 @@ impl Connections {
                 }
             })
             .collect();
-        match (judged.is_empty(), refusal) {
-            (false, _) => Ok(judged),
+        match (allowed.is_empty(), refusal) {
+            (false, _) => Ok(allowed),
             (true, Some((address, what))) => {
                 let text = format!(
                     "{} leads to {address}, {what}; `allow_networks` or `allow_hosts` can open it",
@@ -234,7 +234,7 @@ impl Connections {
                 );
                 Err(NoResponse::Closed(Reason::new(ReasonKind::Address, text)))
             }
-            (true, None) => Err(trouble(ReasonKind::Connection, format!("{} has no address", target.site.host))),
+            (true, None) => Err(no_response(ReasonKind::Connection, format!("{} has no address", target.site.host))),
         }
     }
 
@@ -247,7 +247,7 @@ impl Connections {
             }
         }
         let (address, error) = last.expect("there is at least one address, and none could be reached");
-        Err(trouble(ReasonKind::Connection, format!("no connection to {address}: {error}")))
+        Err(no_response(ReasonKind::Connection, format!("no connection to {address}: {error}")))
     }
 
     async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Http1Connection, NoResponse> {
@@ -255,7 +255,7 @@ impl Connections {
             return Ok(Http1Connection::new(stream, self.limits));
         }
         let failed = |error: &dyn std::fmt::Display| {
-            trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.site.host))
+            no_response(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.site.host))
         };
         let name = ServerName::try_from(target.site.host.clone()).map_err(|error| failed(&error))?;
         let stream =
@@ -277,11 +277,11 @@ impl Connections {
         None
     }
 
-    fn keep(&self, target: &Target, wire: Http1Connection, response: Response, again: bool) -> Response {
+    fn return_to_pool(&self, target: &Target, wire: Http1Connection, response: Response, again: bool) -> Response {
         if again {
             let now = Instant::now();
             let mut idle = self.idle.lock();
-            if now.duration_since(idle.swept) >= self.idle_timeout {
+            if now.duration_since(idle.last_sweep) >= self.idle_timeout {
                 idle.sweep(now, self.idle_timeout);
             }
             if idle.count < IDLE_MAX {
@@ -302,12 +302,12 @@ impl Connections {
     }
 }
 
-fn trouble(kind: ReasonKind, text: String) -> NoResponse {
-    NoResponse::Trouble(Reason::new(kind, text))
+fn no_response(kind: ReasonKind, text: String) -> NoResponse {
+    NoResponse::Failed(Reason::new(kind, text))
 }
 
 fn broken(what: &str) -> NoResponse {
-    trouble(ReasonKind::Connection, format!("no response: {what}"))
+    no_response(ReasonKind::Connection, format!("no response: {what}"))
 }
 
 #[cfg(test)]

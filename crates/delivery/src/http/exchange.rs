@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_end_where_their_heads_say() {
+    async fn body_length_follows_the_head() {
         check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", r#"200 "ok" again"#).await;
         check("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", r#"200 "ok" again"#).await;
         check("HTTP/1.1 204 None\r\n\r\n", r#"204 "" again"#).await;

@@ -40,7 +40,7 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     let ca_file = options.ca_file.as_deref();
     let trust = match (&options.certificate_file, &options.key_file) {
         (Some(certificate), Some(key)) => tls::trust_and_prove(&context.files, ca_file, certificate, key),
-        _ => tls::trust(&context.files, ca_file, "ca_file"),
+        _ => tls::client_config(&context.files, ca_file, "ca_file"),
     };
     let trust = trust.map_err(|problem| vec![problem])?;
     Ok(start(name, channel, context, options, trust, Arc::new(connect::TcpDial)))

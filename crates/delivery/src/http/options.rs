@@ -4,7 +4,7 @@ use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::{
     classify::Answers,
@@ -220,13 +220,19 @@ impl Options for HttpOptions {
             && let Err(text) = Signer::new(secret)
         {
             let hint = "make one with `echo whsec_$(openssl rand -base64 32)` and take it from the environment";
-            problems.push(Problem::at("secret", text).hint(hint));
+            problems.push(Problem::new(Code::InvalidKey, "secret", text).hint(hint));
         }
         problems.extend(Form::read(&options, &options.with).err().unwrap_or_default());
         problems.extend(Answers::read(&options.answers).err().unwrap_or_default());
         match (&options.certificate_file, &options.key_file) {
-            (Some(_), None) => problems.push(Problem::at("key_file", "a certificate needs its private key")),
-            (None, Some(_)) => problems.push(Problem::at("certificate_file", "a private key needs its certificate")),
+            (Some(_), None) => {
+                problems.push(Problem::new(Code::MissingCounterpart, "key_file", "a certificate needs its private key"))
+            }
+            (None, Some(_)) => problems.push(Problem::new(
+                Code::MissingCounterpart,
+                "certificate_file",
+                "a private key needs its certificate",
+            )),
             _ => {}
         }
         problems

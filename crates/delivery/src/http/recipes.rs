@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::Deserialize;
 use serde_json::json;
-use tocsin_model::problem::{Problem, closest};
+use tocsin_model::problem::{Code, Problem, closest};
 
 use super::options::{AnswerRule, Body, HttpOptions};
 
@@ -17,12 +17,12 @@ pub(super) struct Recipe {
     pub name: &'static str,
     /// Parameters in `with`, with their defaults.
     parameters: &'static [(&'static str, Option<&'static str>)],
-    options: Prepared,
+    options: RecipeOptions,
 }
 
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Prepared {
+struct RecipeOptions {
     url: Option<String>,
     body: Option<Body>,
     answers: Vec<AnswerRule>,
@@ -31,10 +31,10 @@ struct Prepared {
     headers: BTreeMap<String, String>,
 }
 
-impl Default for Prepared {
+impl Default for RecipeOptions {
     fn default() -> Self {
         let HttpOptions { url, body, answers, username, password, headers, .. } = HttpOptions::default();
-        Prepared { url, body, answers, username, password, headers }
+        RecipeOptions { url, body, answers, username, password, headers }
     }
 }
 
@@ -45,7 +45,7 @@ impl Default for Prepared {
 pub(super) fn find(name: &str) -> Result<&'static Recipe, Vec<Problem>> {
     RECIPES.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
         let names = RECIPES.iter().map(|recipe| recipe.name);
-        let problem = Problem::at("recipe", format!("`{}` is not a recipe", name.escape_debug()));
+        let problem = Problem::new(Code::UnknownValue, "recipe", format!("`{}` is not a recipe", name.escape_debug()));
         vec![match closest(name, names.clone()) {
             Some(word) => problem.hint(format!("did you mean `{word}`?")),
             None => problem.hint(format!("the recipes are {}", names.collect::<Vec<_>>().join(", "))),
@@ -62,7 +62,11 @@ impl Recipe {
         let mut problems = Vec::new();
         for name in options.with.keys() {
             if !self.parameters.iter().any(|(known, _)| known == name) {
-                let problem = Problem::at(format!("with.{name}"), format!("`{}` does not ask for this", self.name));
+                let problem = Problem::new(
+                    Code::UnknownMember,
+                    format!("with.{name}"),
+                    format!("`{}` does not ask for this", self.name),
+                );
                 let known: Vec<&str> = self.parameters.iter().map(|(known, _)| *known).collect();
                 problems.push(match known[..] {
                     [] => problem.hint("leave it out"),
@@ -75,7 +79,11 @@ impl Recipe {
                 (true, _) => {}
                 (false, Some(usual)) => drop(options.with.insert((*name).to_owned(), (*usual).to_owned())),
                 (false, None) => {
-                    problems.push(Problem::at(format!("with.{name}"), format!("`{}` needs it", self.name)));
+                    problems.push(Problem::new(
+                        Code::Required,
+                        format!("with.{name}"),
+                        format!("`{}` needs it", self.name),
+                    ));
                 }
             }
         }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use ring::digest::{Context, SHA256};
 use serde_json::Value;
-use tocsin_model::{hexadecimal::digits_of, problem::Problem};
+use tocsin_model::{
+    hexadecimal::digits_of,
+    problem::{Code, Problem},
+};
 
 use super::{
     classify::Response,
@@ -29,30 +32,38 @@ impl Sharing {
         let Some(given) = &options.recipients else { return Ok(None) };
         let mut problems = Vec::new();
         if !(1..=MOST).contains(&given.most) {
-            problems.push(Problem::at("recipients.most", format!("is from 1 to {MOST}")));
+            problems.push(Problem::out_of_range("recipients.most", 1, MOST));
         }
         if options.url.is_none() {
-            let problem = Problem::at("recipients", "each device has a URL of its own, so none shares a request");
+            let problem = Problem::new(
+                Code::MissingCounterpart,
+                "recipients",
+                "each device has a URL of its own, so none shares a request",
+            );
             problems.push(problem.hint("give the `url` of the service"));
         }
         if !matches!(options.body, Some(Body::Json(_))) {
-            let problem = Problem::at("recipients", "the request does not say who they are");
+            let problem = Problem::new(Code::MissingCounterpart, "recipients", "the request does not say who they are");
             problems.push(problem.hint("give `body.json` with a text `{recipients}`, which the list replaces"));
         }
         if given.results.as_ref().is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
-            let problem = Problem::at("recipients.results", "a place in JSON starts with `/`");
+            let problem = Problem::new(Code::InvalidFormat, "recipients.results", "a place in JSON starts with `/`")
+                .param("format", "json_pointer");
             problems.push(problem.hint("such as `/results`"));
         }
         match JsonTemplate::read(&given.each, with) {
             Ok(each) if each.has_recipients() => {
-                problems
-                    .push(Problem::at("recipients.each", "needs the placeholder of one recipient, not `{recipients}`"));
+                problems.push(Problem::new(
+                    Code::Required,
+                    "recipients.each",
+                    "needs the placeholder of one recipient, not `{recipients}`",
+                ));
             }
             Ok(each) if problems.is_empty() => {
                 return Ok(Some(Sharing { each, results: given.results.clone() }));
             }
             Ok(_) => {}
-            Err((at, wrong)) => problems.push(Problem::at(format!("recipients.each{at}"), wrong)),
+            Err((at, wrong)) => problems.push(Problem::syntax("template", format!("recipients.each{at}"), wrong)),
         }
         Err(problems)
     }

@@ -6,8 +6,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use tocsin_model::{
-    content::{JsonUse, PartsUsed, header_objection},
-    problem::Problem,
+    content::{JsonUse, PartsUsed, header_problem},
+    problem::{Code, Problem},
 };
 use url::Url;
 
@@ -63,7 +63,7 @@ impl Form {
         let mut template = |path: String, text: &str| match Template::read(text, with) {
             Ok(template) => Some(template),
             Err(wrong) => {
-                problems.push(Problem::at(path, wrong));
+                problems.push(Problem::syntax("template", path, wrong));
                 None
             }
         };
@@ -94,11 +94,15 @@ impl Form {
         for (name, text) in &options.headers {
             let path = format!("headers.{name}");
             let Ok(name) = HeaderName::try_from(name.as_str()) else {
-                wrong_headers.push(Problem::at(path, "this is not the name of a header field"));
+                wrong_headers.push(
+                    Problem::new(Code::InvalidFormat, path, "this is not the name of a header field")
+                        .param("format", "header_field"),
+                );
                 continue;
             };
             if RESERVED_HEADERS.contains(&name.as_str()) {
-                let problem = Problem::at(path, "this header field is written by the channel itself");
+                let problem =
+                    Problem::new(Code::ReservedName, path, "this header field is written by the channel itself");
                 wrong_headers.push(problem.hint("leave it out"));
                 continue;
             }
@@ -106,7 +110,11 @@ impl Form {
             match template.constant().map(HeaderValue::try_from) {
                 Some(Ok(value)) => drop(headers.insert(name, value)),
                 Some(Err(_)) => {
-                    wrong_headers.push(Problem::at(path, "the value holds characters that no header field may hold"));
+                    wrong_headers.push(Problem::new(
+                        Code::InvalidCharacters,
+                        path,
+                        "the value holds characters that no header field may hold",
+                    ));
                 }
                 None => {
                     headers.remove(&name);
@@ -118,12 +126,15 @@ impl Form {
         if let Some(Body::Json(value)) = &options.body {
             match JsonTemplate::read(value, with) {
                 Ok(template) => body = Filled::Json(template),
-                Err((at, wrong)) => problems.push(Problem::at(format!("body.json{at}"), wrong)),
+                Err((at, wrong)) => problems.push(Problem::syntax("template", format!("body.json{at}"), wrong)),
             }
         }
         problems.extend(wrong_headers);
         if options.body.is_some() && !options.method.has_body() {
-            problems.push(Problem::at("body", "a GET has no body").hint("leave it out, or choose another `method`"));
+            problems.push(
+                Problem::new(Code::NotApplicable, "body", "a GET has no body")
+                    .hint("leave it out, or choose another `method`"),
+            );
         }
         if let Some(url) = &url
             && let Some(problem) = url_problem(url)
@@ -133,7 +144,8 @@ impl Form {
         match credentials(options, with) {
             Ok(Some(value)) if headers.contains_key(header::AUTHORIZATION) => {
                 drop(value);
-                let problem = Problem::at("username", "`headers.authorization` says the same");
+                let problem =
+                    Problem::new(Code::ConflictingMembers, "username", "`headers.authorization` says the same");
                 problems.push(problem.hint("give either"));
             }
             Ok(Some(value)) => drop(headers.insert(header::AUTHORIZATION, value)),
@@ -164,12 +176,14 @@ impl Form {
                     self.filled.iter().map(|(name, template)| (format!("headers.{name}"), template.is_personal()));
                 let url = self.url.iter().map(|url| ("url".to_owned(), url.is_personal()));
                 let places = headers.chain(url).chain([("body.json".to_owned(), body.is_personal())]);
-                let one = |(path, _)| Problem::at(path, "`{address}` is that of one of many recipients");
+                let one = |(path, _)| {
+                    Problem::new(Code::NotApplicable, path, "`{address}` is that of one of many recipients")
+                };
                 let hint = "put it into `recipients.each`";
                 return places.filter(|(_, is_personal)| *is_personal).map(|place| one(place).hint(hint)).collect();
             }
         };
-        vec![Problem::at(path, what).hint(hint)]
+        vec![Problem::new(Code::MissingCounterpart, path, what).hint(hint)]
     }
 
     /// Parts of a content in a request.
@@ -177,14 +191,14 @@ impl Form {
         let mut used = PartsUsed::NONE;
         match &self.body {
             Filled::Standard => used.json = JsonUse::Always,
-            Filled::Json(template) => template.note_parts(&mut used),
-            Filled::Form(entries) => entries.iter().for_each(|(_, template)| template.note_parts(&mut used)),
-            Filled::Text(template) => template.note_parts(&mut used),
+            Filled::Json(template) => template.add_used_parts(&mut used),
+            Filled::Form(entries) => entries.iter().for_each(|(_, template)| template.add_used_parts(&mut used)),
+            Filled::Text(template) => template.add_used_parts(&mut used),
             Filled::None => {}
         }
-        self.sharing.iter().for_each(|sharing| sharing.each().note_parts(&mut used));
+        self.sharing.iter().for_each(|sharing| sharing.each().add_used_parts(&mut used));
         let filled = self.filled.iter().map(|(_, template)| template);
-        self.url.iter().chain(filled).for_each(|template| template.note_parts(&mut used));
+        self.url.iter().chain(filled).for_each(|template| template.add_used_parts(&mut used));
         used
     }
 
@@ -250,7 +264,7 @@ impl Form {
             request.field(name.as_str(), template.fill(outgoing, Escape::Header));
         }
         // Templates cannot produce invalid names; the definition's checks ensure that.
-        for (name, value) in own.iter().filter(|(name, _)| header_objection(name).is_none()) {
+        for (name, value) in own.iter().filter(|(name, _)| header_problem(name).is_none()) {
             request.field(name, value);
         }
     }
@@ -315,15 +329,24 @@ fn url_problem(url: &Template) -> Option<Problem> {
     let beginning = url.constant().unwrap_or_else(|| url.beginning());
     let example = "such as `https://api.example.org/send/{address}`";
     match Url::parse(beginning) {
-        Err(error) => Some(Problem::at("url", format!("this is not a URL: {error}")).hint(example)),
-        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
-            Some(Problem::at("url", "a URL starts with `https://` or `http://`").hint(example))
-        }
+        Err(error) => Some(
+            Problem::new(Code::InvalidFormat, "url", format!("this is not a URL: {error}"))
+                .param("format", "url")
+                .hint(example),
+        ),
+        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => Some(
+            Problem::new(Code::InvalidFormat, "url", "a URL starts with `https://` or `http://`")
+                .param("format", "url")
+                .hint(example),
+        ),
         Ok(_) => {
             let host = beginning.find("//").map_or(0, |at| at + 2);
             let ends = url.constant().is_some() || beginning[host..].contains('/');
-            let problem =
-                Problem::at("url", "the message cannot choose the host: a placeholder stands before the path");
+            let problem = Problem::new(
+                Code::Insecure,
+                "url",
+                "the message cannot choose the host: a placeholder stands before the path",
+            );
             (!ends).then(|| problem.hint(example))
         }
     }
@@ -336,7 +359,7 @@ fn credentials(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result
         Some(text) => match Template::read(text, with) {
             Ok(template) => match template.constant() {
                 Some(text) => Ok(Some(text.to_owned())),
-                None => Err(Problem::at(path, "a message cannot choose it")),
+                None => Err(Problem::new(Code::Insecure, path, "a message cannot choose it")),
             },
             // Braces are common in passwords, so they are not placeholders here.
             Err(_) => Ok(Some(text.clone())),
@@ -345,12 +368,16 @@ fn credentials(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result
     match (fill("username", &options.username)?, fill("password", &options.password)?) {
         (None, None) => Ok(None),
         (Some(_), None) => {
-            let problem = Problem::at("password", "a user name needs a password");
+            let problem = Problem::new(Code::MissingCounterpart, "password", "a user name needs a password");
             Err(problem.hint("take it from the environment: `${API_PASSWORD}`"))
         }
-        (None, Some(_)) => Err(Problem::at("username", "a password needs a user name")),
+        (None, Some(_)) => Err(Problem::new(Code::MissingCounterpart, "username", "a password needs a user name")),
         (Some(name), Some(_)) if name.contains(':') => {
-            let problem = Problem::at("username", "a user name with a colon would be read as two words (RFC 7617, 2)");
+            let problem = Problem::new(
+                Code::InvalidCharacters,
+                "username",
+                "a user name with a colon would be read as two words (RFC 7617, 2)",
+            );
             Err(problem.hint("give what stands behind the colon with the `password`"))
         }
         (Some(name), Some(password)) => {

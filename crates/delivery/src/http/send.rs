@@ -153,13 +153,13 @@ impl HttpSender {
             |response: &Response| self.answers.classify(response, self.clock.now(), self.options.retry_after_max.0);
         let classify = |response: Response| {
             if response.cut && self.form.sharing.as_ref().is_some_and(Sharing::reads_bodies) {
-                return response.undecided(response.wish(self.clock.now(), self.options.retry_after_max.0));
+                return response.undecided(response.retry_delay(self.clock.now(), self.options.retry_after_max.0));
             }
             let own = self.form.sharing.as_ref().and_then(|sharing| sharing.split(&response, recipients.len()));
             each.extend(own.iter().flatten().map(|own| means(own).disposition));
             means(&response)
         };
-        ask(&self.connections, target, &request, self.options.timeout, classify).await
+        send_classified(&self.connections, target, &request, self.options.timeout, classify).await
     }
 }
 
@@ -183,7 +183,7 @@ pub(crate) async fn next_of(
 }
 
 /// Sends a request and classifies its response, or the failure to get one.
-pub(crate) async fn ask(
+pub(crate) async fn send_classified(
     connections: &Connections,
     target: &Target,
     request: &[u8],
@@ -192,7 +192,7 @@ pub(crate) async fn ask(
 ) -> Verdict {
     match timeout(patience.0, connections.exchange(target, request)).await {
         Ok(Ok(response)) => classify(response),
-        Ok(Err(NoResponse::Trouble(reason))) => Verdict::deferred(reason),
+        Ok(Err(NoResponse::Failed(reason))) => Verdict::deferred(reason),
         Ok(Err(NoResponse::Closed(reason))) => Verdict::refused(reason.kind, reason.text),
         Err(_) => {
             let text = format!("no complete response within {patience}");

@@ -155,10 +155,10 @@ impl Template {
     }
 
     /// Adds the parts of a content that it uses.
-    pub fn note_parts(&self, used: &mut PartsUsed) {
+    pub fn add_used_parts(&self, used: &mut PartsUsed) {
         for piece in &self.0 {
             if let Piece::Place(source, _) = piece {
-                source.note_parts(used);
+                source.add_used_parts(used);
             }
         }
     }
@@ -236,7 +236,7 @@ impl Source {
     }
 
     /// Adds the parts of a content that it uses, including the substitute for a missing one.
-    fn note_parts(&self, used: &mut PartsUsed) {
+    fn add_used_parts(&self, used: &mut PartsUsed) {
         match self {
             Source::Subject => used.subject = true,
             Source::Text => (used.text, used.subject) = (true, true),
@@ -359,12 +359,12 @@ impl JsonTemplate {
     }
 
     /// Adds the parts of a content that it uses.
-    pub fn note_parts(&self, used: &mut PartsUsed) {
+    pub fn add_used_parts(&self, used: &mut PartsUsed) {
         for piece in &self.0 {
             match piece {
                 JsonPiece::Raw(_) | JsonPiece::Recipients => {}
-                JsonPiece::Text(template) => template.note_parts(used),
-                JsonPiece::Value(source) => source.note_parts(used),
+                JsonPiece::Text(template) => template.add_used_parts(used),
+                JsonPiece::Value(source) => source.add_used_parts(used),
             }
         }
     }

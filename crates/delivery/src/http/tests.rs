@@ -190,7 +190,7 @@ fn start_with(
     let options: HttpOptions =
         read(options.as_object().expect("an object"), "").unwrap_or_else(|problems| panic!("{problems:?}"));
     let dial = Arc::new(Scripted { script, connections: AtomicU32::new(0), heads: Arc::default() });
-    let trust = tls::trust(&context().files, options.ca_file.as_deref(), "ca_file").expect("a readable file");
+    let trust = tls::client_config(&context().files, options.ca_file.as_deref(), "ca_file").expect("a readable file");
     let channel = channel("http", json!({}), concurrency);
     (super::start(&"hook".parse().expect("a name"), &channel, &context(), options, trust, dial.clone()), dial)
 }
@@ -403,7 +403,7 @@ fn responses_by_status() {
 }
 
 #[test]
-fn an_incomplete_body_decides_nothing() {
+fn an_incomplete_body_has_no_outcome() {
     let rules = json!([
         {"status": "2xx", "json": "/status", "is": ["1"], "means": "refused"},
         {"status": "200", "means": "delivered"},
@@ -449,7 +449,7 @@ async fn a_value_cannot_leave_its_path_segment() {
 }
 
 #[test]
-fn wishes_for_later() {
+fn retry_after_is_honoured() {
     let now = NOW.parse().expect("a time");
     let most = Duration::from_secs(3600);
     for (value, seconds) in [
@@ -536,7 +536,7 @@ async fn a_published_library_verifies_the_signatures() {
     drop(answers);
     let all = collect(answered).await;
     assert!(all.len() == 40 && all.iter().all(|answer| show(&answer.disposition) == "delivered 200"), "{all:?}");
-    open.settle().await;
+    open.wait_until_answered().await;
     open.close().await;
 
     let received = sink.0.lock();

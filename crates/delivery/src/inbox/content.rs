@@ -24,16 +24,16 @@ pub(super) fn content(message: &Message, channel: &Name) -> InboxContent {
     if actions.is_some() {
         data.shift_remove("actions");
     }
-    let said = &message.content;
+    let content = &message.content;
     InboxContent {
         application: message.facts.application.clone(),
         class: message.facts.class.clone(),
         channel: Some(channel.clone()),
         event: message.facts.event,
         wording: Wording {
-            subject: said.subject.clone(),
-            text: said.text.clone(),
-            html: said.html.clone(),
+            subject: content.subject.clone(),
+            text: content.text.clone(),
+            html: content.html.clone(),
             data,
             link,
             actions: actions.unwrap_or_default(),

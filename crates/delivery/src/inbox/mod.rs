@@ -16,7 +16,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 pub use options::InboxOptions;
-use tocsin_model::{application::Channel, id::Name, inbox::NewItem, problem::Problem, receipt::Reason};
+use tocsin_model::{
+    application::Channel,
+    id::Name,
+    inbox::NewItem,
+    problem::{Code, Problem},
+    receipt::Reason,
+};
 
 use crate::{
     channel::{Context, OpenChannel},
@@ -41,7 +47,10 @@ pub trait FeedStore: Send + Sync {
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: InboxOptions = read(&channel.options, "")?;
-    let feeds = context.feeds.clone().ok_or_else(|| vec![Problem::at("", "this program keeps no feeds")])?;
+    let feeds = context
+        .feeds
+        .clone()
+        .ok_or_else(|| vec![Problem::new(Code::Unavailable, "", "this program keeps no feeds")])?;
     // A single writer keeps the order of deliveries in each feed.
     let queue = Queue::single(1);
     let shared = DeliveryContext::new(name, context);

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     definition::{parse_duration, write_duration},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 use crate::options::Options;
@@ -37,7 +37,10 @@ impl Options for InboxOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if !(1..=ITEMS_MAX).contains(&self.items_max) {
-            let problem = Problem::at("items_max", format!("a feed has from 1 to {ITEMS_MAX} items"));
+            let problem =
+                Problem::new(Code::OutOfRange, "items_max", format!("a feed has from 1 to {ITEMS_MAX} items"))
+                    .param("least", 1)
+                    .param("most", ITEMS_MAX);
             problems.push(problem.hint(format!("leave it out for {ITEMS}")));
         }
         problems

@@ -45,7 +45,7 @@ impl Writer {
         Writer { name: name.clone(), options, feeds, queue }
     }
 
-    /// Writes one commit after the other, until the queue is closed. The next one gathers while one is being written.
+    /// Writes one commit after the other, until the queue is closed. The next batch is collected while one is written.
     pub async fn run(self: Arc<Self>) {
         while let Some(taken) = self.queue.pop_many(BATCH_ITEMS).await {
             let mut batch = Batch::default();

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use rumqttc::{TlsConfiguration, Transport};
 use rustls::ClientConfig;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 /// Keep-alive interval of a connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -29,11 +29,11 @@ impl Broker<'_> {
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.host.is_empty() {
-            let problem = Problem::at("host", "the broker is missing");
+            let problem = Problem::new(Code::Required, "host", "the broker is missing");
             problems.push(problem.hint("give its name or address, such as `broker.example.org`"));
         }
         if self.username.is_none() && self.password.is_some() {
-            problems.push(Problem::at("username", "a password needs a user name"));
+            problems.push(Problem::new(Code::MissingCounterpart, "username", "a password needs a user name"));
         }
         problems
     }

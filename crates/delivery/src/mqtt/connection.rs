@@ -17,12 +17,12 @@ use super::classify;
 use crate::pending::PendingDelivery;
 
 /// An event of the connection.
-type Happening = Result<Event, ConnectionError>;
+type ConnectionEvent = Result<Event, ConnectionError>;
 
 /// A connection, from connecting to its end. Its protocol runs in its own task, which ends with it.
 pub(super) struct Connection {
     client: AsyncClient,
-    happenings: mpsc::Receiver<Happening>,
+    events: mpsc::Receiver<ConnectionEvent>,
     protocol: JoinHandle<()>,
     /// The broker's CONNACK.
     greeting: Option<Greeting>,
@@ -45,41 +45,34 @@ struct UnacknowledgedPublish {
     deadline: Instant,
 }
 
-/// Result of one `listen`.
-pub(super) enum Heard {
+/// Event of a connection.
+pub(super) enum BrokerEvent {
     /// The broker accepted the connection.
-    Greeted,
+    Accepted,
     /// A message was acknowledged.
-    Answer(Box<PendingDelivery>, Disposition),
-    /// An event of no importance here.
-    Nothing,
+    Acknowledged(Box<PendingDelivery>, Disposition),
+    /// An event that needs no action.
+    Irrelevant,
     /// The connection ended.
-    Over(Reason),
+    Ended(Reason),
 }
 
 impl Connection {
     /// Begins to connect; at most `window` messages are in flight at a time.
     pub fn open(options: MqttOptions, window: usize) -> Connection {
-        let (client, mut events) = AsyncClient::new(options, window);
-        let (sender, happenings) = mpsc::channel(window);
+        let (client, mut event_loop) = AsyncClient::new(options, window);
+        let (sender, events) = mpsc::channel(window);
         let protocol = tokio::spawn(async move {
             loop {
-                let happening = events.poll().await;
+                let event = event_loop.poll().await;
                 // After a failure the library would reconnect and resend messages that we have given up.
-                let over = happening.is_err();
-                if sender.send(happening).await.is_err() || over {
+                let over = event.is_err();
+                if sender.send(event).await.is_err() || over {
                     return;
                 }
             }
         });
-        Connection {
-            client,
-            happenings,
-            protocol,
-            greeting: None,
-            unnumbered: VecDeque::new(),
-            numbered: HashMap::new(),
-        }
+        Connection { client, events, protocol, greeting: None, unnumbered: VecDeque::new(), numbered: HashMap::new() }
     }
 
     pub fn greeting(&self) -> Option<Greeting> {
@@ -117,56 +110,58 @@ impl Connection {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub async fn listen(&mut self) -> Heard {
-        let event = match self.happenings.recv().await {
+    pub async fn listen(&mut self) -> BrokerEvent {
+        let event = match self.events.recv().await {
             Some(Ok(event)) => event,
-            Some(Err(error)) => return Heard::Over(classify::broken(&error)),
-            None => return Heard::Over(Reason::new(ReasonKind::Connection, "the connection to the broker is over")),
+            Some(Err(error)) => return BrokerEvent::Ended(classify::broken(&error)),
+            None => {
+                return BrokerEvent::Ended(Reason::new(ReasonKind::Connection, "the connection to the broker is over"));
+            }
         };
         let answer = |held: Option<UnacknowledgedPublish>, disposition| match held {
-            Some(held) => Heard::Answer(Box::new(held.pending), disposition),
-            None => Heard::Nothing,
+            Some(held) => BrokerEvent::Acknowledged(Box::new(held.pending), disposition),
+            None => BrokerEvent::Irrelevant,
         };
         match event {
             Event::Outgoing(Sent::Publish(number)) => {
                 if let Some(held) = self.unnumbered.pop_front() {
                     self.numbered.insert(number, held);
                 }
-                Heard::Nothing
+                BrokerEvent::Irrelevant
             }
             Event::Incoming(Packet::ConnAck(ConnAck { properties, .. })) => {
                 let packet_bytes_max = properties.and_then(|properties| properties.max_packet_size);
                 self.greeting = Some(Greeting { packet_bytes_max });
-                Heard::Greeted
+                BrokerEvent::Accepted
             }
             Event::Incoming(Packet::PubAck(ack)) => {
                 answer(self.numbered.remove(&ack.pkid), classify::acknowledged(ack.reason))
             }
             Event::Incoming(Packet::PubRec(receipt)) => match classify::received(receipt.reason) {
                 Some(disposition) => answer(self.numbered.remove(&receipt.pkid), disposition),
-                None => Heard::Nothing,
+                None => BrokerEvent::Irrelevant,
             },
             Event::Incoming(Packet::PubComp(end)) => {
                 answer(self.numbered.remove(&end.pkid), classify::completed(end.reason))
             }
             Event::Incoming(Packet::Disconnect(end)) => {
                 let text = format!("the broker ended the connection: {:?}", end.reason_code);
-                Heard::Over(Reason::new(ReasonKind::Connection, text))
+                BrokerEvent::Ended(Reason::new(ReasonKind::Connection, text))
             }
-            _ => Heard::Nothing,
+            _ => BrokerEvent::Irrelevant,
         }
     }
 
     /// Disconnects; returns unacknowledged messages.
     pub async fn close(mut self) -> Vec<PendingDelivery> {
         if self.client.disconnect().await.is_ok() {
-            while !matches!(self.listen().await, Heard::Over(_)) {}
+            while !matches!(self.listen().await, BrokerEvent::Ended(_)) {}
         }
-        self.abandon()
+        self.abort()
     }
 
     /// Drops the connection; returns unacknowledged messages.
-    pub fn abandon(mut self) -> Vec<PendingDelivery> {
+    pub fn abort(mut self) -> Vec<PendingDelivery> {
         let numbered = std::mem::take(&mut self.numbered).into_values();
         std::mem::take(&mut self.unnumbered).into_iter().chain(numbered).map(|held| held.pending).collect()
     }

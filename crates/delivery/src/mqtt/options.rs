@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use rumqttc::v5::mqttbytes::QoS;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::Broker;
 use crate::options::{Options, Wait};
@@ -65,11 +65,18 @@ impl Options for MqttOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.broker().problems();
         if !self.topic_prefix.is_empty() && topic(&self.topic_prefix, "").is_err() {
-            problems.push(Problem::at("topic_prefix", "a topic that is written to holds no `+`, `#` or NUL"));
+            problems.push(
+                Problem::new(
+                    Code::InvalidFormat,
+                    "topic_prefix",
+                    "a topic that is written to holds no `+`, `#` or NUL",
+                )
+                .param("format", "topic"),
+            );
         }
         if !(1..=2).contains(&self.qos) {
             let text = "1 (at least once) or 2 (exactly once); with 0 the broker does not acknowledge it";
-            problems.push(Problem::at("qos", text));
+            problems.push(Problem::new(Code::OutOfRange, "qos", text).param("least", 1).param("most", 2));
         }
         problems
     }

@@ -12,7 +12,7 @@ use tocsin_model::{
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
-    connection::{Connection, Heard},
+    connection::{BrokerEvent, Connection},
     options::{MqttOptions, topic},
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(super) struct Publisher {
     clock: Arc<dyn Clock>,
     window: usize,
     queue: Arc<Queue>,
-    trouble: Mutex<Option<Reason>>,
+    last_failure: Mutex<Option<Reason>>,
 }
 
 impl Publisher {
@@ -49,7 +49,7 @@ impl Publisher {
     ) -> Self {
         let client_id = options.client_id.clone().unwrap_or_else(|| format!("tocsin-{}-{name}", context.installation));
         let (name, clock) = (name.clone(), context.clock.clone());
-        Publisher { name, options, trust, client_id, clock, window, queue, trouble: Mutex::new(None) }
+        Publisher { name, options, trust, client_id, clock, window, queue, last_failure: Mutex::new(None) }
     }
 
     /// Serves one connection after the other, until the queue is closed.
@@ -60,7 +60,7 @@ impl Publisher {
             let (greeted, over) = self.serve(first).await;
             let Some(reason) = over else { return };
             tracing::warn!(channel = %self.name, "{}", reason.text);
-            *self.trouble.lock() = Some(reason);
+            *self.last_failure.lock() = Some(reason);
             failures = if greeted { 1 } else { failures + 1 };
             sleep(pause_after(failures)).await;
         }
@@ -93,13 +93,13 @@ impl Publisher {
             let deadline = connection.deadline();
             tokio::select! {
                 heard = connection.listen() => match heard {
-                    Heard::Greeted => {
+                    BrokerEvent::Accepted => {
                         greeted = true;
-                        *self.trouble.lock() = None;
+                        *self.last_failure.lock() = None;
                     }
-                    Heard::Answer(pending, disposition) => pending.answer(disposition).await,
-                    Heard::Nothing => {}
-                    Heard::Over(reason) => break Some(reason),
+                    BrokerEvent::Acknowledged(pending, disposition) => pending.answer(disposition).await,
+                    BrokerEvent::Irrelevant => {}
+                    BrokerEvent::Ended(reason) => break Some(reason),
                 },
                 taken = self.queue.pop_many(room), if greeted && open && room > 0 => match taken {
                     Some(taken) => waiting = taken,
@@ -119,7 +119,7 @@ impl Publisher {
                 (greeted, None)
             }
             Some(reason) => {
-                waiting.extend(connection.abandon());
+                waiting.extend(connection.abort());
                 for pending in waiting {
                     let reason = reason.clone();
                     pending.answer(Disposition::Deferred { reason, retry_after: None }).await;
@@ -187,9 +187,9 @@ impl ProtocolSender for Publisher {
         let greeting = async {
             loop {
                 match connection.listen().await {
-                    Heard::Greeted => return Ok(()),
-                    Heard::Over(reason) => return Err(reason),
-                    Heard::Answer(..) | Heard::Nothing => {}
+                    BrokerEvent::Accepted => return Ok(()),
+                    BrokerEvent::Ended(reason) => return Err(reason),
+                    BrokerEvent::Acknowledged(..) | BrokerEvent::Irrelevant => {}
                 }
             }
         };
@@ -205,7 +205,7 @@ impl ProtocolSender for Publisher {
     }
 
     fn down(&self) -> Option<Reason> {
-        self.trouble.lock().clone()
+        self.last_failure.lock().clone()
     }
 
     fn parts_used(&self) -> PartsUsed {

@@ -1,7 +1,6 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -12,6 +11,7 @@ use rumqttc::v5::{
     mqttbytes::{QoS, v5::Packet},
 };
 use serde_json::{Value, json};
+use tocsin_test_peers::{Peer, missing, reserved_port};
 
 use super::options::topic;
 use crate::{
@@ -28,17 +28,15 @@ struct Broker {
 impl Broker {
     /// Starts it on this port, or on a free one; with further lines of configuration.
     fn start(folder: &Path, port: Option<u16>, lines: &str) -> Broker {
-        let free = || TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        let port = port.unwrap_or_else(free);
+        let port = port.unwrap_or_else(reserved_port);
         let file = folder.join("mosquitto.conf");
         fs::write(&file, format!("listener {port} 127.0.0.1\nlog_dest stderr\n{lines}\n")).expect("a file");
-        let program = ["/usr/sbin/mosquitto", "mosquitto"].into_iter().find(|path| Path::new(path).exists());
-        let mut child = Command::new(program.unwrap_or("mosquitto"))
+        let mut child = Command::new(Peer::Mosquitto.path())
             .args(["-v", "-c"])
             .arg(&file)
             .stderr(Stdio::piped())
             .spawn()
-            .expect("mosquitto is there: `make setup` installs it");
+            .expect("mosquitto starts");
         let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
         assert!(log.by_ref().any(|line| line.ends_with(" running")), "mosquitto does not start");
         // A full pipe of its log would block the broker.
@@ -92,6 +90,9 @@ async fn subscribed(port: u16, count: usize) -> tokio::task::JoinHandle<Vec<(Str
 
 #[tokio::test]
 async fn subscribers_receive_every_acknowledged_message() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_queued_messages 0");
     for qos in [1, 2] {
@@ -116,6 +117,9 @@ async fn subscribers_receive_every_acknowledged_message() {
 
 #[tokio::test]
 async fn an_unreachable_or_refusing_broker_takes_the_channel_down() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path(), None, "allow_anonymous false");
     let channel = open(broker.port, json!({}));
@@ -137,6 +141,9 @@ async fn an_unreachable_or_refusing_broker_takes_the_channel_down() {
 
 #[tokio::test]
 async fn messages_above_the_packet_limit_are_refused_before_sending() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_packet_size 4096");
     let channel = open(broker.port, json!({}));

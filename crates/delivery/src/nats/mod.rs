@@ -29,7 +29,8 @@ use crate::{
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: NatsOptions = read(&channel.options, "")?;
-    let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust =
+        tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let shown = format!("tocsin {} {name}", context.installation);
     let connect = options.system().connect(&context.files, &trust, shown).map_err(|problem| vec![problem])?;
     // One connection carries all messages; the channel's concurrency bounds those in flight.

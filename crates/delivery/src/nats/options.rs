@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::System;
 use crate::options::{Options, Wait};
@@ -55,7 +55,11 @@ impl Options for NatsOptions {
         let prefix = self.subject_prefix.trim_end_matches('.');
         if !self.subject_prefix.is_empty() && subject("", prefix).is_err() {
             let text = "a subject is words with dots between them, without spaces and wildcards";
-            problems.push(Problem::at("subject_prefix", text).hint("such as `notices.`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "subject_prefix", text)
+                    .param("format", "subject")
+                    .hint("such as `notices.`"),
+            );
         }
         problems
     }

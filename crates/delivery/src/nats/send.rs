@@ -42,7 +42,7 @@ pub(super) struct Publisher {
 struct Reached {
     client: Option<Client>,
     /// The latest connection failure, if any.
-    trouble: Option<Reason>,
+    last_failure: Option<Reason>,
 }
 
 /// A message with the result of its publish.
@@ -99,13 +99,13 @@ impl Publisher {
         }
         match self.connect.clone().connect(self.options.system().addresses()).await {
             Ok(client) => {
-                *self.reached.lock() = Reached { client: Some(client.clone()), trouble: None };
+                *self.reached.lock() = Reached { client: Some(client.clone()), last_failure: None };
                 Ok(client)
             }
             Err(error) => {
                 let reason = classify::connect(&error.kind(), format!("no connection: {error}"));
                 tracing::warn!(channel = %self.name, "{}", reason.text);
-                self.reached.lock().trouble = Some(reason.clone());
+                self.reached.lock().last_failure = Some(reason.clone());
                 Err(reason)
             }
         }
@@ -178,7 +178,7 @@ impl ProtocolSender for Publisher {
         match &reached.client {
             Some(client) if client.connection_state() == State::Connected => None,
             Some(_) => Some(Reason::new(ReasonKind::Connection, "the connection broke and is not back yet")),
-            None => reached.trouble.clone(),
+            None => reached.last_failure.clone(),
         }
     }
 

@@ -2,7 +2,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use async_nats::{ConnectOptions, ServerAddr};
 use rustls::ClientConfig;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use crate::files::Files;
 
@@ -28,12 +28,17 @@ impl System<'_> {
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.servers.is_empty() {
-            let problem = Problem::at("servers", "the servers are missing");
+            let problem = Problem::new(Code::Required, "servers", "the servers are missing");
             problems.push(problem.hint("give one or more, such as `[nats://broker.example.org:4222]`"));
         }
         for (number, server) in self.servers.iter().enumerate() {
             if server.parse::<ServerAddr>().is_err() {
-                let problem = Problem::at(format!("servers[{number}]"), "this is not the address of a server");
+                let problem = Problem::new(
+                    Code::InvalidFormat,
+                    format!("servers[{number}]"),
+                    "this is not the address of a server",
+                )
+                .param("format", "url");
                 problems.push(problem.hint("such as `nats://broker.example.org:4222` or `tls://…`"));
             }
         }
@@ -44,7 +49,7 @@ impl System<'_> {
         ];
         let mut given = ways.into_iter().filter(|(_, given)| *given).map(|(name, _)| name);
         if let (Some(name), Some(_)) = (given.next(), given.next()) {
-            let problem = Problem::at(name, "there is more than one way to log in here");
+            let problem = Problem::new(Code::ConflictingMembers, name, "there is more than one way to log in here");
             problems.push(problem.hint("keep one of `token`, `username` and `credentials_file`"));
         }
         if self.username.is_some() != self.password.is_some() {
@@ -52,7 +57,10 @@ impl System<'_> {
                 Some(_) => ("password", "a user name needs a password"),
                 None => ("username", "a password needs a user name"),
             };
-            problems.push(Problem::at(path, text).hint("take it from the environment: `${NATS_PASSWORD}`"));
+            problems.push(
+                Problem::new(Code::MissingCounterpart, path, text)
+                    .hint("take it from the environment: `${NATS_PASSWORD}`"),
+            );
         }
         problems
     }
@@ -75,9 +83,14 @@ impl System<'_> {
         }
         match self.credentials_file {
             Some(file) => {
-                let text = files.read_text(file).map_err(|why| Problem::at("credentials_file", why))?;
+                let text =
+                    files.read_text(file).map_err(|why| Problem::new(Code::Unreadable, "credentials_file", why))?;
                 connect.credentials(&text).map_err(|error| {
-                    Problem::at("credentials_file", format!("{} cannot be used: {error}", file.display()))
+                    Problem::new(
+                        Code::Unreadable,
+                        "credentials_file",
+                        format!("{} cannot be used: {error}", file.display()),
+                    )
                 })
             }
             None => Ok(connect),

@@ -74,18 +74,18 @@ mod tests {
         check(r#"{"id": "n-7-1", "outcome": "delivered"}"#, "n-7-1 delivered taken");
         check(r#"{"id": "n-7-1", "outcome": "delivered", "reply": "as 4711"}"#, "n-7-1 delivered as 4711");
         check(r#"{"id": "n-7-1", "outcome": "deferred", "reason": "busy"}"#, "n-7-1 deferred Answer busy");
-        let wish =
+        let deferred_after =
             |seconds: &str| format!(r#"{{"id": "n-7-1", "outcome": "deferred", "retry_after_seconds": {seconds}}}"#);
-        check(&wish("1.5"), "n-7-1 deferred Answer not now after 1.5s");
-        check(&wish("1e300"), "n-7-1 deferred Answer not now after 86400s");
-        check(&wish("-1"), "`retry_after_seconds` is -1; it is 0 or more");
+        check(&deferred_after("1.5"), "n-7-1 deferred Answer not now after 1.5s");
+        check(&deferred_after("1e300"), "n-7-1 deferred Answer not now after 86400s");
+        check(&deferred_after("-1"), "`retry_after_seconds` is -1; it is 0 or more");
         check(r#"{"id": "n-7-1", "outcome": "refused", "reason": "no such number"}"#, "n-7-1 refused Answer no such");
         for wrong in ["", "OK", "[]", "{}", r#"{"id": "n-7-1"}"#, r#"{"id": "7", "outcome": "delivered"}"#] {
             assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
         }
         assert!(
             read(br#"{"id": "n-7-1", "outcome": "delivered", "rason": "?"}"#).is_err(),
-            "a slip is not passed over"
+            "a misspelled member is rejected"
         );
         assert!(read(b"{\"id\": \"\xff\"").is_err());
     }

@@ -19,7 +19,10 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tocsin_model::{id::Name, problem::Problem};
+use tocsin_model::{
+    id::Name,
+    problem::{Code, Problem},
+};
 use tokio::{io::AsyncWriteExt, sync::Semaphore, time::timeout};
 
 use super::{command, program::Program};
@@ -106,8 +109,10 @@ impl Changer {
         let mut problems = command::problems(given, environment, "/usr/local/bin/enrich, --fast");
         let program = match (problems.is_empty(), given.first()) {
             (true, Some(program)) => {
-                let judged = programs.judge(Path::new(program));
-                judged.map_err(|text| problems.push(Problem::at("command", text))).unwrap_or_default()
+                let resolved = programs.resolve_allowed(Path::new(program));
+                resolved
+                    .map_err(|text| problems.push(Problem::new(Code::NotAllowed, "command", text)))
+                    .unwrap_or_default()
             }
             _ => PathBuf::new(),
         };
@@ -137,22 +142,22 @@ impl Changer {
             Some(program) => program,
             None => self.start()?,
         };
-        let answer = match timeout(self.patience, ask(&mut program, &question(id, message))).await {
+        let answer = match timeout(self.patience, exchange_line(&mut program, &question(id, message))).await {
             Ok(Ok(line)) => read(id, &line),
-            Ok(Err(trouble)) => Err(trouble),
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(format!("the program did not answer within {} s", self.patience.as_secs_f64())),
         };
         match answer {
             Ok(Ok(changed)) => {
                 self.idle.lock().push(program);
-                Ok(changed.over(message))
+                Ok(changed.merge_into(message))
             }
             Ok(Err(refusal)) => {
                 self.idle.lock().push(program);
                 Err(format!("the program refuses it: {refusal}"))
             }
             // A late answer could be taken for that of the next message, so the program is not used again.
-            Err(trouble) => Err(format!("{trouble} ({})", program.end(GRACE).await)),
+            Err(error) => Err(format!("{error} ({})", program.end(GRACE).await)),
         }
     }
 
@@ -171,7 +176,7 @@ struct ChangeResponse {
 }
 
 impl ChangeResponse {
-    fn over(self, before: &Changed) -> Changed {
+    fn merge_into(self, before: &Changed) -> Changed {
         let mut properties = before.properties.clone();
         properties.extend(self.properties);
         Changed {
@@ -193,7 +198,7 @@ fn question(id: &str, message: &Changed) -> Vec<u8> {
     line
 }
 
-async fn ask(program: &mut Program, question: &[u8]) -> Result<Vec<u8>, String> {
+async fn exchange_line(program: &mut Program, question: &[u8]) -> Result<Vec<u8>, String> {
     let ended = || "the program ended".to_owned();
     let input = program.input.as_mut().ok_or_else(ended)?;
     input.write_all(question).await.map_err(|error| format!("the program reads no more: {error}"))?;
@@ -267,7 +272,7 @@ for line in sys.stdin:
     }
 
     #[tokio::test]
-    async fn one_that_says_nothing_is_given_up() {
+    async fn a_silent_program_times_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let changer = changer(folder.path(), "sys.stdin.read()", Duration::from_millis(50));
         let error = changer.change("m-1", &message(b"")).await.expect_err("no answer");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 /// Environment variables that change the code or settings of a program (loaders, interpreters). A trailing `*` makes
 /// the name a prefix.
@@ -58,29 +58,39 @@ pub fn problems(command: &[String], environment: &BTreeMap<String, String>, exam
     let mut problems = Vec::new();
     match command.first() {
         None => problems.push(
-            Problem::at("command", "the program is missing").hint(format!("give it and its arguments: `[{example}]`")),
+            Problem::new(Code::Required, "command", "the program is missing")
+                .hint(format!("give it and its arguments: `[{example}]`")),
         ),
         Some(program) if !program.starts_with('/') => {
             let example = example.split(',').next().unwrap_or(example);
             let text = format!("the program is given by its whole path, such as `{example}`");
-            problems.push(Problem::at("command[0]", text));
+            problems.push(Problem::new(Code::InvalidFormat, "command[0]", text).param("format", "path"));
         }
         Some(_) => {}
     }
     for (number, argument) in command.iter().enumerate() {
         if argument.contains('\0') {
-            problems.push(Problem::at(format!("command[{number}]"), "an argument cannot hold a NUL"));
+            problems.push(Problem::new(
+                Code::InvalidCharacters,
+                format!("command[{number}]"),
+                "an argument cannot hold a NUL",
+            ));
         }
     }
     for (name, value) in environment {
         let path = format!("environment.{name}");
         if name.is_empty() || name.contains(['=', '\0']) {
-            problems.push(Problem::at(path, "this is not the name of a variable"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, path, "this is not the name of a variable")
+                    .param("format", "variable_name"),
+            );
         } else if is_refused(name) {
             let text = format!("`{name}` can have the program run other code, so a definition cannot set it");
-            problems.push(Problem::at(path, text).hint("set it in a program of your own that starts this one"));
+            problems.push(
+                Problem::new(Code::NotAllowed, path, text).hint("set it in a program of your own that starts this one"),
+            );
         } else if value.contains('\0') {
-            problems.push(Problem::at(path, "a variable cannot hold a NUL"));
+            problems.push(Problem::new(Code::InvalidCharacters, path, "a variable cannot hold a NUL"));
         }
     }
     problems

@@ -26,7 +26,11 @@ mod tests;
 use std::{path::Path, sync::Arc};
 
 pub use options::ProcessOptions;
-use tocsin_model::{application::Channel, id::Name, problem::Problem};
+use tocsin_model::{
+    application::Channel,
+    id::Name,
+    problem::{Code, Problem},
+};
 
 use crate::{
     channel::{Context, OpenChannel},
@@ -38,8 +42,10 @@ use crate::{
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: ProcessOptions = read(&channel.options, "")?;
-    let path =
-        context.programs.judge(Path::new(&options.command[0])).map_err(|text| vec![Problem::at("command", text)])?;
+    let path = context
+        .programs
+        .resolve_allowed(Path::new(&options.command[0]))
+        .map_err(|text| vec![Problem::new(Code::NotAllowed, "command", text)])?;
     let queue = Queue::single(channel.concurrency.max(1) as usize);
     let shared = DeliveryContext::new(name, context);
     let sessions = Arc::new(send::Sessions::new(name, options, path, context, queue.clone()));

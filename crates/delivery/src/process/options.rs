@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::command;
 use crate::options::{Options, Wait};
@@ -46,7 +46,7 @@ impl Options for ProcessOptions {
         let mut problems = command::problems(&self.command, &self.environment, "/usr/local/bin/send-sms, --fast");
         if !(1..=WINDOW_MAX).contains(&self.window) {
             let text = format!("at least 1 and at most {WINDOW_MAX} messages are on their way to a program");
-            problems.push(Problem::at("window", text));
+            problems.push(Problem::new(Code::OutOfRange, "window", text).param("least", 1).param("most", WINDOW_MAX));
         }
         problems
     }

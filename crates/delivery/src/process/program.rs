@@ -17,7 +17,7 @@ const COMPLAINT_BYTES_MAX: u64 = 64 * 1024;
 /// Most lines that are read ahead.
 const LINES_AHEAD: usize = 256;
 /// Time limit for the last output of an ended program: its child processes may hold the output open.
-const LAST_WORDS_PATIENCE: Duration = Duration::from_secs(1);
+const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running program.
 pub(super) struct Program {
@@ -86,7 +86,7 @@ impl Program {
                 format!("killed {} s after its input had ended", grace.as_secs())
             }
         };
-        let _ = timeout(LAST_WORDS_PATIENCE, &mut self.complaints).await;
+        let _ = timeout(STDERR_TIMEOUT, &mut self.complaints).await;
         match self.last_words.lock().as_str() {
             "" => status,
             words => format!("{status}; its last words: {words}"),

@@ -33,7 +33,7 @@ use crate::{
 /// While this many bytes wait to be written, no more messages are taken.
 const UNWRITTEN_MAX: usize = 1 << 20;
 /// Invalid answers that are logged for each run of a program.
-const UNREADABLE_TOLD: usize = 10;
+const INVALID_ANSWERS_LOGGED_MAX: usize = 10;
 
 /// The sessions of a channel, each with a program.
 pub(super) struct Sessions {
@@ -43,7 +43,7 @@ pub(super) struct Sessions {
     folder: PathBuf,
     queue: Arc<Queue>,
     /// The latest failure of the program, if any.
-    trouble: Mutex<Option<Reason>>,
+    last_failure: Mutex<Option<Reason>>,
 }
 
 /// End of a program's run.
@@ -81,7 +81,7 @@ impl UnansweredMessages {
 impl Sessions {
     pub fn new(name: &Name, options: ProcessOptions, path: PathBuf, context: &Context, queue: Arc<Queue>) -> Self {
         let folder = context.data_folder.clone();
-        Sessions { name: name.clone(), options, path, folder, queue, trouble: Mutex::new(None) }
+        Sessions { name: name.clone(), options, path, folder, queue, last_failure: Mutex::new(None) }
     }
 
     /// Runs one program after the other, until the queue is closed.
@@ -99,7 +99,7 @@ impl Sessions {
             let end = match started {
                 Ok(program) => self.serve(program, first).await,
                 Err(error) => {
-                    self.give_up(first, &format!("{} cannot be started: {error}", self.path.display())).await;
+                    self.defer_all(first, &format!("{} cannot be started: {error}", self.path.display())).await;
                     End::Failed
                 }
             };
@@ -121,7 +121,7 @@ impl Sessions {
         let mut waiting = Some(first);
         loop {
             for pending in waiting.take().into_iter().flatten() {
-                self.hand_over(pending, &mut held, &mut unwritten).await;
+                self.write_message(pending, &mut held, &mut unwritten).await;
             }
             if held.messages.is_empty() && (!open || program.input.is_none()) {
                 break;
@@ -132,9 +132,9 @@ impl Sessions {
             tokio::select! {
                 line = program.lines.recv() => match line {
                     Some(line) => {
-                        if let Some((pending, disposition)) = self.hear(&line, &mut held, &mut unreadable) {
+                        if let Some((pending, disposition)) = self.take_answer(&line, &mut held, &mut unreadable) {
                             served = true;
-                            *self.trouble.lock() = None;
+                            *self.last_failure.lock() = None;
                             pending.answer(disposition).await;
                         }
                     }
@@ -148,7 +148,7 @@ impl Sessions {
                             written = 0;
                         }
                     }
-                    // It reads no more, but may still answer earlier messages.
+                    // The program no longer reads its input, but may still answer earlier messages.
                     Err(_) => {
                         program.input = None;
                         (written, unwritten) = (0, Vec::new());
@@ -168,12 +168,17 @@ impl Sessions {
             return End::Closed;
         }
         let left = held.messages.into_values().collect();
-        self.give_up(left, &format!("the program ended ({how})")).await;
+        self.defer_all(left, &format!("the program ended ({how})")).await;
         if served { End::Served } else { End::Failed }
     }
 
     /// Records a message as unanswered and queues its line for writing.
-    async fn hand_over(&self, mut pending: PendingDelivery, held: &mut UnansweredMessages, unwritten: &mut Vec<u8>) {
+    async fn write_message(
+        &self,
+        mut pending: PendingDelivery,
+        held: &mut UnansweredMessages,
+        unwritten: &mut Vec<u8>,
+    ) {
         if let Some(reason) = pending.too_late() {
             return pending.answer(Disposition::Refused { reason }).await;
         }
@@ -186,7 +191,7 @@ impl Sessions {
     }
 
     /// The message that an answer is about, and its disposition. Invalid answers are logged.
-    fn hear(
+    fn take_answer(
         &self,
         line: &[u8],
         held: &mut UnansweredMessages,
@@ -200,7 +205,7 @@ impl Sessions {
             Err(wrong) => wrong,
         };
         *unreadable += 1;
-        if *unreadable <= UNREADABLE_TOLD {
+        if *unreadable <= INVALID_ANSWERS_LOGGED_MAX {
             let line: String = String::from_utf8_lossy(&line[..line.len().min(1_000)]).chars().take(200).collect();
             tracing::warn!(channel = %self.name, %wrong, line = %line.escape_debug(), "the program wrote an invalid answer");
         }
@@ -219,10 +224,10 @@ impl Sessions {
         }
     }
 
-    async fn give_up(&self, messages: Vec<PendingDelivery>, why: &str) {
+    async fn defer_all(&self, messages: Vec<PendingDelivery>, why: &str) {
         let reason = Reason::new(ReasonKind::Connection, why);
         tracing::warn!(channel = %self.name, "{}", reason.text);
-        *self.trouble.lock() = Some(reason.clone());
+        *self.last_failure.lock() = Some(reason.clone());
         for pending in messages {
             pending.answer(Disposition::Deferred { reason: reason.clone(), retry_after: None }).await;
         }
@@ -247,7 +252,7 @@ impl ProtocolSender for Sessions {
     }
 
     fn down(&self) -> Option<Reason> {
-        self.trouble.lock().clone()
+        self.last_failure.lock().clone()
     }
 
     fn parts_used(&self) -> PartsUsed {

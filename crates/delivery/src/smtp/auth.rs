@@ -63,13 +63,16 @@ pub(super) async fn authenticate(
     let in_the_open = !session.encrypted && !plain_allowed;
     let reply = match credentials {
         Credentials::Password { username, password } => {
-            if session.offers_auth("SCRAM-SHA-256") && scram::can_say(username) && scram::can_say(password) {
-                prove(session, username, password).await?
+            if session.offers_auth("SCRAM-SHA-256")
+                && scram::is_printable_ascii(username)
+                && scram::is_printable_ascii(password)
+            {
+                authenticate_scram(session, username, password).await?
             } else if in_the_open {
                 return Err(failed("the server offers no encryption, and the password does not travel in clear text"));
             } else if session.offers_auth("PLAIN") {
                 let secret = BASE64_STANDARD.encode(format!("\0{username}\0{password}"));
-                session.ask(&format!("AUTH PLAIN {secret}\r\n")).await?
+                session.command(&format!("AUTH PLAIN {secret}\r\n")).await?
             } else if session.offers_auth("LOGIN") {
                 login(session, username, password).await?
             } else {
@@ -90,15 +93,15 @@ pub(super) async fn authenticate(
     }
 }
 
-fn unknown(session: &Session, wanted: &str) -> Reason {
-    failed(format!("the server offers no AUTH {wanted}, only: {}", session.extensions.auth.join(" ")))
+fn unknown(session: &Session, requested: &str) -> Reason {
+    failed(format!("the server offers no AUTH {requested}, only: {}", session.extensions.auth.join(" ")))
 }
 
 async fn login(session: &mut Session, username: &str, password: &str) -> Result<Reply, Reason> {
-    let mut reply = session.ask("AUTH LOGIN\r\n").await?;
+    let mut reply = session.command("AUTH LOGIN\r\n").await?;
     for word in [username, password] {
         if reply.code == 334 {
-            reply = session.ask(&format!("{}\r\n", BASE64_STANDARD.encode(word))).await?;
+            reply = session.command(&format!("{}\r\n", BASE64_STANDARD.encode(word))).await?;
         }
     }
     Ok(reply)
@@ -136,36 +139,36 @@ async fn bearer(session: &mut Session, username: &str, token: &str) -> Result<Re
     } else {
         return Err(unknown(session, "OAUTHBEARER or XOAUTH2"));
     };
-    let reply = session.ask(&format!("AUTH {mechanism} {}\r\n", BASE64_STANDARD.encode(secret))).await?;
+    let reply = session.command(&format!("AUTH {mechanism} {}\r\n", BASE64_STANDARD.encode(secret))).await?;
     if reply.code != 334 {
         return Ok(reply);
     }
     // The error of the token, in JSON; the refusal itself follows our empty answer.
     let why = BASE64_STANDARD.decode(reply.text.trim()).unwrap_or_default();
-    let mut reply = session.ask(end).await?;
+    let mut reply = session.command(end).await?;
     reply.text = format!("{} {}", reply.text, String::from_utf8_lossy(&why));
     Ok(reply)
 }
 
 /// SCRAM: client and server prove that they know the password without sending it.
-async fn prove(session: &mut Session, username: &str, password: &str) -> Result<Reply, Reason> {
+async fn authenticate_scram(session: &mut Session, username: &str, password: &str) -> Result<Reply, Reason> {
     let nonce = scram::nonce().ok_or_else(|| failed("the system has no random numbers"))?;
     let hello = Hello::new(scram::Hash::Sha256, username, &nonce);
     let first = BASE64_STANDARD.encode(hello.message());
-    let reply = session.ask(&format!("AUTH SCRAM-SHA-256 {first}\r\n")).await?;
+    let reply = session.command(&format!("AUTH SCRAM-SHA-256 {first}\r\n")).await?;
     if reply.code != 334 {
         return Ok(reply);
     }
     let challenge = decoded(&reply)?;
-    let proof = hello.prove(password, &challenge).map_err(failed)?;
-    let mut reply = session.ask(&format!("{}\r\n", BASE64_STANDARD.encode(&proof.message))).await?;
+    let proof = hello.client_proof(password, &challenge).map_err(failed)?;
+    let mut reply = session.command(&format!("{}\r\n", BASE64_STANDARD.encode(&proof.message))).await?;
     let unproven = || failed("the server did not prove that it knows the password");
     match reply.code {
         334 => {
             if !proof.is_answered_by(&decoded(&reply)?) {
                 return Err(unproven());
             }
-            reply = session.ask("\r\n").await?;
+            reply = session.command("\r\n").await?;
             Ok(reply)
         }
         235 => Err(unproven()),

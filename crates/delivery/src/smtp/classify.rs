@@ -33,7 +33,7 @@ impl Reply {
     }
 
     /// Whether its enhanced status code (RFC 3463) says that the mailbox does not exist.
-    fn says_unknown(&self) -> bool {
+    fn is_unknown_mailbox(&self) -> bool {
         let status = self.text.split_whitespace().next().unwrap_or_default();
         matches!(status, "5.1.1" | "5.1.2" | "5.1.3" | "5.1.6" | "5.1.10")
     }
@@ -62,7 +62,7 @@ pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
         (530 | 534 | 535 | 538, _) => deferred(ReasonKind::Authentication),
         // Too many recipients for now: RFC 5321, 4.5.3.1.10.
         (552, Stage::Recipient) => deferred(ReasonKind::Answer),
-        (500..=599, Stage::Recipient) if reply.says_unknown() => {
+        (500..=599, Stage::Recipient) if reply.is_unknown_mailbox() => {
             Disposition::Refused { reason: Reason::new(ReasonKind::Bounced, reply.words()) }
         }
         (500..=599, _) => Disposition::Refused { reason: Reason::new(ReasonKind::Answer, reply.words()) },

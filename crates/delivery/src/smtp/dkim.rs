@@ -12,7 +12,7 @@ use ring::{
 use rustls::pki_types::{PrivateKeyDer, pem::PemObject};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use crate::files::Files;
 
@@ -64,16 +64,29 @@ impl DkimOptions {
             text.len() <= 253 && text.split('.').all(fits)
         };
         if !is_dns_name(&self.selector) {
-            problems.push(Problem::at("selector", "this cannot be part of a name in DNS").hint("such as `tocsin1`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "selector", "this cannot be part of a name in DNS")
+                    .param("format", "host_name")
+                    .hint("such as `tocsin1`"),
+            );
         }
         if self.domain.as_deref().is_some_and(|domain| !is_dns_name(domain)) {
-            problems.push(Problem::at("domain", "this is not a domain").hint("such as `example.org`"));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "domain", "this is not a domain")
+                    .param("format", "host_name")
+                    .hint("such as `example.org`"),
+            );
         }
         match (&self.key, &self.key_file) {
-            (None, None) => problems
-                .push(Problem::at("key", "the private key is missing").hint("give `key: ${DKIM_KEY}`, or `key_file`")),
+            (None, None) => problems.push(
+                Problem::new(Code::Required, "key", "the private key is missing")
+                    .hint("give `key: ${DKIM_KEY}`, or `key_file`"),
+            ),
             (Some(_), Some(_)) => {
-                problems.push(Problem::at("key_file", "there is a `key` already").hint("leave one of them out"));
+                problems.push(
+                    Problem::new(Code::ConflictingMembers, "key_file", "there is a `key` already")
+                        .hint("leave one of them out"),
+                );
             }
             (Some(text), None) => problems.extend(Secret::parse(text.as_bytes(), "key").err()),
             (None, Some(_)) => {}
@@ -98,7 +111,7 @@ impl Secret {
     /// Parses a private key in PEM form.
     fn parse(pem: &[u8], path: &str) -> Result<Secret, Problem> {
         let unusable = |why: String| {
-            Problem::at(path, format!("this private key cannot be used: {why}"))
+            Problem::new(Code::InvalidKey, path, format!("this private key cannot be used: {why}"))
                 .hint("make one with `openssl genrsa 2048` or `openssl genpkey -algorithm ed25519`")
         };
         let rsa = |key: RsaKeyPair| match key.public().modulus_len() {
@@ -134,7 +147,7 @@ impl DkimKey {
             (Some(text), _) => Secret::parse(text.as_bytes(), &format!("{path}.key"))?,
             (None, file) => {
                 let (file, path) = (file.clone().unwrap_or_default(), format!("{path}.key_file"));
-                let pem = files.read(&file).map_err(|why| Problem::at(&path, why))?;
+                let pem = files.read(&file).map_err(|why| Problem::new(Code::Unreadable, &path, why))?;
                 Secret::parse(&pem, &path)?
             }
         };

@@ -7,7 +7,7 @@ use mail_builder::{
 };
 use parking_lot::Mutex;
 use tocsin_model::{
-    content::{Content, header_objection},
+    content::{Content, header_problem},
     mailbox,
 };
 
@@ -287,7 +287,7 @@ impl HeaderTemplate {
         for (name, value) in self.headers.iter().filter(|(name, _)| !is_own(name)) {
             mail = mail.header(name.as_str(), unstructured(value));
         }
-        for (name, value) in content.headers.iter().filter(|(name, _)| header_objection(name).is_none()) {
+        for (name, value) in content.headers.iter().filter(|(name, _)| header_problem(name).is_none()) {
             mail = mail.header(name.as_str(), unstructured(value));
         }
         let is_given = |name: &str| is_own(name) || self.headers.keys().any(|given| given.eq_ignore_ascii_case(name));
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_end_but_ours_and_no_dot_alone() {
+    fn line_ends_are_normalized_and_dots_stuffed() {
         let mut out = Vec::new();
         stuff(&whole_lines(b"a\0b\r\n.\r\n..b\nc\r\0.d\r\r\n\n.".to_vec()), &mut out);
         assert_eq!(String::from_utf8_lossy(&out), "ab\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n");

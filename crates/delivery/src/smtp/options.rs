@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::{
     dkim::DkimOptions,
@@ -234,23 +234,36 @@ impl SmtpOptions {
     /// Every problem of a server; `path` leads to it in `servers`, or to the channel's options.
     fn server_problems(&self, path: &str, server: &ServerOptions) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut report = |key: &str, message: &str, hint: &str| {
-            problems.push(Problem::at(format!("{path}{key}"), message).hint(hint))
+        let mut report = |code: Code, key: &str, message: &str, hint: &str| {
+            problems.push(Problem::new(code, format!("{path}{key}"), message).hint(hint))
         };
         if !is_host(&server.host) {
-            report("host", "this is not a host name or address", "give it without scheme and port");
+            report(
+                Code::InvalidFormat,
+                "host",
+                "this is not a host name or address",
+                "give it without scheme and port",
+            );
         }
         match (&server.username, &server.password, &server.token_file) {
-            (Some(_), None, None) => {
-                report("password", "a user name needs a password", "take it from the environment: `${SMTP_PASSWORD}`")
+            (Some(_), None, None) => report(
+                Code::MissingCounterpart,
+                "password",
+                "a user name needs a password",
+                "take it from the environment: `${SMTP_PASSWORD}`",
+            ),
+            (None, Some(_), _) => {
+                report(Code::MissingCounterpart, "username", "a password needs a user name", "give `username` as well")
             }
-            (None, Some(_), _) => report("username", "a password needs a user name", "give `username` as well"),
-            (None, _, Some(_)) => report("username", "a token needs a user name", "give `username` as well"),
+            (None, _, Some(_)) => {
+                report(Code::MissingCounterpart, "username", "a token needs a user name", "give `username` as well")
+            }
             (Some(_), Some(_), Some(_)) => {
-                report("token_file", "there is a password already", "leave one of them out");
+                report(Code::ConflictingMembers, "token_file", "there is a password already", "leave one of them out");
             }
             (Some(_), ..) if server.tls == Some(TlsMode::Off) && !self.allow_plain_auth => {
                 report(
+                    Code::Insecure,
                     "tls",
                     "the password would travel in clear text",
                     "set `tls: required`, or `allow_plain_auth: true` if that is meant",
@@ -259,7 +272,7 @@ impl SmtpOptions {
             _ => {}
         }
         if !(1..=1000).contains(&server.weight) {
-            report("weight", "a weight is from 1 to 1000", "leave it out for 1");
+            report(Code::OutOfRange, "weight", "a weight is from 1 to 1000", "leave it out for 1");
         }
         problems
     }
@@ -271,26 +284,31 @@ impl Options for SmtpOptions {
         let path = |at: usize| if self.servers.is_empty() { String::new() } else { format!("servers[{at}].") };
         match (&self.host, self.servers.len()) {
             (Some(_), 1..) => problems.push(
-                Problem::at("host", "there are `servers` already")
+                Problem::new(Code::ConflictingMembers, "host", "there are `servers` already")
                     .hint("leave one of them out, or add it to `servers`"),
             ),
             (None, 0) => {
                 problems.push(
-                    Problem::at("host", "the mail server is missing")
+                    Problem::new(Code::Required, "host", "the mail server is missing")
                         .hint("give its name or address, such as `mail.example.org`"),
                 );
                 // Its options can be checked all the same.
                 let unnamed = SmtpOptions { host: Some("missing".into()), ..self.clone() };
                 problems.extend(unnamed.servers().iter().flat_map(|server| self.server_problems("", server)));
             }
-            (_, 17..) => problems.push(Problem::at("servers", "these are too many").hint("16 at most")),
+            (_, 17..) => problems.push(
+                Problem::new(Code::TooMany, "servers", "these are too many").param("limit", 8).hint("16 at most"),
+            ),
             _ => problems.extend(
                 self.servers().iter().enumerate().flat_map(|(at, server)| self.server_problems(&path(at), server)),
             ),
         }
         if self.dkim.len() > 4 {
-            problems
-                .push(Problem::at("dkim", "a mail with more than 4 signatures is not verified").hint("2 are common"));
+            problems.push(
+                Problem::new(Code::TooMany, "dkim", "a mail with more than 4 signatures is not verified")
+                    .param("limit", 4)
+                    .hint("2 are common"),
+            );
         }
         for (at, key) in self.dkim.iter().enumerate() {
             problems.extend(key.problems().into_iter().map(|mut problem| {
@@ -298,44 +316,64 @@ impl Options for SmtpOptions {
                 problem
             }));
         }
-        let mut report = |path: &str, message: &str, hint: &str| problems.push(Problem::at(path, message).hint(hint));
+        let mut report = |code: Code, path: &str, message: &str, hint: &str| {
+            problems.push(Problem::new(code, path, message).hint(hint));
+        };
         let mailbox = "write `name@domain` or `Shown Name <name@domain>`";
         match self.from.as_deref().map(Mailbox::parse) {
-            None => report("from", "the sender is missing", mailbox),
-            Some(None) => report("from", "this is not a mail address", mailbox),
+            None => report(Code::Required, "from", "the sender is missing", mailbox),
+            Some(None) => report(Code::InvalidFormat, "from", "this is not a mail address", mailbox),
             Some(Some(_)) => {}
         }
         if self.reply_to.as_deref().is_some_and(|text| Mailbox::parse(text).is_none()) {
-            report("reply_to", "this is not a mail address", mailbox);
+            report(Code::InvalidFormat, "reply_to", "this is not a mail address", mailbox);
         }
         if self.return_path.as_deref().is_some_and(|text| !is_address(text)) {
-            report("return_path", "this is not a mail address", "write `bounces@example.org`, without a shown name");
+            report(
+                Code::InvalidFormat,
+                "return_path",
+                "this is not a mail address",
+                "write `bounces@example.org`, without a shown name",
+            );
         }
         match self.return_path.as_deref().and_then(|address| address.rsplit_once('@')) {
             None if self.return_path_signed => {
                 report(
+                    Code::MissingCounterpart,
                     "return_path",
                     "a signed return address needs one to start from",
                     "such as `bounces@example.org`",
                 );
             }
             Some((local, _)) if self.return_path_signed && local.len() > RETURN_LOCAL_MAX => {
-                report("return_path", "its left side leaves no room for the signature", "20 letters at most");
+                report(
+                    Code::TooLong,
+                    "return_path",
+                    "its left side leaves no room for the signature",
+                    "20 letters at most",
+                );
             }
             _ => {}
         }
         if self.ehlo.as_deref().is_some_and(|name| !is_host(name.trim_matches(['[', ']']))) {
             report(
+                Code::InvalidFormat,
                 "ehlo",
                 "this is not a host name",
                 "give the full name of this machine, such as `tocsin.example.org`",
             );
         }
         if self.messages_per_session == 0 {
-            report("messages_per_session", "a session carries at least one mail", "leave it out for 10000");
+            report(
+                Code::OutOfRange,
+                "messages_per_session",
+                "a session carries at least one mail",
+                "leave it out for 10000",
+            );
         }
         if !(1..=1000).contains(&self.recipients_max) {
             report(
+                Code::OutOfRange,
                 "recipients_max",
                 "a mail has from 1 to 1000 recipients",
                 "leave it out for 50; servers take 100 at least",
@@ -344,9 +382,9 @@ impl Options for SmtpOptions {
         for name in self.headers.keys() {
             let path = format!("headers.{name}");
             if !is_header_name(name) {
-                report(&path, "this is not the name of a header field", "letters, digits and `-`");
+                report(Code::InvalidFormat, &path, "this is not the name of a header field", "letters, digits and `-`");
             } else if RESERVED_HEADERS.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
-                report(&path, "this header field is written by the channel itself", "leave it out");
+                report(Code::ReservedName, &path, "this header field is written by the channel itself", "leave it out");
             }
         }
         problems

@@ -136,7 +136,7 @@ impl SmtpSender {
                     }
                 },
             };
-            session = self.converse(open, recipients, &mut held).await;
+            session = self.run_transaction(open, recipients, &mut held).await;
         }
         if let Some(open) = session {
             open.session.quit().await;
@@ -146,7 +146,7 @@ impl SmtpSender {
     /// Opens a session with a server. At the deadline: the failure, and how long it may last.
     async fn connect(&self, deadline: Instant) -> Result<OpenSession, (Reason, Duration)> {
         loop {
-            let entry = self.servers.enter(deadline).await?;
+            let entry = self.servers.acquire(deadline).await?;
             match Session::open(&self.options, entry.server(), &*self.dial).await {
                 Ok(session) => return Ok(OpenSession { session, lease: entry.opened(), has_answered: false }),
                 Err(reason) => {
@@ -187,7 +187,7 @@ impl SmtpSender {
 
     /// Delivers `first` and everything else that waits. Returns the session if it is still usable; mails that need
     /// another attempt go to `held`.
-    async fn converse(
+    async fn run_transaction(
         &self,
         mut open: OpenSession,
         first: PendingDelivery,
@@ -310,10 +310,10 @@ impl SmtpSender {
             recipients.answer(Disposition::Refused { reason }).await;
             return None;
         }
-        if recipients.outgoing.addresses().any(|address| self.judge(address, extensions).is_some()) {
+        if recipients.outgoing.addresses().any(|address| self.address_problem(address, extensions).is_some()) {
             let mut ready = Vec::new();
             for recipient in recipients.into_each() {
-                match self.judge(&recipient.outgoing.address, extensions) {
+                match self.address_problem(&recipient.outgoing.address, extensions) {
                     None => ready.push(recipient),
                     Some(reason) => recipient.answer(Disposition::Refused { reason }).await,
                 }
@@ -330,7 +330,7 @@ impl SmtpSender {
     }
 
     /// The reason why nothing can be sent to this address, if any.
-    fn judge(&self, address: &str, extensions: &Extensions) -> Option<Reason> {
+    fn address_problem(&self, address: &str, extensions: &Extensions) -> Option<Reason> {
         if !is_mailbox(address) {
             return Some(Reason::new(
                 ReasonKind::Address,

@@ -48,7 +48,7 @@ impl Server {
     /// # Errors
     /// The file of further certificates cannot be used.
     fn open(options: ServerOptions, path: &str, files: &Files) -> Result<Server, Problem> {
-        let trust = tls::trust(files, options.ca_file.as_deref(), &format!("{path}ca_file"))?;
+        let trust = tls::client_config(files, options.ca_file.as_deref(), &format!("{path}ca_file"))?;
         let port = options.port_or_custom();
         let tls = options.tls.unwrap_or_default();
         let credentials = match (options.username, options.password, options.token_file) {
@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// Host and port, for logs and reasons.
-    pub fn place(&self) -> String {
+    pub fn host_port(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 }
@@ -91,16 +91,16 @@ struct Gate {
 }
 
 impl Gate {
-    fn may_enter(&self, now: Instant) -> bool {
+    fn may_connect(&self, now: Instant) -> bool {
         !self.probing && self.closed.as_ref().is_none_or(|(until, _)| *until <= now)
     }
 }
 
 /// Result of selecting a server.
 enum Choice {
-    Enter(usize),
+    Connect(usize),
     /// All are paused, for this reason; the first may be probed at this time, or is being probed now.
-    Closed(Reason, Option<Instant>),
+    AllPaused(Reason, Option<Instant>),
 }
 
 impl Servers {
@@ -115,7 +115,7 @@ impl Servers {
             given.into_iter().enumerate().map(|(at, server)| Server::open(server, &path(at), &context.files)).collect();
         let all = all?;
         let gate = |server: &Server| {
-            let (application, channel, place) = (context.application.clone(), name.to_string(), server.place());
+            let (application, channel, place) = (context.application.clone(), name.to_string(), server.host_port());
             let count = |outcome: &'static str| metrics::counter!("tocsin_deliver_smtp_sessions_total", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone(), "outcome" => outcome);
             let is_closed = metrics::gauge!("tocsin_deliver_smtp_server_closed", "application" => application.clone(), "channel" => channel.clone(), "server" => place.clone());
             is_closed.set(0.0);
@@ -142,17 +142,17 @@ impl Servers {
     }
 
     /// Selects a server for a new session. At the deadline: the failure, and how long it may last.
-    pub async fn enter(self: &Arc<Self>, deadline: Instant) -> Result<Entry, (Reason, Duration)> {
+    pub async fn acquire(self: &Arc<Self>, deadline: Instant) -> Result<Entry, (Reason, Duration)> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let now = Instant::now();
             match self.choose(now) {
-                Choice::Enter(at) => return Ok(Entry { servers: self.clone(), at, started: now, is_open: true }),
-                Choice::Closed(reason, until) if deadline <= now => {
+                Choice::Connect(at) => return Ok(Entry { servers: self.clone(), at, started: now, is_open: true }),
+                Choice::AllPaused(reason, until) if deadline <= now => {
                     return Err((reason, until.map_or(Duration::ZERO, |until| until.duration_since(now))));
                 }
-                Choice::Closed(_, until) => {
+                Choice::AllPaused(_, until) => {
                     tokio::select! {
                         () = sleep_until(until.map_or(deadline, |until| until.min(deadline))) => {}
                         () = changed => {}
@@ -169,7 +169,7 @@ impl Servers {
         let now = Instant::now();
         let first = {
             let gates = self.gates.lock();
-            if gates.iter().any(|gate| gate.may_enter(now)) {
+            if gates.iter().any(|gate| gate.may_connect(now)) {
                 return;
             }
             gates.iter().filter(|gate| !gate.probing).filter_map(|gate| Some(gate.closed.as_ref()?.0)).min()
@@ -184,7 +184,7 @@ impl Servers {
     /// Whether other sessions exist and no server accepts more, so that they will send the waiting mails.
     pub fn others_work(&self) -> bool {
         let (gates, now) = (self.gates.lock(), Instant::now());
-        gates.iter().any(|gate| gate.live > 0) && !gates.iter().any(|gate| gate.may_enter(now))
+        gates.iter().any(|gate| gate.live > 0) && !gates.iter().any(|gate| gate.may_connect(now))
     }
 
     /// Whether a session with this server should give way to one with a preferred server that may be tried again.
@@ -193,22 +193,22 @@ impl Servers {
             return false;
         }
         let (gates, now) = (self.gates.lock(), Instant::now());
-        gates[..at].iter().any(|gate| gate.may_enter(now))
+        gates[..at].iter().any(|gate| gate.may_connect(now))
     }
 
     fn choose(&self, now: Instant) -> Choice {
         let mut gates = self.gates.lock();
-        let may_enter = |gate: &Gate| gate.may_enter(now);
+        let may_connect = |gate: &Gate| gate.may_connect(now);
         let chosen = match self.balance {
-            Balance::Ordered => gates.iter().position(may_enter),
+            Balance::Ordered => gates.iter().position(may_connect),
             // Smooth weighted round robin: with weights 2 and 1 the sessions go A B A, A B A.
             Balance::Weighted => {
                 let mut total = 0;
-                for (gate, server) in gates.iter_mut().zip(&self.all).filter(|(gate, _)| may_enter(gate)) {
+                for (gate, server) in gates.iter_mut().zip(&self.all).filter(|(gate, _)| may_connect(gate)) {
                     gate.credit += server.weight;
                     total += server.weight;
                 }
-                let open = (0..gates.len()).filter(|at| may_enter(&gates[*at]));
+                let open = (0..gates.len()).filter(|at| may_connect(&gates[*at]));
                 let chosen = open.max_by_key(|at| (gates[*at].credit, std::cmp::Reverse(*at)));
                 if let Some(at) = chosen {
                     gates[at].credit -= total;
@@ -218,14 +218,14 @@ impl Servers {
         };
         if let Some(at) = chosen {
             gates[at].probing = gates[at].closed.is_some();
-            return Choice::Enter(at);
+            return Choice::Connect(at);
         }
         let closed = gates.iter().filter_map(|gate| Some((gate.probing, gate.closed.as_ref()?)));
         let first = closed.min_by_key(|(probing, (until, _))| (*probing, *until));
         match first {
-            Some((probing, (until, reason))) => Choice::Closed(reason.clone(), (!probing).then_some(*until)),
+            Some((probing, (until, reason))) => Choice::AllPaused(reason.clone(), (!probing).then_some(*until)),
             // Only a paused server is probed, so this channel has no servers, which the options do not allow.
-            None => Choice::Closed(Reason::new(ReasonKind::Internal, "there is no mail server"), None),
+            None => Choice::AllPaused(Reason::new(ReasonKind::Internal, "there is no mail server"), None),
         }
     }
 
@@ -244,7 +244,7 @@ impl Servers {
         gate.failures += 1;
         gate.bad_sessions = 0;
         gate.is_closed.set(1.0);
-        let server = self.all[at].place();
+        let server = self.all[at].host_port();
         let pause_ms = pause.as_millis() as u64;
         if gate.logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             gate.logged_at = Some(Instant::now());
@@ -309,7 +309,7 @@ impl Entry {
         let was_logged = gate.logged_at.take().is_some();
         drop(gates);
         if was_logged {
-            tracing::info!(server = self.server().place(), "a mail server lets us in again");
+            tracing::info!(server = self.server().host_port(), "a mail server lets us in again");
         }
         if reopened {
             self.servers.changed.notify_waiters();

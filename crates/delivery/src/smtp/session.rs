@@ -110,11 +110,11 @@ impl Session {
         let (stream, local) = match timeout(limit, dial.dial(&server.host, server.port)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                let text = format!("no connection to {}: {error}", server.place());
+                let text = format!("no connection to {}: {error}", server.host_port());
                 return Err(Reason::new(ReasonKind::Connection, text));
             }
             Err(_) => {
-                let text = format!("no connection to {} within {}", server.place(), options.connect_timeout);
+                let text = format!("no connection to {} within {}", server.host_port(), options.connect_timeout);
                 return Err(Reason::new(ReasonKind::Timeout, text));
             }
         };
@@ -137,7 +137,7 @@ impl Session {
         }
         session.greeting = greeting.text;
         let name = options.ehlo.clone().unwrap_or_else(|| literal(local));
-        session.hello(&name).await?;
+        session.ehlo(&name).await?;
         if matches!(server.tls, TlsMode::IfOffered | TlsMode::Required) {
             session = session.start_tls(options, server, &name).await?;
         }
@@ -148,10 +148,10 @@ impl Session {
         Ok(session)
     }
 
-    async fn hello(&mut self, name: &str) -> Result<(), Reason> {
-        let mut reply = self.ask(&format!("EHLO {name}\r\n")).await?;
+    async fn ehlo(&mut self, name: &str) -> Result<(), Reason> {
+        let mut reply = self.command(&format!("EHLO {name}\r\n")).await?;
         if matches!(reply.code, 500 | 502 | 504) {
-            reply = self.ask(&format!("HELO {name}\r\n")).await?;
+            reply = self.command(&format!("HELO {name}\r\n")).await?;
             reply.text.clear();
         }
         if !reply.positive() {
@@ -170,7 +170,7 @@ impl Session {
                 _ => Ok(self),
             };
         }
-        let reply = self.ask("STARTTLS\r\n").await?;
+        let reply = self.command("STARTTLS\r\n").await?;
         if reply.code != 220 {
             return Err(Reason::new(ReasonKind::Tls, format!("STARTTLS: {} {}", reply.code, reply.text)));
         }
@@ -179,7 +179,7 @@ impl Session {
             return Err(Reason::new(ReasonKind::Tls, "the server sent more than its reply to STARTTLS"));
         }
         let mut session = self.encrypt(options, server).await?;
-        session.hello(name).await?;
+        session.ehlo(name).await?;
         Ok(session)
     }
 
@@ -221,29 +221,29 @@ impl Session {
         }
         let mut commands = envelope.commands.split_inclusive(|byte| *byte == b'\n');
         let mut next = || commands.next().expect("MAIL, a RCPT for each recipient, and DATA");
-        let mail = self.ask(next()).await?;
+        let mail = self.command(next()).await?;
         if mail.positive() {
             for _ in 0..count {
-                replies.push(self.ask(next()).await?);
+                replies.push(self.command(next()).await?);
                 if replies.last().is_some_and(Reply::closing) {
                     break;
                 }
             }
         }
         let go = replies.iter().any(Reply::positive) && !replies.last().is_some_and(Reply::closing);
-        let data = if go { Some(self.ask(next()).await?) } else { None };
+        let data = if go { Some(self.command(next()).await?) } else { None };
         Ok(classify_envelope(&mail, &replies, count, data.as_ref()))
     }
 
     /// The next reply; the text of a simple positive reply is dropped, because it is not used.
     async fn verdict(&mut self) -> Result<Reply, Reason> {
-        match take_yes(&mut self.unread) {
+        match take_positive_reply(&mut self.unread) {
             Some(yes) => Ok(yes),
             None => self.reply(self.reply_timeout).await,
         }
     }
 
-    pub async fn ask(&mut self, command: impl AsRef<[u8]>) -> Result<Reply, Reason> {
+    pub async fn command(&mut self, command: impl AsRef<[u8]>) -> Result<Reply, Reason> {
         self.write(command.as_ref()).await?;
         self.reply(self.reply_timeout).await
     }
@@ -343,7 +343,7 @@ fn literal(local: Option<IpAddr>) -> String {
 }
 
 /// Takes a positive one-line reply from the front of the buffer, without its text.
-fn take_yes(unread: &mut BytesMut) -> Option<Reply> {
+fn take_positive_reply(unread: &mut BytesMut) -> Option<Reply> {
     let digits = match unread.first_chunk::<4>()? {
         [b'2', tens @ b'0'..=b'9', ones @ b'0'..=b'9', b' '] => [tens, ones].map(|digit| u16::from(digit - b'0')),
         _ => return None,
@@ -407,12 +407,12 @@ mod tests {
     #[test]
     fn only_a_plain_yes_is_taken_without_its_words() {
         let mut unread = BytesMut::from(&b"250 2.1.5 ok\r\n251 \n250-a\r\n250 b\r\n"[..]);
-        let mut taken = || take_yes(&mut unread).map(|reply| (reply.code, reply.text));
+        let mut taken = || take_positive_reply(&mut unread).map(|reply| (reply.code, reply.text));
         assert_eq!([taken(), taken(), taken()], [Some((250, String::new())), Some((251, String::new())), None]);
         assert_eq!(take_reply(&mut unread), Ok(Some(Reply { code: 250, text: "a\nb".into() })));
         for other in ["250 2.1.5 o", "250", "250\r\n", "450 4.2.1 busy\r\n", "2x0 a\r\n", "354 go\r\n", ""] {
             let mut unread = BytesMut::from(other);
-            assert!(take_yes(&mut unread).is_none() && unread == other, "{other:?}");
+            assert!(take_positive_reply(&mut unread).is_none() && unread == other, "{other:?}");
         }
     }
 

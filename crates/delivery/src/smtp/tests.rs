@@ -67,7 +67,7 @@ pub async fn deliver_all(open: &dyn OpenChannel, mails: Vec<Outgoing>) -> Vec<St
     while let Some(answer) = answered.recv().await {
         all.extend(answer.into_each());
     }
-    open.settle().await;
+    open.wait_until_answered().await;
     assert_eq!(all.len(), count, "one answer each");
     all.sort_by_key(|answer| answer.ticket.ordinal);
     all.iter().map(|answer| show(&answer.disposition)).collect()

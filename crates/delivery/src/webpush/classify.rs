@@ -10,7 +10,7 @@ use crate::http::classify::{Load, Response, Verdict, by_status, words};
 /// Classifies the response of a push service (RFC 8030, 5 and 7.3; RFC 8292, 4.2). `Retry-After` is respected up to
 /// `most`.
 pub(super) fn classify(response: &Response, now: Timestamp, most: Duration) -> Verdict {
-    let wish = response.wish(now, most);
+    let retry_delay = response.retry_delay(now, most);
     let fine = |disposition| Verdict { disposition, load: Load::Fine };
     let said = words(response);
     match response.status {
@@ -24,11 +24,11 @@ pub(super) fn classify(response: &Response, now: Timestamp, most: Duration) -> V
                 ReasonKind::Authentication,
                 format!("{said}; the push service does not accept our key for this subscription"),
             ),
-            retry_after: wish,
+            retry_after: retry_delay,
         }),
         413 => fine(Disposition::Refused {
             reason: Reason::new(ReasonKind::Answer, format!("{said}; the push service takes no message of this size")),
         }),
-        _ => by_status(response, wish),
+        _ => by_status(response, retry_delay),
     }
 }

@@ -1,8 +1,8 @@
 //! Messages to browsers through their push services (RFC 8030), encrypted for the one browser (RFC 8291, `aes128gcm` of
 //! RFC 8188) and signed with the key of the application server (VAPID, RFC 8292).
 //!
-//! A device's address is the push subscription that the browser gave, as JSON. Its endpoint is judged like any address that
-//! a subscriber names; connections, destinations and waits are those of the `http` protocol.
+//! The address of a device is the push subscription of the browser, as JSON. Its endpoint is checked like any address
+//! that a subscriber supplies. Connections, destinations and retries are those of the `http` protocol.
 
 mod classify; // classifies responses of push services
 mod encrypt; // encrypts a text for one browser
@@ -34,7 +34,8 @@ use crate::{
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: WebPushOptions = read(&channel.options, "")?;
-    let trust = tls::trust(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust =
+        tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let dial: Arc<dyn Dial> = Arc::new(TcpDial);
     let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
     let shared = DeliveryContext::new(name, context);

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::vapid::Vapid;
 use crate::{
@@ -67,25 +67,31 @@ impl Options for WebPushOptions {
         let hint = "`tocsin vapid-key` makes both; take the private one from the environment";
         let missing = [("public_key", &self.public_key), ("private_key", &self.private_key)];
         let missing: Vec<_> = missing.into_iter().filter(|(_, key)| key.is_empty()).map(|(option, _)| option).collect();
-        problems.extend(missing.iter().map(|option| Problem::at(*option, "the key is missing").hint(hint)));
+        problems.extend(
+            missing.iter().map(|option| Problem::new(Code::Required, *option, "the key is missing").hint(hint)),
+        );
         if missing.is_empty()
             && let Err((option, text)) = Vapid::new(&self.public_key, &self.private_key, &self.subject)
         {
-            problems.push(Problem::at(option, text).hint(hint));
+            problems.push(Problem::new(Code::InvalidKey, option, text).hint(hint));
         }
         let is_mail = self.subject.strip_prefix("mailto:").is_some_and(|mailbox| {
             mailbox.split_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
         });
         let is_web = self.subject.strip_prefix("https://").is_some_and(|rest| !rest.is_empty());
         if !(is_mail || is_web) || self.subject.contains(|letter: char| letter.is_control() || letter == ' ') {
-            let problem = Problem::at("subject", "push services want to know whom to ask");
+            let problem = Problem::new(Code::Required, "subject", "push services want to know whom to ask");
             problems.push(problem.hint("give `mailto:ops@example.org`, or an address that starts with `https://`"));
         }
         if self.ttl_seconds > TTL_SECONDS_MAX {
-            problems.push(Problem::at(
-                "ttl_seconds",
-                format!("push services keep nothing for more than {TTL_SECONDS_MAX} s"),
-            ));
+            problems.push(
+                Problem::new(
+                    Code::OutOfRange,
+                    "ttl_seconds",
+                    format!("push services keep nothing for more than {TTL_SECONDS_MAX} s"),
+                )
+                .param("most", TTL_SECONDS_MAX),
+            );
         }
         problems
     }

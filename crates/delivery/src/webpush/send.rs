@@ -23,7 +23,7 @@ use crate::{
         classify::Verdict,
         connect::{Connections, Dial, Target},
         request::Request,
-        send::{ask, next_of, origin, signal},
+        send::{next_of, origin, send_classified, signal},
     },
     pending::PendingDelivery,
     queue::Queue,
@@ -142,7 +142,7 @@ impl WebPushSender {
         let request = request.with_body(&body);
         pending.sent();
         let read = |response| classify(&response, self.clock.now(), self.options.retry_after_max.0);
-        ask(&self.connections, &target, &request, self.options.timeout, read).await
+        send_classified(&self.connections, &target, &request, self.options.timeout, read).await
     }
 }
 

@@ -6,6 +6,10 @@ use base64::{
     Engine, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
+use ring::{
+    agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral},
+    rand::SystemRandom,
+};
 use serde::Deserialize;
 
 /// Browsers write base64url; some libraries add padding.
@@ -82,10 +86,22 @@ pub(super) fn endpoint(address: &str) -> Cow<'_, str> {
     serde_json::from_str::<Endpoint<'_>>(address).map(|found| found.endpoint).unwrap_or_default()
 }
 
-/// Checks that a text is a push subscription.
+/// Checks that a text is a push subscription, and its public key a point of the curve P-256 (SEC 1, section 3.2.2.1).
 ///
 /// # Errors
 /// A sentence about the first problem.
 pub fn check_subscription(address: &str) -> Result<(), String> {
-    Subscription::read(address).map(drop)
+    let keys = Subscription::read(address)?.keys;
+    match is_point(&keys.public) {
+        true => Ok(()),
+        false => Err("`keys.p256dh` is not a point of the curve P-256, so no message could be encrypted for it".into()),
+    }
+}
+
+/// Whether a public key is a point of the curve P-256. Verifying a signature checks the key first, but does not report
+/// why it failed, so the key is used in an agreement.
+fn is_point(public: &[u8; 65]) -> bool {
+    let ours = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new());
+    // Without random numbers nothing is known against the key, and no message is sent either.
+    ours.is_ok_and(|ours| agree_ephemeral(ours, &UnparsedPublicKey::new(&ECDH_P256, public), |_| ()).is_ok())
 }

@@ -66,6 +66,10 @@ fn an_address_is_a_push_subscription() {
         (subscription("ftp://push.example"), "`endpoint`"),
         (good.replace(BROWSER, "BCVx"), "`keys.p256dh`"),
         (good.replace(BROWSER, &BROWSER.replacen('B', "C", 1)), "`keys.p256dh`"),
+        // 65 bytes that begin as a point does, but are none.
+        (good.replace(BROWSER, &BROWSER.replacen("aOzi", "aOzj", 1)), "not a point of the curve P-256"),
+        (good.replace(BROWSER, &format!("B{}", "A".repeat(86))), "not a point of the curve P-256"),
+        (good.replace(BROWSER, &format!("B{}", "_".repeat(86))), "`keys.p256dh`"),
         (good.replace(AUTH, "AAAA"), "`keys.auth`"),
         (good.replace(AUTH, "BTBZMqHH6r4Tts7J/aSIgg"), "`keys.auth`"),
     ] {
@@ -75,7 +79,7 @@ fn an_address_is_a_push_subscription() {
 }
 
 #[test]
-fn a_payload_fits() {
+fn payloads_fit_the_limit() {
     let plain = message(1);
     let json: Value = serde_json::from_slice(&payload(&plain, None).expect("it fits")).expect("JSON");
     let expected = json!({

@@ -37,7 +37,7 @@ enum Answer {
 enum Act {
     Push(usize),
     /// The session of this number looks for a message, if it is awake.
-    Look(usize),
+    Pop(usize),
     /// The attempt of the session of this number ends.
     Answer(usize, Answer),
     Pass(u64),
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    fn look(&mut self, number: usize) {
+    fn pop(&mut self, number: usize) {
         if self.sessions[number] != Session::Awake {
             return;
         }
@@ -125,7 +125,7 @@ impl World {
                     Pushed::NoRoom(..) => self.returned += 1,
                 }
             }
-            Act::Look(number) => self.look(number % self.sessions.len()),
+            Act::Pop(number) => self.pop(number % self.sessions.len()),
             Act::Answer(number, answer) => {
                 let number = number % self.sessions.len();
                 let Session::Busy(key) = self.sessions[number] else { return };
@@ -197,12 +197,12 @@ impl World {
     }
 
     /// Lets all awake sessions look for work until none is awake.
-    fn look_all(&mut self) -> Result<(), String> {
+    fn pop_all(&mut self) -> Result<(), String> {
         for _ in 0..100 {
             let Some(number) = self.sessions.iter().position(|session| *session == Session::Awake) else {
                 return Ok(());
             };
-            self.look(number);
+            self.pop(number);
             self.check_invariants()?;
         }
         Err("a session looks forever".into())
@@ -232,7 +232,7 @@ impl World {
     /// All messages leave once the destinations answer.
     fn check_progress(mut self) -> Result<(), String> {
         for _ in 0..200 {
-            self.look_all()?;
+            self.pop_all()?;
             self.check_wakes()?;
             if let Some(number) = self.sessions.iter().position(|session| matches!(session, Session::Busy(_))) {
                 self.act(Act::Answer(number, Answer::Fine));
@@ -314,7 +314,7 @@ fn rate_of(text: &str) -> Rate {
 fn check_all(flow: Flow, sessions: usize, rate: Option<&str>, depth: usize) -> usize {
     let mut acts: Vec<Act> = vec![Act::Push(0), Act::Push(1), Act::Pass(1_000), Act::Pass(5_000)];
     for number in 0..sessions {
-        acts.push(Act::Look(number));
+        acts.push(Act::Pop(number));
         let answers = [Answer::Fine, Answer::Expired, Answer::Slower(None), Answer::Slower(Some(3))];
         acts.extend(
             answers.into_iter().chain([Answer::Failed, Answer::Silent]).map(|answer| Act::Answer(number, answer)),
@@ -351,7 +351,7 @@ fn b1_a_drained_destination_is_served_again() {
     for _ in 0..3 {
         world.act(Act::Push(0));
     }
-    world.look_all().expect("it looks");
+    world.pop_all().expect("it looks");
     // Both attempts in flight are answered with a request for a later time; the queue is drained while it is full.
     for number in 0..4 {
         world.act(Act::Answer(number, Answer::Slower(Some(3))));
@@ -396,7 +396,7 @@ fn any_act() -> impl Strategy<Value = Act> {
     ];
     prop_oneof![
         4 => (0..KEYS.len()).prop_map(Act::Push),
-        3 => (0..4usize).prop_map(Act::Look),
+        3 => (0..4usize).prop_map(Act::Pop),
         3 => ((0..4usize), answer).prop_map(|(number, answer)| Act::Answer(number, answer)),
         1 => (0..400_000u64).prop_map(Act::Pass),
         1 => (0..1_500u64).prop_map(Act::Pass),

@@ -49,7 +49,7 @@ impl Play {
         self.lanes.done(&Arc::from(key), signal, Duration::from_millis(millis), self.now, 0.5)
     }
 
-    fn fine(&mut self, keys: &str) {
+    fn report_success(&mut self, keys: &str) {
         for key in keys.chars() {
             self.done(&key.to_string(), Signal::Fine, 1);
         }
@@ -71,14 +71,14 @@ fn lanes_take_turns_and_leave_room() {
     assert_eq!(play.take(), "aaaaa", "five at first");
     play.push("bbbbc");
     assert_eq!(play.take(), "bc", "one is left for a newcomer");
-    play.fine("aaa");
+    play.report_success("aaa");
     // No lane takes more than the idle sessions.
     assert_eq!(play.take(), "ba");
     let mut alone = Play::new(1, Flow::default());
     alone.push("ab");
     assert_eq!(alone.take(), "a");
-    alone.fine("a");
-    assert_eq!(alone.take(), "b", "a single session is nobody's reserve");
+    alone.report_success("a");
+    assert_eq!(alone.take(), "b", "a single session is not reserved");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn taking_more_of_a_multicast_keeps_the_lane_state() {
     assert_eq!((more(&mut play, "nowhere", 9, 9), play.lanes.waiting()), (vec![], 0));
     play.push("a");
     assert_eq!(play.take(), "", "its one attempt is under way still");
-    play.fine("ab");
+    play.report_success("ab");
     assert_eq!(play.take(), "a");
 
     let rate = Rate { messages: 3, per: Duration::from_secs(60) };
@@ -104,7 +104,7 @@ fn taking_more_of_a_multicast_keeps_the_lane_state() {
     slow.push("aaaaa");
     assert_eq!(slow.take().len(), 1);
     assert_eq!(more(&mut slow, "a", 9, 99).len(), 2, "no more than in a minute");
-    slow.fine("a");
+    slow.report_success("a");
     assert_eq!(slow.take(), "");
     slow.pass(59_999);
     assert_eq!(slow.take(), "", "each counted");
@@ -144,7 +144,7 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
     let mut play = Play::new(8, Flow::default());
     play.push("aaaaaaaaaabbb");
     assert_eq!(play.take(), "ababab");
-    play.fine("b");
+    play.report_success("b");
     let mut returned = Vec::new();
     let mut events = Vec::new();
     for number in 0..5 {
@@ -183,7 +183,7 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
 }
 
 #[test]
-fn a_destination_that_asks_for_less_is_slowed_down() {
+fn a_destination_that_requests_less_is_slowed_down() {
     let mut play = Play::new(8, Flow::default());
     play.push("aaaaaaaaaa");
     play.take();
@@ -194,14 +194,14 @@ fn a_destination_that_asks_for_less_is_slowed_down() {
     play.pass(60_000);
     play.push("aaaaaaaaaa");
     assert_eq!(play.take(), "", "four are on their way, and two may be");
-    play.fine("aaaa");
+    play.report_success("aaaa");
     assert_eq!(play.take(), "aa");
     // A short pause is waited for in the queue.
     let done = play.done("a", Signal::Slower(None), 10);
     assert!(done.returned.is_empty());
     assert_eq!(play.take(), "");
     assert!(matches!(play.lanes.take(play.now), Take::Wait(Some(at)) if at == play.now + SLOWER_PAUSE));
-    play.fine("a");
+    play.report_success("a");
     play.pass(1000);
     assert_eq!(play.take(), "a");
 }
@@ -214,7 +214,7 @@ fn each_destination_keeps_its_rate() {
     let mut seen = Vec::new();
     for _ in 0..4 {
         let taken = play.take();
-        play.fine(&taken);
+        play.report_success(&taken);
         seen.push(taken);
         play.pass(100);
     }

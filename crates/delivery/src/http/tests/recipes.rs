@@ -105,7 +105,7 @@ async fn vonage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slack_both_ways() {
+async fn slack_webhook_and_bot() {
     let body = r#""text":"Magnitude 6.1\n.\nStay safe – 神戸"}"#;
     check(
         json!({"recipe": "slack"}),

@@ -52,7 +52,7 @@ async fn recipients_of_one_message_share_requests() {
     let ids: BTreeSet<&str> = bodies.iter().filter_map(|body| body["id"].as_str()).collect();
     assert!(ids.len() == 3 && ids.iter().all(|id| id.starts_with("n-7-0.test.")), "{ids:?}");
     let again = send(&["200"], json!({"most": 2})).await.1;
-    assert_eq!(again, bodies, "the same whenever it is for the same");
+    assert_eq!(again, bodies, "equal recipients give equal bodies");
     let (shown, bodies) = send(&["200"], json!({"most": 1_000, "each": {"email": "{address}", "type": "to"}})).await;
     assert_eq!((shown.len(), bodies.len()), (5, 1));
     assert_eq!(bodies[0]["to"][2], json!({"email": "c\"@x.example", "type": "to"}));
@@ -120,7 +120,7 @@ fn contradictory_recipient_options_are_refused() {
         options
     };
     for (options, path, what) in [
-        (options(json!({"most": 0})), "recipients.most", "is from 1 to 10000"),
+        (options(json!({"most": 0})), "recipients.most", "should be from 1 to 10000"),
         (options(json!({"most": 2, "results": "x"})), "recipients.results", "a place in JSON starts with `/`"),
         (
             options(json!({"most": 2, "each": "{recipients}"})),

@@ -22,9 +22,10 @@ fn dead(_: u32, _: u32, _: &str) -> Act {
 #[tokio::test(start_paused = true)]
 async fn the_next_server_takes_over_at_once_and_hands_back() {
     // The first refuses its first three connections.
-    let script: Script = |connection, mail, heard| if connection <= 3 { Close } else { fine(connection, mail, heard) };
+    let script: Script =
+        |connection, mail, heard| if connection <= 3 { Close } else { accept_all(connection, mail, heard) };
     let (open, hosts) =
-        start_all(&[("a.example", 1, script), ("b.example", 1, fine)], json!({ "messages_per_session": 1 }));
+        start_all(&[("a.example", 1, script), ("b.example", 1, accept_all)], json!({ "messages_per_session": 1 }));
     let before = tokio::time::Instant::now();
     assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
     assert_eq!(before.elapsed(), Duration::ZERO, "nobody waits for the first while there is the second");
@@ -40,9 +41,10 @@ async fn the_next_server_takes_over_at_once_and_hands_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stand_in_makes_room_for_the_first_when_that_is_back() {
-    let script: Script = |connection, mail, heard| if connection <= 1 { Close } else { fine(connection, mail, heard) };
-    let (open, hosts) = start_all(&[("a.example", 1, script), ("b.example", 1, fine)], json!({}));
+async fn a_fallback_server_is_dropped_when_the_primary_returns() {
+    let script: Script =
+        |connection, mail, heard| if connection <= 1 { Close } else { accept_all(connection, mail, heard) };
+    let (open, hosts) = start_all(&[("a.example", 1, script), ("b.example", 1, accept_all)], json!({}));
     assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
@@ -57,7 +59,7 @@ async fn a_server_that_allows_few_sessions_is_not_down() {
     // It allows one session of ours. The other sessions leave the mails to it.
     let script: Script = |connection, mail, heard| match heard {
         "" if connection > 1 => Last("421 too many connections"),
-        _ => fine(connection, mail, heard),
+        _ => accept_all(connection, mail, heard),
     };
     let server = Scripted::new(script, None);
     let open = start_some(4, server.clone(), json!({ "host": "far.example" }), json!({}));
@@ -69,7 +71,8 @@ async fn a_server_that_allows_few_sessions_is_not_down() {
 
 #[tokio::test(start_paused = true)]
 async fn weights_share_the_sessions() {
-    let servers: [(_, _, Script); 3] = [("a.example", 3, fine), ("b.example", 1, fine), ("c.example", 2, dead)];
+    let servers: [(_, _, Script); 3] =
+        [("a.example", 3, accept_all), ("b.example", 1, accept_all), ("c.example", 2, dead)];
     let (open, hosts) = start_all(&servers, json!({ "balance": "weighted", "messages_per_session": 1 }));
     assert_eq!(deliver(&*open, &["a@b.example"; 40]).await, [OK; 40]);
     let calls = |host| hosts[host].connections();
@@ -92,9 +95,9 @@ async fn a_mail_whose_session_breaks_goes_to_another_server() {
     let script: Script = |connection, mail, heard| match heard.split(' ').next() {
         Some("MAIL") => Last("421 going down"),
         Some("") if connection > 1 => Close,
-        _ => fine(connection, mail, heard),
+        _ => accept_all(connection, mail, heard),
     };
-    let (open, hosts) = start_all(&[("a.example", 1, script), ("b.example", 1, fine)], json!({}));
+    let (open, hosts) = start_all(&[("a.example", 1, script), ("b.example", 1, accept_all)], json!({}));
     assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
     assert_eq!(hosts["b.example"].seen.lock().contents.len(), 3);
 }

@@ -38,7 +38,7 @@ pub use Act::*;
 pub type Script = fn(u32, u32, &str) -> Act;
 
 /// A server with all extensions and without faults.
-pub fn fine(_: u32, _: u32, heard: &str) -> Act {
+pub fn accept_all(_: u32, _: u32, heard: &str) -> Act {
     match heard.split([' ', ':']).next().unwrap_or_default() {
         "" => Say("220 far.example ready"),
         "EHLO" => Say("250-far.example\r\n250-PIPELINING\r\n250-SIZE 200000\r\n250-8BITMIME\r\n250 SMTPUTF8"),

@@ -1,6 +1,7 @@
 use std::process::Stdio;
 
 use serde_json::json;
+use tocsin_test_peers::{Peer, missing, reserved_port};
 
 use super::deliver;
 use crate::testing::{channel, context};
@@ -8,15 +9,12 @@ use crate::testing::{channel, context};
 /// Postfix's smtp-sink accepts our mails: an independent implementation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sink_of_postfix_takes_them() {
-    let program = ["/usr/sbin/smtp-sink", "/usr/lib/postfix/sbin/smtp-sink", "/usr/local/sbin/smtp-sink"]
-        .into_iter()
-        .find(|path| std::path::Path::new(path).exists())
-        .expect("smtp-sink is installed: it comes with the package postfix");
+    if missing(&[Peer::SmtpSink]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
-    // A socket cannot be passed to it, so a free port is chosen first.
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
-    let mut command = tokio::process::Command::new(program);
+    let port = reserved_port();
+    let mut command = tokio::process::Command::new(Peer::SmtpSink.path());
     if std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
         command.args(["-u", "root"]);
     }
