@@ -65,7 +65,7 @@ pub struct AuthzId {
     /// Access rules are bypassed.
     pub within: Vec<String>,
     /// State of the bind, if an entry bound.
-    pub standing: Option<Arc<BoundIdentity>>,
+    pub bound_identity: Option<Arc<BoundIdentity>>,
 }
 
 impl AuthzId {
@@ -127,47 +127,47 @@ impl Access {
     }
 
     /// The level of a requester for an attribute of an entry; with `None`, for the entry itself.
-    pub fn level(&self, asker: &AuthzId, entry: &Entry, kind: Option<&AttributeType>) -> Level {
-        if asker.manages {
+    pub fn level(&self, requester: &AuthzId, entry: &Entry, kind: Option<&AttributeType>) -> Level {
+        if requester.manages {
             return Level::Write;
         }
-        self.grant(asker, entry).level(kind)
+        self.grant(requester, entry).level(kind)
     }
 
     /// The rights of a requester for an entry. They are the same for all entries of a container that no rule names,
     /// except the requester's own.
-    pub fn grant(&self, asker: &AuthzId, entry: &Entry) -> Grant {
-        self.grant_at(asker, &entry.key, Some(entry.number))
+    pub fn grant(&self, requester: &AuthzId, entry: &Entry) -> Grant {
+        self.grant_at(requester, &entry.key, Some(entry.number))
     }
 
     /// The rights for a normalized DN. `number`: that of the entry; `None`: the entry is about to be added.
-    pub(crate) fn grant_at(&self, asker: &AuthzId, key: &str, number: Option<EntryNumber>) -> Grant {
-        if asker.manages {
+    pub(crate) fn grant_at(&self, requester: &AuthzId, key: &str, number: Option<EntryNumber>) -> Grant {
+        if requester.manages {
             return Grant::of(Vec::new(), Level::Write, Level::Write);
         }
-        if !asker.within.is_empty() {
-            return Grant::within(&asker.within, key);
+        if !requester.within.is_empty() {
+            return Grant::within(&requester.within, key);
         }
         let mut special: Vec<(Arc<str>, Level)> = Vec::new();
         for clause in &self.0 {
             if !clause.within.has(key) {
                 continue;
             }
-            let meets = |who: &RuleSubject| match who {
+            let applies_to = |who: &RuleSubject| match who {
                 RuleSubject::Everybody => true,
-                RuleSubject::Anonymous => asker.key.is_empty(),
-                RuleSubject::Users => !asker.key.is_empty(),
-                RuleSubject::Itself => number.is_some() && asker.number == number,
-                RuleSubject::Name(key) => asker.key == *key,
-                RuleSubject::Group(key) => asker.groups.contains(key),
+                RuleSubject::Anonymous => requester.key.is_empty(),
+                RuleSubject::Users => !requester.key.is_empty(),
+                RuleSubject::Itself => number.is_some() && requester.number == number,
+                RuleSubject::Name(key) => requester.key == *key,
+                RuleSubject::Group(key) => requester.groups.contains(key),
             };
-            let level_by = |is_meant: &dyn Fn(&RuleSubject) -> bool| {
-                clause.by.iter().find(|(who, _)| is_meant(who)).map_or(Level::None, |(_, level)| *level)
+            let level_by = |is_selected: &dyn Fn(&RuleSubject) -> bool| {
+                clause.by.iter().find(|(who, _)| is_selected(who)).map_or(Level::None, |(_, level)| *level)
             };
-            let level = level_by(&meets);
+            let level = level_by(&applies_to);
             if clause.attributes.is_empty() {
                 // Write access to the own entry does not include its children, unless a rule names `children`.
-                let children = level_by(&|who| *who != RuleSubject::Itself && meets(who));
+                let children = level_by(&|who| *who != RuleSubject::Itself && applies_to(who));
                 return Grant::of(special, level, children);
             }
             let new = clause.attributes.iter().filter(|key| !special.iter().any(|(known, _)| known == *key));
@@ -177,10 +177,12 @@ impl Access {
     }
 
     /// Whether the rules can hide entries from a requester.
-    pub fn may_hide(&self, asker: &AuthzId) -> bool {
-        let sees_others = || self.grant_at(asker, "", None).sees();
-        let sees_itself = || asker.number.is_none() || self.grant_at(asker, &asker.key, asker.number).sees();
-        !asker.manages && (!asker.within.is_empty() || self.names_entries() || !sees_others() || !sees_itself())
+    pub fn may_hide(&self, requester: &AuthzId) -> bool {
+        let discloses_others = || self.grant_at(requester, "", None).may_disclose();
+        let discloses_itself =
+            || requester.number.is_none() || self.grant_at(requester, &requester.key, requester.number).may_disclose();
+        !requester.manages
+            && (!requester.within.is_empty() || self.names_entries() || !discloses_others() || !discloses_itself())
     }
 
     /// Whether a rule grants rights to this normalized DN or one below it, or to the members of a group there.
@@ -249,7 +251,7 @@ impl Grant {
     }
 
     /// Whether the entry is visible.
-    pub fn sees(&self) -> bool {
+    pub fn may_disclose(&self) -> bool {
         match find(&self.special, ENTRY) {
             Some(level) => level >= Level::Read,
             None => {
@@ -272,7 +274,7 @@ impl Grant {
     }
 
     /// Whether entries may be added or moved below it.
-    pub(crate) fn takes_children(&self) -> bool {
+    pub(crate) fn allows_new_children(&self) -> bool {
         self.children >= Level::Write
     }
 
@@ -350,39 +352,39 @@ const KEPT_MAX: usize = 4_096;
 
 impl Grants {
     /// Clears the cache if entries were renamed since: other rules may apply to their new names.
-    pub fn follow(&mut self, renamed: EntryCacheGeneration) {
+    pub fn clear_if_renamed(&mut self, renamed: EntryCacheGeneration) {
         if self.as_of != renamed {
             *self = Grants { as_of: renamed, ..Grants::default() };
         }
     }
 
     /// The rights of a requester for an entry.
-    pub fn of(&mut self, access: &Access, asker: &AuthzId, entry: &Entry) -> Arc<Grant> {
-        if !asker.within.is_empty() {
-            return Arc::new(access.grant(asker, entry));
+    pub fn of(&mut self, access: &Access, requester: &AuthzId, entry: &Entry) -> Arc<Grant> {
+        if !requester.within.is_empty() {
+            return Arc::new(access.grant(requester, entry));
         }
         if access.names_entries() {
             // Rules name subtrees and entries by DN, so siblings may differ.
-            return self.cached_below(access, asker, entry);
+            return self.cached_below(access, requester, entry);
         }
-        if asker.number == Some(entry.number) {
-            return self.own.get_or_insert_with(|| Arc::new(access.grant(asker, entry))).clone();
+        if requester.number == Some(entry.number) {
+            return self.own.get_or_insert_with(|| Arc::new(access.grant(requester, entry))).clone();
         }
-        self.by_parent.entry(None).or_insert_with(|| Arc::new(access.grant(asker, entry))).clone()
+        self.by_parent.entry(None).or_insert_with(|| Arc::new(access.grant(requester, entry))).clone()
     }
 
-    fn cached_below(&mut self, access: &Access, asker: &AuthzId, entry: &Entry) -> Arc<Grant> {
+    fn cached_below(&mut self, access: &Access, requester: &AuthzId, entry: &Entry) -> Arc<Grant> {
         let is_named = access.0.iter().any(|clause| match &clause.within {
             RuleTarget::Exactly(key) | RuleTarget::Below(key) => *key == entry.key,
             RuleTarget::Anywhere => false,
         });
-        if is_named || asker.number == Some(entry.number) || entry.parent.is_none() {
-            return Arc::new(access.grant(asker, entry));
+        if is_named || requester.number == Some(entry.number) || entry.parent.is_none() {
+            return Arc::new(access.grant(requester, entry));
         }
         if self.by_parent.len() >= KEPT_MAX {
             self.by_parent.clear();
         }
-        self.by_parent.entry(entry.parent).or_insert_with(|| Arc::new(access.grant(asker, entry))).clone()
+        self.by_parent.entry(entry.parent).or_insert_with(|| Arc::new(access.grant(requester, entry))).clone()
     }
 }
 
@@ -549,10 +551,10 @@ mod tests {
         let access = Access::read(&rules.map(str::to_owned), &schema).expect("rules");
         let user = AuthzId { number: Some(EntryNumber(7)), key: "cn=ann,o=site".into(), ..AuthzId::default() };
         let staff = AuthzId { groups: vec!["cn=staff,o=site".into()], ..user.clone() };
-        let check = |asker: &AuthzId, number, key: &str, attribute: &str, expected| {
+        let check = |requester: &AuthzId, number, key: &str, attribute: &str, expected| {
             let kind = schema.attribute(attribute).expect("standard");
-            assert_eq!(access.level(asker, &entry(number, key), Some(kind)), expected, "{key} {attribute}");
-            let level = Grants::default().of(&access, asker, &entry(number, key)).level(Some(kind));
+            assert_eq!(access.level(requester, &entry(number, key), Some(kind)), expected, "{key} {attribute}");
+            let level = Grants::default().of(&access, requester, &entry(number, key)).level(Some(kind));
             assert_eq!(level, expected);
         };
         check(&user, 7, "cn=ann,o=site", "userPassword", Level::Write);
@@ -574,8 +576,8 @@ mod tests {
         check(&limited, 9, "o=site", "cn", Level::None);
         check(&limited, 9, "cn=bob,ou=presales,o=site", "cn", Level::None);
         check(&limited, 9, "cn=a\\,ou=sales,o=site", "cn", Level::None);
-        assert!(access.may_hide(&limited) && access.grant_at(&limited, "ou=sales,o=site", None).takes_children());
-        assert!(!access.grant_at(&limited, "o=site", None).takes_children());
+        assert!(access.may_hide(&limited) && access.grant_at(&limited, "ou=sales,o=site", None).allows_new_children());
+        assert!(!access.grant_at(&limited, "o=site", None).allows_new_children());
     }
 
     #[test]
@@ -603,12 +605,12 @@ mod tests {
         let schema = Schema::standard();
         let rules = ["to dn=\"ou=secret,o=site\" by * none", "to * by * read"].map(str::to_owned);
         let access = Access::read(&rules, &schema).expect("rules");
-        let (asker, mut grants) = (AuthzId::default(), Grants::default());
-        let level = |grants: &mut Grants, key: &str| grants.of(&access, &asker, &entry(8, key)).level(None);
+        let (requester, mut grants) = (AuthzId::default(), Grants::default());
+        let level = |grants: &mut Grants, key: &str| grants.of(&access, &requester, &entry(8, key)).level(None);
         assert_eq!(level(&mut grants, "cn=bob,ou=open,o=site"), Level::Read);
-        grants.follow(EntryCacheGeneration::default());
+        grants.clear_if_renamed(EntryCacheGeneration::default());
         assert_eq!(level(&mut grants, "cn=bob,ou=secret,o=site"), Level::Read, "its container has the same number");
-        grants.follow(crate::entry_cache::EntryCache::new(0).next_moment());
+        grants.clear_if_renamed(crate::entry_cache::EntryCache::new(0).next_generation());
         assert_eq!(level(&mut grants, "cn=bob,ou=secret,o=site"), Level::None);
     }
 

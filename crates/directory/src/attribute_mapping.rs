@@ -85,7 +85,7 @@ fn merged(
     old: &BTreeMap<String, Value>,
     before: &[Attribute],
     now: &[Attribute],
-    is_meant: impl Fn(&str) -> bool,
+    is_selected: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, Value> {
     let mut merged = old.clone();
     let mut kinds: Vec<Arc<AttributeType>> = Vec::new();
@@ -95,7 +95,7 @@ fn merged(
         one.iter().enumerate().filter(is_moved).map(|(_, attribute)| attribute.kind.clone()).collect::<Vec<_>>()
     };
     for kind in [moved(before, now), moved(now, before)].concat() {
-        if is_meant(&kind.key) && !kinds.iter().any(|known| known.key == kind.key) {
+        if is_selected(&kind.key) && !kinds.iter().any(|known| known.key == kind.key) {
             kinds.push(kind);
         }
     }

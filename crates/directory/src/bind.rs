@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct BindResult {
     /// The authorization identity.
-    pub asker: AuthzId,
+    pub requester: AuthzId,
     /// Password policy warnings for the client.
     pub notice: Notice,
 }
@@ -30,14 +30,14 @@ impl Directory {
     ///
     /// # Errors
     /// `InvalidCredentials` for every cause, after about the same time.
-    pub async fn prove(&self, dn: &str, password: Vec<u8>) -> Result<BindResult, LdapError> {
+    pub async fn authenticate(&self, dn: &str, password: Vec<u8>) -> Result<BindResult, LdapError> {
         let found = match self.find(dn).await {
             Ok(found) => Some(found),
             Err(refusal) if refusal.code == Code::NoSuchObject => None,
             Err(refusal) => return Err(refusal),
         };
         // Registered before the entry is read, so that any later change ends this bind.
-        let standing = found.as_ref().map(|shown| self.inner.stand(shown.entry.number));
+        let bound_identity = found.as_ref().map(|shown| self.inner.register_identity(shown.entry.number));
         let found = match &found {
             Some(shown) => self.numbered(vec![shown.entry.number]).await?.pop(),
             None => None,
@@ -52,18 +52,18 @@ impl Directory {
         if is_disabled(&shown.entry) {
             return Err(wrong());
         }
-        if let Some(standing) = &standing {
-            standing.accept(&credential.hash);
+        if let Some(bound_identity) = &bound_identity {
+            bound_identity.accept(&credential.hash);
         }
-        let notice = self.settle(&shown.entry, credential, is_right).await?;
+        let notice = self.record_password_check(&shown.entry, credential, is_right).await?;
         let must_change = notice.fault.is_some();
-        let asker = AuthzId { must_change, standing, ..self.asker(&shown.entry).await? };
-        Ok(BindResult { asker, notice })
+        let requester = AuthzId { must_change, bound_identity, ..self.requester(&shown.entry).await? };
+        Ok(BindResult { requester, notice })
     }
 
     /// The authorization identity of an entry.
-    pub(crate) async fn asker(&self, entry: &Entry) -> Result<AuthzId, LdapError> {
-        let asker = AuthzId {
+    pub(crate) async fn requester(&self, entry: &Entry) -> Result<AuthzId, LdapError> {
+        let requester = AuthzId {
             number: Some(entry.number),
             key: entry.key.clone(),
             dn: entry.dn.clone(),
@@ -72,22 +72,27 @@ impl Directory {
         };
         let schema = self.schema();
         let kind = schema.attribute("userPassword").ok().map(|kind| &**kind);
-        let may = |asker: &AuthzId| self.access().level(asker, entry, kind) >= Level::Auth;
+        let may = |requester: &AuthzId| self.access().level(requester, entry, kind) >= Level::Auth;
         // Access rules can forbid an entry to bind; they are evaluated for the anonymous user and for the entry.
-        if may(&AuthzId::default()) || may(&asker) { Ok(asker) } else { Err(wrong()) }
+        if may(&AuthzId::default()) || may(&requester) { Ok(requester) } else { Err(wrong()) }
     }
 
     /// Records the result of a password check. Writes nothing if nothing changes.
-    async fn settle(&self, entry: &Entry, seen: Credential, is_right: bool) -> Result<Notice, LdapError> {
+    async fn record_password_check(
+        &self,
+        entry: &Entry,
+        seen: Credential,
+        is_right: bool,
+    ) -> Result<Notice, LdapError> {
         let (policy, number, now) = (self.inner.policies.of(&entry.key).clone(), entry.number, (self.clock)());
-        let (None, answer) = policy.judge(&seen, is_right, now) else {
+        let (None, answer) = policy.evaluate(&seen, is_right, now) else {
             let dn = entry.dn.clone();
             return self
                 .change(DiskCheck::Skipped, move |tree| {
                     let known = tree.reader().credential(number)?.and_then(|text| Credential::read(&text));
                     // The password changed during the check, so the result does not apply to it.
                     let Some(known) = known.filter(|known| known.hash == seen.hash) else { return Ok(Err(wrong())) };
-                    let (next, answer) = policy.judge(&known, is_right, now);
+                    let (next, answer) = policy.evaluate(&known, is_right, now);
                     if let Some(next) = next {
                         if next.is_locked(now) {
                             metrics::counter!("tocsin_directory_locked_total").increment(1);
@@ -106,19 +111,19 @@ impl Directory {
     ///
     /// # Errors
     /// An operator locked it, it is disabled, or the access rules forbid it to bind.
-    pub async fn vouched(&self, dn: &str) -> Result<Option<AuthzId>, LdapError> {
+    pub async fn bind_external(&self, dn: &str) -> Result<Option<AuthzId>, LdapError> {
         let shown = match self.find(dn).await {
             Ok(shown) => shown,
             Err(refusal) if matches!(refusal.code, Code::NoSuchObject | Code::InvalidDnSyntax) => return Ok(None),
             Err(refusal) => return Err(refusal),
         };
-        let standing = self.inner.stand(shown.entry.number);
+        let bound_identity = self.inner.register_identity(shown.entry.number);
         let Some(shown) = self.numbered(vec![shown.entry.number]).await?.pop() else { return Ok(None) };
         // Wrong passwords lock the password only; otherwise anyone could lock out anyone.
         match self.credential(shown.entry.number).await? {
             Some(credential) if credential.is_locked_by_others() => Err(wrong()),
             _ if is_disabled(&shown.entry) => Err(wrong()),
-            _ => Ok(Some(AuthzId { standing: Some(standing), ..self.asker(&shown.entry).await? })),
+            _ => Ok(Some(AuthzId { bound_identity: Some(bound_identity), ..self.requester(&shown.entry).await? })),
         }
     }
 

@@ -67,7 +67,7 @@ impl BoundIdentity {
         }
     }
 
-    fn mark(&self) {
+    fn mark_stale(&self) {
         self.is_stale.store(true, Ordering::SeqCst);
         self.changed.notify_one();
     }
@@ -86,7 +86,7 @@ impl BoundIdentity {
 impl Drop for BoundIdentity {
     fn drop(&mut self) {
         if let Some(register) = self.register.upgrade() {
-            register.forget(self.number);
+            register.unregister(self.number);
         }
     }
 }
@@ -105,39 +105,39 @@ pub(crate) struct Register(RwLock<HashMap<EntryNumber, Vec<Weak<BoundIdentity>>>
 
 impl Register {
     fn add(self: &Arc<Self>, number: EntryNumber) -> Arc<BoundIdentity> {
-        let standing = Arc::new(BoundIdentity {
+        let bound = Arc::new(BoundIdentity {
             number,
             is_stale: AtomicBool::new(false),
             changed: Notify::new(),
             accepted: Mutex::default(),
             register: Arc::downgrade(self),
         });
-        self.0.write().entry(number).or_default().push(Arc::downgrade(&standing));
-        standing
+        self.0.write().entry(number).or_default().push(Arc::downgrade(&bound));
+        bound
     }
 
-    fn forget(&self, number: EntryNumber) {
+    fn unregister(&self, number: EntryNumber) {
         let mut all = self.0.write();
         if let Some(own) = all.get_mut(&number) {
-            own.retain(|standing| standing.strong_count() > 0);
+            own.retain(|bound| bound.strong_count() > 0);
             if own.is_empty() {
                 all.remove(&number);
             }
         }
     }
 
-    fn mark(&self, number: EntryNumber) {
+    fn mark_stale(&self, number: EntryNumber) {
         // Dropping the last clone takes the write lock, so it must not happen under the read lock.
         let own: Vec<Arc<BoundIdentity>> = match self.0.read().get(&number) {
             Some(own) => own.iter().filter_map(Weak::upgrade).collect(),
             None => return,
         };
-        own.iter().for_each(|standing| standing.mark());
+        own.iter().for_each(|bound| bound.mark_stale());
     }
 
     fn mark_all(&self) {
         let all: Vec<Arc<BoundIdentity>> = self.0.read().values().flatten().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|standing| standing.mark());
+        all.iter().for_each(|bound| bound.mark_stale());
     }
 
     fn is_empty(&self) -> bool {
@@ -153,7 +153,7 @@ pub(crate) fn is_disabled(entry: &Entry) -> bool {
 
 impl Inner {
     /// Registers an identity before it authenticates.
-    pub(crate) fn stand(&self, number: EntryNumber) -> Arc<BoundIdentity> {
+    pub(crate) fn register_identity(&self, number: EntryNumber) -> Arc<BoundIdentity> {
         self.bound.add(number)
     }
 
@@ -176,13 +176,13 @@ impl Inner {
         match touched {
             _ if self.bound.is_empty() => {}
             Touched::All => self.bound.mark_all(),
-            Touched::Some(numbers) => numbers.into_iter().for_each(|number| self.bound.mark(number)),
+            Touched::Some(numbers) => numbers.into_iter().for_each(|number| self.bound.mark_stale(number)),
         }
     }
 
     pub(crate) fn mark_credentials(&self, entries: &[EntryNumber]) {
         if !self.bound.is_empty() {
-            entries.iter().for_each(|entry| self.bound.mark(*entry));
+            entries.iter().for_each(|entry| self.bound.mark_stale(*entry));
         }
     }
 }
@@ -193,25 +193,33 @@ impl Directory {
     ///
     /// # Errors
     /// The store fails, or the index of groups is still being built.
-    pub async fn renewed(&self, asker: &AuthzId) -> Result<Option<AuthzId>, LdapError> {
-        let Some(standing) = &asker.standing else { return Ok(Some(asker.clone())) };
+    pub async fn renewed(&self, requester: &AuthzId) -> Result<Option<AuthzId>, LdapError> {
+        let Some(bound) = &requester.bound_identity else { return Ok(Some(requester.clone())) };
         // Before anything is read, so that a concurrent change marks it again.
-        standing.is_stale.store(false, Ordering::SeqCst);
-        let renewed = self.stands(asker, standing).await;
+        bound.is_stale.store(false, Ordering::SeqCst);
+        let renewed = self.reauthenticate(requester, bound).await;
         if renewed.is_err() {
-            standing.is_stale.store(true, Ordering::SeqCst);
+            bound.is_stale.store(true, Ordering::SeqCst);
         }
         renewed
     }
 
-    async fn stands(&self, asker: &AuthzId, standing: &Arc<BoundIdentity>) -> Result<Option<AuthzId>, LdapError> {
-        let Some(shown) = self.numbered(vec![standing.number]).await?.pop() else { return Ok(None) };
-        let credential = self.credential(standing.number).await?;
-        if is_disabled(&shown.entry) || !standing.is_proven_by(credential.as_ref()) {
+    async fn reauthenticate(
+        &self,
+        requester: &AuthzId,
+        bound: &Arc<BoundIdentity>,
+    ) -> Result<Option<AuthzId>, LdapError> {
+        let Some(shown) = self.numbered(vec![bound.number]).await?.pop() else { return Ok(None) };
+        let credential = self.credential(bound.number).await?;
+        if is_disabled(&shown.entry) || !bound.is_proven_by(credential.as_ref()) {
             return Ok(None);
         }
-        match self.asker(&shown.entry).await {
-            Ok(now) => Ok(Some(AuthzId { must_change: asker.must_change, standing: asker.standing.clone(), ..now })),
+        match self.requester(&shown.entry).await {
+            Ok(now) => Ok(Some(AuthzId {
+                must_change: requester.must_change,
+                bound_identity: requester.bound_identity.clone(),
+                ..now
+            })),
             Err(refusal) if refusal.code == Code::InvalidCredentials => Ok(None),
             Err(refusal) => Err(refusal),
         }

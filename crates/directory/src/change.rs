@@ -1,10 +1,10 @@
 //! Changes of entries: add, modify, delete and rename. Each change is one transaction.
 
 mod add; // add (RFC 4511, 4.7)
-mod add_prepared; // add, computed before the writer's turn
+mod add_prepared; // add, prepared outside the writer thread
 mod modify; // modify (RFC 4511, 4.6)
 mod members; // modify of group members, without reading the whole group
-mod modify_prepared; // modify, computed before the writer's turn (optimistic concurrency)
+mod modify_prepared; // modify, prepared outside the writer thread (optimistic concurrency)
 mod password_change; // password changes, by owner or administrator (RFC 3062, policy of the subtree)
 mod rename; // modify DN (RFC 4511, 4.9)
 mod remove; // delete (RFC 4511, 4.8)
@@ -74,7 +74,13 @@ pub struct ReadEntries {
 
 impl Preconditions {
     /// Checks the preconditions, and returns the entry as it is if the client wants it.
-    fn hold(&self, inner: &Inner, asker: &AuthzId, entry: &Entry, schema: &Schema) -> Result<ReadEntries, LdapError> {
+    fn check(
+        &self,
+        inner: &Inner,
+        requester: &AuthzId,
+        entry: &Entry,
+        schema: &Schema,
+    ) -> Result<ReadEntries, LdapError> {
         if self.revision.is_some_and(|revision| revision != entry.revision) {
             return Err(LdapError::new(
                 Code::AssertionFailed,
@@ -82,7 +88,7 @@ impl Preconditions {
             ));
         }
         if let Some(filter) = &self.assertion {
-            let grant = inner.access.grant(asker, entry);
+            let grant = inner.access.grant(requester, entry);
             if !Test::compile(filter, schema).is_met_by(entry, schema, &grant)? {
                 return Err(LdapError::new(Code::AssertionFailed, "the entry does not match the assertion filter"));
             }
@@ -107,8 +113,8 @@ impl Preconditions {
                 return Err(LdapError::new(Code::Busy, what));
             }
             let values = attributes.iter().filter(|found| found.kind.key == kind.key).flat_map(|found| &*found.values);
-            for wanted in values.map(|value| normal(kind, value, schema)) {
-                if inner.has_another(branches, kind, &wanted, own, schema)? {
+            for requested in values.map(|value| normal(kind, value, schema)) {
+                if inner.is_used_by_another(branches, kind, &requested, own, schema)? {
                     let what = format!("another entry has this value of {name}");
                     return Err(LdapError::new(Code::EntryAlreadyExists, what));
                 }
@@ -137,21 +143,21 @@ impl Preconditions {
 
 impl Inner {
     /// Whether an entry other than `own` has this normalized value.
-    fn has_another(
+    fn is_used_by_another(
         &self,
         branches: &dyn EntryReader,
         kind: &AttributeType,
-        wanted: &[u8],
+        requested: &[u8],
         own: Option<EntryNumber>,
         schema: &Schema,
     ) -> Result<bool, LdapError> {
         // If too many entries share the key for the index to list them, at least one of them is another entry.
-        let Some(found) = plan::equal(branches, &kind.key, wanted)? else { return Ok(true) };
+        let Some(found) = plan::equal(branches, &kind.key, requested)? else { return Ok(true) };
         for number in found.into_iter().filter(|number| Some(*number) != own) {
             let Some(node) = branches.node(number)? else { continue };
             let attributes = crate::entry::attributes(&node, schema, &self.shape);
             let same = attributes.iter().filter(|other| other.kind.key == kind.key).flat_map(|other| &*other.values);
-            if same.into_iter().any(|value| normal(kind, value, schema) == wanted) {
+            if same.into_iter().any(|value| normal(kind, value, schema) == requested) {
                 return Ok(true);
             }
         }
@@ -165,7 +171,7 @@ pub(crate) const LOGIN: &str = "uid";
 impl Inner {
     /// Finds a login name that another entry uses already. Names that the entry had before the change are not checked
     /// again.
-    pub(crate) fn login_of_another(
+    pub(crate) fn find_login_conflict(
         &self,
         branches: &dyn EntryReader,
         entry: Option<EntryNumber>,
@@ -184,8 +190,8 @@ impl Inner {
         };
         let before: Vec<_> = before.iter().map(|value| normal(kind, value, &schema)).collect();
         for name in now {
-            let wanted = normal(kind, &name, &schema);
-            if !before.contains(&wanted) && self.has_another(branches, kind, &wanted, entry, &schema)? {
+            let requested = normal(kind, &name, &schema);
+            if !before.contains(&requested) && self.is_used_by_another(branches, kind, &requested, entry, &schema)? {
                 return Ok(Some(String::from_utf8_lossy(&name).into_owned()));
             }
         }
@@ -207,7 +213,7 @@ impl Inner {
         if before == now {
             return Ok(());
         }
-        match self.login_of_another(branches, entry, LoginNames::Attributes { before: Some(&before), now: &now })? {
+        match self.find_login_conflict(branches, entry, LoginNames::Attributes { before: Some(&before), now: &now })? {
             Some(name) => {
                 let what = format!("another entry has the login name `{name}` (uid); give another one");
                 Err(LdapError::new(Code::ConstraintViolation, what))
@@ -223,12 +229,12 @@ impl Inner {
     fn check_addresses(
         &self,
         branches: &dyn EntryReader,
-        asker: &AuthzId,
+        requester: &AuthzId,
         own: EntryNumber,
         (before, now): (&[Attribute], &[Attribute]),
         schema: &Schema,
     ) -> Result<(), LdapError> {
-        if asker.manages || asker.number != Some(own) {
+        if requester.manages || requester.number != Some(own) {
             return Ok(());
         }
         let of = |attributes: &[Attribute], key: &str| {
@@ -241,8 +247,8 @@ impl Inner {
             // `name channel state address`.
             let address = |text: &[u8]| {
                 let mut words = text.splitn(4, |byte| *byte == b' ').skip(1);
-                let is_meant = words.next() == Some(channel.as_str().as_bytes());
-                words.nth(1).filter(|_| is_meant).map(Box::from)
+                let is_selected = words.next() == Some(channel.as_str().as_bytes());
+                words.nth(1).filter(|_| is_selected).map(Box::from)
             };
             let named = devices.iter().filter(|device| !known.contains(device)).filter_map(|device| address(device));
             let known = of(before, key);
@@ -255,12 +261,12 @@ impl Inner {
                 let bare = text.map(mailbox::comparable);
                 let unicode = bare.as_deref().and_then(mailbox::unicode_form);
                 let forms = [stored.as_deref(), bare.as_deref(), unicode.as_deref()].into_iter().flatten();
-                let wanted: BTreeSet<_> = match text {
+                let requested: BTreeSet<_> = match text {
                     Some(_) => forms.map(|form| normal(kind, form.as_bytes(), schema)).collect(),
                     None => [normal(kind, &given, schema)].into(),
                 };
-                for wanted in &wanted {
-                    if self.has_another(branches, kind, wanted, Some(own), schema)? {
+                for requested in &requested {
+                    if self.is_used_by_another(branches, kind, requested, Some(own), schema)? {
                         let what = format!(
                             "{}: another subscriber has this address; only an operator may assign it",
                             kind.name()
@@ -348,10 +354,10 @@ fn single_valued(attributes: &[Attribute], touched: Option<&[Arc<AttributeType>]
 fn has_rdn(attributes: &[Attribute], rdn: &Rdn, schema: &Schema) -> Result<bool, LdapError> {
     for (name, value) in &rdn.assertions {
         let kind = schema.attribute(name)?;
-        let wanted = normal(kind, value, schema);
+        let requested = normal(kind, value, schema);
         let found =
             attributes.iter().filter(|attribute| attribute.kind.key == kind.key).flat_map(|found| &*found.values);
-        if !found.into_iter().any(|value| normal(kind, value, schema) == wanted) {
+        if !found.into_iter().any(|value| normal(kind, value, schema) == requested) {
             return Ok(false);
         }
     }
@@ -369,9 +375,9 @@ fn add_rdn(attributes: &mut Vec<Attribute>, rdn: &Rdn, schema: &Schema) -> Resul
                 format!("{}: the name's value is invalid per syntax", kind.name()),
             ));
         }
-        let wanted = normal(&kind, value, schema);
+        let requested = normal(&kind, value, schema);
         match attributes.iter_mut().find(|attribute| attribute.kind.key == kind.key) {
-            Some(found) if found.values.iter().any(|known| normal(&kind, known, schema) == wanted) => {}
+            Some(found) if found.values.iter().any(|known| normal(&kind, known, schema) == requested) => {}
             Some(found) => Arc::make_mut(&mut found.values).push(value.as_slice().into()),
             None => attributes.push(Attribute::of(&kind, value)),
         }
@@ -395,11 +401,11 @@ fn can_name(kind: &AttributeType) -> Result<(), LdapError> {
 
 /// Rejects a change of attributes that the requester may not write; an empty list means the entry itself. The requester
 /// can see the entry.
-fn check_access(inner: &Inner, asker: &AuthzId, entry: &Entry, kinds: &[&AttributeType]) -> Result<(), LdapError> {
-    if asker.manages {
+fn check_access(inner: &Inner, requester: &AuthzId, entry: &Entry, kinds: &[&AttributeType]) -> Result<(), LdapError> {
+    if requester.manages {
         return Ok(());
     }
-    let grant = inner.access.grant(asker, entry);
+    let grant = inner.access.grant(requester, entry);
     let denied = |kind: Option<&AttributeType>| grant.level(kind) < Level::Write;
     match if kinds.is_empty() { denied(None) } else { kinds.iter().any(|kind| denied(Some(kind))) } {
         true => Err(not_allowed("the access rules do not allow this")),
@@ -427,16 +433,16 @@ impl Inner {
     fn check_access_to_name(
         &self,
         branches: &dyn EntryReader,
-        asker: &AuthzId,
+        requester: &AuthzId,
         new: &NewPlace<'_>,
     ) -> Result<(), LdapError> {
-        if asker.manages {
+        if requester.manages {
             return Ok(());
         }
-        if new.above.is_some_and(|above| !self.access.grant(asker, above).takes_children()) {
+        if new.above.is_some_and(|above| !self.access.grant(requester, above).allows_new_children()) {
             return Err(not_allowed("the access rules do not allow adding entries here"));
         }
-        let grant = self.access.grant_at(asker, new.key, new.number);
+        let grant = self.access.grant_at(requester, new.key, new.number);
         let denied = |kind: Option<&AttributeType>| grant.level(kind) < Level::Write;
         if denied(None) || new.kinds.iter().any(|kind| denied(Some(kind))) {
             return Err(not_allowed("the access rules do not allow writing all attributes of the entry"));
@@ -447,15 +453,15 @@ impl Inner {
                 "an access rule grants rights to this name, so only an operator may give it to an entry",
             ));
         }
-        self.joins(branches, asker, new.key)
+        self.joins(branches, requester, new.key)
     }
 
     /// Rejects a name that is already a member of a group, unless the requester may write the members of that group.
-    fn joins(&self, branches: &dyn EntryReader, asker: &AuthzId, key: &str) -> Result<(), LdapError> {
-        self.knows_groups()?;
+    fn joins(&self, branches: &dyn EntryReader, requester: &AuthzId, key: &str) -> Result<(), LdapError> {
+        self.require_group_index()?;
         let is_closed =
-            |group: &Entry, kind: &AttributeType| self.access.grant(asker, group).level(Some(kind)) < Level::Write;
-        match self.holding(branches, MEMBERS, key, &is_closed)?.is_empty() {
+            |group: &Entry, kind: &AttributeType| self.access.grant(requester, group).level(Some(kind)) < Level::Write;
+        match self.groups_listing(branches, MEMBERS, key, &is_closed)?.is_empty() {
             true => Ok(()),
             false => Err(not_allowed(
                 "this name is a member of a group or role; to use it, you need `write` on the members of that group",
@@ -519,13 +525,13 @@ fn free_id(
     above: &str,
 ) -> Result<SubscriberId, LdapError> {
     let is_free = |id: &SubscriberId| Ok::<_, LdapError>(tree.reader().subscriber(id)?.is_none());
-    for id in wanted_ids(attributes, rdn) {
+    for id in requested_ids(attributes, rdn) {
         if is_free(&id)? {
             return Ok(id);
         }
     }
     // A renamed subscriber keeps its id, so even the id made of the full name may be in use.
-    let own = crate::password::made_up()?;
+    let own = crate::password::generate()?;
     let short = rdn_key.chars().take(100).collect::<String>();
     let last = [rdn_key.to_owned(), format!("{rdn_key},{above}"), format!("{short} {own}")];
     for id in last.iter().filter_map(|candidate| id_of(candidate)) {
@@ -537,7 +543,7 @@ fn free_id(
 }
 
 /// Candidate ids of a new subscriber, most preferred first.
-fn wanted_ids(attributes: &[Attribute], rdn: &Rdn) -> impl Iterator<Item = SubscriberId> {
+fn requested_ids(attributes: &[Attribute], rdn: &Rdn) -> impl Iterator<Item = SubscriberId> {
     let uid = attributes.iter().find(|attribute| &*attribute.kind.key == "uid").map(|found| found.values[0].to_vec());
     let value = rdn.assertions.first().map(|(_, value)| value.clone());
     let texts = [uid, value].into_iter().flatten().filter_map(|value| String::from_utf8(value).ok());

@@ -123,7 +123,7 @@ pub(crate) struct Inner {
     places: RwLock<PositionCache>,
     /// Subscribers known to have child entries.
     parents: RwLock<HashSet<EntryNumber>>,
-    pub(crate) kept: EntryCache,
+    pub(crate) cache: EntryCache,
     /// Indexes that are complete.
     pub(crate) ready: ArcSwap<BTreeSet<String>>,
     /// Notifies on each commit that changes entries.
@@ -148,6 +148,40 @@ impl Directory {
     /// # Errors
     /// The suffix or a rule is invalid; the store fails.
     pub async fn open(entries: Arc<dyn Entries>, options: Options, clock: Clock) -> Result<Directory, LdapError> {
+        let (directory, indexes) = Directory::prepare(entries, options, clock).await?;
+        directory.entries.watch(directory.inner.clone());
+        directory.make_first_entries().await?;
+        if indexes.is_empty() {
+            // Subscribers changed while no directory recorded it.
+            directory.change(DiskCheck::Skipped, |tree| Ok(tree.cut_entry_feed()?)).await?;
+        }
+        if indexes.iter().cloned().collect::<BTreeSet<_>>() == directory.configured_indexes() {
+            directory.inner.ready.store(Arc::new(directory.configured_indexes()));
+        }
+        Ok(directory)
+    }
+
+    /// Opens the directory for one export, beside another instance or without one. Its caches do not follow later
+    /// changes. Creates the suffix entry and the container of unplaced subscribers if they are missing.
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    pub async fn open_for_export(
+        entries: Arc<dyn Entries>,
+        options: Options,
+        clock: Clock,
+    ) -> Result<Directory, LdapError> {
+        let (directory, _) = Directory::prepare(entries, options, clock).await?;
+        directory.make_first_entries().await?;
+        Ok(directory)
+    }
+
+    /// Reads the stored schema and the options. Returns the names of the stored indexes too.
+    async fn prepare(
+        entries: Arc<dyn Entries>,
+        options: Options,
+        clock: Clock,
+    ) -> Result<(Directory, Vec<String>), LdapError> {
         let stored = Arc::new(Mutex::new((Vec::new(), Vec::new())));
         entries
             .read(Box::new({
@@ -191,21 +225,11 @@ impl Directory {
             building: tokio::sync::Mutex::default(),
             evaluations: tokio::sync::Semaphore::new(EVALUATIONS_MAX),
             bell: watch::Sender::new(()),
-            kept: EntryCache::new(options.cache_bytes),
+            cache: EntryCache::new(options.cache_bytes),
             ready: ArcSwap::from_pointee(BTreeSet::new()),
             schema: ArcSwap::from_pointee(schema),
         });
-        entries.watch(inner.clone());
-        let directory = Directory { entries, inner, clock };
-        directory.make_first_entries().await?;
-        if indexes.is_empty() {
-            // Subscribers changed while no directory recorded it.
-            directory.change(DiskCheck::Skipped, |tree| Ok(tree.cut_entry_feed()?)).await?;
-        }
-        if indexes.iter().cloned().collect::<BTreeSet<_>>() == directory.wanted_indexes() {
-            directory.inner.ready.store(Arc::new(directory.wanted_indexes()));
-        }
-        Ok(directory)
+        Ok((Directory { entries, inner, clock }, indexes))
     }
 
     /// DN of the suffix entry.
@@ -224,13 +248,13 @@ impl Directory {
     }
 
     /// Number of cached entries and their approximate size in bytes.
-    pub fn kept(&self) -> (usize, u64) {
-        self.inner.kept.size()
+    pub fn cache_size(&self) -> (usize, u64) {
+        self.inner.cache.size()
     }
 
     /// Clears the entry cache.
-    pub fn forget_entries(&self) {
-        self.inner.kept.forget_all(self.inner.kept.next_moment());
+    pub fn clear_cache(&self) {
+        self.inner.cache.clear(self.inner.cache.next_generation());
     }
 
     async fn make_first_entries(&self) -> Result<(), LdapError> {
@@ -259,7 +283,7 @@ impl Directory {
     }
 
     /// Indexes that the schema requires.
-    fn wanted_indexes(&self) -> BTreeSet<String> {
+    fn configured_indexes(&self) -> BTreeSet<String> {
         plan::indexes(&self.inner.schema.load())
     }
 
@@ -270,13 +294,13 @@ impl Directory {
     /// The store fails.
     pub async fn build_indexes(&self) -> Result<(), LdapError> {
         let _alone = self.inner.building.lock().await;
-        let wanted = self.wanted_indexes();
+        let indexes = self.configured_indexes();
         let ready = self.inner.ready.load_full();
-        if *ready == wanted {
+        if *ready == indexes {
             return Ok(());
         }
         let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>();
-        let kept = names(&ready.intersection(&wanted).cloned().collect());
+        let kept = names(&ready.intersection(&indexes).cloned().collect());
         self.change(DiskCheck::Skipped, move |tree| Ok(tree.set_indexes(&kept)?)).await?;
         let mut after = None;
         loop {
@@ -287,21 +311,21 @@ impl Directory {
                 None => break,
             }
         }
-        let all = names(&wanted);
+        let all = names(&indexes);
         self.change(DiskCheck::Skipped, move |tree| Ok(tree.set_indexes(&all)?)).await?;
-        tracing::info!(indexes = wanted.len(), "the indexes of the directory are built");
-        self.inner.ready.store(Arc::new(wanted));
+        tracing::info!(indexes = indexes.len(), "the indexes of the directory are built");
+        self.inner.ready.store(Arc::new(indexes));
         Ok(())
     }
 
     /// Cache generation of the last rename or schema change.
     pub fn renamed(&self) -> EntryCacheGeneration {
-        self.inner.kept.floor()
+        self.inner.cache.floor()
     }
 
     /// The cached entry requested under exactly this spelling of the name.
     pub fn cached_entry(&self, dn: &str) -> Option<Arc<CachedEntry>> {
-        self.inner.kept.named(dn)
+        self.inner.cache.named(dn)
     }
 
     /// Finds an entry by its name.
@@ -313,18 +337,18 @@ impl Directory {
             return Ok(shown);
         }
         let parsed = parse(dn)?;
-        let (inner, since) = (self.inner.clone(), self.inner.kept.moment());
+        let (inner, since) = (self.inner.clone(), self.inner.cache.generation());
         let shown = self
-            .look(move |branches| {
+            .read(move |branches| {
                 let (node, above) = inner.walk(branches, &parsed)?;
-                let shown = inner.show(&node, above.as_deref(), since);
+                let shown = inner.build_entry(&node, above.as_deref(), since);
                 if let Some(above) = above {
                     inner.keep_place(above, since);
                 }
                 Ok(shown)
             })
             .await?;
-        self.inner.kept.keep_name(dn, &shown.entry);
+        self.inner.cache.insert_name(dn, &shown.entry);
         Ok(shown)
     }
 
@@ -332,22 +356,22 @@ impl Directory {
     ///
     /// # Errors
     /// The name is malformed; no such entry is visible (with the nearest visible ancestor).
-    pub async fn find_for(&self, asker: &AuthzId, dn: &str) -> Result<Arc<CachedEntry>, LdapError> {
+    pub async fn find_for(&self, requester: &AuthzId, dn: &str) -> Result<Arc<CachedEntry>, LdapError> {
         match self.find(dn).await {
-            Ok(shown) if asker.manages || self.access().grant(asker, &shown.entry).sees() => Ok(shown),
+            Ok(shown) if requester.manages || self.access().grant(requester, &shown.entry).may_disclose() => Ok(shown),
             Err(refusal) if refusal.code != Code::NoSuchObject => Err(refusal),
-            Ok(_) | Err(_) => Err(self.absent(asker, dn).await),
+            Ok(_) | Err(_) => Err(self.absent(requester, dn).await),
         }
     }
 
     /// The error for a name without a visible entry; it does not reveal whether the entry is hidden or missing.
-    pub async fn absent(&self, asker: &AuthzId, dn: &str) -> LdapError {
+    pub async fn absent(&self, requester: &AuthzId, dn: &str) -> LdapError {
         let parsed = match parse(dn) {
             Ok(parsed) => parsed,
             Err(refusal) => return refusal,
         };
-        let (inner, asker) = (self.inner.clone(), asker.clone());
-        let made = self.look(move |branches| Ok(inner.absent(branches, &asker, &parsed))).await;
+        let (inner, requester) = (self.inner.clone(), requester.clone());
+        let made = self.read(move |branches| Ok(inner.absent(branches, &requester, &parsed))).await;
         made.unwrap_or_else(|refusal| refusal)
     }
 
@@ -358,20 +382,20 @@ impl Directory {
     pub async fn warm(&self, bytes_max: u64) -> Result<usize, LdapError> {
         let (mut after, mut count) = (None, 0);
         loop {
-            let (inner, since) = (self.inner.clone(), self.inner.kept.moment());
+            let (inner, since) = (self.inner.clone(), self.inner.cache.generation());
             let page = self
-                .look(move |branches| {
+                .read(move |branches| {
                     let page = branches.page(None, true, after, INDEXED_AT_ONCE)?;
                     for node in &page {
                         let above = inner.above(branches, node)?;
-                        let shown = inner.show(node, above.as_deref(), since);
-                        inner.kept.keep_name(&shown.entry.dn, &shown.entry);
+                        let shown = inner.build_entry(node, above.as_deref(), since);
+                        inner.cache.insert_name(&shown.entry.dn, &shown.entry);
                     }
                     Ok(page.iter().map(EntryNode::number).collect::<Vec<_>>())
                 })
                 .await?;
             count += page.len();
-            if page.len() < INDEXED_AT_ONCE || self.kept().1 >= bytes_max {
+            if page.len() < INDEXED_AT_ONCE || self.cache_size().1 >= bytes_max {
                 return Ok(count);
             }
             after = page.last().copied();
@@ -379,7 +403,7 @@ impl Directory {
     }
 
     /// Runs a read transaction.
-    pub(crate) async fn look<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         job: impl FnOnce(&dyn EntryReader) -> Result<T, LdapError> + Send + 'static,
     ) -> Result<T, LdapError> {
@@ -534,7 +558,7 @@ impl Inner {
     pub(crate) fn visible(
         &self,
         branches: &dyn EntryReader,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &Dn,
     ) -> Result<(EntryNode, Option<Arc<EntryPosition>>), LdapError> {
         let found = match self.walk(branches, dn) {
@@ -542,24 +566,24 @@ impl Inner {
             Err(refusal) if refusal.code == Code::NoSuchObject => None,
             Err(refusal) => return Err(refusal),
         };
-        let sees = |(node, above): &(EntryNode, Option<Arc<EntryPosition>>)| {
+        let may_disclose = |(node, above): &(EntryNode, Option<Arc<EntryPosition>>)| {
             let key = entry::place(node, above.as_deref(), &self.schema.load()).key;
-            asker.manages || self.access.grant_at(asker, &key, Some(node.number())).sees()
+            requester.manages || self.access.grant_at(requester, &key, Some(node.number())).may_disclose()
         };
-        found.filter(sees).ok_or_else(|| self.absent(branches, asker, dn))
+        found.filter(may_disclose).ok_or_else(|| self.absent(branches, requester, dn))
     }
 
     /// The error for a name without a visible entry. It is the same for hidden and missing entries, and names the
     /// nearest visible ancestor.
-    pub(crate) fn absent(&self, branches: &dyn EntryReader, asker: &AuthzId, dn: &Dn) -> LdapError {
-        let matched = self.nearest_visible(branches, asker, dn);
+    pub(crate) fn absent(&self, branches: &dyn EntryReader, requester: &AuthzId, dn: &Dn) -> LdapError {
+        let matched = self.nearest_visible(branches, requester, dn);
         matched.map_or_else(
             |error| error,
             |matched| LdapError { matched, ..LdapError::new(Code::NoSuchObject, "there is no such entry") },
         )
     }
 
-    fn nearest_visible(&self, branches: &dyn EntryReader, asker: &AuthzId, dn: &Dn) -> Result<String, LdapError> {
+    fn nearest_visible(&self, branches: &dyn EntryReader, requester: &AuthzId, dn: &Dn) -> Result<String, LdapError> {
         let schema = self.schema.load();
         let own = dn.0.len().checked_sub(self.suffix.0.len());
         let Some((rdns, suffix)) = own.map(|own| dn.0.split_at(own)) else { return Ok(String::new()) };
@@ -571,7 +595,7 @@ impl Inner {
         for rdn in rdns.iter().rev() {
             let Some(node) = next else { break };
             let place = entry::place(&node, above.as_ref(), &schema);
-            if self.access.grant_at(asker, &place.key, Some(place.number)).sees() {
+            if self.access.grant_at(requester, &place.key, Some(place.number)).may_disclose() {
                 matched.clone_from(&place.dn);
             }
             next = self.child(branches, &place, rdn, &schema)?;
@@ -638,7 +662,7 @@ impl Inner {
         if number.subscriber().is_some() {
             self.parents.write().insert(number);
         }
-        let since = self.kept.moment();
+        let since = self.cache.generation();
         let node = match (branches.head(number)?, self.people.get()) {
             (Some(node), _) => node,
             // The API can remove a subscriber without regard to entries below it.
@@ -653,7 +677,7 @@ impl Inner {
 
     fn keep_place(&self, place: Arc<EntryPosition>, since: EntryCacheGeneration) {
         let mut places = self.places.write();
-        if self.kept.moment() == since {
+        if self.cache.generation() == since {
             places.insert(place);
         }
     }
@@ -665,7 +689,7 @@ impl Inner {
     }
 
     /// The entry of a changed row, if the position of its parent is cached.
-    fn shown_anew(&self, node: &EntryNode) -> Option<Arc<CachedEntry>> {
+    fn rebuild_entry(&self, node: &EntryNode) -> Option<Arc<CachedEntry>> {
         let parent = match node {
             EntryNode::Subscriber(_, None) => self.people.get().copied(),
             node => node.parent(),
@@ -675,13 +699,13 @@ impl Inner {
     }
 
     /// Whether a cached entry is still below the current name of its parent.
-    fn stands(&self, shown: &CachedEntry) -> bool {
+    fn is_current(&self, shown: &CachedEntry) -> bool {
         let above = shown.entry.parent.and_then(|parent| self.places.read().by_number.get(&parent).cloned());
         above.is_some_and(|above| is_child(&shown.entry.key, &above.key) && shown.entry.dn.ends_with(&above.dn))
     }
 
     /// Builds the entry of a row, and caches it unless it changed after a generation.
-    pub(crate) fn show(
+    pub(crate) fn build_entry(
         &self,
         node: &EntryNode,
         above: Option<&EntryPosition>,
@@ -689,7 +713,7 @@ impl Inner {
     ) -> Arc<CachedEntry> {
         let entry = view(node, above, &self.schema.load(), &self.shape);
         let shown = Arc::new(CachedEntry::stored(entry, node));
-        self.kept.keep(shown.clone(), since);
+        self.cache.insert(shown.clone(), since);
         shown
     }
 }
@@ -705,7 +729,7 @@ impl EntryWatcher for Inner {
     }
 
     fn is_still_valid(&self, built: &PreparedEntry) -> bool {
-        built.downcast_ref::<PendingEntry>().is_some_and(|prebuilt| prebuilt.holds(&self.schema.load()))
+        built.downcast_ref::<PendingEntry>().is_some_and(|prebuilt| prebuilt.has_schema(&self.schema.load()))
     }
 
     fn update_references(
@@ -714,7 +738,7 @@ impl EntryWatcher for Inner {
         old: &EntryNode,
         now: Option<&EntryNode>,
     ) -> Result<(), StoreError> {
-        self.follow_name(tree, old, now).map_err(|refusal| StoreError::unavailable(refusal.message))
+        self.update_references(tree, old, now).map_err(|refusal| StoreError::unavailable(refusal.message))
     }
 
     fn find_login_conflict(
@@ -723,7 +747,7 @@ impl EntryWatcher for Inner {
         entry: Option<EntryNumber>,
         names: LoginNames<'_>,
     ) -> Result<Option<String>, StoreError> {
-        self.login_of_another(branches, entry, names).map_err(|refusal| StoreError::unavailable(refusal.message))
+        self.find_login_conflict(branches, entry, names).map_err(|refusal| StoreError::unavailable(refusal.message))
     }
 
     fn may_conflict(
@@ -743,8 +767,8 @@ impl EntryWatcher for Inner {
     }
 
     fn changed(&self, changes: Vec<EntryChange>) {
-        let at = self.kept.next_moment();
-        self.note_ends(changes.iter().filter_map(|change| change.now.node()));
+        let at = self.cache.next_generation();
+        self.record_end_times(changes.iter().filter_map(|change| change.now.node()));
         // A rename changes the DNs of all descendants; renames are rare.
         let is_above = |number: EntryNumber| number.subscriber().is_none() || self.parents.read().contains(&number);
         let is_gone = |change: &EntryChange| matches!(change.now, EntryState::Gone);
@@ -753,24 +777,24 @@ impl EntryWatcher for Inner {
         let touched = self.touched_identities(&changes, moved);
         if moved {
             *self.places.write() = PositionCache::default();
-            self.kept.forget_all(at);
+            self.cache.clear(at);
         }
         for change in changes {
-            change.keys.iter().for_each(|key| self.kept.forget_found(key, at));
+            change.keys.iter().for_each(|key| self.cache.invalidate_search(key, at));
             let shown = match change.now {
                 EntryState::Gone => {
                     self.places.write().remove(change.number);
                     None
                 }
-                EntryState::Stored(node) => self.shown_anew(&node),
+                EntryState::Stored(node) => self.rebuild_entry(&node),
                 // The next reader loads it.
                 EntryState::Unread => None,
                 EntryState::Prepared(built) => {
                     let prebuilt = built.downcast_ref::<PendingEntry>();
-                    prebuilt.and_then(|prebuilt| prebuilt.take(change.number)).filter(|shown| self.stands(shown))
+                    prebuilt.and_then(|prebuilt| prebuilt.take(change.number)).filter(|shown| self.is_current(shown))
                 }
             };
-            self.kept.change(change.number, shown, at);
+            self.cache.change(change.number, shown, at);
         }
         // After the caches are updated, since a marked identity is renewed from them at once.
         self.mark_bound(touched);
@@ -778,8 +802,8 @@ impl EntryWatcher for Inner {
     }
 
     fn credentials_changed(&self, entries: &[EntryNumber]) {
-        let at = self.kept.next_moment();
-        entries.iter().for_each(|entry| self.kept.forget_credential(*entry, at));
+        let at = self.cache.next_generation();
+        entries.iter().for_each(|entry| self.cache.remove_credential(*entry, at));
         self.mark_credentials(entries);
     }
 }

@@ -121,7 +121,7 @@ pub const LOCALE: &str = "preferredlanguage";
 
 impl Entry {
     /// Reserved number for entries outside the tree, such as the root DSE.
-    pub fn nowhere() -> EntryNumber {
+    pub fn unassigned_number() -> EntryNumber {
         EntryNumber(0)
     }
 
@@ -371,8 +371,8 @@ fn show_name(
         let normal = |value: &[u8]| kind.equality.and_then(|rule| rule.normal(value, schema));
         match out.iter_mut().find(|found| found.kind.key == kind.key) {
             Some(found) => {
-                let wanted = normal(value);
-                let is_there = |known: &[u8]| *known == **value || (wanted.is_some() && normal(known) == wanted);
+                let asserted = normal(value);
+                let is_there = |known: &[u8]| *known == **value || (asserted.is_some() && normal(known) == asserted);
                 if !found.values.iter().any(|known| is_there(known)) {
                     Arc::make_mut(&mut found.values).push(value.as_slice().into());
                 }

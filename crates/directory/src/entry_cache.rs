@@ -77,7 +77,7 @@ impl PendingEntry {
     }
 
     /// Whether its index keys were made under this schema.
-    pub(crate) fn holds(&self, schema: &Arc<Schema>) -> bool {
+    pub(crate) fn has_schema(&self, schema: &Arc<Schema>) -> bool {
         Arc::ptr_eq(&self.schema, schema)
     }
 
@@ -124,7 +124,7 @@ pub(crate) struct EntryCache {
     /// Stored credentials (password hashes).
     credentials: Cache<EntryNumber, Arc<Credential>>,
     stripes: Box<[Mutex<u64>]>,
-    moment: AtomicU64,
+    generation: AtomicU64,
     /// Reads from before this generation are not inserted.
     floor: AtomicU64,
     hasher: FixedState,
@@ -139,15 +139,15 @@ impl EntryCache {
             found: Cache::new(count * 2),
             credentials: Cache::new(count),
             stripes: (0..STRIPES).map(|_| Mutex::new(0)).collect(),
-            moment: AtomicU64::new(1),
+            generation: AtomicU64::new(1),
             floor: AtomicU64::new(0),
             hasher: FixedState::default(),
         }
     }
 
     /// The current generation. Must be called before reading anything that is inserted later.
-    pub(crate) fn moment(&self) -> EntryCacheGeneration {
-        EntryCacheGeneration(self.moment.load(Ordering::SeqCst))
+    pub(crate) fn generation(&self) -> EntryCacheGeneration {
+        EntryCacheGeneration(self.generation.load(Ordering::SeqCst))
     }
 
     pub(crate) fn entry(&self, number: EntryNumber) -> Option<Arc<CachedEntry>> {
@@ -169,7 +169,7 @@ impl EntryCache {
     }
 
     /// Inserts a credential unless it changed after a generation.
-    pub(crate) fn keep_credential(
+    pub(crate) fn insert_credential(
         &self,
         number: EntryNumber,
         credential: Arc<Credential>,
@@ -179,23 +179,23 @@ impl EntryCache {
     }
 
     /// Inserts an entry unless it changed after a generation.
-    pub(crate) fn keep(&self, shown: Arc<CachedEntry>, since: EntryCacheGeneration) {
+    pub(crate) fn insert(&self, shown: Arc<CachedEntry>, since: EntryCacheGeneration) {
         let number = shown.entry.number;
         self.if_unchanged(self.hash(&number), since, || self.entries.insert(number, shown));
     }
 
     /// Caches the spelling of a name under which an entry was requested.
-    pub(crate) fn keep_name(&self, name: &str, entry: &Entry) {
+    pub(crate) fn insert_name(&self, name: &str, entry: &Entry) {
         self.names.insert(name.into(), (entry.number, self.hash(&entry.key)));
     }
 
-    pub(crate) fn keep_found(&self, key: EntryKey, numbers: Arc<[EntryNumber]>, since: EntryCacheGeneration) {
+    pub(crate) fn insert_search(&self, key: EntryKey, numbers: Arc<[EntryNumber]>, since: EntryCacheGeneration) {
         self.if_unchanged(self.hash(&key), since, || self.found.insert(key, numbers));
     }
 
     /// Starts a change and returns its generation.
-    pub(crate) fn next_moment(&self) -> EntryCacheGeneration {
-        EntryCacheGeneration(self.moment.fetch_add(1, Ordering::SeqCst) + 1)
+    pub(crate) fn next_generation(&self) -> EntryCacheGeneration {
+        EntryCacheGeneration(self.generation.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
     /// Replaces an entry as of a generation; `None` removes it.
@@ -209,21 +209,21 @@ impl EntryCache {
     }
 
     /// Invalidates the search result of a key.
-    pub(crate) fn forget_found(&self, key: &EntryKey, at: EntryCacheGeneration) {
+    pub(crate) fn invalidate_search(&self, key: &EntryKey, at: EntryCacheGeneration) {
         let mut last = self.stripe(self.hash(key)).lock();
         *last = at.0;
         self.found.remove(key);
     }
 
     /// Invalidates the credential of an entry.
-    pub(crate) fn forget_credential(&self, number: EntryNumber, at: EntryCacheGeneration) {
+    pub(crate) fn remove_credential(&self, number: EntryNumber, at: EntryCacheGeneration) {
         let mut last = self.stripe(self.credential_hash(number)).lock();
         *last = at.0;
         self.credentials.remove(&number);
     }
 
     /// Invalidates everything.
-    pub(crate) fn forget_all(&self, at: EntryCacheGeneration) {
+    pub(crate) fn clear(&self, at: EntryCacheGeneration) {
         self.floor.store(at.0, Ordering::SeqCst);
         // A reader that saw the old floor has inserted its value by then.
         self.stripes.iter().for_each(|stripe| drop(stripe.lock()));
@@ -243,10 +243,10 @@ impl EntryCache {
         EntryCacheGeneration(self.floor.load(Ordering::SeqCst))
     }
 
-    fn if_unchanged(&self, hash: u64, since: EntryCacheGeneration, keep: impl FnOnce()) {
+    fn if_unchanged(&self, hash: u64, since: EntryCacheGeneration, insert: impl FnOnce()) {
         let last = self.stripe(hash).lock();
         if *last <= since.0 && self.floor.load(Ordering::SeqCst) <= since.0 {
-            keep();
+            insert();
         }
     }
 
@@ -286,36 +286,36 @@ mod tests {
 
     #[test]
     fn an_entry_read_before_a_change_is_not_cached_after_it() {
-        let kept = EntryCache::new(1 << 20);
-        let before = kept.moment();
-        kept.keep(shown(1, "cn=a"), before);
-        kept.keep_name("CN=A", &shown(1, "cn=a").entry);
-        assert!(kept.named("CN=A").is_some());
-        kept.change(EntryNumber(1), Some(shown(1, "cn=b")), kept.next_moment());
-        assert!(kept.named("CN=A").is_none(), "it has another name");
-        kept.keep(shown(1, "cn=a"), before);
-        assert_eq!(kept.entry(EntryNumber(1)).expect("kept").entry.key, "cn=b");
-        kept.forget_all(kept.next_moment());
-        kept.keep(shown(2, "cn=c"), before);
-        assert!(kept.entry(EntryNumber(2)).is_none());
-        kept.keep(shown(2, "cn=c"), kept.moment());
-        assert_eq!(kept.size().0, 1);
+        let cache = EntryCache::new(1 << 20);
+        let before = cache.generation();
+        cache.insert(shown(1, "cn=a"), before);
+        cache.insert_name("CN=A", &shown(1, "cn=a").entry);
+        assert!(cache.named("CN=A").is_some());
+        cache.change(EntryNumber(1), Some(shown(1, "cn=b")), cache.next_generation());
+        assert!(cache.named("CN=A").is_none(), "it has another name");
+        cache.insert(shown(1, "cn=a"), before);
+        assert_eq!(cache.entry(EntryNumber(1)).expect("kept").entry.key, "cn=b");
+        cache.clear(cache.next_generation());
+        cache.insert(shown(2, "cn=c"), before);
+        assert!(cache.entry(EntryNumber(2)).is_none());
+        cache.insert(shown(2, "cn=c"), cache.generation());
+        assert_eq!(cache.size().0, 1);
     }
 
     #[test]
     fn a_credential_read_before_a_change_is_not_cached_after_it() {
-        let kept = EntryCache::new(1 << 20);
-        let (ann, before) = (EntryNumber(-1), kept.moment());
+        let cache = EntryCache::new(1 << 20);
+        let (ann, before) = (EntryNumber(-1), cache.generation());
         let hash = |text: &str| Arc::new(Credential::of(text.to_owned()));
-        kept.keep_credential(ann, hash("old"), before);
-        assert_eq!(kept.credential(ann), Some(hash("old")));
-        kept.forget_credential(ann, kept.next_moment());
-        assert_eq!(kept.credential(ann), None);
-        kept.keep_credential(ann, hash("old"), before);
-        assert_eq!(kept.credential(ann), None, "it was read before the change");
-        kept.keep_credential(ann, hash("new"), kept.moment());
-        assert_eq!(kept.credential(ann), Some(hash("new")));
-        kept.forget_all(kept.next_moment());
-        assert_eq!(kept.credential(ann), None);
+        cache.insert_credential(ann, hash("old"), before);
+        assert_eq!(cache.credential(ann), Some(hash("old")));
+        cache.remove_credential(ann, cache.next_generation());
+        assert_eq!(cache.credential(ann), None);
+        cache.insert_credential(ann, hash("old"), before);
+        assert_eq!(cache.credential(ann), None, "it was read before the change");
+        cache.insert_credential(ann, hash("new"), cache.generation());
+        assert_eq!(cache.credential(ann), Some(hash("new")));
+        cache.clear(cache.next_generation());
+        assert_eq!(cache.credential(ann), None);
     }
 }

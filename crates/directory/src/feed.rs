@@ -32,12 +32,12 @@ impl Directory {
     ///
     /// # Errors
     /// The store fails.
-    pub async fn place(&self) -> Result<u64, LdapError> {
-        self.look(|branches| Ok(branches.entry_feed()?.last)).await
+    pub async fn feed_position(&self) -> Result<u64, LdapError> {
+        self.read(|branches| Ok(branches.entry_feed()?.last)).await
     }
 
     /// Notifies on each commit that changes entries.
-    pub fn bell(&self) -> watch::Receiver<()> {
+    pub fn subscribe_changes(&self) -> watch::Receiver<()> {
         self.inner.bell.subscribe()
     }
 
@@ -47,8 +47,8 @@ impl Directory {
     /// # Errors
     /// The store fails.
     pub async fn changes_after(&self, place: u64, limit: usize) -> Result<Option<Changes>, LdapError> {
-        let (inner, since) = (self.inner.clone(), self.inner.kept.moment());
-        self.look(move |branches| {
+        let (inner, since) = (self.inner.clone(), self.inner.cache.generation());
+        self.read(move |branches| {
             let feed = branches.entry_feed()?;
             if place < feed.since || place > feed.last {
                 return Ok(None);
@@ -62,7 +62,7 @@ impl Directory {
                 entries.push(match branches.node(*number)? {
                     Some(node) if is_last => {
                         let above = inner.above(branches, &node)?;
-                        ChangedEntry::Present(inner.show(&node, above.as_deref(), since))
+                        ChangedEntry::Present(inner.build_entry(&node, above.as_deref(), since))
                     }
                     None if is_last => ChangedEntry::Gone(*number),
                     _ => continue,

@@ -103,15 +103,15 @@ impl Budget {
     /// Consumes work. Returns false once the budget is exceeded.
     fn take(&self, work: u64) -> bool {
         self.left.set(self.left.get().saturating_sub(work));
-        !self.is_spent()
+        !self.is_exhausted()
     }
 
-    fn is_spent(&self) -> bool {
+    fn is_exhausted(&self) -> bool {
         self.left.get() == 0
     }
 
     fn check<T>(&self, evaluated: T) -> Result<T, LdapError> {
-        match self.is_spent() {
+        match self.is_exhausted() {
             false => Ok(evaluated),
             true => Err(LdapError::new(
                 Code::AdminLimitExceeded,
@@ -174,9 +174,9 @@ impl Test {
     /// Compiles a filter. Assertions that cannot be evaluated become Undefined, as the protocol requires.
     pub fn compile(filter: &Filter, schema: &Schema) -> Test {
         let all = |parts: &[Filter]| parts.iter().map(|part| Test::compile(part, schema)).collect();
-        let of = |name: &str, ask: &dyn Fn(&AttributeType) -> Option<AttributeAssertion>| {
+        let of = |name: &str, assertion_of: &dyn Fn(&AttributeType) -> Option<AttributeAssertion>| {
             let found = schema.known_or_named(name).filter(|kind| &*kind.key != "userpassword");
-            match found.and_then(|kind| ask(&kind).map(|ask| Test::Of(kind, ask))) {
+            match found.and_then(|kind| assertion_of(&kind).map(|assertion| Test::Of(kind, assertion))) {
                 Some(test) => test,
                 None => Test::Undefined,
             }
@@ -184,11 +184,13 @@ impl Test {
         // An assertion value that violates the rule's syntax makes the assertion Undefined where it is not True. The
         // API may have stored such a value, and then it matches.
         let asserted =
-            |name: &str, value: &[u8], ask: &dyn Fn(&AttributeType) -> Option<(Rule, AttributeAssertion)>| {
+            |name: &str, value: &[u8], assertion_of: &dyn Fn(&AttributeType) -> Option<(Rule, AttributeAssertion)>| {
                 let found = schema.known_or_named(name).filter(|kind| &*kind.key != "userpassword");
-                match found.and_then(|kind| ask(&kind).map(|(rule, ask)| (kind, rule, ask))) {
-                    Some((kind, rule, ask)) if rule.takes_assertion(value, &kind, schema) => Test::Of(kind, ask),
-                    Some((kind, _, ask)) => Test::Or(vec![Test::Of(kind, ask), Test::Undefined]),
+                match found.and_then(|kind| assertion_of(&kind).map(|(rule, assertion)| (kind, rule, assertion))) {
+                    Some((kind, rule, assertion)) if rule.takes_assertion(value, &kind, schema) => {
+                        Test::Of(kind, assertion)
+                    }
+                    Some((kind, _, assertion)) => Test::Or(vec![Test::Of(kind, assertion), Test::Undefined]),
                     None => Test::Undefined,
                 }
             };
@@ -299,22 +301,22 @@ impl Test {
 
     /// Whether the filter needs data outside the entry: group membership or password state. That has to be resolved
     /// before evaluation.
-    pub fn looks_further(&self) -> bool {
-        self.has(&|part| part.asks_for_groups() || part.asks_for_passwords())
+    pub fn needs_other_records(&self) -> bool {
+        self.has(&|part| part.tests_group_membership() || part.tests_password_state())
     }
 
     /// Whether such data was resolved, so the test does not follow later changes.
     pub(crate) fn looked_further(&self) -> bool {
-        self.looks_further() || self.has(&|part| matches!(part, Test::MemberOf(..) | Test::OfPassword(..)))
+        self.needs_other_records() || self.has(&|part| matches!(part, Test::MemberOf(..) | Test::OfPassword(..)))
     }
 
     /// Whether this part tests group membership.
-    pub(crate) fn asks_for_groups(&self) -> bool {
+    pub(crate) fn tests_group_membership(&self) -> bool {
         matches!(self, Test::Of(kind, _) if &*kind.key == MEMBER_OF)
     }
 
     /// Whether this part tests password state.
-    pub(crate) fn asks_for_passwords(&self) -> bool {
+    pub(crate) fn tests_password_state(&self) -> bool {
         matches!(self, Test::Of(kind, _) | Test::Any { kind: Some(kind), .. } if is_password_state(kind))
     }
 
@@ -325,9 +327,9 @@ impl Test {
         let grant = Grant::open();
         let evaluation = Evaluation::new(schema, Rights::new(&grant, Level::Search), &budget);
         match self {
-            Test::Of(_, ask) => evaluation.ask(ask, values, true),
+            Test::Of(_, assertion) => evaluation.evaluate(assertion, values, true),
             Test::Any { rule, act, value, .. } => {
-                any_value(values, |own| evaluation.rule_says(*rule, *act, own, value))
+                any_value(values, |own| evaluation.apply_rule(*rule, *act, own, value))
             }
             _ => Truth::Undefined,
         }
@@ -414,7 +416,7 @@ impl<'a> Evaluation<'a> {
                 let mut least = Truth::True;
                 for part in parts {
                     least = least.min(self.of(part, entry));
-                    if least == Truth::False || self.budget.is_spent() {
+                    if least == Truth::False || self.budget.is_exhausted() {
                         break;
                     }
                 }
@@ -424,7 +426,7 @@ impl<'a> Evaluation<'a> {
                 let mut greatest = Truth::False;
                 for part in parts {
                     greatest = greatest.max(self.of(part, entry));
-                    if greatest == Truth::True || self.budget.is_spent() {
+                    if greatest == Truth::True || self.budget.is_exhausted() {
                         break;
                     }
                 }
@@ -445,15 +447,15 @@ impl<'a> Evaluation<'a> {
                 Ok(has) => Truth::of(has),
                 Err(_) => Truth::Undefined,
             },
-            Test::Of(kind, ask) if OWN.contains(&&*kind.key) => {
+            Test::Of(kind, assertion) if OWN.contains(&&*kind.key) => {
                 let own = entry.own(&kind.key, self.schema);
-                self.ask(ask, own.iter().map(|value| value.as_bytes()), false)
+                self.evaluate(assertion, own.iter().map(|value| value.as_bytes()), false)
             }
-            Test::Of(kind, ask) if &*kind.key == "objectclass" => ask.of_classes(entry, self.schema),
+            Test::Of(kind, assertion) if &*kind.key == "objectclass" => assertion.of_classes(entry, self.schema),
             // A name that is neither declared nor an attribute of this entry is unrecognised (RFC 4511, 4.5.1.7).
             Test::Of(kind, _) if !kind.declared && entry.attribute(&kind.key).is_none() => Truth::Undefined,
-            Test::Of(kind, ask) => {
-                let found = self.ask(ask, rights.values(entry, kind), true);
+            Test::Of(kind, assertion) => {
+                let found = self.evaluate(assertion, rights.values(entry, kind), true);
                 open_part(found, rights.opens_kinds(kind, self.schema))
             }
             Test::Any { kind: Some(kind), names: false, .. }
@@ -470,7 +472,7 @@ impl<'a> Evaluation<'a> {
                     meant && rights.opens(&attribute.kind)
                 });
                 let values = values.flat_map(|attribute| attribute.values.iter().map(|value| &**value));
-                let found = any_value(values, |found| self.rule_says(*rule, *act, found, value));
+                let found = any_value(values, |found| self.apply_rule(*rule, *act, found, value));
                 let is_whole = match kind {
                     Some(kind) => rights.opens_kinds(kind, self.schema),
                     None => rights.opens_all(),
@@ -491,24 +493,29 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Evaluates an assertion on values. `stay`: the values live in the entry, so they can be cached by address.
-    fn ask<'v>(&self, ask: &AttributeAssertion, mut values: impl Iterator<Item = &'v [u8]>, stay: bool) -> Truth {
+    fn evaluate<'v>(
+        &self,
+        assertion: &AttributeAssertion,
+        mut values: impl Iterator<Item = &'v [u8]>,
+        stay: bool,
+    ) -> Truth {
         self.assertions.set(self.assertions.get().saturating_add(1));
         let any = |values: &mut dyn Iterator<Item = &'v [u8]>, how: Preparation, is: &dyn Fn(&[u8]) -> bool| {
             any_value(values, |value| self.with_prepared(how, value, stay, is))
         };
-        match ask {
+        match assertion {
             AttributeAssertion::Present => Truth::of(values.next().is_some()),
-            AttributeAssertion::Equal(rule, wanted) => {
-                any(&mut values, Preparation::Rule(*rule), &|found| found == &**wanted)
+            AttributeAssertion::Equal(rule, asserted) => {
+                any(&mut values, Preparation::Rule(*rule), &|found| found == &**asserted)
             }
-            AttributeAssertion::AtLeast(rule, wanted) => {
-                any(&mut values, Preparation::Rule(*rule), &|found| found >= &**wanted)
+            AttributeAssertion::AtLeast(rule, asserted) => {
+                any(&mut values, Preparation::Rule(*rule), &|found| found >= &**asserted)
             }
-            AttributeAssertion::AtMost(rule, wanted) => {
-                any(&mut values, Preparation::Rule(*rule), &|found| found <= &**wanted)
+            AttributeAssertion::AtMost(rule, asserted) => {
+                any(&mut values, Preparation::Rule(*rule), &|found| found <= &**asserted)
             }
-            AttributeAssertion::Approximate(wanted) => {
-                any(&mut values, Preparation::Approximate, &|found| found == wanted.as_bytes())
+            AttributeAssertion::Approximate(asserted) => {
+                any(&mut values, Preparation::Approximate, &|found| found == asserted.as_bytes())
             }
             AttributeAssertion::Substrings(form, parts) => any(&mut values, Preparation::Form(*form), &|found| {
                 // The substrings are searched from left to right in a single pass.
@@ -517,7 +524,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn rule_says(&self, rule: Rule, act: MatchKind, found: &[u8], value: &[u8]) -> Option<bool> {
+    fn apply_rule(&self, rule: Rule, act: MatchKind, found: &[u8], value: &[u8]) -> Option<bool> {
         self.assertions.set(self.assertions.get().saturating_add(1));
         if matches!(rule, Rule::AllBits | Rule::AnyBit) {
             return self.budget.take(PREPARING).then(|| compared(rule, act, found, value, self.schema)).flatten();
@@ -530,8 +537,14 @@ impl<'a> Evaluation<'a> {
 
     /// Prepares a value, or takes it from the cache, and tests it. `None`: the value violates the syntax, or the budget
     /// is exceeded.
-    fn with_prepared(&self, how: Preparation, value: &[u8], stays: bool, test: &dyn Fn(&[u8]) -> bool) -> Option<bool> {
-        let cached = stays && self.assertions.get() > UNCACHED_ASSERTIONS;
+    fn with_prepared(
+        &self,
+        how: Preparation,
+        value: &[u8],
+        is_cacheable: bool,
+        test: &dyn Fn(&[u8]) -> bool,
+    ) -> Option<bool> {
+        let cached = is_cacheable && self.assertions.get() > UNCACHED_ASSERTIONS;
         let key = (value.as_ptr() as usize, value.len(), how);
         if cached && let Some(known) = self.prepared.borrow().get(&key) {
             let known = known.as_deref()?;
@@ -568,8 +581,8 @@ fn applies(rule: Rule, kind: &AttributeType) -> bool {
 fn compared(rule: Rule, act: MatchKind, found: &[u8], value: &[u8], schema: &Schema) -> Option<bool> {
     if matches!(rule, Rule::AllBits | Rule::AnyBit) {
         let number = |key: &[u8]| std::str::from_utf8(key).ok()?.trim().parse::<i64>().ok();
-        let (found, wanted) = (number(found)?, bits_of(value)?);
-        return Some(if rule == Rule::AllBits { found & wanted == wanted } else { found & wanted != 0 });
+        let (found, asserted) = (number(found)?, bits_of(value)?);
+        return Some(if rule == Rule::AllBits { found & asserted == asserted } else { found & asserted != 0 });
     }
     let found = rule.normal(found, schema)?;
     Some(if act == MatchKind::Before { found.as_slice() < value } else { found == value })
@@ -603,21 +616,21 @@ fn of_names(
 impl AttributeAssertion {
     /// An entry of a class also belongs to its superclasses.
     fn of_classes(&self, entry: &Entry, schema: &Schema) -> Truth {
-        let AttributeAssertion::Equal(_, wanted) = self else {
+        let AttributeAssertion::Equal(_, asserted) = self else {
             return match self {
                 AttributeAssertion::Present => Truth::True,
                 _ => Truth::Undefined,
             };
         };
-        let Ok(wanted) = std::str::from_utf8(wanted) else { return Truth::Undefined };
+        let Ok(asserted) = std::str::from_utf8(asserted) else { return Truth::Undefined };
         // An unknown class matches no entry.
-        if schema.class(wanted).is_err() {
+        if schema.class(asserted).is_err() {
             return Truth::Undefined;
         }
         let is = |name: &&str| {
             schema
                 .class(name)
-                .is_ok_and(|class| class.key() == wanted || class.above.iter().any(|above| above == wanted))
+                .is_ok_and(|class| class.key() == asserted || class.above.iter().any(|above| above == asserted))
         };
         Truth::of(entry.classes().iter().any(is))
     }

@@ -100,8 +100,8 @@ impl Directory {
             return Ok(Vec::new());
         }
         let (inner, entry) = (self.inner.clone(), entry.clone());
-        self.look(move |branches| {
-            inner.knows_groups()?;
+        self.read(move |branches| {
+            inner.require_group_index()?;
             inner.groups_above(branches, &entry)
         })
         .await
@@ -112,14 +112,14 @@ impl Directory {
     ///
     /// # Errors
     /// As for a search by `memberOf`.
-    pub async fn member_of(&self, asker: &AuthzId, entry: &Entry) -> Result<Option<Attribute>, LdapError> {
-        let (inner, asker, entry) = (self.inner.clone(), asker.clone(), entry.clone());
-        self.look(move |branches| {
-            inner.knows_groups()?;
-            let shows = |group: &Entry, kind: &AttributeType| inner.opens(&asker, group, kind, Level::Read);
-            let grant = inner.access.grant(&asker, &entry);
-            let mut groups = inner.holding(branches, GROUPS, &entry.key, &shows)?;
-            groups.extend(inner.finding(branches, &entry, &grant, &shows)?);
+    pub async fn member_of(&self, requester: &AuthzId, entry: &Entry) -> Result<Option<Attribute>, LdapError> {
+        let (inner, requester, entry) = (self.inner.clone(), requester.clone(), entry.clone());
+        self.read(move |branches| {
+            inner.require_group_index()?;
+            let discloses = |group: &Entry, kind: &AttributeType| inner.opens(&requester, group, kind, Level::Read);
+            let grant = inner.access.grant(&requester, &entry);
+            let mut groups = inner.groups_listing(branches, GROUPS, &entry.key, &discloses)?;
+            groups.extend(inner.finding(branches, &entry, &grant, &discloses)?);
             let names: BTreeSet<String> = groups.into_iter().map(|group| group.dn).collect();
             let kind = inner.schema.load().attribute(MEMBER_OF)?.clone();
             let values: Vec<Box<[u8]>> = names.iter().map(|dn| dn.as_bytes().into()).collect();
@@ -141,7 +141,7 @@ impl Directory {
     ) -> Result<Option<Vec<bool>>, LdapError> {
         let (inner, names) = (self.inner.clone(), names.to_vec());
         let kind = self.schema().attribute(attribute)?.clone();
-        self.look(move |branches| {
+        self.read(move |branches| {
             let schema = inner.schema.load();
             if !inner.ready.load().contains(&*kind.key) {
                 return Ok(None);
@@ -162,16 +162,16 @@ impl Directory {
     ///
     /// # Errors
     /// The index of groups is still being built, or a group has too many members.
-    pub(crate) async fn with_members(&self, asker: &AuthzId, test: Test) -> Result<Test, LdapError> {
-        if !test.has(&Test::asks_for_groups) {
+    pub(crate) async fn with_members(&self, requester: &AuthzId, test: Test) -> Result<Test, LdapError> {
+        if !test.has(&Test::tests_group_membership) {
             return Ok(test);
         }
-        let (inner, asker) = (self.inner.clone(), asker.clone());
-        self.look(move |branches| {
-            inner.knows_groups()?;
+        let (inner, requester) = (self.inner.clone(), requester.clone());
+        self.read(move |branches| {
+            inner.require_group_index()?;
             test.with(&mut |part| match part {
                 Test::Of(kind, AttributeAssertion::Equal(_, group)) if &*kind.key == MEMBER_OF => {
-                    Ok(Test::MemberOf(kind, Arc::new(inner.members(branches, &asker, &group)?)))
+                    Ok(Test::MemberOf(kind, Arc::new(inner.members(branches, &requester, &group)?)))
                 }
                 other => Ok(other),
             })
@@ -182,7 +182,7 @@ impl Directory {
 
 impl Inner {
     /// Rejects the request while the index of groups is incomplete: without groups, access decisions would be wrong.
-    pub(crate) fn knows_groups(&self) -> Result<(), LdapError> {
+    pub(crate) fn require_group_index(&self) -> Result<(), LdapError> {
         let ready = self.ready.load();
         match MEMBERS.iter().chain([&FINDING]).all(|index| ready.contains(*index)) {
             true => Ok(()),
@@ -191,9 +191,9 @@ impl Inner {
     }
 
     /// Whether the requester may use an attribute of a visible entry.
-    fn opens(&self, asker: &AuthzId, entry: &Entry, kind: &AttributeType, level: Level) -> bool {
-        let grant = self.access.grant(asker, entry);
-        grant.sees() && Rights::new(&grant, level).opens(kind)
+    fn opens(&self, requester: &AuthzId, entry: &Entry, kind: &AttributeType, level: Level) -> bool {
+        let grant = self.access.grant(requester, entry);
+        grant.may_disclose() && Rights::new(&grant, level).opens(kind)
     }
 
     /// Groups of an entry for access rules, which ignore visibility.
@@ -203,7 +203,7 @@ impl Inner {
         let mut known: BTreeSet<String> = finding.into_iter().map(|group| group.key).collect();
         let mut open: Vec<String> = known.iter().cloned().chain([entry.key.clone()]).collect();
         while let Some(member) = open.pop() {
-            for group in self.holding(branches, MEMBERS, &member, &every)? {
+            for group in self.groups_listing(branches, MEMBERS, &member, &every)? {
                 // A cycle of groups is visited once.
                 if known.insert(group.key.clone()) {
                     open.push(group.key);
@@ -216,13 +216,13 @@ impl Inner {
         Ok(known.into_iter().collect())
     }
 
-    /// Groups that list exactly this name. `shows`: whether a group that lists it by an attribute counts.
-    pub(crate) fn holding(
+    /// Groups that list exactly this name. `discloses`: whether a group that lists it by an attribute counts.
+    pub(crate) fn groups_listing(
         &self,
         branches: &dyn EntryReader,
         by: &[&str],
         member: &str,
-        shows: &dyn Fn(&Entry, &AttributeType) -> bool,
+        discloses: &dyn Fn(&Entry, &AttributeType) -> bool,
     ) -> Result<Vec<Entry>, LdapError> {
         let schema = self.schema.load();
         let mut groups = Vec::new();
@@ -232,14 +232,15 @@ impl Inner {
             for number in branches.found(index, key, key, GROUPS_MAX)?.ok_or_else(too_many)? {
                 if plan::is_whole(member.as_bytes()) {
                     // The index key identifies the member, so the other members are not read.
-                    groups.extend(self.seen_head(branches, number)?.filter(|group| shows(group, kind)));
+                    let group = self.seen_head(branches, number)?;
+                    groups.extend(group.filter(|group| is_group(group, kind, &schema) && discloses(group, kind)));
                     continue;
                 }
                 let Some(group) = self.seen(branches, number)? else { continue };
                 let normal = |value: &[u8]| kind.equality.and_then(|rule| rule.normal(value, &schema));
                 // Long names can share an index key.
                 let holds = group.values(kind).any(|value| normal(value).as_deref() == Some(member.as_bytes()));
-                if holds && shows(&group, kind) {
+                if holds && is_group(&group, kind, &schema) && discloses(&group, kind) {
                     groups.push(group);
                 }
             }
@@ -253,7 +254,7 @@ impl Inner {
         branches: &dyn EntryReader,
         entry: &Entry,
         grant: &Grant,
-        shows: &dyn Fn(&Entry, &AttributeType) -> bool,
+        discloses: &dyn Fn(&Entry, &AttributeType) -> bool,
     ) -> Result<Vec<Entry>, LdapError> {
         let many = || {
             let what = format!("there are more than {FINDING_MAX} groups with memberURL");
@@ -263,12 +264,14 @@ impl Inner {
         let all = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?.ok_or_else(many)?;
         let (mut groups, budget, kind) = (Vec::new(), Budget::default(), schema.attribute(FINDING)?);
         for number in all {
-            let Some(group) = self.seen(branches, number)? else { continue };
+            let Some(group) = self.seen(branches, number)?.filter(|group| is_group(group, kind, &schema)) else {
+                continue;
+            };
             let mut holds = false;
             for found in found_by(&group, &schema) {
                 holds = holds || found.has(entry, &schema, grant, &budget)?;
             }
-            if holds && shows(&group, kind) {
+            if holds && discloses(&group, kind) {
                 groups.push(group);
             }
         }
@@ -292,7 +295,7 @@ impl Inner {
     }
 
     /// Members of a group, as far as the requester may search them. A hidden group counts as missing.
-    fn members(&self, branches: &dyn EntryReader, asker: &AuthzId, group: &[u8]) -> Result<Members, LdapError> {
+    fn members(&self, branches: &dyn EntryReader, requester: &AuthzId, group: &[u8]) -> Result<Members, LdapError> {
         let schema = self.schema.load();
         let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(group)) else { return Ok(Members::default()) };
         let none = || Ok(Members { numbers: Some(Vec::new()), ..Members::default() });
@@ -303,20 +306,21 @@ impl Inner {
             Err(refusal) => return Err(refusal),
         };
         let group = self.shown(branches, &node)?;
-        let grant = self.access.grant(asker, &group);
-        if !grant.sees() {
+        let grant = self.access.grant(requester, &group);
+        if !grant.may_disclose() {
             return none();
         }
         let rights = Rights::new(&grant, Level::Search);
         let mut named = HashSet::new();
         for name in GROUPS {
             let kind = schema.attribute(name)?;
-            if !rights.opens(kind) {
+            if !rights.opens(kind) || !is_group(&group, kind, &schema) {
                 continue;
             }
             named.extend(group.values(kind).filter_map(|value| kind.equality?.normal(value, &schema)));
         }
-        let found = match rights.opens(schema.attribute(FINDING)?) {
+        let finding = schema.attribute(FINDING)?;
+        let found = match rights.opens(finding) && is_group(&group, finding, &schema) {
             true => found_by(&group, &schema),
             false => Vec::new(),
         };
@@ -340,6 +344,11 @@ impl Inner {
         }
         Ok(numbers.into_iter().collect())
     }
+}
+
+/// Whether an entry that lists members by this attribute is a group. The API stores attributes of any name.
+fn is_group(entry: &Entry, kind: &AttributeType, schema: &Schema) -> bool {
+    schema.may_list(&entry.classes(), kind)
 }
 
 /// Searches of a dynamic group; a malformed URL finds no entry.

@@ -341,8 +341,12 @@ fn rename(line: usize, pairs: Vec<Pair>) -> Result<Change, Fault> {
     if let Some((at, name, _)) = pairs.iter().find(|(_, name, _)| !is_known(name)) {
         return Err((*at, format!("`{name}` has no meaning in a rename; give newrdn, deleteoldrdn and newsuperior")));
     }
-    let find = |wanted: &str| {
-        let found = pairs.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(wanted));
+    let is_repeated = |at: usize| pairs[..at].iter().any(|(_, earlier, _)| earlier.eq_ignore_ascii_case(&pairs[at].1));
+    if let Some(at) = (0..pairs.len()).find(|at| is_repeated(*at)) {
+        return Err((pairs[at].0, format!("`{}` is given twice", pairs[at].1)));
+    }
+    let find = |requested: &str| {
+        let found = pairs.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(requested));
         found.map(|(at, _, value)| text(*at, value.clone())).transpose()
     };
     let new = find("newrdn")?.ok_or_else(|| (line, "a rename needs `newrdn:`".to_owned()))?;
@@ -437,6 +441,7 @@ mod tests {
         check("dn: o=x\nchangetype: delete\ncn: x\n", 3, "deletes");
         check("dn: o=x\ncn: x\nchangetype: delete\n", 3, "no meaning");
         check("dn: o=x\nchangetype: modrdn\nnewrdn: cn=a\ndeleteoldrdn: yes\n", 1, "0 or 1");
+        check("dn: o=x\nchangetype: modrdn\nnewrdn: cn=a\nNewRDN: cn=b\ndeleteoldrdn: 1\n", 4, "given twice");
         check("dn: o=x\n: x\n", 2, "name is missing");
         check("\n cn: x\n", 2, "no line to continue");
         check("dn: o=x\n", 1, "objectClass");

@@ -38,4 +38,4 @@ pub use directory::{Clock, Directory, Options};
 pub use entry_cache::{CachedEntry, Rendering};
 pub use feed::{ChangedEntry, Changes};
 pub use search::{Scope, Search, is_quick};
-pub use transfer::Imported;
+pub use transfer::{ExportPage, Imported};

@@ -77,8 +77,8 @@ pub struct Credential {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<String>,
     /// Times of grace logins after the password expired.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub graces: Vec<i64>,
+    #[serde(rename = "graces", default, skip_serializing_if = "Vec::is_empty")]
+    pub grace_use_times: Vec<i64>,
     /// Whether the password must be changed, since an administrator set it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reset: bool,
@@ -103,13 +103,13 @@ impl Credential {
             locked_until: None,
             changed_at: None,
             history: Vec::new(),
-            graces: Vec::new(),
+            grace_use_times: Vec::new(),
             reset: false,
         }
     }
 
     /// The hash in the form in which an export or import carries it.
-    pub(crate) fn given(&self) -> String {
+    pub(crate) fn exported_hash(&self) -> String {
         if self.hash.starts_with('{') { self.hash.clone() } else { format!("{{ARGON2}}{}", self.hash) }
     }
 
@@ -322,10 +322,10 @@ fn compare(hash: Option<&str>, password: &[u8], dummy: &str) -> (bool, u64) {
 ///
 /// # Errors
 /// The system's random number generator failed.
-pub(crate) fn made_up_of(length_min: usize) -> Result<String, LdapError> {
-    let mut made = made_up()?;
+pub(crate) fn generate_with_length(length_min: usize) -> Result<String, LdapError> {
+    let mut made = generate()?;
     while made.len() < length_min {
-        made.push_str(&made_up()?);
+        made.push_str(&generate()?);
     }
     Ok(made)
 }
@@ -334,7 +334,7 @@ pub(crate) fn made_up_of(length_min: usize) -> Result<String, LdapError> {
 ///
 /// # Errors
 /// The system's random number generator failed.
-pub fn made_up() -> Result<String, LdapError> {
+pub fn generate() -> Result<String, LdapError> {
     let mut random = [0; 15];
     SystemRandom::new()
         .fill(&mut random)
@@ -377,10 +377,10 @@ impl Legacy {
     }
 
     fn verify(self, encoded: &str, password: &[u8]) -> bool {
-        let Some((wanted, salt)) = self.parts(encoded) else { return false };
+        let Some((requested, salt)) = self.parts(encoded) else { return false };
         let found = digest::digest(self.algorithm(), &[password, &salt].concat());
         // Both are digests, so the timing of the comparison reveals nothing about the password.
-        found.as_ref() == wanted
+        found.as_ref() == requested
     }
 }
 

@@ -89,9 +89,9 @@ pub(crate) fn index_diff(
         return Default::default();
     }
     // A value lost by one attribute may remain under a supertype through another attribute.
-    let is_meant =
+    let is_selected =
         |found: &&Attribute| found.kind.kinds.iter().chain([&found.kind.key]).any(|key| indexes.contains(&key));
-    let keys = |attributes: &[Attribute]| keys(attributes.iter().filter(is_meant), schema);
+    let keys = |attributes: &[Attribute]| keys(attributes.iter().filter(is_selected), schema);
     entries::index_diff(&keys(before), &keys(after))
 }
 
@@ -146,10 +146,10 @@ pub(crate) fn cut(key: &[u8]) -> &[u8] {
 /// The single key of a filter that is a plain equality.
 pub(crate) fn only_key(test: &Test, ready: &BTreeSet<String>) -> Option<EntryKey> {
     match test {
-        Test::Of(kind, AttributeAssertion::Equal(rule, wanted))
+        Test::Of(kind, AttributeAssertion::Equal(rule, asserted))
             if is_found_by(kind, ready) && kind.equality == Some(*rule) =>
         {
-            Some(EntryKey { index: kind.key.clone(), key: cut(wanted).into() })
+            Some(EntryKey { index: kind.key.clone(), key: cut(asserted).into() })
         }
         _ => None,
     }
@@ -220,8 +220,8 @@ impl Plan<'_> {
                 }
                 Ok(Some(all.into_iter().collect()))
             }
-            Test::Of(kind, AttributeAssertion::Equal(_, wanted)) if &*kind.key == "entryuuid" => {
-                let number = std::str::from_utf8(wanted).ok().and_then(Entry::number_of);
+            Test::Of(kind, AttributeAssertion::Equal(_, asserted)) if &*kind.key == "entryuuid" => {
+                let number = std::str::from_utf8(asserted).ok().and_then(Entry::number_of);
                 Ok(Some(number.into_iter().collect()))
             }
             Test::Of(kind, ask) => self.of_attribute(kind, ask),
@@ -265,14 +265,14 @@ impl Plan<'_> {
         let range = |from: Bound<&[u8]>, to: Bound<&[u8]>| self.found(&kind.key, from, to);
         match ask {
             AttributeAssertion::Present => range(Bound::Unbounded, Bound::Unbounded),
-            AttributeAssertion::Equal(rule, wanted) if kind.equality == Some(*rule) => {
-                range(Bound::Included(cut(wanted)), Bound::Included(cut(wanted)))
+            AttributeAssertion::Equal(rule, asserted) if kind.equality == Some(*rule) => {
+                range(Bound::Included(cut(asserted)), Bound::Included(cut(asserted)))
             }
-            AttributeAssertion::AtLeast(rule, wanted) if kind.equality == Some(*rule) => {
-                range(Bound::Included(cut(wanted)), Bound::Unbounded)
+            AttributeAssertion::AtLeast(rule, asserted) if kind.equality == Some(*rule) => {
+                range(Bound::Included(cut(asserted)), Bound::Unbounded)
             }
-            AttributeAssertion::AtMost(rule, wanted) if kind.equality == Some(*rule) => {
-                range(Bound::Unbounded, Bound::Included(wanted))
+            AttributeAssertion::AtMost(rule, asserted) if kind.equality == Some(*rule) => {
+                range(Bound::Unbounded, Bound::Included(asserted))
             }
             AttributeAssertion::Substrings(form, parts)
                 if kind.equality.is_some_and(|rule| rule.form() == Some(*form)) =>
@@ -381,7 +381,7 @@ mod tests {
         let found = async |left: usize| {
             let (test, ready) = (test.clone(), ready.clone());
             let found = directory
-                .look(move |branches| Plan { branches, ready: &ready, left: Cell::new(left) }.candidates(&test));
+                .read(move |branches| Plan { branches, ready: &ready, left: Cell::new(left) }.candidates(&test));
             found.await.expect("looked").map(|numbers| numbers.len())
         };
         // Each lookup has a fixed cost of ten keys, plus one for the key found.

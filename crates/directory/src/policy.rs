@@ -69,7 +69,7 @@ pub(crate) struct Policy {
     /// Maximum age; zero: unlimited.
     age_max: Duration,
     warning: Duration,
-    graces: usize,
+    grace_logins_max: usize,
     /// Whether a password set by an administrator must be changed first.
     must_change: bool,
     /// Whether a change must include the old password.
@@ -78,7 +78,7 @@ pub(crate) struct Policy {
     /// Time after which a wrong password is no longer counted; zero: only a right one resets the count.
     failures_within: Duration,
     /// Whether clients that request the policy control learn that an entry is locked, and so that it exists.
-    tells_locked: bool,
+    reports_lockout: bool,
 }
 
 /// Policies, in order.
@@ -123,17 +123,17 @@ impl Policy {
             age_min: Duration::ZERO,
             age_max: Duration::ZERO,
             warning: Duration::ZERO,
-            graces: 0,
+            grace_logins_max: 0,
             must_change: false,
             safe_modify: false,
             lockout,
             failures_within: Duration::ZERO,
-            tells_locked: false,
+            reports_lockout: false,
         }
     }
 
     /// Maximum hashes that a new password is compared with, the current one included.
-    pub(crate) fn compared(&self) -> usize {
+    pub(crate) fn compared_hashes_max(&self) -> usize {
         if self.history == 0 { 0 } else { self.history + 1 }
     }
 
@@ -197,14 +197,14 @@ impl Policy {
     }
 
     /// Evaluates a password check: the credential to store if it changed, and the result.
-    pub(crate) fn judge(
+    pub(crate) fn evaluate(
         &self,
         known: &Credential,
         is_right: bool,
         now: Timestamp,
     ) -> (Option<Credential>, Result<Notice, LdapError>) {
         if known.is_locked(now) {
-            let fault = self.tells_locked.then_some(Fault::AccountLocked);
+            let fault = self.reports_lockout.then_some(Fault::AccountLocked);
             return (None, Err(LdapError { fault, ..wrong() }));
         }
         let mut next = known.clone();
@@ -236,9 +236,9 @@ impl Policy {
                 Some(Warning::ExpiresIn(u32::try_from(seconds).unwrap_or(u32::MAX)))
             }
             1.. => None,
-            _ if next.graces.len() < self.graces => {
-                next.graces.push(now.0);
-                let left = self.graces - next.graces.len();
+            _ if next.grace_use_times.len() < self.grace_logins_max => {
+                next.grace_use_times.push(now.0);
+                let left = self.grace_logins_max - next.grace_use_times.len();
                 Some(Warning::GracesLeft(u32::try_from(left).unwrap_or(u32::MAX)))
             }
             _ => return Err(LdapError { fault: Some(Fault::PasswordExpired), ..wrong() }),
@@ -319,13 +319,13 @@ impl Policy {
             "pwdMinAge" => self.age_min = duration(value)?,
             "pwdMaxAge" => self.age_max = duration(value)?,
             "pwdExpireWarning" => self.warning = duration(value)?,
-            "pwdGraceAuthNLimit" => self.graces = number(value, TRIES_MAX as usize)?,
+            "pwdGraceAuthNLimit" => self.grace_logins_max = number(value, TRIES_MAX as usize)?,
             "pwdMustChange" => self.must_change = truth(value)?,
             "pwdSafeModify" => self.safe_modify = truth(value)?,
             "pwdMaxFailure" => self.lockout.failures = number(value, TRIES_MAX as usize)? as u32,
             "pwdLockoutDuration" => self.lockout.duration = duration(value)?,
             "pwdFailureCountInterval" => self.failures_within = duration(value)?,
-            "tellLocked" => self.tells_locked = truth(value)?,
+            "tellLocked" => self.reports_lockout = truth(value)?,
             _ => {
                 let words = "pwdMinLength, pwdInHistory, pwdMinAge, pwdMaxAge, pwdExpireWarning, pwdGraceAuthNLimit, \
                     pwdMustChange, pwdSafeModify, pwdMaxFailure, pwdLockoutDuration, pwdFailureCountInterval and tellLocked";
@@ -385,7 +385,7 @@ mod tests {
         is_right: bool,
         now: Timestamp,
     ) -> Result<Notice, Option<Fault>> {
-        let (next, answer) = policy.judge(known, is_right, now);
+        let (next, answer) = policy.evaluate(known, is_right, now);
         *known = next.unwrap_or_else(|| known.clone());
         answer.map_err(|refusal| refusal.fault)
     }

@@ -12,6 +12,7 @@ pub use definition::Description;
 
 use crate::{
     dn::{Dn, Rdn, escape},
+    groups::{FINDING, MEMBERS},
     ldap_error::{Code, LdapError},
     syntax::{Rule, Syntax},
 };
@@ -383,19 +384,31 @@ impl Schema {
                 return violation(format!("object class '{}' requires attribute '{name}'", class.names[0]));
             }
         }
-        if found.iter().any(|class| class.is_extensible()) {
-            return Ok(());
-        }
-        let allows = |kind: &AttributeType| {
-            found.iter().any(|class| class.must.contains(&kind.key) || class.may.contains(&kind.key))
-        };
+        let is_extensible = found.iter().any(|class| class.is_extensible());
         for kind in has {
             let asked = touched.is_none_or(|touched| touched.iter().any(|other| other.key == kind.key));
-            if asked && !kind.operational && &*kind.key != "objectclass" && !allows(kind) {
+            let is_free = kind.operational || &*kind.key == "objectclass";
+            let is_allowed = || match is_extensible {
+                true => self.may_list(classes, kind),
+                false => allows(&found, kind),
+            };
+            if asked && !is_free && !is_allowed() {
                 return violation(format!("attribute '{}' not allowed by the entry's object classes", kind.name()));
             }
         }
         Ok(())
+    }
+
+    /// Whether an entry of these classes may list members by this attribute, if the attribute lists members. A
+    /// subscriber may only by a class that names the attribute: in the own entry of a user, members would get the
+    /// rights of the user's groups.
+    pub(crate) fn may_list(&self, classes: &[&str], kind: &AttributeType) -> bool {
+        let lists_members = MEMBERS.iter().chain([&FINDING]).any(|known| **known == *kind.key);
+        if !lists_members || !self.is_subscriber(classes) {
+            return true;
+        }
+        let found: Vec<_> = classes.iter().filter_map(|name| self.class(name).ok()).collect();
+        allows(&found, kind)
     }
 
     /// The structural class of an entry: the most derived of its structural classes.
@@ -469,6 +482,11 @@ impl Schema {
         }
         self.attributes.get(&key).map_or(key, |found| found.key.to_string())
     }
+}
+
+/// Whether one of the classes names an attribute.
+fn allows(classes: &[&Arc<ObjectClass>], kind: &AttributeType) -> bool {
+    classes.iter().any(|class| class.must.contains(&kind.key) || class.may.contains(&kind.key))
 }
 
 /// Looks up a name in lower case. Short names, the common case, need no allocation.
@@ -560,6 +578,16 @@ mod tests {
         check(&["person"], &["cn", "sn", "mail"], violation);
         check(&["person", "extensibleObject"], &["cn", "sn", "mail"], None);
         check(&["person", "organization"], &["cn", "sn", "o"], violation);
+        check(&["inetOrgPerson"], &["cn", "sn", "member"], violation);
+        check(&["inetOrgPerson", "extensibleObject"], &["cn", "sn", "title", "member"], violation);
+        check(&["account", "tocsinSubscriber"], &["uid", "uniqueMember"], violation);
+        check(&["account", "tocsinSubscriber"], &["uid", "memberURL"], violation);
+        check(&["account", "tocsinSubscriber"], &["uid", "roleOccupant"], violation);
+        check(&["organizationalUnit"], &["ou", "member"], violation);
+        // Extensible objects that are no subscribers allow every attribute (RFC 4512, 4.3).
+        check(&["organizationalUnit", "extensibleObject"], &["ou", "member"], None);
+        check(&["groupOfNames"], &["cn", "uniqueMember", "member"], violation);
+        check(&["groupOfNames"], &["cn", "member"], None);
         check(&["top"], &[], violation);
         check(&["nobody"], &[], violation);
         assert!(schema.is_subscriber(&["inetOrgPerson"]) && !schema.is_subscriber(&["organizationalUnit"]));

@@ -57,7 +57,7 @@ pub struct Search {
     base: Arc<CachedEntry>,
     scope: Scope,
     rest: Rest,
-    looked_at: usize,
+    scanned: usize,
 }
 
 enum Rest {
@@ -76,13 +76,13 @@ impl Directory {
     /// The base does not exist; the store fails.
     pub async fn search(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         base: Arc<CachedEntry>,
         scope: Scope,
         filter: &Filter,
     ) -> Result<Search, LdapError> {
         let (schema, terms) = (self.schema(), filter.terms());
-        let test = self.with_members(asker, Test::compile(filter, &schema)).await?;
+        let test = self.with_members(requester, Test::compile(filter, &schema)).await?;
         let test = self.with_passwords(test).await?;
         let rest = match scope {
             Scope::Base => Rest::One(base.clone()),
@@ -90,7 +90,7 @@ impl Directory {
                 self.candidates(&test, &base, scope).await?.map_or(Rest::All(None), Rest::Numbers)
             }
         };
-        Ok(Search { directory: self.clone(), schema, test: Arc::new(test), terms, base, scope, rest, looked_at: 0 })
+        Ok(Search { directory: self.clone(), schema, test: Arc::new(test), terms, base, scope, rest, scanned: 0 })
     }
 
     /// Reads the entries with these numbers, in this order; missing ones are left out.
@@ -99,19 +99,20 @@ impl Directory {
     /// The store fails.
     pub async fn numbered(&self, numbers: Vec<EntryNumber>) -> Result<Vec<Arc<CachedEntry>>, LdapError> {
         let inner = self.inner.clone();
-        let mut found: Vec<Option<Arc<CachedEntry>>> = numbers.iter().map(|number| inner.kept.entry(*number)).collect();
+        let mut found: Vec<Option<Arc<CachedEntry>>> =
+            numbers.iter().map(|number| inner.cache.entry(*number)).collect();
         if found.iter().any(Option::is_none) {
             let missing: Vec<EntryNumber> =
                 numbers.iter().zip(&found).filter(|(_, shown)| shown.is_none()).map(|(number, _)| *number).collect();
-            let since = inner.kept.moment();
+            let since = inner.cache.generation();
             let read = self
-                .look(move |branches| {
+                .read(move |branches| {
                     missing
                         .into_iter()
                         .map(|number| {
                             let Some(node) = branches.node(number)? else { return Ok(None) };
                             let above = inner.above(branches, &node)?;
-                            Ok(Some(inner.show(&node, above.as_deref(), since)))
+                            Ok(Some(inner.build_entry(&node, above.as_deref(), since)))
                         })
                         .collect::<Result<Vec<_>, LdapError>>()
                 })
@@ -132,17 +133,17 @@ impl Directory {
     ) -> Result<Option<VecDeque<EntryNumber>>, LdapError> {
         let ready = self.inner.ready.load_full();
         let key = plan::only_key(test, &ready);
-        if let Some(found) = key.as_ref().and_then(|key| self.inner.kept.found(key)) {
+        if let Some(found) = key.as_ref().and_then(|key| self.inner.cache.found(key)) {
             return Ok(Some(found.iter().copied().collect()));
         }
-        let (since, wanted, inner) = (self.inner.kept.moment(), test.clone(), self.inner.clone());
+        let (since, requested, inner) = (self.inner.cache.generation(), test.clone(), self.inner.clone());
         let (number, is_whole) = (base.entry.number, base.entry.parent.is_none() && scope == Scope::Subtree);
         let found = self
-            .look(move |branches| {
+            .read(move |branches| {
                 if is_whole {
-                    return Ok((plan::candidates(branches, &wanted, &ready)?, true));
+                    return Ok((plan::candidates(branches, &requested, &ready)?, true));
                 }
-                if let Some(few) = plan::few_candidates(branches, &wanted, &ready, FEW)? {
+                if let Some(few) = plan::few_candidates(branches, &requested, &ready, FEW)? {
                     let below = match few.len() > LOOKED_UP {
                         true => inner.subtree(branches, number, scope, few.len())?,
                         false => None,
@@ -152,7 +153,7 @@ impl Directory {
                 if let Some(below) = inner.subtree(branches, number, scope, SMALL_SUBTREE)? {
                     return Ok((Some(below), false));
                 }
-                let found = plan::candidates(branches, &wanted, &ready)?;
+                let found = plan::candidates(branches, &requested, &ready)?;
                 let most = found.as_ref().map_or(LARGE_SUBTREE, Vec::len);
                 match inner.subtree(branches, number, scope, most)? {
                     Some(below) => Ok((Some(below), false)),
@@ -164,7 +165,7 @@ impl Directory {
         if let (Some(key), Some(found), true) = (key, &found, is_of_index)
             && found.len() <= LOOKED_UP
         {
-            self.inner.kept.keep_found(key, found.as_slice().into(), since);
+            self.inner.cache.insert_search(key, found.as_slice().into(), since);
         }
         Ok(found.map(VecDeque::from))
     }
@@ -221,13 +222,13 @@ impl Search {
                     return Ok(None);
                 }
                 self.rest = Rest::Numbers(numbers);
-                self.looked_at += page.len();
+                self.scanned += page.len();
                 self.directory.numbered(page).await?
             }
             Rest::All(after) => {
                 let (page, last) = self.page(after).await?;
                 self.rest = last.map_or(Rest::Nothing, |last| Rest::All(Some(last)));
-                self.looked_at += page.len();
+                self.scanned += page.len();
                 page
             }
         };
@@ -251,17 +252,17 @@ impl Search {
     ) -> Result<(Vec<Arc<CachedEntry>>, Option<EntryNumber>), LdapError> {
         let inner = self.directory.inner.clone();
         let parent = (self.scope == Scope::One).then_some(self.base.entry.number);
-        let since = inner.kept.moment();
+        let since = inner.cache.generation();
         self.directory
-            .look(move |branches| {
+            .read(move |branches| {
                 let unplaced = parent.is_none_or(|parent| inner.is_people(parent));
                 let page = branches.page(parent, unplaced, after, PAGE)?;
                 let last = page.last().filter(|_| page.len() == PAGE).map(EntryNode::number);
-                let shown = page.iter().map(|node| match inner.kept.entry(node.number()) {
+                let shown = page.iter().map(|node| match inner.cache.entry(node.number()) {
                     Some(shown) => Ok(shown),
                     None => {
                         let above = inner.above(branches, node)?;
-                        Ok(inner.show(node, above.as_deref(), since))
+                        Ok(inner.build_entry(node, above.as_deref(), since))
                     }
                 });
                 Ok((shown.collect::<Result<_, LdapError>>()?, last))
@@ -285,8 +286,8 @@ impl Search {
     }
 
     /// Number of entries examined, in scope or not.
-    pub fn looked_at(&self) -> usize {
-        self.looked_at
+    pub fn scanned(&self) -> usize {
+        self.scanned
     }
 
     /// The name of the base.
@@ -297,18 +298,18 @@ impl Search {
     /// Whether the search would return this entry: it is in scope and matches the filter.
     ///
     /// # Errors
-    /// As for [`Search::meets`].
-    pub async fn is_meant(&self, shown: &Arc<CachedEntry>, grant: &Arc<Grant>) -> Result<bool, LdapError> {
+    /// As for [`Search::is_met_by_async`].
+    pub async fn is_in_result(&self, shown: &Arc<CachedEntry>, grant: &Arc<Grant>) -> Result<bool, LdapError> {
         let is_within = match self.scope {
             Scope::Base => shown.entry.number == self.base.entry.number,
             Scope::One | Scope::Subtree => self.is_within(shown),
         };
-        Ok(is_within && self.meets(shown, grant).await?)
+        Ok(is_within && self.is_met_by_async(shown, grant).await?)
     }
 
     /// Whether matching depends on data outside the entries, resolved when the search started: group membership or
     /// password state.
-    pub fn looks_further(&self) -> bool {
+    pub fn needs_other_records(&self) -> bool {
         self.test.looked_further()
     }
 
@@ -329,7 +330,7 @@ impl Search {
     ///
     /// # Errors
     /// `adminLimitExceeded`: evaluating the filter on this entry exceeds the limit.
-    pub async fn meets(&self, shown: &Arc<CachedEntry>, grant: &Arc<Grant>) -> Result<bool, LdapError> {
+    pub async fn is_met_by_async(&self, shown: &Arc<CachedEntry>, grant: &Arc<Grant>) -> Result<bool, LdapError> {
         if is_quick(self.terms, shown) {
             return self.is_met_by(shown, grant);
         }
@@ -354,29 +355,29 @@ impl Directory {
     /// unknown or has no equality rule; the entry does not match `assertion` (RFC 4528).
     pub async fn compare(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         (name, value): (&str, &[u8]),
         assertion: Option<&Filter>,
     ) -> Result<bool, LdapError> {
         let shown = match self.find(dn).await {
-            Err(refusal) if refusal.code == Code::NoSuchObject => return Err(self.absent(asker, dn).await),
+            Err(refusal) if refusal.code == Code::NoSuchObject => return Err(self.absent(requester, dn).await),
             found => found?,
         };
-        let (schema, grant) = (self.schema(), self.access().grant(asker, &shown.entry));
+        let (schema, grant) = (self.schema(), self.access().grant(requester, &shown.entry));
         let known = schema.known_or_named(name);
-        if !grant.sees() && known.as_ref().is_none_or(|kind| grant.level(Some(kind)) < Level::Compare) {
-            return Err(self.absent(asker, dn).await);
+        if !grant.may_disclose() && known.as_ref().is_none_or(|kind| grant.level(Some(kind)) < Level::Compare) {
+            return Err(self.absent(requester, dn).await);
         }
         if let Some(assertion) = assertion {
-            self.assert(asker, &shown, assertion).await?;
+            self.assert(requester, &shown, assertion).await?;
         }
         // Group membership is not stored in the entry.
         let is_of_groups = |kind: &Arc<AttributeType>| &*kind.key == MEMBER_OF && kind.syntax.allows(value, &schema);
         if known.as_ref().is_some_and(is_of_groups) {
             let holds = Filter::Equal(name.to_owned(), value.to_vec());
-            let search = self.search(asker, shown.clone(), Scope::Base, &holds).await?;
-            return search.meets(&shown, &Arc::new(grant)).await;
+            let search = self.search(requester, shown.clone(), Scope::Base, &holds).await?;
+            return search.is_met_by_async(&shown, &Arc::new(grant)).await;
         }
         compare(&shown.entry, name, value, &grant, &schema)
     }
@@ -385,10 +386,15 @@ impl Directory {
     ///
     /// # Errors
     /// The entry does not match, or the evaluation exceeds the limit.
-    pub async fn assert(&self, asker: &AuthzId, shown: &Arc<CachedEntry>, assertion: &Filter) -> Result<(), LdapError> {
-        let search = self.search(asker, shown.clone(), Scope::Base, assertion).await?;
-        let grant = Arc::new(self.access().grant(asker, &shown.entry));
-        match search.meets(shown, &grant).await? {
+    pub async fn assert(
+        &self,
+        requester: &AuthzId,
+        shown: &Arc<CachedEntry>,
+        assertion: &Filter,
+    ) -> Result<(), LdapError> {
+        let search = self.search(requester, shown.clone(), Scope::Base, assertion).await?;
+        let grant = Arc::new(self.access().grant(requester, &shown.entry));
+        match search.is_met_by_async(shown, &grant).await? {
             true => Ok(()),
             false => Err(LdapError::new(Code::AssertionFailed, "the entry does not match the assertion filter")),
         }

@@ -317,9 +317,10 @@ impl Rule {
         let text = || std::str::from_utf8(value).ok();
         match self {
             Rule::Octets => Some(value.to_vec()),
-            Rule::CaseIgnore | Rule::CaseExact => Some(one_spaced(text()?, self.form()?)),
+            Rule::CaseIgnore | Rule::CaseExact => Some(collapse_spaces(text()?, self.form()?)),
             Rule::CaseIgnoreList => {
-                let lines = text()?.split('$').map(|line| one_spaced(&prepare::postal_line(line), Form::CaseIgnore));
+                let lines =
+                    text()?.split('$').map(|line| collapse_spaces(&prepare::postal_line(line), Form::CaseIgnore));
                 // A prepared line contains no line break.
                 Some(lines.collect::<Vec<_>>().join(&b'\n'))
             }
@@ -362,7 +363,7 @@ fn is_known_oid(value: &[u8], schema: &Schema) -> bool {
 }
 
 /// Prepares text: trimmed, with runs of spaces reduced to one.
-fn one_spaced(text: &str, form: Form) -> Vec<u8> {
+fn collapse_spaces(text: &str, form: Form) -> Vec<u8> {
     let plain = |byte: u8| matches!(byte, b'!'..=b'~') && !(form == Form::CaseIgnore && byte.is_ascii_uppercase());
     if text.bytes().all(plain) {
         return text.as_bytes().to_vec();

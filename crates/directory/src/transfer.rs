@@ -10,7 +10,7 @@ use futures_util::{
     StreamExt,
     stream::{self, FuturesOrdered},
 };
-use tocsin_store::entries::EntryNode;
+use tocsin_store::entries::{EntryNode, EntryNumber};
 
 use crate::{
     access::AuthzId,
@@ -32,6 +32,17 @@ const _: () = assert!(HASHED_AHEAD < WAITING_MAX);
 /// Entries read at a time.
 const PAGE: usize = 500;
 
+/// Part of an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportPage {
+    /// LDIF of the entries.
+    pub ldif: Vec<u8>,
+    /// Number of entries.
+    pub entries: u64,
+    /// The entry after which the next page begins; `None`: this page is the last.
+    pub next: Option<EntryNumber>,
+}
+
 /// Result of an import.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Imported {
@@ -42,13 +53,13 @@ pub struct Imported {
     /// Failed records: line, DN, error.
     pub refused: Vec<(usize, String, String)>,
     /// Number of further failed records that are not listed.
-    pub untold: u64,
+    pub unreported: u64,
 }
 
 /// Maximum bytes of records deferred until their parent entry exists. Further ones fail.
 const DEFERRED_BYTES_MAX: usize = 64 << 20;
 /// Maximum failed records that are listed.
-const TOLD_MAX: usize = 1_000;
+const REPORTED_MAX: usize = 1_000;
 
 impl Directory {
     /// Carries out the records of a file as an operator, many concurrently, each in its own transaction. A record sees
@@ -63,7 +74,7 @@ impl Directory {
         input: impl BufRead,
         progress: &mut dyn FnMut(&Imported),
     ) -> Result<Imported, LdifError> {
-        let asker = AuthzId { manages: true, ..AuthzId::default() };
+        let requester = AuthzId { manages: true, ..AuthzId::default() };
         let mut imported = Imported::default();
         let mut deferred = Deferred::default();
         let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async {
@@ -76,17 +87,17 @@ impl Directory {
         let mut running = FuturesOrdered::new();
         loop {
             while running.len() < UNDER_WAY
-                && let Some(record) = records.as_mut().next_if(|record| !waits(record)).await
+                && let Some(record) = records.as_mut().next_if(|record| !is_barrier(record)).await
             {
-                running.push_back(self.carry_out(&asker, record?));
+                running.push_back(self.apply_record(&requester, record?));
             }
             match running.next().await {
-                Some((record, result)) => imported.settle(record, result, Some(&mut deferred)),
+                Some((record, result)) => imported.record_result(record, result, Some(&mut deferred)),
                 // A barrier record: it waits for all records before it, and all later ones wait for it.
                 None => match records.next().await {
                     Some(Ok(record)) => {
-                        let (record, result) = self.carry_out(&asker, record).await;
-                        imported.settle(record, result, Some(&mut deferred));
+                        let (record, result) = self.apply_record(&requester, record).await;
+                        imported.record_result(record, result, Some(&mut deferred));
                     }
                     Some(Err(LdifError::Record { line, dn, what })) => imported.refuse(line, dn, what),
                     Some(Err(error)) => return Err(error),
@@ -98,11 +109,11 @@ impl Directory {
             }
         }
         for level in deferred.levels() {
-            for wave in level.chunks(UNDER_WAY) {
+            for chunk in level.chunks(UNDER_WAY) {
                 let mut running: FuturesOrdered<_> =
-                    wave.iter().map(|record| self.carry_out(&asker, record.clone())).collect();
+                    chunk.iter().map(|record| self.apply_record(&requester, record.clone())).collect();
                 while let Some((record, result)) = running.next().await {
-                    imported.settle(record, result, None);
+                    imported.record_result(record, result, None);
                 }
             }
             progress(&imported);
@@ -111,39 +122,56 @@ impl Directory {
         Ok(imported)
     }
 
-    async fn carry_out(&self, asker: &AuthzId, record: Record) -> (Record, Result<(), LdapError>) {
+    async fn apply_record(&self, requester: &AuthzId, record: Record) -> (Record, Result<(), LdapError>) {
         let (dn, terms, schema) = (record.dn.as_str(), Preconditions::default(), self.schema());
         let done = match record.change.clone() {
             Change::Add(mut attributes) => {
-                attributes.retain(|(name, _)| !is_kept_by_servers(name, &schema));
+                attributes.retain(|(name, _)| !is_server_maintained(name, &schema));
                 // Password state can only be set on existing entries.
                 let (states, attributes): (Vec<_>, Vec<_>) =
-                    attributes.into_iter().partition(|(name, _)| tells_of_changeable_password(name, &schema));
-                let added = self.add_in_turn(asker, dn, attributes, terms).await;
+                    attributes.into_iter().partition(|(name, _)| describes_password_change(name, &schema));
+                let added = self.add_in_turn(requester, dn, attributes, terms).await;
                 match (added, states.is_empty()) {
                     (Ok(_), false) => {
                         let replace =
                             |(attribute, values)| Modification { act: ModifyType::Replace, attribute, values };
                         let states = states.into_iter().map(replace).collect();
-                        self.modify_in_turn(asker, dn, states, Preconditions::default()).await
+                        match self.modify_in_turn(requester, dn, states, Preconditions::default()).await {
+                            Ok(images) => Ok(images),
+                            Err(refusal) => Err(self.without_entry(requester, dn, refusal).await),
+                        }
                     }
                     (added, _) => added,
                 }
             }
             Change::Modify(mut modifications) => {
                 let count = modifications.len();
-                modifications.retain(|change| !is_kept_by_servers(&change.attribute, &schema));
+                modifications.retain(|change| !is_server_maintained(&change.attribute, &schema));
                 match modifications.is_empty() && count > 0 {
                     true => return (record, Ok(())),
-                    false => self.modify_in_turn(asker, dn, modifications, terms).await,
+                    false => self.modify_in_turn(requester, dn, modifications, terms).await,
                 }
             }
-            Change::Delete => self.remove(asker, dn, terms).await,
+            Change::Delete => self.remove(requester, dn, terms).await,
             Change::Rename(rdn, delete_old, above) => {
-                self.rename(asker, dn, &rdn, delete_old, above.as_deref(), terms).await
+                self.rename(requester, dn, &rdn, delete_old, above.as_deref(), terms).await
             }
         };
         (record, done.map(|_| ()))
+    }
+
+    /// Removes an entry whose password state was refused, so that no record is carried out in part.
+    async fn without_entry(&self, requester: &AuthzId, dn: &str, refusal: LdapError) -> LdapError {
+        match self.remove(requester, dn, Preconditions::default()).await {
+            Ok(_) => refusal,
+            Err(kept) => LdapError {
+                message: format!(
+                    "{}; the entry was added without its password state and cannot be removed: {}",
+                    refusal.message, kept.message
+                ),
+                ..refusal
+            },
+        }
     }
 
     /// The record with its password hashed, since hashing later would reorder it behind its successors.
@@ -155,7 +183,7 @@ impl Directory {
                 if self.takes_password(&record.dn, password)
                     && let Ok(credential) = protect(password.clone()).await
                 {
-                    *password = credential.given().into_bytes();
+                    *password = credential.exported_hash().into_bytes();
                 }
             }
         }
@@ -167,38 +195,47 @@ impl Directory {
     /// # Errors
     /// The store or the output fails.
     pub async fn export(&self, out: &mut impl Write) -> Result<u64, LdapError> {
-        let unwritten =
-            |error: std::io::Error| LdapError::new(Code::Other, format!("the output cannot be written: {error}"));
-        out.write_all(b"version: 1\n\n").map_err(unwritten)?;
         let (mut after, mut count) = (None, 0);
         loop {
-            let inner = self.inner.clone();
-            let page = self
-                .look(move |branches| {
-                    let page = branches.page(None, true, after, PAGE)?;
-                    let shown = page.iter().map(|node| {
-                        let above = inner.above(branches, node)?;
-                        Ok(crate::entry::view(node, above.as_deref(), &inner.schema.load(), &inner.shape))
-                    });
-                    Ok((shown.collect::<Result<Vec<_>, LdapError>>()?, page.last().map(EntryNode::number)))
-                })
-                .await?;
-            for entry in &page.0 {
-                // An importing server would reject attributes that clients cannot modify.
-                let writable: Vec<_> = entry.attributes.iter().filter(|found| found.kind.changeable).cloned().collect();
-                ldif::write(out, entry, &writable).map_err(unwritten)?;
-                count += 1;
-            }
-            match page.1 {
-                Some(last) if page.0.len() == PAGE => after = Some(last),
-                _ => return Ok(count),
+            let page = self.export_page(after).await?;
+            let written = out.write_all(&page.ldif);
+            written.map_err(|error| LdapError::new(Code::Other, format!("the output cannot be written: {error}")))?;
+            count += page.entries;
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(count),
             }
         }
+    }
+
+    /// A page of [`Directory::export`]. The first one, without `after`, begins with the version of LDIF.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn export_page(&self, after: Option<EntryNumber>) -> Result<ExportPage, LdapError> {
+        let inner = self.inner.clone();
+        let (entries, last) = self
+            .read(move |branches| {
+                let page = branches.page(None, true, after, PAGE)?;
+                let shown = page.iter().map(|node| {
+                    let above = inner.above(branches, node)?;
+                    Ok(crate::entry::view(node, above.as_deref(), &inner.schema.load(), &inner.shape))
+                });
+                Ok((shown.collect::<Result<Vec<_>, LdapError>>()?, page.last().map(EntryNode::number)))
+            })
+            .await?;
+        let mut ldif = if after.is_none() { b"version: 1\n\n".to_vec() } else { Vec::new() };
+        for entry in &entries {
+            // An importing server would reject attributes that clients cannot modify.
+            let writable: Vec<_> = entry.attributes.iter().filter(|found| found.kind.changeable).cloned().collect();
+            ldif::write(&mut ldif, entry, &writable).expect("writing to memory succeeds");
+        }
+        Ok(ExportPage { ldif, entries: entries.len() as u64, next: last.filter(|_| entries.len() == PAGE) })
     }
 }
 
 /// Whether a record is a barrier: it changes the schema or a password, or it is malformed.
-fn waits(record: &Result<Record, LdifError>) -> bool {
+fn is_barrier(record: &Result<Record, LdifError>) -> bool {
     match record {
         Ok(Record { dn, change: Change::Modify(modifications), .. }) => {
             dn.eq_ignore_ascii_case(SUBSCHEMA) || modifications.iter().any(|change| is_password(&change.attribute))
@@ -230,7 +267,7 @@ const OF_SERVERS: &[&str] = &[
 ];
 
 /// Whether an attribute is maintained by each server itself: operational and not modifiable. An import ignores it.
-fn is_kept_by_servers(name: &str, schema: &Schema) -> bool {
+fn is_server_maintained(name: &str, schema: &Schema) -> bool {
     match schema.attribute(name) {
         Ok(kind) => kind.operational && !kind.changeable,
         Err(_) => OF_SERVERS.contains(&name.to_ascii_lowercase().as_str()),
@@ -238,7 +275,7 @@ fn is_kept_by_servers(name: &str, schema: &Schema) -> bool {
 }
 
 /// Whether an attribute is password state that an administrator can change.
-fn tells_of_changeable_password(name: &str, schema: &Schema) -> bool {
+fn describes_password_change(name: &str, schema: &Schema) -> bool {
     schema.attribute(name).is_ok_and(|kind| kind.changeable && is_password_state(kind))
 }
 
@@ -277,7 +314,7 @@ impl Deferred {
 }
 
 impl Imported {
-    fn settle(&mut self, record: Record, result: Result<(), LdapError>, deferred: Option<&mut Deferred>) {
+    fn record_result(&mut self, record: Record, result: Result<(), LdapError>, deferred: Option<&mut Deferred>) {
         let refusal = match result {
             Ok(()) => return self.done += 1,
             Err(refusal) if refusal.code == Code::EntryAlreadyExists => return self.present += 1,
@@ -294,8 +331,8 @@ impl Imported {
     }
 
     fn refuse(&mut self, line: usize, dn: String, why: String) {
-        match self.refused.len() >= TOLD_MAX {
-            true => self.untold += 1,
+        match self.refused.len() >= REPORTED_MAX {
+            true => self.unreported += 1,
             false => self.refused.push((line, dn, why)),
         }
     }

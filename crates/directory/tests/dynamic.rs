@@ -31,7 +31,7 @@ async fn bench() -> Bench {
     Bench { records, directory, operator: AuthzId { manages: true, ..AuthzId::default() } }
 }
 
-fn given(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
+fn raw_attributes(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
     let mut given: Vec<RawAttribute> = Vec::new();
     for (name, value) in pairs {
         match given.iter_mut().find(|(known, _)| known == name) {
@@ -47,7 +47,7 @@ const PERSON: &[(&str, &str)] = &[("objectClass", "account"), ("objectClass", "d
 
 impl Bench {
     async fn add(&self, dn: &str, pairs: &[(&str, &str)]) -> Option<Code> {
-        let done = self.directory.add(&self.operator, dn, given(pairs), Preconditions::default()).await;
+        let done = self.directory.add(&self.operator, dn, raw_attributes(pairs), Preconditions::default()).await;
         done.err().map(|refusal| refusal.code)
     }
 
@@ -76,7 +76,7 @@ async fn an_entry_expires_unless_it_is_refreshed() {
     let (ann, bob) = ("uid=ann,ou=people,o=site", "uid=bob,ou=people,o=site");
     assert_eq!(bench.add(ann, PERSON).await, None);
     assert_eq!(bench.add(bob, PERSON).await, None);
-    let place = bench.directory.place().await.expect("a place");
+    let place = bench.directory.feed_position().await.expect("a place");
     assert_eq!(bench.left(ann).await, "60");
     sleep(Duration::from_secs(50)).await;
     assert_eq!(bench.left(ann).await, "10");
@@ -122,7 +122,7 @@ async fn dynamic_entries_are_validated() {
         .rename(operator, "uid=bob,ou=people,o=site", "uid=bob", false, Some(unit), Preconditions::default())
         .await;
     assert_eq!(moved.expect_err("it would stay").code, Code::ConstraintViolation);
-    // An entry with children stays until they are gone.
+    // An expired entry with children is removed after them.
     assert_eq!(bench.refresh(below, 600).await, Ok(600));
     sleep(Duration::from_secs(100)).await;
     directory.expire().await.expect("done");

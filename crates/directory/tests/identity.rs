@@ -22,7 +22,7 @@ struct Bench {
     operator: AuthzId,
 }
 
-fn given(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
+fn raw_attributes(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), vec![value.as_bytes().to_vec()])).collect()
 }
 
@@ -52,21 +52,21 @@ impl Bench {
     }
 
     async fn add(&self, dn: &str, pairs: &[(&str, &str)]) -> Result<(), LdapError> {
-        self.directory.add(&self.operator, dn, given(pairs), Preconditions::default()).await.map(|_| ())
+        self.directory.add(&self.operator, dn, raw_attributes(pairs), Preconditions::default()).await.map(|_| ())
     }
 
-    async fn rename(&self, asker: &AuthzId, dn: &str, rdn: &str) -> Result<(), LdapError> {
-        self.directory.rename(asker, dn, rdn, true, None, Preconditions::default()).await.map(|_| ())
+    async fn rename(&self, requester: &AuthzId, dn: &str, rdn: &str) -> Result<(), LdapError> {
+        self.directory.rename(requester, dn, rdn, true, None, Preconditions::default()).await.map(|_| ())
     }
 
-    async fn replace(&self, asker: &AuthzId, dn: &str, attribute: &str, values: &[&str]) -> Result<(), LdapError> {
+    async fn replace(&self, requester: &AuthzId, dn: &str, attribute: &str, values: &[&str]) -> Result<(), LdapError> {
         let values = values.iter().map(|value| value.as_bytes().to_vec()).collect();
         let change = Modification { act: ModifyType::Replace, attribute: attribute.to_owned(), values };
-        self.directory.modify(asker, dn, vec![change], Preconditions::default()).await.map(|_| ())
+        self.directory.modify(requester, dn, vec![change], Preconditions::default()).await.map(|_| ())
     }
 
-    async fn asker(&self, dn: &str) -> AuthzId {
-        self.directory.vouched(dn).await.expect("it may").expect("it is there")
+    async fn requester(&self, dn: &str) -> AuthzId {
+        self.directory.bind_external(dn).await.expect("it may").expect("it is there")
     }
 
     async fn shown(&self, dn: &str) -> Arc<CachedEntry> {
@@ -98,7 +98,7 @@ async fn an_address_in_another_spelling_is_the_same_device() {
 async fn the_address_of_another_subscriber_is_rejected_in_every_spelling() {
     let bench = Bench::new().await;
     bench.replace(&bench.operator, &person("ann"), "mail", &["ann@example.org"]).await.expect("changed");
-    let bob = bench.asker(&person("bob")).await;
+    let bob = bench.requester(&person("bob")).await;
     for address in [
         "ann@example.org",
         "ANN@Example.ORG",
@@ -117,7 +117,7 @@ async fn the_address_of_another_subscriber_is_rejected_in_every_spelling() {
 #[tokio::test]
 async fn an_operational_attribute_cannot_name_an_entry() {
     let bench = Bench::new().await;
-    let bob = bench.asker(&person("bob")).await;
+    let bob = bench.requester(&person("bob")).await;
     for rdn in [
         "memberOf=cn\\=managers\\,o\\=site",
         "tocsinId=ann",
@@ -128,8 +128,8 @@ async fn an_operational_attribute_cannot_name_an_entry() {
         "userPassword=secret",
         "jpegPhoto=x",
     ] {
-        for asker in [&bench.operator, &bob] {
-            assert_eq!(code(bench.rename(asker, &person("bob"), rdn).await), Some(Code::NamingViolation), "{rdn}");
+        for requester in [&bench.operator, &bob] {
+            assert_eq!(code(bench.rename(requester, &person("bob"), rdn).await), Some(Code::NamingViolation), "{rdn}");
         }
         let pairs = [("objectClass", "account"), ("uid", "new")];
         let made = bench.add(&format!("{rdn},ou=people,o=site"), &pairs).await;

@@ -179,7 +179,7 @@ async fn a_request_that_needs_an_unfinished_index_is_rejected_as_busy() {
             .map(|refusal| refusal.code)
     };
     let prove = async || {
-        let proven = directory.prove("uid=one,ou=people,o=site", b"secret".to_vec()).await;
+        let proven = directory.authenticate("uid=one,ou=people,o=site", b"secret".to_vec()).await;
         proven.err().map(|refusal| refusal.code)
     };
     assert_eq!(add("one").await, Some(Code::Busy), "uniqueness cannot be checked");

@@ -1,4 +1,4 @@
-//! An optimistic modify gives the same result as one in the writer's turn, under any concurrent changes of the entry.
+//! An optimistic modify gives the same result as one in the writer thread, under any concurrent changes of the entry.
 
 use std::{
     collections::BTreeMap,
@@ -39,10 +39,10 @@ const TYPES: &[&str] = &[
     "( 2.25.7.4 NAME 'gauge' SYNTAX 2.25.137279310086925753628529315834703664387.3.1 )",
 ];
 
-/// Treatment of a change on its way to the store.
+/// Treatment of a change before it reaches the store.
 enum PreparedOutcome {
     Straight,
-    /// Rejects every prepared change, so that all are computed in the writer's turn.
+    /// Rejects every prepared change, so that all are computed in the writer thread.
     Never,
     /// Lets this many other changes commit first.
     Overtaken(AtomicUsize),
@@ -330,12 +330,12 @@ async fn a_required_password_survives_other_changes() {
             assert_eq!(bench.values(dn, "description").await, ["new"]);
             let gone = bench.modify(dn, &[modification(ModifyType::Delete, "userPassword", &[])]).await;
             assert_eq!(gone.expect_err("refused").code, Code::ObjectClassViolation, "its class wants one");
-            bench.directory.prove(dn, b"secret".to_vec()).await.expect("it is still there");
+            bench.directory.authenticate(dn, b"secret".to_vec()).await.expect("it is still there");
         }
     }
 }
 
-// The same random changes, optimistically and in the writer's turn.
+// The same random changes, optimistically and in the writer thread.
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -410,14 +410,14 @@ const PEOPLE: &[&str] = &[
 /// Attributes that most entries may have, so that many changes succeed.
 const PLAIN: &[&str] = &["title", "description", "carLicense", "label", "nickname"];
 
-fn drawn(luck: &mut fastrand::Rng) -> Modification {
-    if luck.bool() {
+fn random_modification(rng: &mut fastrand::Rng) -> Modification {
+    if rng.bool() {
         let act =
-            *luck.choice(&[ModifyType::Add, ModifyType::Add, ModifyType::Replace, ModifyType::Delete]).expect("some");
-        let values: &[&str] = luck.choice([&["a"][..], &["b", "ü"], &["z"], &["A  b"]]).expect("some");
-        return modification(act, luck.choice(PLAIN).expect("some"), values);
+            *rng.choice(&[ModifyType::Add, ModifyType::Add, ModifyType::Replace, ModifyType::Delete]).expect("some");
+        let values: &[&str] = rng.choice([&["a"][..], &["b", "ü"], &["z"], &["A  b"]]).expect("some");
+        return modification(act, rng.choice(PLAIN).expect("some"), values);
     }
-    let act = *luck
+    let act = *rng
         .choice(&[
             ModifyType::Add,
             ModifyType::Add,
@@ -427,9 +427,9 @@ fn drawn(luck: &mut fastrand::Rng) -> Modification {
             ModifyType::Increment,
         ])
         .expect("some");
-    let name = luck.choice(NAMES).expect("some");
-    let mut values: Vec<&str> = (0..luck.usize(..3)).filter_map(|_| luck.choice(VALUES)).copied().collect();
-    if luck.u8(..200) == 0 {
+    let name = rng.choice(NAMES).expect("some");
+    let mut values: Vec<&str> = (0..rng.usize(..3)).filter_map(|_| rng.choice(VALUES)).copied().collect();
+    if rng.u8(..200) == 0 {
         let long: &'static str = "x".repeat(70_000).leak();
         values.push(long);
     }
@@ -437,10 +437,10 @@ fn drawn(luck: &mut fastrand::Rng) -> Modification {
 }
 
 /// Performs a random operation, the same on both benches. Returns its result.
-async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, step: i64) -> String {
+async fn act<S: Entries + Records>(bench: &Bench<S>, rng: &mut fastrand::Rng, step: i64) -> String {
     bench.now.store(1_000_000 * (step + 2), Ordering::SeqCst);
-    let dn = if luck.bool() { luck.choice(&PEOPLE[..5]) } else { luck.choice(PEOPLE) }.expect("some");
-    match luck.u8(..40) {
+    let dn = if rng.bool() { rng.choice(&PEOPLE[..5]) } else { rng.choice(PEOPLE) }.expect("some");
+    match rng.u8(..40) {
         0 => {
             let attributes = [
                 ("LABEL", Value::List([Value::from("one")].into())),
@@ -448,21 +448,21 @@ async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, s
                 ("size", Value::from("no number")),
                 ("hidden", Value::Map([("a".into(), Value::Null)].into())),
                 ("gauge", Value::from(0.5)),
-                ("label", Value::from(if luck.bool() { "z" } else { "a" })),
+                ("label", Value::from(if rng.bool() { "z" } else { "a" })),
                 ("nickname", Value::List([].into())),
                 ("title", Value::Null),
             ];
-            let kept = luck.u8(..);
+            let kept = rng.u8(..);
             let kept = |at: usize| kept >> at & 1 == 1;
             let attributes = attributes.into_iter().enumerate().filter(|(at, _)| kept(*at));
             let attributes = attributes.map(|(_, (name, value))| (name.to_owned(), value)).collect();
-            let profile = Profile { enabled: luck.bool(), attributes, ..Profile::default() };
-            put(&*bench.records, luck.choice(["ann", "bob"]).expect("some"), profile, None).await;
+            let profile = Profile { enabled: rng.bool(), attributes, ..Profile::default() };
+            put(&*bench.records, rng.choice(["ann", "bob"]).expect("some"), profile, None).await;
             "put".to_owned()
         }
         1 => {
             let names = ["ou=members,o=site", "ou=Members,o=site"];
-            let (from, to) = if luck.bool() { (names[0], "ou=Members") } else { (names[1], "ou=others") };
+            let (from, to) = if rng.bool() { (names[0], "ou=Members") } else { (names[1], "ou=others") };
             let rename = async |from: &str, to: &str| {
                 bench.directory.rename(&operator(), from, to, true, None, Preconditions::default()).await.err()
             };
@@ -470,25 +470,25 @@ async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, s
         }
         3 | 4 => {
             let rdn =
-                luck.choice(["cn=cid", "cn=dan\\,x", "cn=new", "CN=New", "uid=ann", "uid=new+cn=new"]).expect("some");
+                rng.choice(["cn=cid", "cn=dan\\,x", "cn=new", "CN=New", "uid=ann", "uid=new+cn=new"]).expect("some");
             let above =
-                luck.choice(["ou=members,o=site", "OU=members,o=site", "ou=people,o=site", "cn=cid,ou=members,o=site"]);
+                rng.choice(["ou=members,o=site", "OU=members,o=site", "ou=people,o=site", "cn=cid,ou=members,o=site"]);
             let dn = format!("{rdn},{}", above.expect("some"));
             let values = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
-            let class = luck.choice(["inetOrgPerson", "account", "groupOfNames"]).expect("some");
+            let class = rng.choice(["inetOrgPerson", "account", "groupOfNames"]).expect("some");
             let mut given: Vec<(String, Vec<Vec<u8>>)> = vec![
                 ("objectClass".to_owned(), values(&[class, "extensibleObject"])),
                 ("sn".to_owned(), values(&["x"])),
                 ("cn".to_owned(), values(&["new"])),
-                ("uid".to_owned(), values(luck.choice([&["u"][..], &["new", "ann"], &["bob"]]).expect("some"))),
+                ("uid".to_owned(), values(rng.choice([&["u"][..], &["new", "ann"], &["bob"]]).expect("some"))),
             ];
-            for Modification { attribute, values, .. } in [drawn(luck), drawn(luck)] {
+            for Modification { attribute, values, .. } in [random_modification(rng), random_modification(rng)] {
                 given.push((attribute, values));
             }
-            let asker = if luck.u8(..8) == 0 { AuthzId::default() } else { operator() };
-            let terms = Preconditions { after: luck.u8(..4) == 0, ..Preconditions::default() };
+            let requester = if rng.u8(..8) == 0 { AuthzId::default() } else { operator() };
+            let terms = Preconditions { after: rng.u8(..4) == 0, ..Preconditions::default() };
             let summary = format!("{dn} {given:?}");
-            match bench.directory.add(&asker, &dn, given, terms).await {
+            match bench.directory.add(&requester, &dn, given, terms).await {
                 Ok(images) => format!("{summary} {:?}", images.after.map(|image| image.entry)),
                 Err(refusal) => format!("{summary} {refusal:?}"),
             }
@@ -505,17 +505,17 @@ async fn act<S: Entries + Records>(bench: &Bench<S>, luck: &mut fastrand::Rng, s
             format!("{:?}", done.err())
         }
         _ => {
-            let changes: Vec<_> = (0..luck.choice([1, 1, 1, 2, 3]).expect("some")).map(|_| drawn(luck)).collect();
-            let asker = match luck.u8(..8) {
+            let changes: Vec<_> =
+                (0..rng.choice([1, 1, 1, 2, 3]).expect("some")).map(|_| random_modification(rng)).collect();
+            let requester = match rng.u8(..8) {
                 0 => AuthzId::default(),
                 1 => AuthzId { key: "cn=cid,ou=members,o=site".into(), ..AuthzId::default() },
                 _ => operator(),
             };
-            let name = luck.choice(["label", "size", "title"]).expect("some").to_string();
-            let assertion = (luck.u8(..6) == 0).then_some(Filter::Present(name));
-            let terms =
-                Preconditions { assertion, before: luck.bool(), after: luck.bool(), ..Preconditions::default() };
-            match bench.directory.modify(&asker, dn, changes.clone(), terms).await {
+            let name = rng.choice(["label", "size", "title"]).expect("some").to_string();
+            let assertion = (rng.u8(..6) == 0).then_some(Filter::Present(name));
+            let terms = Preconditions { assertion, before: rng.bool(), after: rng.bool(), ..Preconditions::default() };
+            match bench.directory.modify(&requester, dn, changes.clone(), terms).await {
                 Ok(ReadEntries { before, after }) => {
                     let entries = [before, after].map(|image| image.map(|image| image.entry));
                     format!("{dn} {changes:?} {entries:?}")
@@ -553,12 +553,12 @@ async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, step
         people(bench).await;
     }
     let [beside, midst] = &benches;
-    let mut luck = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut past: Vec<(ChangeSequence, Vec<SubscriberNumber>, String)> = Vec::new();
     for step in 0..steps {
-        let mut same_luck = luck.clone();
+        let mut same_luck = rng.clone();
         let outcome = act(midst, &mut same_luck, step).await;
-        assert_eq!(act(beside, &mut luck, step).await, outcome, "step {step}");
+        assert_eq!(act(beside, &mut rng, step).await, outcome, "step {step}");
         let entries = async |directory: &Directory| {
             let mut entries = Vec::new();
             for dn in PEOPLE {
@@ -586,7 +586,7 @@ async fn random<S: Entries + Records>(make: impl Fn(usize) -> S, seed: u64, step
         let present: Vec<_> = present.iter().map(|found| found.number).collect();
         let then = profiles(&present, newest).await;
         past.push((newest, present, then));
-        let (at, numbers, expected) = &past[luck.clone().usize(..past.len())];
+        let (at, numbers, expected) = &past[rng.clone().usize(..past.len())];
         assert_eq!(profiles(numbers, *at).await, *expected, "step {step} as of {at:?}");
         if step % 25 == 0 {
             // The cache equals the store.

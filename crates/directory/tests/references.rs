@@ -23,7 +23,7 @@ struct Bench {
     _folder: Option<tempfile::TempDir>,
 }
 
-fn given(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
+fn raw_attributes(pairs: &[(&str, &str)]) -> Vec<RawAttribute> {
     let mut given: Vec<RawAttribute> = Vec::new();
     for (name, value) in pairs {
         match given.iter_mut().find(|(known, _)| known == name) {
@@ -55,7 +55,7 @@ impl Bench {
     }
 
     async fn add(&self, dn: &str, pairs: &[(&str, &str)]) -> Option<Code> {
-        let done = self.directory.add(&self.operator, dn, given(pairs), Preconditions::default()).await;
+        let done = self.directory.add(&self.operator, dn, raw_attributes(pairs), Preconditions::default()).await;
         done.err().map(|refusal| refusal.code)
     }
 
@@ -181,7 +181,7 @@ async fn a6_a_user_does_not_enter_a_group_by_taking_a_name_that_it_holds() {
         assert_eq!(bench.add(&person("bob"), PERSON).await, None);
         let group = [("objectClass", "groupOfNames"), ("member", &*person("ghost"))];
         assert_eq!(bench.add("cn=team,o=site", &group).await, None);
-        let bob = bench.directory.vouched(&person("bob")).await.expect("it may").expect("it is there");
+        let bob = bench.directory.bind_external(&person("bob")).await.expect("it may").expect("it is there");
         let rename = |rdn: &'static str| {
             let (directory, bob) = (bench.directory.clone(), bob.clone());
             async move {

@@ -32,7 +32,7 @@ async fn each_record_sees_the_changes_of_earlier_records() {
     )
     .await;
     assert_eq!((imported.done, imported.refused), (7, Vec::new()));
-    directory.prove("uid=anna,ou=staff,o=site", b"secret".to_vec()).await.expect("the last password holds");
+    directory.authenticate("uid=anna,ou=staff,o=site", b"secret".to_vec()).await.expect("the last password holds");
 }
 
 #[tokio::test]
@@ -139,4 +139,43 @@ async fn ldif_operational_attributes_of_slapcat_are_left_out() {
         replace: modifiersName\nmodifiersName: cn=admin,o=site\n-\nreplace: entryCSN\nentryCSN: x\n-\n";
     let imported = import(&directory, audit).await;
     assert_eq!((imported.done, &imported.refused), (1, &Vec::new()));
+}
+
+#[tokio::test]
+async fn d_a_record_that_the_schema_does_not_allow_is_refused_as_a_whole() {
+    let directory = directory().await;
+    let person = "objectClass: inetOrgPerson\nsn: Abe\n";
+    let imported = import(
+        &directory,
+        &format!(
+            "dn: cn=ann,o=site\n{person}shoeSize: 42\n\n\
+             dn: cn=bob,o=site\n{person}member: cn=ann,o=site\n\n\
+             dn: cn=cid,o=site\n{person}\n\
+             dn: cn=cid,o=site\nchangetype: modify\nreplace: sn\nsn: New\n-\nadd: shoeSize\nshoeSize: 42\n\n\
+             dn: cn=cid,o=site\nchangetype: modify\nreplace: sn\nsn: New\n-\nadd: member\nmember: cn=x\n\n\
+             dn: cn=dan,o=site\nobjectClass: unheardOf\nsn: Abe\n\n\
+             dn: cn=eve,o=site\n{person}title;lang-de: Chefin\n\n\
+             dn: cn=fay,o=site\n{person}userPassword: {{SHA}}5en6G6MezRroT3XKqkdPOmY/BfQ=\npwdReset: perhaps\n"
+        ),
+    )
+    .await;
+    assert_eq!((imported.done, refused(&imported).len()), (1, 7), "{:?}", imported.refused);
+    let expected = [
+        (1, "cn=ann,o=site", "there is no attribute `shoeSize`; add it to `attributeTypes` of `cn=subschema`"),
+        (6, "cn=bob,o=site", "attribute 'member' not allowed by the entry's object classes"),
+        (15, "cn=cid,o=site", "there is no attribute `shoeSize`; add it to `attributeTypes` of `cn=subschema`"),
+        (23, "cn=cid,o=site", "attribute 'member' not allowed by the entry's object classes"),
+        (31, "cn=dan,o=site", "there is no object class `unheardOf`; add it to `objectClasses` of `cn=subschema`"),
+        (35, "cn=eve,o=site", "there is no attribute `title;lang-de`; add it to `attributeTypes` of `cn=subschema`"),
+    ];
+    assert_eq!(refused(&imported)[6], (40, "cn=fay,o=site"));
+    for ((line, dn, why), expected) in imported.refused.iter().zip(expected) {
+        assert_eq!((*line, dn.as_str(), why.as_str()), expected);
+    }
+    for dn in ["cn=ann,o=site", "cn=bob,o=site", "cn=dan,o=site", "cn=eve,o=site", "cn=fay,o=site"] {
+        assert!(directory.find(dn).await.is_err(), "{dn} is not there in part");
+    }
+    let cid = directory.find("cn=cid,o=site").await.expect("it was added");
+    let sn = cid.entry.attribute("sn").map(|found| found.values[0].to_vec());
+    assert_eq!(sn.as_deref(), Some(&b"Abe"[..]), "no modification of a refused record is carried out");
 }

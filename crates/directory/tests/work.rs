@@ -54,7 +54,7 @@ async fn found(directory: &Directory, base: &str, scope: Scope, filter: &Filter)
         names.extend(met.map(|shown| shown.entry.dn.clone()));
     }
     names.sort();
-    (names, search.looked_at())
+    (names, search.scanned())
 }
 
 async fn small_beside_large(directory: &Directory, records: &dyn Records) {

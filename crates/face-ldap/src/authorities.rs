@@ -46,9 +46,9 @@ pub fn authorities(
     let authorities = Authorities { roots: roots.into(), provider: provider.clone() };
     let Some(revoked) = revoked else { return authorities.verifier(Vec::new()) };
     let version = version(revoked)?;
-    let first = authorities.verifier(lists(revoked)?)?;
-    let newest = Mutex::new((version, first.clone()));
-    Ok(Arc::new(RevocationVerifier { file: revoked.to_owned(), authorities, first, newest }))
+    let base = authorities.verifier(lists(revoked)?)?;
+    let newest = Mutex::new((version, base.clone()));
+    Ok(Arc::new(RevocationVerifier { file: revoked.to_owned(), authorities, base, newest }))
 }
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ struct RevocationVerifier {
     file: PathBuf,
     authorities: Authorities,
     /// Answers everything unrelated to revocation.
-    first: Arc<dyn ClientCertVerifier>,
+    base: Arc<dyn ClientCertVerifier>,
     newest: Mutex<(Version, Arc<dyn ClientCertVerifier>)>,
 }
 
@@ -121,15 +121,15 @@ impl RevocationVerifier {
 
 impl ClientCertVerifier for RevocationVerifier {
     fn offer_client_auth(&self) -> bool {
-        self.first.offer_client_auth()
+        self.base.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.first.client_auth_mandatory()
+        self.base.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.first.root_hint_subjects()
+        self.base.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -147,7 +147,7 @@ impl ClientCertVerifier for RevocationVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.first.verify_tls12_signature(message, certificate, signed)
+        self.base.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -156,10 +156,10 @@ impl ClientCertVerifier for RevocationVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.first.verify_tls13_signature(message, certificate, signed)
+        self.base.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.first.supported_verify_schemes()
+        self.base.supported_verify_schemes()
     }
 }

@@ -8,7 +8,7 @@ pub struct DecodeError(pub &'static str);
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a>(pub &'a [u8]);
 
-/// Length of the first value; `None` until enough bytes are there.
+/// Length of the first value; `None` until enough bytes are available.
 ///
 /// # Errors
 /// The bytes are not BER, or the value is longer than `max`.

@@ -168,7 +168,7 @@ impl CertificateRule {
     /// # Errors
     /// The rule is malformed; the text says where.
     pub fn read(text: &str, schema: &Schema) -> Result<CertificateRule, String> {
-        let way = match text.trim().split_once(' ').map(|(word, rest)| (word, rest.trim())) {
+        let mapping = match text.trim().split_once(' ').map(|(word, rest)| (word, rest.trim())) {
             None if text.trim() == "subject" => CertificateMapping::Subject,
             Some(("entry", template)) => {
                 let parts = parts(template, schema)?;
@@ -184,7 +184,7 @@ impl CertificateRule {
             }
             _ => return Err("is none of `subject`, `entry <name>` and `search <attribute>=<value>`".to_owned()),
         };
-        Ok(CertificateRule(way))
+        Ok(CertificateRule(mapping))
     }
 
     /// The entry that the rule selects; `None`: the certificate lacks a field of the rule.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,8 +23,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ber,
     certificate::Certificate,
-    message::{self, Message, MessageError, Request, farewell, tag},
+    message::{self, Message, MessageError, Request, notice_of_disconnection, tag},
     operations::{self, PagedSearches},
+    rate_limits::{Admission, network},
     running_requests::RunningRequests,
     serve::{BoundKey, Server, TlsStart},
 };
@@ -40,9 +41,13 @@ const LOOKED_AT: Duration = Duration::from_secs(1);
 
 /// Authorization state of a connection, with its caches.
 pub(crate) struct Session {
-    pub(crate) asker: Arc<AuthzId>,
+    pub(crate) requester: Arc<AuthzId>,
     /// API key of the bind, if it used one.
     pub(crate) key: Option<BoundKey>,
+    /// The address that requests without a bind count for.
+    pub(crate) address: IpAddr,
+    /// The identity that requests count for; `None`: not bound.
+    pub(crate) identity: Option<Arc<str>>,
     /// Whether the connection is protected by TLS.
     pub(crate) is_secure: bool,
     /// Client certificate, if there is one.
@@ -57,15 +62,15 @@ impl Session {
     fn is_stale(&self) -> bool {
         match &self.key {
             Some(key) => key.is_stale(),
-            None => self.asker.standing.as_ref().is_some_and(|standing| standing.is_stale()),
+            None => self.requester.bound_identity.as_ref().is_some_and(|bound_identity| bound_identity.is_stale()),
         }
     }
 
     /// Waits until the bind may have become invalid.
     async fn changed(&mut self) {
-        match (&mut self.key, &self.asker.standing) {
+        match (&mut self.key, &self.requester.bound_identity) {
             (Some(key), _) => key.changed().await,
-            (None, Some(standing)) => standing.changed().await,
+            (None, Some(bound_identity)) => bound_identity.changed().await,
             (None, None) => std::future::pending().await,
         }
     }
@@ -76,11 +81,11 @@ pub(crate) enum RequestResult {
     /// A response.
     Answer(Vec<u8>),
     /// No response: the request was abandoned.
-    Silent,
+    NoResponse,
     /// A successful bind, by a key or as an entry, and the response.
     Bound(Box<(AuthzId, Option<BoundKey>)>, Vec<u8>),
     /// The password that had to be changed was changed, and the response.
-    Freed(Vec<u8>),
+    PasswordChanged(Vec<u8>),
     /// A response, and a search that waits for the next page.
     Page(Vec<u8>, operations::WaitingPage),
 }
@@ -89,7 +94,7 @@ pub(crate) enum RequestResult {
 #[derive(Clone)]
 pub(crate) struct ResponseChannel {
     /// Cancelled when the request is abandoned.
-    pub(crate) given_up: CancellationToken,
+    pub(crate) abandoned: CancellationToken,
     portions: mpsc::Sender<Vec<u8>>,
 }
 
@@ -99,8 +104,8 @@ impl ResponseChannel {
         self.portions.send(portion).await.is_ok()
     }
 
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.given_up.is_cancelled()
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.is_cancelled()
     }
 }
 
@@ -127,13 +132,15 @@ enum Next {
 
 /// A running request.
 struct RunningRequest {
-    line: ResponseChannel,
+    channel: ResponseChannel,
     /// Whether it is a search, which can be cancelled with a result.
     is_search: bool,
     /// Number of the cancel request.
     cancelled_by: Option<u32>,
     /// Whether it changes the entry of this bind, or an ancestor.
     is_own_change: bool,
+    /// Length of its message if it is no search: the filter of a search has a bound of its own.
+    bytes: usize,
 }
 
 struct Connection {
@@ -143,7 +150,11 @@ struct Connection {
     output: Vec<u8>,
     running: RunningRequests,
     /// Channels of running requests, by message id.
-    lines: HashMap<u32, RunningRequest>,
+    channels: HashMap<u32, RunningRequest>,
+    /// Bytes of the running requests.
+    bytes_under_way: usize,
+    /// Whether the next message waits until requests under way have ended.
+    is_full: bool,
     /// A channel for reuse by the next request.
     spare: Option<ResponseChannel>,
     portions: mpsc::Receiver<Vec<u8>>,
@@ -152,12 +163,12 @@ struct Connection {
     alone: Option<u32>,
     /// Whether rights are renewed only after the running requests: they change the entry of this bind, and the client
     /// receives their responses.
-    renews_later: bool,
+    renewal_pending: bool,
     ends: bool,
     starts_tls: bool,
     /// Time of the last byte, and of the first byte of an incomplete message.
-    heard: Instant,
-    half_since: Option<Instant>,
+    last_received: Instant,
+    incomplete_since: Option<Instant>,
 }
 
 /// Serves a client until the connection ends.
@@ -166,8 +177,10 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: TlsStar
     let mut connection = Connection {
         server,
         session: Session {
-            asker: Arc::default(),
+            requester: Arc::default(),
             key: None,
+            address: network(peer.ip()),
+            identity: None,
             is_secure: false,
             certificate: None,
             grants: Grants::default(),
@@ -176,16 +189,18 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: TlsStar
         input: BytesMut::new(),
         output: Vec::new(),
         running: RunningRequests::default(),
-        lines: HashMap::new(),
+        channels: HashMap::new(),
+        bytes_under_way: 0,
+        is_full: false,
         spare: None,
         portions,
         portions_in,
         alone: None,
-        renews_later: false,
+        renewal_pending: false,
         ends: false,
         starts_tls: false,
-        heard: Instant::now(),
-        half_since: None,
+        last_received: Instant::now(),
+        incomplete_since: None,
     };
     if let Err(error) = connection.serve_all(stream, opening).await {
         tracing::debug!(%error, %peer, "an LDAP connection failed");
@@ -206,23 +221,23 @@ impl Connection {
         let schema = self.server.directory.schema();
         let read = chain.and_then(|chain| Certificate::read(chain.first()?, &schema));
         self.session.certificate = read.map(Arc::new);
-        (self.session.is_secure, self.heard) = (true, Instant::now());
+        (self.session.is_secure, self.last_received) = (true, Instant::now());
         self.serve(&mut stream).await.map(|_| ())
     }
 
     async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&mut self, stream: &mut S) -> std::io::Result<Next> {
-        let mut look = tokio::time::interval(LOOKED_AT);
+        let mut timeout_check = tokio::time::interval(LOOKED_AT);
         let stopping = self.server.stopping.clone();
         let mut stopped = std::pin::pin!(stopping.cancelled());
         loop {
-            if self.renews_later && self.running.is_empty() {
-                self.renews_later = false;
+            if self.renewal_pending && self.running.is_empty() {
+                self.renewal_pending = false;
                 self.renew().await;
             }
-            if self.session.is_stale() && !self.renews_later {
+            if self.session.is_stale() && !self.renewal_pending {
                 self.renew().await;
             }
-            let is_more = !self.renews_later && self.take_messages();
+            let is_more = !self.renewal_pending && self.take_messages();
             if !self.output.is_empty() {
                 let written = tokio::time::timeout(self.server.options.patience, stream.write_all(&self.output)).await;
                 written.map_err(|_| std::io::Error::other("the client does not read"))??;
@@ -247,17 +262,17 @@ impl Connection {
             tokio::select! {
                 biased;
                 // Takes precedence over writing results that were computed under the former rights.
-                () = self.session.changed(), if !self.renews_later => self.renew().await,
+                () = self.session.changed(), if !self.renewal_pending => self.renew().await,
                 (id, done) = self.running.next() => self.finish(id, done),
                 Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
-                read = stream.read_buf(&mut self.input), if self.alone.is_none() && !self.renews_later => {
+                read = stream.read_buf(&mut self.input), if self.alone.is_none() && !self.renewal_pending && !self.is_full => {
                     if read? == 0 {
                         return Ok(Next::Nothing);
                     }
-                    self.heard = Instant::now();
+                    self.last_received = Instant::now();
                 }
-                _ = look.tick() => {
-                    self.look();
+                _ = timeout_check.tick() => {
+                    self.check_timeouts();
                     // The system clock may have been set, and keys expire by it.
                     if self.session.key.is_some() {
                         self.renew().await;
@@ -271,7 +286,7 @@ impl Connection {
     /// Ends the connection if its bind is no longer valid, and applies changed rights.
     async fn renew(&mut self) {
         if let Some(key) = &mut self.session.key {
-            if !key.holds(&*self.server.operators) {
+            if !key.is_still_valid(&*self.server.operators) {
                 self.end(
                     Code::StrongerAuthRequired,
                     "the key of this bind was removed, has expired or lost its scope; bind again",
@@ -279,21 +294,22 @@ impl Connection {
             }
             return;
         }
-        if !self.running.is_empty() && self.lines.values().all(|running| running.is_own_change) {
-            self.renews_later = true;
+        if !self.running.is_empty() && self.channels.values().all(|running| running.is_own_change) {
+            self.renewal_pending = true;
             return;
         }
-        match self.server.directory.renewed(&self.session.asker).await {
-            Ok(Some(asker)) if asker == *self.session.asker => {}
-            Ok(Some(asker)) => {
-                let before = &self.session.asker;
-                let loses = asker.key != before.key || before.groups.iter().any(|group| !asker.groups.contains(group));
+        match self.server.directory.renewed(&self.session.requester).await {
+            Ok(Some(requester)) if requester == *self.session.requester => {}
+            Ok(Some(requester)) => {
+                let before = &self.session.requester;
+                let loses =
+                    requester.key != before.key || before.groups.iter().any(|group| !requester.groups.contains(group));
                 if loses && !self.running.is_empty() {
                     // Running requests use the former rights.
                     return self
                         .end(Code::StrongerAuthRequired, "the name or the groups of this bind changed; bind again");
                 }
-                self.session.asker = Arc::new(asker);
+                self.session.requester = Arc::new(requester);
                 (self.session.grants, self.session.pages) = (Grants::default(), PagedSearches::default());
             }
             Ok(None) => {
@@ -312,15 +328,15 @@ impl Connection {
         if self.ends {
             return;
         }
-        farewell(&mut self.output, code, why);
+        notice_of_disconnection(&mut self.output, code, why);
         self.ends = true;
     }
 
-    fn look(&mut self) {
+    fn check_timeouts(&mut self) {
         let options = &self.server.options;
-        if self.half_since.is_some_and(|since| since.elapsed() > options.patience) {
+        if self.incomplete_since.is_some_and(|since| since.elapsed() > options.patience) {
             self.end(Code::ProtocolError, "an incomplete message timed out");
-        } else if self.running.is_empty() && self.heard.elapsed() > options.idle_timeout {
+        } else if self.running.is_empty() && self.last_received.elapsed() > options.idle_timeout {
             self.end(Code::Unavailable, "the connection was idle for too long");
         }
     }
@@ -332,20 +348,25 @@ impl Connection {
                 return true;
             }
             let options = &self.server.options;
-            let most = if self.session.asker.is_known() {
+            let most = if self.session.requester.is_known() {
                 options.message_bytes_max
             } else {
                 options.anonymous_message_bytes_max
             };
             match ber::first_length(&self.input, most) {
                 Ok(Some(length)) => {
+                    let is_full = self.bytes_under_way > 0 && self.bytes_under_way + length > most;
+                    self.is_full = is_full;
+                    if is_full {
+                        return false;
+                    }
                     let frame = self.input.split_to(length);
-                    self.half_since = None;
+                    self.incomplete_since = None;
                     self.take(&frame);
                 }
                 Ok(None) => {
                     if !self.input.is_empty() {
-                        self.half_since.get_or_insert_with(Instant::now);
+                        self.incomplete_since.get_or_insert_with(Instant::now);
                     }
                     return false;
                 }
@@ -357,7 +378,7 @@ impl Connection {
 
     fn take(&mut self, frame: &[u8]) {
         match message::read(frame) {
-            Ok(message) => self.begin(message),
+            Ok(message) => self.begin(message, frame.len()),
             Err(MessageError::Request(id, tag, code, why)) => {
                 message::answer(&mut self.output, id, tag, code, "", why, &Default::default());
             }
@@ -365,10 +386,10 @@ impl Connection {
         }
     }
 
-    fn begin(&mut self, message: Message) {
+    fn begin(&mut self, message: Message, bytes: usize) {
         let id = message.id;
         if let Request::Abandon(other) = message.request {
-            return self.give_up(other);
+            return self.abandon_request(other);
         }
         if let Request::Extended { oid, value } = &message.request
             && oid == operations::CANCEL
@@ -377,17 +398,33 @@ impl Connection {
         }
         let is_search = matches!(message.request, Request::Search(_));
         let is_own_change = self.changes_own_entry(&message.request);
-        if self.lines.contains_key(&id) {
+        if self.channels.contains_key(&id) {
             return self.end(Code::ProtocolError, "a message id is used by two requests at the same time");
         }
         if self.running.len() >= self.server.options.pending_max && !matches!(message.request, Request::Unbind) {
             let busy = LdapError::new(Code::Busy, "too many requests of this connection are in progress");
             return operations::refuse(&mut self.output, &message, &busy);
         }
-        let fresh = || ResponseChannel { given_up: CancellationToken::new(), portions: self.portions_in.clone() };
-        let line = self.spare.take().unwrap_or_else(fresh);
-        match operations::begin(&self.server, &mut self.session, message, &line, &mut self.output) {
-            StartedRequest::Answered => self.spare = Some(line),
+        match self.admission(&message.request) {
+            Admission::Admitted => {}
+            Admission::Busy(limit) => {
+                let (per_second, burst) = (limit.per_second, limit.burst);
+                let caller = match &self.session.identity {
+                    Some(_) => "this identity",
+                    None => "this address, without a bind or with wrong passwords,",
+                };
+                let text =
+                    format!("{caller} sent more than {per_second} requests a second, {burst} at once: send fewer");
+                return operations::refuse(&mut self.output, &message, &LdapError::new(Code::Busy, text));
+            }
+            Admission::Excessive => {
+                return self.end(Code::Busy, "the client sends far more requests than its limit; connect later");
+            }
+        }
+        let fresh = || ResponseChannel { abandoned: CancellationToken::new(), portions: self.portions_in.clone() };
+        let channel = self.spare.take().unwrap_or_else(fresh);
+        match operations::begin(&self.server, &mut self.session, message, &channel, &mut self.output) {
+            StartedRequest::Answered => self.spare = Some(channel),
             StartedRequest::Ends => self.ends = true,
             // Running requests would answer on the plaintext stream.
             StartedRequest::StartsTls if self.running.is_empty() => self.starts_tls = true,
@@ -399,42 +436,65 @@ impl Connection {
                     self.alone = Some(id);
                 }
                 let (StartedRequest::Runs(future) | StartedRequest::RunsAlone(future)) = begun else { return };
-                self.lines.insert(id, RunningRequest { line, is_search, cancelled_by: None, is_own_change });
+                let bytes = if is_search { 0 } else { bytes };
+                self.bytes_under_way += bytes;
+                self.channels
+                    .insert(id, RunningRequest { channel, is_search, cancelled_by: None, is_own_change, bytes });
                 self.running.push(id, future);
             }
         }
     }
 
+    /// Counts a request for its identity or address. A bind with a password counts when it fails.
+    fn admission(&self, request: &Request) -> Admission {
+        let (rates, session) = (&self.server.rates, &self.session);
+        match (request, &session.identity) {
+            (Request::Unbind, _) => Admission::Admitted,
+            (Request::Bind { dn, proof, .. }, _) if !operations::is_anonymous(dn, proof) => {
+                rates.of_bind(session.address)
+            }
+            (Request::Bind { .. }, _) | (_, None) => rates.of_address(session.address),
+            // It can also be a password check.
+            (Request::Extended { oid, .. }, Some(identity)) if oid == operations::MODIFY_PASSWORD => {
+                match rates.of_bind(session.address) {
+                    Admission::Admitted => rates.of_identity(identity),
+                    refused => refused,
+                }
+            }
+            (_, Some(identity)) => rates.of_identity(identity),
+        }
+    }
+
     /// Whether a request changes the entry of this bind, or the name of an ancestor.
     fn changes_own_entry(&self, request: &Request) -> bool {
-        let asker = &self.session.asker;
+        let requester = &self.session.requester;
         let (Request::Modify { dn, .. } | Request::Delete { dn } | Request::Rename { dn, .. }) = request else {
             return false;
         };
-        if asker.standing.is_none() {
+        if requester.bound_identity.is_none() {
             return false;
         }
         let named = self.server.directory.normal(dn);
         named.is_some_and(|named| {
-            named == asker.key || matches!(request, Request::Rename { .. }) && is_below(&asker.key, &named)
+            named == requester.key || matches!(request, Request::Rename { .. }) && is_below(&requester.key, &named)
         })
     }
 
-    fn give_up(&mut self, id: u32) {
-        if let Some(running) = self.lines.get(&id) {
-            running.line.given_up.cancel();
+    fn abandon_request(&mut self, id: u32) {
+        if let Some(running) = self.channels.get(&id) {
+            running.channel.abandoned.cancel();
         }
     }
 
     /// Cancels a request, and answers both (RFC 3909).
     fn cancel(&mut self, id: u32, other: Option<u32>) {
-        let code = match other.and_then(|other| self.lines.get_mut(&other)) {
+        let code = match other.and_then(|other| self.channels.get_mut(&other)) {
             _ if other.is_none() => Code::ProtocolError,
             None => Code::NoSuchOperation,
             Some(running) if !running.is_search || running.cancelled_by.is_some() => Code::CannotCancel,
             Some(running) => {
                 running.cancelled_by = Some(id);
-                return self.give_up(other.unwrap_or_default());
+                return self.abandon_request(other.unwrap_or_default());
             }
         };
         message::answer(&mut self.output, id, tag::EXTENDED, code, "", "", &Default::default());
@@ -445,8 +505,9 @@ impl Connection {
         while let Ok(portion) = self.portions.try_recv() {
             self.output.extend_from_slice(&portion);
         }
-        let running = self.lines.remove(&id);
-        let given_up = running.as_ref().is_some_and(|running| running.line.is_given_up());
+        let running = self.channels.remove(&id);
+        self.bytes_under_way -= running.as_ref().map_or(0, |running| running.bytes);
+        let abandoned = running.as_ref().is_some_and(|running| running.channel.is_abandoned());
         if self.alone == Some(id) {
             self.alone = None;
         }
@@ -455,22 +516,24 @@ impl Connection {
             message::answer(&mut self.output, *by, tag::EXTENDED, Code::Success, "", "", &Default::default());
             return;
         }
-        self.spare = running.map(|running| running.line).filter(|_| !given_up);
+        self.spare = running.map(|running| running.channel).filter(|_| !abandoned);
         match done {
-            RequestResult::Silent => {}
-            RequestResult::Answer(_) | RequestResult::Page(..) if given_up => {}
+            RequestResult::NoResponse => {}
+            RequestResult::Answer(_) | RequestResult::Page(..) if abandoned => {}
             RequestResult::Answer(answer) => self.output.extend_from_slice(&answer),
             RequestResult::Page(answer, waiting) => {
                 self.output.extend_from_slice(&answer);
                 self.session.pages.put(waiting);
             }
-            RequestResult::Freed(answer) => {
-                Arc::make_mut(&mut self.session.asker).must_change = false;
+            RequestResult::PasswordChanged(answer) => {
+                Arc::make_mut(&mut self.session.requester).must_change = false;
                 self.output.extend_from_slice(&answer);
             }
             RequestResult::Bound(bound, answer) => {
-                let (asker, key) = *bound;
-                (self.session.asker, self.session.key) = (Arc::new(asker), key);
+                let (requester, key) = *bound;
+                let of_entry = || requester.is_known().then(|| requester.key.as_str().into());
+                self.session.identity = key.as_ref().map(BoundKey::identity).or_else(of_entry);
+                (self.session.requester, self.session.key) = (Arc::new(requester), key);
                 (self.session.grants, self.session.pages) = (Grants::default(), PagedSearches::default());
                 self.output.extend_from_slice(&answer);
             }

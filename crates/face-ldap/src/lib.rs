@@ -10,6 +10,7 @@ mod certificate; // mapping of client certificates to entries
 mod authorities; // trusted authorities and revocation lists
 
 pub mod serve; // listener and its limits
+mod rate_limits; // rate limits of requests
 mod connection; // connection: reads requests, writes responses
 mod running_requests; // set of running requests
 mod operations; // one module per operation
@@ -22,4 +23,5 @@ pub mod fuzzing; // parsers for fuzz targets
 
 pub use authorities::authorities;
 pub use certificate::CertificateRule;
+pub use rate_limits::RateLimit;
 pub use serve::{LdapOptions, Operators, TlsStart, Validity, serve};

@@ -37,7 +37,7 @@ struct Handles {
 }
 
 /// Records an operation. The metric handles are created once, so recording needs no lookup.
-pub fn done(operation: Operation, code: Code, started: Instant) {
+pub fn record(operation: Operation, code: Code, started: Instant) {
     static HANDLES: OnceLock<Vec<Handles>> = OnceLock::new();
     let handles = HANDLES.get_or_init(|| {
         let of = |word: &'static str| Handles {

@@ -13,6 +13,9 @@ use crate::ber::{self, DecodeError, Reader};
 pub const FILTER_BYTES_MAX: usize = 512 << 10;
 /// Maximum attributes in one search request.
 pub const NAMES_MAX: usize = 1_000;
+/// Maximum attributes, modifications and values of one update. In memory, empty ones are many times larger than in the
+/// message.
+pub const VALUES_MAX: usize = 700_000;
 /// Maximum controls of one message.
 const CONTROLS_MAX: usize = 16;
 
@@ -124,9 +127,12 @@ pub enum MessageError {
 const FILTER_TOO_LARGE: &str =
     "a filter that is too deep, has too many terms or is too long; the maximum is 100 levels, 2,000 terms and 512 KiB";
 
+/// Reason for an update above the limit of the server.
+const TOO_MANY_VALUES: &str = "too many attributes, modifications and values; the maximum is 700,000 in all";
+
 /// Result code of a decoding error: `adminLimitExceeded` for limits of the server, `protocolError` otherwise.
 pub fn code_of(why: &str) -> Code {
-    if why == FILTER_TOO_LARGE { Code::AdminLimitExceeded } else { Code::ProtocolError }
+    if why == FILTER_TOO_LARGE || why == TOO_MANY_VALUES { Code::AdminLimitExceeded } else { Code::ProtocolError }
 }
 
 impl From<DecodeError> for MessageError {
@@ -186,18 +192,18 @@ fn request(tag: u8, content: &[u8]) -> Result<Request, DecodeError> {
         0x66 => {
             let dn = reader.text(OCTETS)?;
             let mut changes = Reader(reader.expect(SEQUENCE)?);
-            let mut modifications = Vec::new();
+            let (mut modifications, mut values) = (Vec::new(), 0);
             while !changes.is_empty() {
-                modifications.push(modification(changes.expect(SEQUENCE)?)?);
+                modifications.push(modification(changes.expect(SEQUENCE)?, &mut values)?);
             }
             Ok(Request::Modify { dn, modifications })
         }
         0x68 => {
             let dn = reader.text(OCTETS)?;
             let mut list = Reader(reader.expect(SEQUENCE)?);
-            let mut attributes = Vec::new();
+            let (mut attributes, mut values) = (Vec::new(), 0);
             while !list.is_empty() {
-                attributes.push(attribute(list.expect(SEQUENCE)?)?);
+                attributes.push(attribute(list.expect(SEQUENCE)?, &mut values)?);
             }
             Ok(Request::Add { dn, attributes })
         }
@@ -243,18 +249,27 @@ fn bind(mut reader: Reader<'_>) -> Result<Request, DecodeError> {
     Ok(Request::Bind { version, dn, proof })
 }
 
-fn attribute(content: &[u8]) -> Result<RawAttribute, DecodeError> {
+/// An attribute. `count`: the attributes and values of the request so far.
+fn attribute(content: &[u8], count: &mut usize) -> Result<RawAttribute, DecodeError> {
     let mut reader = Reader(content);
     let name = reader.text(OCTETS)?;
     let mut set = Reader(reader.expect(SET)?);
     let mut values = Vec::new();
+    *count += 1;
     while !set.is_empty() {
+        *count += 1;
+        if *count > VALUES_MAX {
+            return Err(DecodeError(TOO_MANY_VALUES));
+        }
         values.push(set.expect(OCTETS)?.to_vec());
     }
-    Ok((name, values))
+    match *count > VALUES_MAX {
+        true => Err(DecodeError(TOO_MANY_VALUES)),
+        false => Ok((name, values)),
+    }
 }
 
-fn modification(content: &[u8]) -> Result<Modification, DecodeError> {
+fn modification(content: &[u8], count: &mut usize) -> Result<Modification, DecodeError> {
     let mut reader = Reader(content);
     let act = match reader.count(ENUMERATED)? {
         0 => ModifyType::Add,
@@ -263,7 +278,7 @@ fn modification(content: &[u8]) -> Result<Modification, DecodeError> {
         3 => ModifyType::Increment,
         _ => return Err(DecodeError("an unknown modification type")),
     };
-    let (attribute, values) = attribute(reader.expect(SEQUENCE)?)?;
+    let (attribute, values) = attribute(reader.expect(SEQUENCE)?, count)?;
     Ok(Modification { act, attribute, values })
 }
 
@@ -334,7 +349,7 @@ fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Fi
 ///
 /// # Errors
 /// The bytes are not a filter.
-pub fn lone_filter(bytes: &[u8]) -> Result<Filter, DecodeError> {
+pub fn decode_filter(bytes: &[u8]) -> Result<Filter, DecodeError> {
     filter(&mut Reader(bytes), 0, &mut 0)
 }
 
@@ -342,7 +357,7 @@ pub fn lone_filter(bytes: &[u8]) -> Result<Filter, DecodeError> {
 ///
 /// # Errors
 /// The bytes are not an attribute list.
-pub fn lone_names(bytes: &[u8]) -> Result<Vec<String>, DecodeError> {
+pub fn decode_attribute_list(bytes: &[u8]) -> Result<Vec<String>, DecodeError> {
     names(Reader(Reader(bytes).expect(SEQUENCE)?))
 }
 
@@ -422,12 +437,12 @@ pub fn answer(out: &mut Vec<u8>, id: u32, tag: u8, code: Code, matched: &str, te
                 ber::value(out, 0x8b, value);
             }
         });
-        beside(out, &extra.controls);
+        response_controls(out, &extra.controls);
     });
 }
 
 /// Encodes response controls, if there are any.
-pub fn beside(out: &mut Vec<u8>, controls: &[(&'static str, Vec<u8>)]) {
+pub fn response_controls(out: &mut Vec<u8>, controls: &[(&'static str, Vec<u8>)]) {
     if controls.is_empty() {
         return;
     }
@@ -470,7 +485,7 @@ pub fn notice(notice: Notice) -> Vec<u8> {
 }
 
 /// Encodes a notice of disconnection (RFC 4511, 4.4.1).
-pub fn farewell(out: &mut Vec<u8>, code: Code, text: &str) {
+pub fn notice_of_disconnection(out: &mut Vec<u8>, code: Code, text: &str) {
     let extra = ResponseExtras { oid: Some("1.3.6.1.4.1.1466.20036"), ..ResponseExtras::default() };
     answer(out, 0, tag::EXTENDED, code, "", text, &extra);
 }
@@ -529,7 +544,7 @@ mod tests {
             out
         };
         for bytes in [of_pieces(FILTER_TERMS_MAX), of_assertions(FILTER_TERMS_MAX)] {
-            let Err(DecodeError(why)) = lone_filter(&bytes) else { panic!("it is read") };
+            let Err(DecodeError(why)) = decode_filter(&bytes) else { panic!("it is read") };
             assert_eq!(code_of(why), Code::AdminLimitExceeded);
         }
         let mut long = Vec::new();
@@ -537,9 +552,52 @@ mod tests {
             ber::value(out, OCTETS, b"cn");
             ber::value(out, OCTETS, &vec![b'x'; FILTER_BYTES_MAX]);
         });
-        assert_eq!(lone_filter(&long).map_err(|DecodeError(why)| code_of(why)), Err(Code::AdminLimitExceeded));
+        assert_eq!(decode_filter(&long).map_err(|DecodeError(why)| code_of(why)), Err(Code::AdminLimitExceeded));
         for (bytes, terms) in [(of_pieces(1_999), 2_000), (of_assertions(1_999), 2_000)] {
-            assert_eq!(lone_filter(&bytes).map(|filter| filter.terms()), Ok(terms));
+            assert_eq!(decode_filter(&bytes).map(|filter| filter.terms()), Ok(terms));
+        }
+    }
+
+    #[test]
+    fn d_values_of_an_update_are_bounded() {
+        let add = |count: usize| {
+            message(|out| {
+                ber::nested(out, 0x68, |out| {
+                    ber::value(out, OCTETS, b"cn=a");
+                    ber::nested(out, SEQUENCE, |out| {
+                        ber::nested(out, SEQUENCE, |out| {
+                            ber::value(out, OCTETS, b"cn");
+                            ber::nested(out, SET, |out| (0..count).for_each(|_| ber::value(out, OCTETS, b"")));
+                        })
+                    });
+                })
+            })
+        };
+        let modify = |count: usize| {
+            message(|out| {
+                ber::nested(out, 0x66, |out| {
+                    ber::value(out, OCTETS, b"cn=a");
+                    ber::nested(out, SEQUENCE, |out| {
+                        for _ in 0..count {
+                            ber::nested(out, SEQUENCE, |out| {
+                                ber::number(out, ENUMERATED, 1);
+                                ber::nested(out, SEQUENCE, |out| {
+                                    ber::value(out, OCTETS, b"");
+                                    ber::value(out, SET, b"");
+                                });
+                            });
+                        }
+                    });
+                })
+            })
+        };
+        // One of them is the attribute.
+        assert!(read(&add(VALUES_MAX - 1)).is_ok() && read(&modify(VALUES_MAX)).is_ok());
+        for (bytes, tag) in [(add(VALUES_MAX), tag::ADD), (modify(VALUES_MAX + 1), tag::MODIFY)] {
+            assert_eq!(
+                read(&bytes).err(),
+                Some(MessageError::Request(7, tag, Code::AdminLimitExceeded, TOO_MANY_VALUES))
+            );
         }
     }
 
@@ -550,8 +608,8 @@ mod tests {
             ber::nested(&mut out, SEQUENCE, |out| (0..count).for_each(|_| ber::value(out, OCTETS, b"cn")));
             out
         };
-        assert_eq!(lone_names(&list(NAMES_MAX)).map(|names| names.len()), Ok(NAMES_MAX));
-        assert!(lone_names(&list(NAMES_MAX + 1)).is_err());
+        assert_eq!(decode_attribute_list(&list(NAMES_MAX)).map(|names| names.len()), Ok(NAMES_MAX));
+        assert!(decode_attribute_list(&list(NAMES_MAX + 1)).is_err());
     }
 
     #[test]

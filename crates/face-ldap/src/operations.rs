@@ -9,6 +9,7 @@ mod extended; // extended operations
 
 use std::{sync::Arc, time::Instant};
 
+pub(crate) use bind::is_anonymous;
 use futures_util::FutureExt;
 pub(crate) use search::{PagedSearches, WaitingPage};
 use tocsin_directory::{
@@ -88,7 +89,7 @@ impl ResponseBuilder {
             Ok(code) => (code, "", ""),
             Err(refusal) => (refusal.code, refusal.matched.as_str(), refusal.message.as_str()),
         };
-        measure::done(self.operation, code, self.started);
+        measure::record(self.operation, code, self.started);
         let notice = match result {
             Ok(_) => extra.notice,
             Err(refusal) => refusal.fault.map(|fault| Notice { fault: Some(fault), warning: None }),
@@ -140,7 +141,7 @@ pub(crate) fn begin(
     server: &Arc<Server>,
     session: &mut Session,
     message: Message,
-    line: &ResponseChannel,
+    channel: &ResponseChannel,
     out: &mut Vec<u8>,
 ) -> StartedRequest {
     let answered = ResponseBuilder::new(&message);
@@ -148,7 +149,7 @@ pub(crate) fn begin(
         answered.write(out, Err(&refusal), &ResponseExtras::default());
         return StartedRequest::Answered;
     }
-    if session.asker.must_change && !may_come_first(&message.request) {
+    if session.requester.must_change && !is_allowed_before_password_change(&message.request) {
         answered.write(out, Err(&change_first()), &ResponseExtras::default());
         return StartedRequest::Answered;
     }
@@ -163,18 +164,18 @@ pub(crate) fn begin(
         }
         Request::Extended { oid, value } => return extended::begin(server, session, answered, &oid, value, out),
         Request::Search(request) => {
-            return search::begin(server, session, answered, request, &message.controls, line, out);
+            return search::begin(server, session, answered, request, &message.controls, channel, out);
         }
-        _ if !session.asker.is_known() => {
+        _ if !session.requester.is_known() => {
             let refusal = LdapError::new(Code::StrongerAuthRequired, "this operation requires a bind");
             answered.write(out, Err(&refusal), &ResponseExtras::default());
             return StartedRequest::Answered;
         }
         _ => {}
     }
-    let (directory, asker) = (server.directory.clone(), session.asker.clone());
-    let wanted = match change::UpdateControls::read(&message.controls) {
-        Ok(wanted) => wanted,
+    let (directory, requester) = (server.directory.clone(), session.requester.clone());
+    let controls = match change::UpdateControls::read(&message.controls) {
+        Ok(controls) => controls,
         Err(refusal) => {
             answered.write(out, Err(&refusal), &ResponseExtras::default());
             return StartedRequest::Answered;
@@ -182,16 +183,20 @@ pub(crate) fn begin(
     };
     StartedRequest::Runs(match message.request {
         Request::Compare { dn, attribute, value } => {
-            compare::run(directory, asker, answered, dn, (attribute, value), wanted.terms.assertion).boxed()
+            compare::run(directory, requester, answered, dn, (attribute, value), controls.terms.assertion).boxed()
         }
         request => {
-            let must_change = asker.must_change;
+            let must_change = requester.must_change;
             async move {
-                let (result, extra) = change::run(directory, asker, request, wanted).await;
+                let (result, extra) = change::run(directory, requester, request, controls).await;
                 let mut out = Vec::with_capacity(64);
                 answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
                 // The only possible change was that of its own password.
-                if must_change && result.is_ok() { RequestResult::Freed(out) } else { RequestResult::Answer(out) }
+                if must_change && result.is_ok() {
+                    RequestResult::PasswordChanged(out)
+                } else {
+                    RequestResult::Answer(out)
+                }
             }
             .boxed()
         }
@@ -199,7 +204,7 @@ pub(crate) fn begin(
 }
 
 /// Whether a request is allowed before a required password change.
-fn may_come_first(request: &Request) -> bool {
+fn is_allowed_before_password_change(request: &Request) -> bool {
     match request {
         Request::Bind { .. } | Request::Unbind | Request::Abandon(_) | Request::Modify { .. } => true,
         Request::Extended { oid, .. } => matches!(oid.as_str(), START_TLS | MODIFY_PASSWORD | WHO_AM_I),
@@ -209,7 +214,7 @@ fn may_come_first(request: &Request) -> bool {
 
 /// Rejects a request with an unsupported critical control.
 fn known(message: &Message) -> Result<(), LdapError> {
-    let is_meant = |control: &Control| match (&message.request, control.oid.as_str()) {
+    let is_selected = |control: &Control| match (&message.request, control.oid.as_str()) {
         (Request::Search(_), oid) => matches!(oid, PAGED_RESULTS | SORT | SYNC_REQUEST | ASSERTION | MANAGE_DSA_IT),
         (Request::Compare { .. }, oid) => matches!(oid, ASSERTION | MANAGE_DSA_IT),
         (Request::Delete { .. }, oid) => matches!(oid, ASSERTION | PRE_READ | MANAGE_DSA_IT),
@@ -226,7 +231,7 @@ fn known(message: &Message) -> Result<(), LdapError> {
     if matches!(message.request, Request::Unbind) {
         return Ok(());
     }
-    match message.controls.iter().find(|control| control.critical && !is_meant(control)) {
+    match message.controls.iter().find(|control| control.critical && !is_selected(control)) {
         Some(control) => {
             let what = format!("the control {} is critical and not supported for this request", control.oid);
             Err(LdapError::new(Code::UnavailableCriticalExtension, what))

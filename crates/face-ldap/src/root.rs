@@ -24,7 +24,7 @@ fn shown(dn: &str, schema: &Schema, attributes: &[(&str, Vec<String>)]) -> Arc<C
     });
     let attributes: Vec<Attribute> = made.collect();
     let entry = Entry {
-        number: Entry::nowhere(),
+        number: Entry::unassigned_number(),
         parent: None,
         dn: dn.to_owned(),
         key: dn.to_owned(),
@@ -45,7 +45,7 @@ fn texts(list: &[&str]) -> Vec<String> {
 pub fn root(server: &Server) -> Arc<CachedEntry> {
     let (directory, has_tls) = (&server.directory, server.options.tls.is_some());
     let one = |text: &str| vec![text.to_owned()];
-    let mechanisms: &[&str] = if server.takes_certificates() { &["PLAIN", "EXTERNAL"] } else { &["PLAIN"] };
+    let mechanisms: &[&str] = if server.accepts_certificates() { &["PLAIN", "EXTERNAL"] } else { &["PLAIN"] };
     shown(
         "",
         &directory.schema(),

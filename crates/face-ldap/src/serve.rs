@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -14,15 +15,23 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{certificate::CertificateRule, connection};
+use crate::{
+    certificate::CertificateRule,
+    connection,
+    rate_limits::{RateLimit, RateLimits, network},
+};
 
 /// Configuration and limits of the LDAP server.
 #[derive(Debug, Clone)]
 pub struct LdapOptions {
     /// Maximum connections; a further one is closed at once.
     pub connections_max: usize,
-    /// Maximum connections from one address.
+    /// Maximum connections from one address (IPv6: one /64 network).
     pub connections_per_address_max: usize,
+    /// Maximum request rate of a bound identity.
+    pub identity_rate: Option<RateLimit>,
+    /// Maximum rate of requests without a bind, and of failed binds, from one address (IPv6: one /64 network).
+    pub address_rate: Option<RateLimit>,
     /// Maximum message size before a bind, in bytes.
     pub anonymous_message_bytes_max: usize,
     /// Maximum message size, in bytes.
@@ -57,6 +66,8 @@ impl Default for LdapOptions {
         LdapOptions {
             connections_max: 10_000,
             connections_per_address_max: 1_000,
+            identity_rate: None,
+            address_rate: None,
             anonymous_message_bytes_max: 256 << 10,
             message_bytes_max: 16 << 20,
             pending_max: 64,
@@ -111,17 +122,24 @@ impl BoundKey {
         // Subscribed before the lookup, so that no change is missed.
         let changes = operators.changes();
         let mut key = BoundKey { text: text.to_owned(), changes, ends_at: None };
-        key.holds(operators).then_some(key)
+        key.is_still_valid(operators).then_some(key)
     }
 
     /// Whether the key is still valid for an operator.
-    pub(crate) fn holds(&mut self, operators: &dyn Operators) -> bool {
+    pub(crate) fn is_still_valid(&mut self, operators: &dyn Operators) -> bool {
         self.changes.borrow_and_update();
         let validity = operators.operator(&self.text);
         // The key store's clock decides. If it lags behind this one, the key is looked up again after a while.
         let left = |validity: Validity| Instant::now().checked_add(validity.ends_in?.max(ASKED_AGAIN));
         self.ends_at = validity.and_then(left);
         validity.is_some()
+    }
+
+    /// The identity that requests of this key count for.
+    pub(crate) fn identity(&self) -> Arc<str> {
+        let mut hasher = DefaultHasher::new();
+        self.text.hash(&mut hasher);
+        format!("key {:016x}", hasher.finish()).into()
     }
 
     /// Whether the key may have changed or expired since the last lookup.
@@ -146,16 +164,17 @@ pub(crate) struct Server {
     pub(crate) stopping: CancellationToken,
     /// Permits of persistent searches.
     pub(crate) followers: Arc<Semaphore>,
+    pub(crate) rates: RateLimits,
 }
 
 impl Server {
     /// Whether clients can authenticate by certificate.
-    pub(crate) fn takes_certificates(&self) -> bool {
+    pub(crate) fn accepts_certificates(&self) -> bool {
         self.options.tls.is_some() && !self.options.certificate_rules.is_empty()
     }
 
     /// Whether the connection is unprotected although TLS is required.
-    pub(crate) fn is_open(&self, is_secure: bool) -> bool {
+    pub(crate) fn lacks_required_tls(&self, is_secure: bool) -> bool {
         self.options.require_tls && !is_secure
     }
 }
@@ -181,7 +200,8 @@ pub async fn serve(
     let seats = Arc::new(Semaphore::new(options.connections_max));
     let house = Arc::new(ConnectionCounters { seats, addresses: Arc::default() });
     let followers = Arc::new(Semaphore::new(options.followers_max));
-    let server = Arc::new(Server { directory, operators, options, stopping, followers });
+    let rates = RateLimits::new(options.identity_rate, options.address_rate);
+    let server = Arc::new(Server { directory, operators, options, stopping, followers, rates });
     let doors = listeners.into_iter().map(|(listener, opening)| take_in(&server, &house, listener, opening));
     futures_util::future::join_all(doors).await;
     // Without an address there is nothing to wait for.
@@ -208,7 +228,7 @@ async fn take_in(server: &Arc<Server>, house: &Arc<ConnectionCounters>, listener
                 continue;
             }
         };
-        let Some(place) = house.place(peer.ip(), server.options.connections_per_address_max) else {
+        let Some(place) = house.place(network(peer.ip()), server.options.connections_per_address_max) else {
             metrics::counter!("tocsin_ldap_connections_refused_total").increment(1);
             continue;
         };
@@ -235,20 +255,20 @@ type Addresses = parking_lot::Mutex<HashMap<IpAddr, usize>>;
 impl ConnectionCounters {
     /// Reserves a slot for a connection from an address, if one is free.
     fn place(&self, address: IpAddr, most: usize) -> Option<ConnectionSlot> {
-        let seat = self.seats.clone().try_acquire_owned().ok()?;
+        let permit = self.seats.clone().try_acquire_owned().ok()?;
         let mut counts = self.addresses.lock();
         let count = counts.entry(address).or_default();
         if *count >= most {
             return None;
         }
         *count += 1;
-        Some(ConnectionSlot { _seat: seat, addresses: self.addresses.clone(), address })
+        Some(ConnectionSlot { _permit: permit, addresses: self.addresses.clone(), address })
     }
 }
 
 /// Slot of a connection, released on drop.
 struct ConnectionSlot {
-    _seat: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
     addresses: Arc<Addresses>,
     address: IpAddr,
 }

@@ -47,7 +47,7 @@ impl Selection {
     }
 
     /// Whether the selection needs data outside the entry.
-    pub(crate) fn looks_further(&self) -> bool {
+    pub(crate) fn needs_other_records(&self) -> bool {
         self.groups || self.password || self.time_left
     }
 
@@ -117,7 +117,7 @@ pub fn entry(
 
 /// Encodes a search result entry with a control.
 #[expect(clippy::too_many_arguments, reason = "those of an entry, and its control")]
-pub fn marked(
+pub fn entry_with_control(
     out: &mut Vec<u8>,
     id: u32,
     shown: &CachedEntry,
@@ -125,12 +125,12 @@ pub fn marked(
     selection: &Selection,
     schema: &Schema,
     beside: &[Attribute],
-    mark: (&'static str, Vec<u8>),
+    control: (&'static str, Vec<u8>),
 ) {
     ber::nested(out, 0x30, |out| {
         ber::number(out, 0x02, id);
         body(out, shown, grant, selection, schema, beside);
-        crate::message::beside(out, &[mark]);
+        crate::message::response_controls(out, &[control]);
     });
 }
 

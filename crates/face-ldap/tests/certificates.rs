@@ -11,6 +11,7 @@ use rcgen::{
 use support::{Bench, PERSON};
 use tocsin_directory::schema::Schema;
 use tocsin_face_ldap::{CertificateRule, LdapOptions, authorities};
+use tocsin_test_peers::{Peer, missing};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -117,13 +118,16 @@ async fn whoami(bench: &Bench, certificate: &str, rest: &[&str], code: i32) -> S
     command.env("LDAPTLS_KEY", Path::new(certificate).with_extension("key"));
     let done = tokio::task::spawn_blocking(move || command.output().expect("scripts/setup installs ldap-utils"));
     let done = done.await.expect("it runs");
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert_eq!(done.status.code(), Some(code), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
-    said.trim().to_owned()
+    let reply = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(code), "{reply}\n{}", String::from_utf8_lossy(&done.stderr));
+    reply.trim().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_identifies_a_client() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let authority = Authority::new();
     let rules = ["subject", "entry cn={cn},ou=people,o=site", "search mail={email}"];
     let bench = Bench::with(&[], authority.options(&rules)).await;
@@ -178,6 +182,9 @@ async fn is_cut_off(bench: &Bench, certificate: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_certificate_is_rejected() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let authority = Authority::new();
     authority.revoke(&[], 2124);
     let bench = Bench::with(&[], authority.options(&["entry cn={cn},ou=people,o=site"])).await;
@@ -217,6 +224,9 @@ async fn a_revoked_certificate_is_rejected() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_of_other_authorities_are_rejected() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let (authority, stranger) = (Authority::new(), Authority::new());
     let bench = Bench::with(&[], authority.options(&["entry cn={cn},ou=people,o=site"])).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;

@@ -6,9 +6,13 @@ use std::{collections::BTreeSet, time::SystemTime};
 
 use support::{Bench, PERSON};
 use tocsin_store::records::{Precondition, Records};
+use tocsin_test_peers::{Peer, missing};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_are_added_found_changed_renamed_and_removed() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     bench.add(&PERSON.replace("NAME", "bob")).await;
@@ -35,6 +39,9 @@ async fn entries_are_added_found_changed_renamed_and_removed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_response_has_the_right_code() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     let add = async |ldif: &str, code| bench.run("ldapadd", &[], ldif, code).await;
@@ -77,6 +84,9 @@ async fn every_response_has_the_right_code() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_require_a_bind() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     bench.add(&PERSON.replace("NAME", "bob")).await;
@@ -108,6 +118,9 @@ async fn requests_require_a_bind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_of_a_group_named_by_a_rule_have_its_rights() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&["to * by group=\"cn=all,ou=groups,o=site\" write by users read by * auth"]).await;
     // Names longer than an index key, with the same truncated key.
     let long = "x".repeat(200);
@@ -134,6 +147,9 @@ async fn members_of_a_group_named_by_a_rule_have_its_rights() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_found_by_group_and_groups_by_member() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let rules = [
         "to attrs=title by role=\"cn=desk,o=site\" write by users read",
         "to * by group=\"cn=linz,o=site\" write by users read by * auth",
@@ -175,6 +191,9 @@ async fn members_are_found_by_group_and_groups_by_member() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_root_dse_describes_the_server_and_the_schema_can_be_extended() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     let root = bench.search("", "base", &["(objectClass=*)", "+"]).await;
     for line in ["namingContexts: o=site", "supportedLDAPVersion: 3", "subschemaSubentry: cn=subschema"] {
@@ -207,6 +226,9 @@ async fn the_root_dse_describes_the_server_and_the_schema_can_be_extended() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscribers_of_the_api_are_entries_at_once() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     bench.put("Carla", &[("region", "north"), ("home_town", "Linz")]).await;
     let carla = "uid=carla,ou=people,o=site";
@@ -240,6 +262,9 @@ async fn subscribers_of_the_api_are_entries_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn searches_are_sorted_and_changes_return_the_former_entry() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     for name in ["carl", "ann", "Bob"] {
         bench.add(&PERSON.replace("NAME", name)).await;
@@ -258,15 +283,18 @@ async fn searches_are_sorted_and_changes_return_the_former_entry() {
         bench.run("ldapmodify", &arguments, &change("Boss"), code).await
     };
     modify(&["!assert=(title=Clerk)"], 122).await;
-    let said = modify(&["!assert=(sn=muster)", "postread=title"], 0).await;
-    assert!(said.contains("title: Boss"), "{said}");
-    let said = bench.run("ldapmodify", &["-e", "preread=title"], &change("Chief"), 0).await;
-    assert!(said.contains("title: Boss"), "{said}");
+    let reply = modify(&["!assert=(sn=muster)", "postread=title"], 0).await;
+    assert!(reply.contains("title: Boss"), "{reply}");
+    let reply = bench.run("ldapmodify", &["-e", "preread=title"], &change("Chief"), 0).await;
+    assert!(reply.contains("title: Boss"), "{reply}");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passwords_require_tls() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ServerConfig::builder_with_provider(provider)

@@ -4,6 +4,7 @@ mod support;
 
 use support::{Bench, PERSON};
 use tocsin_face_ldap::LdapOptions;
+use tocsin_test_peers::{Peer, missing};
 
 /// Number of matching entries below the container of subscribers.
 async fn count(bench: &Bench, filter: &str) -> usize {
@@ -20,6 +21,9 @@ async fn with_addresses() -> Bench {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c9_an_assertion_that_is_not_of_its_syntax_is_undefined() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_addresses().await;
     for (filter, expected) in [
         ("(!(x121Address=abc))", 0),
@@ -66,6 +70,9 @@ async fn c9_an_assertion_that_is_not_of_its_syntax_is_undefined() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c9_an_attribute_of_the_api_is_recognised_where_an_entry_has_it() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     bench.put("ann", &[("colour", "red")]).await;
     bench.put("bo", &[("colour", "blue")]).await;
@@ -80,6 +87,9 @@ async fn c9_an_attribute_of_the_api_is_recognised_where_an_entry_has_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c9_a_comparison_with_an_invalid_value_is_refused_with_its_code() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_addresses().await;
     for (assertion, code) in [
         ("x121Address:1234", 6),
@@ -105,6 +115,9 @@ async fn c9_a_comparison_with_an_invalid_value_is_refused_with_its_code() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c10_lists_are_compared_line_by_line() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_addresses().await;
     bench.add(&format!("{}postalAddress: 10 \\24$line\\5Cx$a b\n", PERSON.replace("NAME", "cy"))).await;
     for (filter, expected) in [
@@ -137,7 +150,10 @@ async fn c10_lists_are_compared_line_by_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b38_a_base_search_says_the_same_of_an_entry_that_is_cached() {
+async fn b38_a_base_search_returns_the_same_for_a_cached_entry() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let rules = ["to attrs=objectClass by users none", "to attrs=title by users read", "to * by users read"];
     let bench = Bench::start(&rules).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
@@ -149,7 +165,7 @@ async fn b38_a_base_search_says_the_same_of_an_entry_that_is_cached() {
             for cached in [false, true] {
                 if !cached {
                     // Each change replaces or invalidates the cached entry; another spelling of the name is not cached.
-                    bench.directory.forget_entries();
+                    bench.directory.clear_cache();
                 }
                 let (found, beside) =
                     bench.output_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &arguments, "", 0).await;
@@ -163,6 +179,9 @@ async fn b38_a_base_search_says_the_same_of_an_entry_that_is_cached() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a12_a_filter_costs_a_bounded_amount_of_work() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::with(&[], LdapOptions { message_bytes_max: 8 << 20, ..LdapOptions::default() }).await;
     let long = "abcde fghij ".repeat(3_700);
     bench.add(&format!("{}description: {long}\n", PERSON.replace("NAME", "ann"))).await;
@@ -174,15 +193,15 @@ async fn a12_a_filter_costs_a_bounded_amount_of_work() {
         let arguments = [&arguments[..], &[filter, "1.1"]].concat();
         bench.output_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &arguments, "", code).await.0
     };
-    let said = search(&many("zzz", 990), 0).await;
-    assert!(said.contains("numEntries") || said.contains("result: 0"), "{said}");
+    let reply = search(&many("zzz", 990), 0).await;
+    assert!(reply.contains("numEntries") || reply.contains("result: 0"), "{reply}");
     bench
         .add(&format!("dn: cn=bo,ou=people,o=site\nobjectClass: organizationalRole\ncn: bo\n{}", {
             (0..20).map(|number| format!("description: {number} {long}\n")).collect::<String>()
         }))
         .await;
-    let said = search(&many("zzz", 990), 11).await;
-    assert!(said.contains("too much work on one entry"), "{said}");
+    let reply = search(&many("zzz", 990), 11).await;
+    assert!(reply.contains("too much work on one entry"), "{reply}");
     // The same for the base of a search, whether cached or not, and for an assertion of a change.
     let base = ["-b", "cn=bo,ou=people,o=site", "-s", "base", &many("zzz", 990), "1.1"];
     for _ in 0..2 {
@@ -199,6 +218,9 @@ async fn a12_a_filter_costs_a_bounded_amount_of_work() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a12_a_search_with_a_costly_filter_ends_at_its_time_limit() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let options = LdapOptions { time_limit: std::time::Duration::ZERO, ..LdapOptions::default() };
     let bench = Bench::with(&[], options).await;
     let long = "abcde fghij ".repeat(3_000);
@@ -213,6 +235,9 @@ async fn a12_a_search_with_a_costly_filter_ends_at_its_time_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a12_long_values_are_sorted_by_their_beginnings() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::start(&[]).await;
     for (name, first) in [("ann", "ü"), ("bo", "a"), ("cy", "b")] {
         let long = first.repeat(20_000);

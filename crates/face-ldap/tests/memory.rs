@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use support::Bench;
 use tocsin_face_ldap::LdapOptions;
+use tocsin_test_peers::{Peer, missing};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -28,6 +29,9 @@ fn bind() -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claimed_lengths_take_no_memory() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = Bench::with(&[], LdapOptions { patience: Duration::from_secs(600), ..LdapOptions::default() }).await;
     let before = resident();
     let mut held = Vec::new();

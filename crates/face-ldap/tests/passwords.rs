@@ -14,6 +14,7 @@ use support::{Bench, PERSON};
 use tocsin_directory::Options;
 use tocsin_face_ldap::LdapOptions;
 use tocsin_model::time::Timestamp;
+use tocsin_test_peers::{Peer, missing};
 
 const ANN: &str = "cn=ann,ou=people,o=site";
 const DAY: Duration = Duration::from_secs(86_400);
@@ -22,7 +23,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 struct Calendar(Arc<AtomicI64>);
 
 impl Calendar {
-    fn pass(&self, days: u32) {
+    fn advance(&self, days: u32) {
         let time = Timestamp(self.0.load(Ordering::SeqCst)) + DAY * days;
         self.0.store(time.0, Ordering::SeqCst);
     }
@@ -58,12 +59,15 @@ fn has(output: &str, expected: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_expires_after_warnings_and_grace_logins() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let (bench, calendar) = bench(&["to * pwdMaxAge=90d pwdExpireWarning=14d pwdGraceAuthNLimit=1"]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     assert_eq!(whoami(&bench, "secret", 0).await, "");
-    calendar.pass(80);
+    calendar.advance(80);
     has(&whoami(&bench, "secret", 0).await, "expires in 864000 seconds");
-    calendar.pass(10);
+    calendar.advance(10);
     has(&whoami(&bench, "secret", 0).await, "grace");
     let found =
         bench.search(ANN, "base", &["(objectClass=*)", "pwdChangedTime", "pwdGraceUseTime", "pwdHistory"]).await;
@@ -91,23 +95,26 @@ async fn a_password_expires_after_warnings_and_grace_logins() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_password_must_be_long_new_and_not_too_early() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let (bench, calendar) =
         bench(&["to * pwdMinLength=6 pwdInHistory=2 pwdMinAge=1d pwdSafeModify=TRUE pwdMaxFailure=5"]).await;
     bench.run("ldapadd", &[], &PERSON.replace("NAME", "ann").replace("secret", "short"), 19).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     has(&change(&bench, "secret", "second", 1).await, "changed recently");
-    calendar.pass(1);
+    calendar.advance(1);
     has(&change(&bench, "secret", "2nd", 1).await, "at least 6 characters");
     has(&change(&bench, "secret", "secret", 1).await, "used before");
     change(&bench, "secret", "second", 0).await;
-    calendar.pass(1);
+    calendar.advance(1);
     has(&change(&bench, "second", "secret", 1).await, "used before");
     change(&bench, "second", "third!", 0).await;
-    calendar.pass(1);
+    calendar.advance(1);
     change(&bench, "third!", "fourth", 0).await;
-    calendar.pass(1);
+    calendar.advance(1);
     change(&bench, "fourth", "secret", 0).await;
-    calendar.pass(1);
+    calendar.advance(1);
     let modify = async |what: &str, code| {
         let ldif = format!("dn: {ANN}\nchangetype: modify\n{what}\n");
         bench.output_as("ldapmodify", ANN, "secret", &["-e", "ppolicy"], &ldif, code).await
@@ -126,6 +133,9 @@ async fn a_new_password_must_be_long_new_and_not_too_early() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_set_by_an_administrator_must_be_changed_first() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let (bench, _) = bench(&["to * pwdMustChange=TRUE"]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     has(&whoami(&bench, "secret", 0).await, "must be changed");
@@ -150,6 +160,9 @@ async fn a_password_set_by_an_administrator_must_be_changed_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_is_locked_by_wrong_passwords_or_an_administrator() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let (bench, calendar) = bench(&["to * pwdMaxFailure=2 pwdLockoutDuration=1d tellLocked=TRUE"]).await;
     bench.add(&PERSON.replace("NAME", "ann")).await;
     let lock = async |what: &str, code| {
@@ -167,11 +180,11 @@ async fn an_entry_is_locked_by_wrong_passwords_or_an_administrator() {
     for _ in 0..2 {
         whoami(&bench, "wrong", 49).await;
     }
-    calendar.pass(2);
+    calendar.advance(2);
     whoami(&bench, "secret", 0).await;
     lock("replace: pwdAccountLockedTime\npwdAccountLockedTime: 20270101000000Z", 21).await;
     lock("replace: pwdAccountLockedTime\npwdAccountLockedTime: 000001010000Z", 0).await;
-    calendar.pass(1_000);
+    calendar.advance(1_000);
     has(&whoami(&bench, "secret", 49).await, "locked");
     lock("delete: pwdAccountLockedTime", 0).await;
     whoami(&bench, "secret", 0).await;

@@ -12,6 +12,7 @@ use tocsin_directory::{Directory, Modification, ModifyType, Preconditions, acces
 use tocsin_face_ldap::Validity;
 use tocsin_model::{subscriber::Profile, time::Timestamp};
 use tocsin_store::records::{NewSubscriber, Precondition, Records};
+use tocsin_test_peers::{Peer, missing};
 
 const OPERATOR: &str = "cn=admin,o=site";
 const ANN: &str = "cn=ann,ou=people,o=site";
@@ -37,31 +38,31 @@ fn operator() -> AuthzId {
     AuthzId { manages: true, ..AuthzId::default() }
 }
 
-async fn replace(directory: &Directory, asker: &AuthzId, dn: &str, attribute: &str, value: &[&str]) {
+async fn replace(directory: &Directory, requester: &AuthzId, dn: &str, attribute: &str, value: &[&str]) {
     let values = value.iter().map(|value| value.as_bytes().to_vec()).collect();
     let change = Modification { act: ModifyType::Replace, attribute: attribute.to_owned(), values };
-    directory.modify(asker, dn, vec![change], Preconditions::default()).await.expect("changed");
+    directory.modify(requester, dn, vec![change], Preconditions::default()).await.expect("changed");
 }
 
 /// Runs blocking socket work beside the server.
-async fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+async fn run_blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(job).await.expect("it runs")
 }
 
 async fn open(bench: &Bench, dn: &'static str, password: &'static str) -> Client {
     let port = bench.port;
-    apart(move || Client::open(port, dn, password)).await
+    run_blocking(move || Client::open(port, dn, password)).await
 }
 
 async fn code(mut client: Client) -> (u32, Client) {
-    apart(move || (client.ask(&search("o=site", 0, &[])).code, client)).await
+    run_blocking(move || (client.send_request(&search("o=site", 0, &[])).code, client)).await
 }
 
 /// The next message is the notice of disconnection.
 async fn ends(mut client: Client) {
-    let (code, seen) = apart(move || {
+    let (code, seen) = run_blocking(move || {
         let mut seen = Vec::new();
-        (client.farewell(&mut seen), seen)
+        (client.notice_of_disconnection(&mut seen), seen)
     })
     .await;
     assert_eq!((code, seen), (STRONGER_AUTH_REQUIRED, Vec::new()));
@@ -75,13 +76,17 @@ async fn with_ann() -> Bench {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_renames_or_removes_its_own_entry_gets_the_response() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_ann().await;
     let mut client = open(&bench, ANN, "secret").await;
     let rename = |dn: &str, rdn: &str| nested(0x6c, &[&text(4, dn), &text(4, rdn), &nested(1, &[&[0xff]])]);
     let there = rename(ANN, "cn=anna");
     let back = rename("cn=anna,ou=people,o=site", "cn=ann");
-    let client = apart(move || {
-        let codes = [&there, &back, &search("o=site", 0, &[]), &text(0x4a, ANN)].map(|asked| client.ask(asked).code);
+    let client = run_blocking(move || {
+        let codes =
+            [&there, &back, &search("o=site", 0, &[]), &text(0x4a, ANN)].map(|asked| client.send_request(asked).code);
         assert_eq!(codes, [0; 4], "the client learns what became of its requests, and goes on");
         client
     });
@@ -92,33 +97,39 @@ async fn a_client_that_renames_or_removes_its_own_entry_gets_the_response() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_a_removed_key_ends_the_connections_that_it_bound() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_ann().await;
     bench.keys.put("other", Validity { ends_in: None });
     let (first, other) = (open(&bench, OPERATOR, "key").await, open(&bench, OPERATOR, "other").await);
-    let (said, first) = code(first).await;
-    assert_eq!(said, 0);
+    let (reply, first) = code(first).await;
+    assert_eq!(reply, 0);
     bench.keys.remove("key", true);
     ends(first).await;
     assert_eq!(code(other).await.0, 0, "another key holds");
     let port = bench.port;
-    assert!(apart(move || Client::try_open(port, OPERATOR, "key").is_none()).await);
+    assert!(run_blocking(move || Client::try_open(port, OPERATOR, "key").is_none()).await);
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_an_expired_key_ends_at_its_time_without_a_notice() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_ann().await;
     bench.keys.put("brief", Validity { ends_in: Some(Duration::ZERO) });
     let client = open(&bench, OPERATOR, "brief").await;
-    let (said, client) = code(client).await;
-    assert_eq!(said, 0, "the clock of the keys decides");
+    let (reply, client) = code(client).await;
+    assert_eq!(reply, 0, "the clock of the keys decides");
     bench.keys.remove("brief", false);
     // An expired key is looked up again after a millisecond, so one more request may be answered; then the connection
     // ends.
     let mut client = client;
-    let code = apart(move || {
+    let code = run_blocking(move || {
         client.send(&search("o=site", 0, &[]));
-        client.farewell(&mut Vec::new())
+        client.notice_of_disconnection(&mut Vec::new())
     });
     assert_eq!(code.await, STRONGER_AUTH_REQUIRED);
     bench.stop().await;
@@ -126,9 +137,12 @@ async fn a9_an_expired_key_ends_at_its_time_without_a_notice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_a_search_that_follows_ends_with_its_key_before_it_is_sent_more() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_ann().await;
     let mut client = open(&bench, OPERATOR, "key").await;
-    let mut client = apart(move || {
+    let mut client = run_blocking(move || {
         client.send(&search("o=site", 2, &persists()));
         // The end of the refresh stage.
         while client.message().expect("the content").windows(2).all(|pair| pair[0] != 0x79) {}
@@ -137,9 +151,9 @@ async fn a9_a_search_that_follows_ends_with_its_key_before_it_is_sent_more() {
     .await;
     bench.keys.remove("key", true);
     replace(&bench.directory, &operator(), ANN, "title", &["secret"]).await;
-    let (code, seen) = apart(move || {
+    let (code, seen) = run_blocking(move || {
         let mut seen = Vec::new();
-        (client.farewell(&mut seen), seen)
+        (client.notice_of_disconnection(&mut seen), seen)
     })
     .await;
     assert_eq!(code, STRONGER_AUTH_REQUIRED);
@@ -149,22 +163,25 @@ async fn a9_a_search_that_follows_ends_with_its_key_before_it_is_sent_more() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_a_changed_password_ends_other_connections_but_not_that_of_the_change() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_ann().await;
     let (own, other) = (open(&bench, ANN, "secret").await, open(&bench, ANN, "secret").await);
-    let own = apart(move || {
+    let own = run_blocking(move || {
         let mut own = own;
         let change = nested(
             0x30,
             &[&nested(10, &[&[2]]), &support::client::attribute("userPassword", &["another one".to_owned()])],
         );
         let request = nested(0x66, &[&text(4, ANN), &nested(0x30, &[&change])]);
-        assert_eq!(own.ask(&request).code, 0);
+        assert_eq!(own.send_request(&request).code, 0);
         own
     })
     .await;
     ends(other).await;
-    let (said, own) = code(own).await;
-    assert_eq!(said, 0, "it changed the password itself");
+    let (reply, own) = code(own).await;
+    assert_eq!(reply, 0, "it changed the password itself");
     replace(&bench.directory, &operator(), ANN, "userPassword", &["given by others"]).await;
     ends(own).await;
     bench.stop().await;
@@ -172,17 +189,23 @@ async fn a9_a_changed_password_ends_other_connections_but_not_that_of_the_change
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_wrong_passwords_of_others_end_nothing() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = with_ann().await;
     let client = open(&bench, ANN, "secret").await;
     let port = bench.port;
-    apart(move || (0..6).for_each(|_| assert!(Client::try_open(port, ANN, "wrong").is_none()))).await;
-    assert!(apart(move || Client::try_open(port, ANN, "secret").is_none()).await, "it is locked");
+    run_blocking(move || (0..6).for_each(|_| assert!(Client::try_open(port, ANN, "wrong").is_none()))).await;
+    assert!(run_blocking(move || Client::try_open(port, ANN, "secret").is_none()).await, "it is locked");
     assert_eq!(code(client).await.0, 0);
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_an_entry_that_is_locked_disabled_or_removed_ends_its_connections() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     for act in ["lock", "disable", "remove", "remove by the API", "disable by the API", "take the password"] {
         let bench = with_ann().await;
         let client = open(&bench, ANN, "secret").await;
@@ -208,21 +231,24 @@ async fn a9_an_entry_that_is_locked_disabled_or_removed_ends_its_connections() {
         }
         ends(client).await;
         let port = bench.port;
-        assert!(apart(move || Client::try_open(port, ANN, "secret").is_none()).await, "{act}");
+        assert!(run_blocking(move || Client::try_open(port, ANN, "secret").is_none()).await, "{act}");
         bench.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_rights_of_a_group_go_with_the_membership() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let group = "cn=readers,o=site";
     let rules = ["to attrs=userPassword by * auth", "to * by group=\"cn=readers,o=site\" read by self read by * none"];
     let bench = Bench::start(&rules).await;
     bench.add(&[PERSON.replace("NAME", "ann"), PERSON.replace("NAME", "bob")].join("\n")).await;
     bench.add(&format!("dn: {group}\nobjectClass: groupOfNames\ncn: readers\nmember: {ANN}\n")).await;
     let client = open(&bench, ANN, "secret").await;
-    let (said, client) = code(client).await;
-    assert_eq!(said, 0);
+    let (reply, client) = code(client).await;
+    assert_eq!(reply, 0);
     replace(&bench.directory, &operator(), group, "member", &["cn=bob,ou=people,o=site"]).await;
     assert_eq!(code(client).await.0, 32, "nothing but its own entry is left");
     bench.stop().await;
@@ -230,6 +256,9 @@ async fn a9_rights_of_a_group_go_with_the_membership() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a10_a_client_that_follows_is_sent_no_identifiers_of_hidden_entries() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let rules = [
         "to attrs=userPassword by * auth",
         "to dn=\"ou=secret,o=site\" by users none",
@@ -241,7 +270,7 @@ async fn a10_a_client_that_follows_is_sent_no_identifiers_of_hidden_entries() {
     let secret = |name: &str| PERSON.replace("NAME", name).replace("ou=people", "ou=secret");
     bench.add(&secret("eve")).await;
     let mut client = open(&bench, ANN, "secret").await;
-    let mut client = apart(move || {
+    let mut client = run_blocking(move || {
         client.send(&search("o=site", 2, &persists()));
         while client.message().expect("the content").windows(2).all(|pair| pair[0] != 0x79) {}
         client
@@ -253,7 +282,7 @@ async fn a10_a_client_that_follows_is_sent_no_identifiers_of_hidden_entries() {
     bench.add(&secret("fay")).await;
     bench.directory.remove(&operator(), "cn=bob,ou=people,o=site", Preconditions::default()).await.expect("removed");
     let bobs = bench.directory.find(ANN).await.expect("there").entry.number;
-    let names = apart(move || {
+    let names = run_blocking(move || {
         let mut names = Vec::new();
         loop {
             let message = client.message().expect("what changed");

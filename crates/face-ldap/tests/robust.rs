@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use support::{Bench, PERSON};
 use tocsin_face_ldap::LdapOptions;
+use tocsin_test_peers::{Peer, missing};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -49,12 +50,12 @@ fn first_message(bytes: &[u8]) -> Option<(&[u8], usize)> {
 /// Sends bytes, and reads until the server disconnects or the test times out.
 async fn last_words(port: u16, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
-    let mut said = Vec::new();
+    let mut reply = Vec::new();
     // The server may disconnect before it has read everything.
     let _ = stream.write_all(bytes).await;
-    let reading = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut said)).await;
+    let reading = tokio::time::timeout(tocsin_test_peers::wait_timeout(), stream.read_to_end(&mut reply)).await;
     let _ = reading.expect("the server hangs up");
-    said
+    reply
 }
 
 /// Whether a client with the right password can bind; wrong passwords of others do not lock it out.
@@ -75,6 +76,9 @@ async fn bench(options: LdapOptions) -> Bench {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_input_ends_with_a_notice() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions::default()).await;
     let notice = b"1.3.6.1.4.1.1466.20036";
     let long: Vec<u8> = [0x30, 0x83, 0x04, 0x00, 0x01].into();
@@ -88,8 +92,8 @@ async fn malformed_input_ends_with_a_notice() {
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         &long,
     ] {
-        let said = last_words(bench.port, bytes).await;
-        assert!(said.windows(notice.len()).any(|part| part == notice), "{bytes:?}: {said:?}");
+        let reply = last_words(bench.port, bytes).await;
+        assert!(reply.windows(notice.len()).any(|part| part == notice), "{bytes:?}: {reply:?}");
     }
     assert!(is_honest_served(bench.port).await);
     bench.stop().await;
@@ -97,10 +101,13 @@ async fn malformed_input_ends_with_a_notice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_incomplete_message_times_out() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions { patience: Duration::from_millis(50), ..LdapOptions::default() }).await;
     let whole = bind();
-    let said = last_words(bench.port, &whole[..whole.len() / 2]).await;
-    assert!(!said.is_empty(), "a notice is sent");
+    let reply = last_words(bench.port, &whole[..whole.len() / 2]).await;
+    assert!(!reply.is_empty(), "a notice is sent");
     let bench2 = bench;
     let idle = last_words(bench2.port, &whole[..1]).await;
     assert!(!idle.is_empty());
@@ -110,6 +117,9 @@ async fn an_incomplete_message_times_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_mutated_messages_disturb_nobody() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     println!("SEED={seed}");
     let cases = std::env::var("CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_000);
@@ -137,15 +147,18 @@ async fn slow_mutated_messages_disturb_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_responses_carry_their_message_ids() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions { pending_max: 4, ..LdapOptions::default() }).await;
     let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
     let mut bytes = bind();
     (2..=100).for_each(|id| bytes.extend(search(id)));
     stream.write_all(&bytes).await.expect("sent");
-    let (mut said, mut at, mut ended) = (Vec::new(), 0, std::collections::BTreeMap::new());
+    let (mut reply, mut at, mut ended) = (Vec::new(), 0, std::collections::BTreeMap::new());
     while ended.len() < 99 {
-        assert_ne!(stream.read_buf(&mut said).await.expect("read"), 0, "{ended:?}");
-        while let Some((message, length)) = first_message(&said[at..]) {
+        assert_ne!(stream.read_buf(&mut reply).await.expect("read"), 0, "{ended:?}");
+        while let Some((message, length)) = first_message(&reply[at..]) {
             if message[3] == 0x65 {
                 assert_eq!(ended.insert(message[2], message[7]), None, "answered twice");
             }
@@ -160,16 +173,19 @@ async fn concurrent_responses_carry_their_message_ids() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_after_a_bind_has_the_identity_of_the_bind() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions::default()).await;
     let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
     // The search completes long before the password check.
     let who_am_i = b"\x30\x1e\x02\x01\x03\x77\x19\x80\x171.3.6.1.4.1.4203.1.11.3";
     stream.write_all(&[search(2), bind(), who_am_i.to_vec()].concat()).await.expect("sent");
-    let (mut said, mut at) = (Vec::new(), 0);
+    let (mut reply, mut at) = (Vec::new(), 0);
     let identity = loop {
-        assert_ne!(stream.read_buf(&mut said).await.expect("read"), 0);
+        assert_ne!(stream.read_buf(&mut reply).await.expect("read"), 0);
         let mut text = None;
-        while let Some((message, length)) = first_message(&said[at..]) {
+        while let Some((message, length)) = first_message(&reply[at..]) {
             at += length;
             text = text.or((message[2] == 3).then(|| String::from_utf8_lossy(message).into_owned()));
         }
@@ -183,6 +199,9 @@ async fn a_request_after_a_bind_has_the_identity_of_the_bind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_of_one_address_are_bounded() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions { connections_per_address_max: 3, ..LdapOptions::default() }).await;
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -198,7 +217,7 @@ async fn connections_of_one_address_are_bounded() {
 }
 
 /// Binds on a new connection, and keeps it; `None`: it was closed at once.
-async fn seated(port: u16) -> Option<TcpStream> {
+async fn bind_and_hold(port: u16) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     let _ = stream.write_all(&bind()).await;
     let mut answer = [0; 14];
@@ -206,27 +225,33 @@ async fn seated(port: u16) -> Option<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn seats_of_connections_are_bounded_and_free_again() {
+async fn connection_slots_are_bounded_and_released() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions { connections_max: 2, ..LdapOptions::default() }).await;
     // The connection that added an entry may still be closing.
     let mut held = Vec::new();
-    let patience = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     while held.len() < 2 {
-        held.extend(seated(bench.port).await);
-        assert!(tokio::time::Instant::now() < patience, "a seat is not left");
+        held.extend(bind_and_hold(bench.port).await);
+        assert!(tokio::time::Instant::now() < deadline, "no connection slot is free");
     }
-    assert!(seated(bench.port).await.is_none());
+    assert!(bind_and_hold(bench.port).await.is_none());
     held.pop();
     while held.len() < 2 {
-        held.extend(seated(bench.port).await);
-        assert!(tokio::time::Instant::now() < patience, "a seat is not free again");
+        held.extend(bind_and_hold(bench.port).await);
+        assert!(tokio::time::Instant::now() < deadline, "the connection slot is not released");
     }
     drop(held);
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sorting_takes_no_longer_than_a_search_may() {
+async fn sorting_is_bounded_by_the_time_limit_of_a_search() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions { time_limit: Duration::ZERO, ..LdapOptions::default() }).await;
     let sorted = ["-E", "sss=cn", "-b", "o=site", "(objectClass=person)"];
     bench.run_as("ldapsearch", "cn=ann,ou=people,o=site", "secret", &sorted, "", 3).await;
@@ -238,6 +263,9 @@ async fn sorting_takes_no_longer_than_a_search_may() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn escaped_values_in_filters_and_names_are_literal() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = bench(LdapOptions::default()).await;
     let wild = "*)(uid=*))(|(uid=*";
     bench.put(wild, &[("note", "a\\b*c(d)")]).await;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use support::{
     Bench, PERSON,
-    raw::{self, Raw, Said},
+    raw::{self, Raw, Reply},
 };
 use tocsin_face_ldap::LdapOptions;
+use tocsin_test_peers::{Peer, missing};
 
 const ANN: &str = "cn=ann,ou=people,o=site";
 const PEOPLE: [&str; 6] = ["ann", "bo", "cy", "dee", "eve", "fay"];
@@ -30,8 +31,8 @@ async fn bound(bench: &Bench) -> Raw {
 }
 
 /// The cookie of a page, from the control of its last message.
-fn cookie(said: &[Said]) -> Vec<u8> {
-    let content = &said.last().expect("some").content;
+fn cookie(reply: &[Reply]) -> Vec<u8> {
+    let content = &reply.last().expect("some").content;
     let oid = b"1.2.840.113556.1.4.319";
     let at = content.windows(oid.len()).position(|part| part == oid).expect("the control") + oid.len();
     // 4 LENGTH 30 LENGTH 2 1 0 4 LENGTH, and the cookie.
@@ -39,12 +40,15 @@ fn cookie(said: &[Said]) -> Vec<u8> {
     content[at + 9..at + 9 + length].to_vec()
 }
 
-fn entries(said: &[Said]) -> usize {
-    said.iter().filter(|said| said.operation == 0x64).count()
+fn entries(reply: &[Reply]) -> usize {
+    reply.iter().filter(|reply| reply.operation == 0x64).count()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f8_a_search_beyond_its_size_limit_has_the_entries_up_to_it() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = people(LdapOptions { size_limit: 3, ..LdapOptions::default() }).await;
     let all = ["-LLL", "-b", "ou=people,o=site", "(objectClass=person)", "1.1"];
     let found = bench.run_as("ldapsearch", ANN, "secret", &all, "", 4).await;
@@ -60,12 +64,15 @@ async fn f8_a_search_beyond_its_size_limit_has_the_entries_up_to_it() {
     let found = bench.run_as("ldapsearch", ANN, "secret", &pages, "", 4).await;
     assert_eq!(found.matches("dn: ").count(), 3, "{found}");
     let found = bench.search("ou=people,o=site", "sub", &["(objectClass=person)", "1.1"]).await;
-    assert_eq!(found.matches("dn: ").count(), PEOPLE.len(), "operators have no bound but their own: {found}");
+    assert_eq!(found.matches("dn: ").count(), PEOPLE.len(), "operators are bound by their own limit only: {found}");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f8_a_search_beyond_its_time_limit_has_the_entries_found_so_far() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     const LIMIT: Duration = Duration::from_millis(400);
     const MANY: usize = 260;
     let bench = people(LdapOptions { time_limit: LIMIT, ..LdapOptions::default() }).await;
@@ -93,6 +100,9 @@ async fn f8_a_search_beyond_its_time_limit_has_the_entries_found_so_far() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f8_only_the_cookie_that_was_given_leads_to_the_next_page() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = people(LdapOptions::default()).await;
     let (mut raw, mut other) = (bound(&bench).await, bound(&bench).await);
     let search = raw::search("ou=people,o=site", "person");
@@ -107,13 +117,13 @@ async fn f8_only_the_cookie_that_was_given_leads_to_the_next_page() {
     wrong.extend([given[..7].to_vec(), [&*given, b"x"].concat(), vec![0; 8], b"x".to_vec(), vec![0xff; 100]]);
     for (id, wrong) in (3..).zip(&wrong) {
         raw.send(&raw::message(id, &search, &[raw::page(2, wrong)])).await;
-        let said = raw.until_done(id).await;
-        assert_eq!((entries(&said), said[0].code()), (0, 53), "{wrong:?}");
+        let reply = raw.until_done(id).await;
+        assert_eq!((entries(&reply), reply[0].code()), (0, 53), "{wrong:?}");
     }
     // It is invalid on another connection.
     other.send(&raw::message(2, &search, &[raw::page(2, &given)])).await;
-    let said = other.until_done(2).await;
-    assert_eq!((entries(&said), said[0].code()), (0, 53));
+    let reply = other.until_done(2).await;
+    assert_eq!((entries(&reply), reply[0].code()), (0, 53));
 
     // The right one still works, once.
     raw.send(&raw::message(40, &search, &[raw::page(2, &given)])).await;
@@ -140,28 +150,31 @@ async fn f8_only_the_cookie_that_was_given_leads_to_the_next_page() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f8_a_search_that_is_abandoned_does_no_more_work() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let bench = people(LdapOptions { followers_max: 1, ..LdapOptions::default() }).await;
     let mut raw = bound(&bench).await;
     let search = raw::search("ou=people,o=site", "person");
-    raw.send(&raw::message(2, &search, &[raw::follow()])).await;
+    raw.send(&raw::message(2, &search, &[raw::persistent_sync_control()])).await;
     for _ in PEOPLE {
-        let said = raw.next().await;
-        assert_eq!((said.id, said.operation), (2, 0x64));
+        let reply = raw.next().await;
+        assert_eq!((reply.id, reply.operation), (2, 0x64));
     }
     // It is still running, so there is no slot for another.
-    raw.send(&raw::message(3, &search, &[raw::follow()])).await;
+    raw.send(&raw::message(3, &search, &[raw::persistent_sync_control()])).await;
     assert_eq!(raw.until_done(3).await.last().expect("some").code(), 51);
     raw.send(&raw::message(4, &raw::abandon(2), &[])).await;
     // Its slot is free as soon as it has stopped.
     let followed = async {
         for id in 5..=255 {
-            raw.send(&raw::message(id, &search, &[raw::follow()])).await;
-            let said = raw.next().await;
-            assert_eq!(said.id, id, "nothing more of the one that was abandoned");
-            if said.operation == 0x64 {
+            raw.send(&raw::message(id, &search, &[raw::persistent_sync_control()])).await;
+            let reply = raw.next().await;
+            assert_eq!(reply.id, id, "nothing more of the one that was abandoned");
+            if reply.operation == 0x64 {
                 return id;
             }
-            assert_eq!(said.code(), 51);
+            assert_eq!(reply.code(), 51);
         }
         panic!("the seat is never free");
     };
@@ -171,9 +184,9 @@ async fn f8_a_search_that_is_abandoned_does_no_more_work() {
     }
     bench.add(&PERSON.replace("NAME", "gil")).await;
     loop {
-        let said = raw.next().await;
-        assert_eq!(said.id, id, "a change is sent to the one that follows, and only to it");
-        if said.operation == 0x64 {
+        let reply = raw.next().await;
+        assert_eq!(reply.id, id, "a change is sent to the one that follows, and only to it");
+        if reply.operation == 0x64 {
             break;
         }
     }

@@ -10,7 +10,7 @@ use tocsin_store::{
 
 use super::{
     EntryDraft, NewPlace, Preconditions, RawAttribute, ReadEntries, add_rdn, changeable, checked, classes_of,
-    dynamic_entries::check_place, free_id, password_change::is_of_password, single_valued, stored_object,
+    dynamic_entries::check_place, free_id, password_change::concerns_password, single_valued, stored_object,
 };
 use crate::{
     access::AuthzId,
@@ -39,34 +39,34 @@ impl Directory {
     /// The name or an attribute is invalid; the entry exists; its parent is missing; the requester lacks access.
     pub async fn add(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         given: Vec<RawAttribute>,
         terms: Preconditions,
     ) -> Result<ReadEntries, LdapError> {
-        let new = self.validate_entry(asker, dn, given).await?;
-        if self.add_prepared(asker, &new, &terms).await? {
+        let new = self.validate_entry(requester, dn, given).await?;
+        if self.add_prepared(requester, &new, &terms).await? {
             return Ok(ReadEntries::default());
         }
         // Boxed, so that the common path does not carry the size of this future.
-        Box::pin(self.add_in_writer(asker, new, terms)).await
+        Box::pin(self.add_in_writer(requester, new, terms)).await
     }
 
     /// Like `add`, but in call order: each change sees the ones before it.
     pub(crate) async fn add_in_turn(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         given: Vec<RawAttribute>,
         terms: Preconditions,
     ) -> Result<ReadEntries, LdapError> {
-        let new = self.validate_entry(asker, dn, given).await?;
-        self.add_in_writer(asker, new, terms).await
+        let new = self.validate_entry(requester, dn, given).await?;
+        self.add_in_writer(requester, new, terms).await
     }
 
     async fn validate_entry(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         given: Vec<RawAttribute>,
     ) -> Result<ValidatedEntry, LdapError> {
@@ -80,17 +80,18 @@ impl Directory {
             });
         }
         let (mut attributes, password) = taken(given, &parsed, &schema)?;
-        if !asker.manages {
+        if !requester.manages {
             // Access is checked before hashing a password or checking the policy.
-            let (inner, asker, dn, schema) = (self.inner.clone(), asker.clone(), parsed.clone(), schema.clone());
+            let (inner, requester, dn, schema) =
+                (self.inner.clone(), requester.clone(), parsed.clone(), schema.clone());
             let (kinds, has_password) = (kinds_of(&attributes), password.is_some());
-            self.look(move |branches| {
-                let above = inner.visible(branches, &asker, &Dn(dn.0[1..].to_vec()))?;
-                inner.may_add(branches, &asker, (&above.0, above.1.as_deref()), &dn, &kinds, has_password, &schema)
+            self.read(move |branches| {
+                let above = inner.visible(branches, &requester, &Dn(dn.0[1..].to_vec()))?;
+                inner.may_add(branches, &requester, (&above.0, above.1.as_deref()), &dn, &kinds, has_password, &schema)
             })
             .await?;
         }
-        let credential = self.first_password(asker, &schema.normal_dn(&parsed), password).await?;
+        let credential = self.first_password(requester, &schema.normal_dn(&parsed), password).await?;
         let now = (self.clock)();
         attributes.extend(self.inner.first_end(&attributes, &schema, now)?);
         Ok(ValidatedEntry { dn: parsed, attributes, credential, schema, now })
@@ -98,18 +99,18 @@ impl Directory {
 
     async fn add_in_writer(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         new: ValidatedEntry,
         terms: Preconditions,
     ) -> Result<ReadEntries, LdapError> {
-        let (inner, asker) = (self.inner.clone(), asker.clone());
+        let (inner, requester) = (self.inner.clone(), requester.clone());
         let ValidatedEntry { dn, attributes, credential, schema, now } = new;
         self.change(DiskCheck::Required, move |tree| {
-            let (parent, above) = inner.visible(tree.reader(), &asker, &Dn(dn.0[1..].to_vec()))?;
+            let (parent, above) = inner.visible(tree.reader(), &requester, &Dn(dn.0[1..].to_vec()))?;
             let place = entry::place(&parent, above.as_deref(), &schema);
             let (kinds, has_password) = (kinds_of(&attributes), credential.is_some());
             let stands = (&parent, above.as_deref());
-            inner.may_add(tree.reader(), &asker, stands, &dn, &kinds, has_password, &schema)?;
+            inner.may_add(tree.reader(), &requester, stands, &dn, &kinds, has_password, &schema)?;
             check_place(&parent, &classes_of(&attributes), &schema)?;
             let rdn = &dn.0[0];
             if inner.child(tree.reader(), &place, rdn, &schema)?.is_some() {
@@ -148,14 +149,14 @@ impl Inner {
     fn may_add(
         &self,
         branches: &dyn EntryReader,
-        asker: &AuthzId,
+        requester: &AuthzId,
         (parent, above): (&EntryNode, Option<&EntryPosition>),
         dn: &Dn,
         kinds: &[Arc<AttributeType>],
         has_password: bool,
         schema: &Schema,
     ) -> Result<(), LdapError> {
-        if asker.manages {
+        if requester.manages {
             return Ok(());
         }
         let above = entry::view(parent, above, schema, &self.shape);
@@ -164,7 +165,7 @@ impl Inner {
         let key = format!("{},{}", schema.normal_rdn(&dn.0[0]), above.key);
         self.check_access_to_name(
             branches,
-            asker,
+            requester,
             &NewPlace { key: &key, above: Some(&above), number: None, kinds: &kinds },
         )
     }
@@ -189,7 +190,7 @@ fn taken(given: Vec<RawAttribute>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attr
             password = values.into_iter().next();
             continue;
         }
-        if is_of_password(&name, schema) {
+        if concerns_password(&name, schema) {
             let what = format!("{}: can only be set on an existing entry", kind.name());
             return Err(LdapError::new(Code::ConstraintViolation, what));
         }

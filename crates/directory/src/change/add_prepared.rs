@@ -12,7 +12,7 @@ use super::{
     add::ValidatedEntry,
     classes_of,
     dynamic_entries::{ENDS, is_dynamic},
-    wanted_ids,
+    requested_ids,
 };
 use crate::{
     access::AuthzId,
@@ -25,11 +25,11 @@ use crate::{
 };
 
 impl Directory {
-    /// Adds an entry if it needs nothing but an insert. Returns false without a change in case of doubt; the add in the
-    /// writer's turn then reports the error.
+    /// Adds an entry if an insert suffices. Otherwise returns false and changes nothing; the caller then repeats the
+    /// add in the writer thread, which reports any error.
     pub(super) async fn add_prepared(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         new: &ValidatedEntry,
         terms: &Preconditions,
     ) -> Result<bool, LdapError> {
@@ -41,17 +41,17 @@ impl Directory {
                 Err(_) => return Ok(false),
             },
         };
-        match self.inner.arrival(asker, new, terms, &shown) {
-            Some(arrival) => Ok(self.entries.add_prepared(arrival).await?),
+        match self.inner.prepare_insert(requester, new, terms, &shown) {
+            Some(prepared) => Ok(self.entries.add_prepared(prepared).await?),
             None => Ok(false),
         }
     }
 }
 
 impl Inner {
-    fn arrival(
+    fn prepare_insert(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         new: &ValidatedEntry,
         terms: &Preconditions,
         above: &CachedEntry,
@@ -66,7 +66,7 @@ impl Inner {
             && terms.unique.is_empty()
             && !terms.after;
         // Access rights of non-operators depend on more than the parent.
-        if !is_plain || !asker.manages {
+        if !is_plain || !requester.manages {
             return None;
         }
         let placement = Placement {
@@ -75,7 +75,7 @@ impl Inner {
             rdn_key: schema.normal_rdn(rdn).into(),
             classes: classes.join(" ").into(),
         };
-        let id = wanted_ids(attributes, rdn).next()?;
+        let id = requested_ids(attributes, rdn).next()?;
         let new = subscriber_of(id, None, attributes, Some(&placement), &self.shape).ok()?;
         let NewSubscriber { id, profile, devices, preferences } = new;
         let subscriber = Subscriber {

@@ -9,7 +9,7 @@ use tocsin_model::{time::Timestamp, value::Value};
 use tocsin_store::entries::{DiskCheck, EntryNode, EntryWriter};
 use tokio::sync::watch;
 
-use super::{check_access, classes_of, modify::keep};
+use super::{check_access, classes_of, modify::store_attributes};
 use crate::{
     access::AuthzId,
     directory::{Directory, Inner, parse},
@@ -115,7 +115,7 @@ impl Inner {
     }
 
     /// Notifies the expiry task if an expiry is earlier than those known.
-    pub(crate) fn note_ends<'a>(&self, nodes: impl Iterator<Item = &'a EntryNode>) {
+    pub(crate) fn record_end_times<'a>(&self, nodes: impl Iterator<Item = &'a EntryNode>) {
         let Some(soonest) = nodes.filter_map(ends_at).min() else { return };
         self.next_end.send_if_modified(|known| {
             let is_sooner = soonest < *known;
@@ -136,7 +136,7 @@ impl Inner {
         let mut after = before.clone();
         after.retain(|found| &*found.kind.key != ENDS);
         after.push(Attribute::of(schema.attribute(ENDS)?, end));
-        keep(node, self, tree, (&before, after), None, schema, now)
+        store_attributes(node, self, tree, (&before, after), None, schema, now)
     }
 
     /// Removes an expired entry; one with children stays until they are gone.
@@ -162,9 +162,9 @@ impl Directory {
     ///
     /// # Errors
     /// There is no such entry; it is not dynamic; the lifetime is too long; the requester may not write `entryTtl`.
-    pub async fn refresh(&self, asker: &AuthzId, dn: &str, seconds: u32) -> Result<u32, LdapError> {
+    pub async fn refresh(&self, requester: &AuthzId, dn: &str, seconds: u32) -> Result<u32, LdapError> {
         let parsed = parse(dn)?;
-        let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
+        let (inner, requester, now, schema) = (self.inner.clone(), requester.clone(), (self.clock)(), self.schema());
         let Lifetimes { least, most, .. } = inner.lifetimes;
         let life = Duration::from_secs(seconds.into()).max(least);
         if life > most {
@@ -172,9 +172,9 @@ impl Directory {
             return Err(LdapError::new(Code::AdminLimitExceeded, what));
         }
         self.change(DiskCheck::Skipped, move |tree| {
-            let (node, above) = inner.visible(tree.reader(), &asker, &parsed)?;
+            let (node, above) = inner.visible(tree.reader(), &requester, &parsed)?;
             let shown = entry::view(&node, above.as_deref(), &schema, &inner.shape);
-            check_access(&inner, &asker, &shown, &[schema.attribute(LEFT)?])?;
+            check_access(&inner, &requester, &shown, &[schema.attribute(LEFT)?])?;
             if ends_at(&node).is_none() {
                 let what = "this entry is not dynamic: it lacks the class dynamicObject";
                 return Err(LdapError::new(Code::ObjectClassViolation, what));

@@ -16,10 +16,10 @@ impl Directory {
     /// Adds definitions to the schema. [`Directory::build_indexes`] builds the indexes that they require.
     pub(super) async fn extend_schema(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         modifications: Vec<Modification>,
     ) -> Result<(), LdapError> {
-        if !asker.manages {
+        if !requester.manages {
             return Err(LdapError::new(Code::InsufficientAccessRights, "only operators may extend the schema"));
         }
         let mut texts = Vec::new();
@@ -56,7 +56,7 @@ impl Directory {
             Ok(())
         })
         .await?;
-        self.inner.kept.forget_all(self.inner.kept.next_moment());
+        self.inner.cache.clear(self.inner.cache.next_generation());
         let directory = self.clone();
         tokio::spawn(async move {
             if let Err(error) = directory.build_indexes().await {

@@ -41,20 +41,20 @@ impl Directory {
     /// Adds and removes members of a group. `None`: nothing was done, and the whole entry is needed.
     pub(super) async fn change_members(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         target: impl FnOnce() -> Result<Target, LdapError>,
         modifications: &[Modification],
         terms: &Preconditions,
     ) -> Result<Option<ReadEntries>, LdapError> {
         let schema = self.schema();
-        if !are_members(asker, modifications, terms, &schema) {
+        if !are_members(requester, modifications, terms, &schema) {
             return Ok(None);
         }
-        let (target, inner, asker, now) = (target()?, self.inner.clone(), asker.clone(), (self.clock)());
+        let (target, inner, requester, now) = (target()?, self.inner.clone(), requester.clone(), (self.clock)());
         let (modifications, revision, after) = (modifications.to_vec(), terms.revision, terms.after);
         let changed = self
             .change(DiskCheck::Required, move |tree| {
-                inner.change_rows(tree, &asker, &target, &modifications, revision, &schema, now)
+                inner.change_rows(tree, &requester, &target, &modifications, revision, &schema, now)
             })
             .await?;
         let Some(number) = changed else { return Ok(None) };
@@ -65,12 +65,12 @@ impl Directory {
 
 /// Whether the modifications concern members only, as far as visible without the entry.
 pub(super) fn are_members(
-    asker: &AuthzId,
+    requester: &AuthzId,
     modifications: &[Modification],
     terms: &Preconditions,
     schema: &Schema,
 ) -> bool {
-    let is_plain = terms.assertion.is_none() && !terms.before && terms.unique.is_empty() && !asker.must_change;
+    let is_plain = terms.assertion.is_none() && !terms.before && terms.unique.is_empty() && !requester.must_change;
     let comes_or_goes = |found: &Modification| {
         matches!(found.act, ModifyType::Add | ModifyType::Delete)
             && !found.values.is_empty()
@@ -85,19 +85,19 @@ fn is_row(name: &str, schema: &Schema) -> bool {
 }
 
 impl Inner {
-    /// Changes members, in the writer's turn; `None`: nothing was done, and the whole entry is needed.
+    /// Changes members, in the writer thread; `None`: nothing was done, and the whole entry is needed.
     #[expect(clippy::too_many_arguments, reason = "the preconditions of a change, and the change")]
     pub(super) fn change_rows(
         &self,
         tree: &mut dyn EntryWriter,
-        asker: &AuthzId,
+        requester: &AuthzId,
         target: &Target,
         modifications: &[Modification],
         revision: Option<u64>,
         schema: &Schema,
         now: Timestamp,
     ) -> Result<Option<EntryNumber>, LdapError> {
-        let prepared = self.prepared_members(tree.reader(), asker, target, modifications, revision, schema)?;
+        let prepared = self.prepared_members(tree.reader(), requester, target, modifications, revision, schema)?;
         let Some((mut stored, changes)) = prepared else { return Ok(None) };
         for change in changes {
             tree.change_rows(&stored, &change, now)?;
@@ -110,7 +110,7 @@ impl Inner {
     fn prepared_members(
         &self,
         branches: &dyn EntryReader,
-        asker: &AuthzId,
+        requester: &AuthzId,
         target: &Target,
         modifications: &[Modification],
         revision: Option<u64>,
@@ -128,12 +128,12 @@ impl Inner {
         let Some(EntryNode::Object(head)) = node else { return Ok(None) };
         let above = self.above(branches, &EntryNode::Object(head.clone()))?;
         let shown = entry::view(&EntryNode::Object(head.clone()), above.as_deref(), schema, &self.shape);
-        if !asker.manages && !self.access.grant(asker, &shown).sees() {
+        if !requester.manages && !self.access.grant(requester, &shown).may_disclose() {
             return Ok(None);
         }
         let kinds =
             modifications.iter().map(|found| changeable(&found.attribute, schema)).collect::<Result<Vec<_>, _>>()?;
-        check_access(self, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+        check_access(self, requester, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
         if revision.is_some_and(|revision| revision != head.revision) {
             return Err(LdapError::new(
                 Code::AssertionFailed,
@@ -164,7 +164,7 @@ impl Inner {
                 changes.push(Prepared { kind: kind.clone(), added: Vec::new(), removed: Vec::new() });
                 changes.len() - 1
             });
-            if !hold(branches, head.number, &mut changes[at], modification, schema)? {
+            if !add_to_change(branches, head.number, &mut changes[at], modification, schema)? {
                 return Ok(None);
             }
         }
@@ -197,7 +197,7 @@ impl Inner {
 }
 
 /// Adds a modification to the change of its attribute. False: the whole entry is needed.
-fn hold(
+fn add_to_change(
     branches: &dyn EntryReader,
     number: EntryNumber,
     change: &mut Prepared,
@@ -209,15 +209,16 @@ fn hold(
         ModifyType::Delete => valid(&kind, &modification.values, schema)?,
         _ => checked(&kind, &modification.values, schema)?,
     };
-    let is_same = |known: &[Box<[u8]>], wanted: &[u8]| known.iter().any(|known| normal(&kind, known, schema) == wanted);
+    let is_same =
+        |known: &[Box<[u8]>], requested: &[u8]| known.iter().any(|known| normal(&kind, known, schema) == requested);
     for value in values {
-        let wanted = normal(&kind, &value, schema);
+        let requested = normal(&kind, &value, schema);
         let Ok(text) = std::str::from_utf8(&value) else { return Ok(false) };
         // A value both added and removed in one request needs the whole entry.
-        if !plan::is_whole(&wanted) || is_same(&change.removed, &wanted) || is_same(&change.added, &wanted) {
+        if !plan::is_whole(&requested) || is_same(&change.removed, &requested) || is_same(&change.added, &requested) {
             return Ok(false);
         }
-        let key = EntryKey { index: kind.key.clone(), key: wanted.into() };
+        let key = EntryKey { index: kind.key.clone(), key: requested.into() };
         let is_there = branches.is_found(&key, number)?;
         match (modification.act, is_there) {
             (ModifyType::Add, true) => {

@@ -11,7 +11,7 @@ use super::{
     has_rdn,
     members::{Target, are_members},
     normal,
-    password_change::{CredentialChange, is_of_password},
+    password_change::{CredentialChange, concerns_password},
     replace, single_valued, valid,
 };
 use crate::{
@@ -57,55 +57,55 @@ impl Directory {
     /// access.
     pub async fn modify(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         modifications: Vec<Modification>,
         terms: Preconditions,
     ) -> Result<ReadEntries, LdapError> {
         let named = || Ok(Target::Named(parse(dn)?));
-        if let Some(images) = self.change_members(asker, named, &modifications, &terms).await? {
+        if let Some(images) = self.change_members(requester, named, &modifications, &terms).await? {
             return Ok(images);
         }
         let shown = match self.cached_entry(dn) {
             Some(shown) => Some(shown),
             None if self.schema().normal_dn(&parse(dn)?) == entry::SUBSCHEMA => None,
-            // Usually the entry exists; one that a pending change creates is found later, in turn.
+            // Usually the entry exists; one that a pending change creates is found later, in the writer thread.
             None => self.find(dn).await.ok(),
         };
         if let Some(shown) = shown
-            && let Some(images) = self.modify_prepared(asker, dn, shown, &modifications, &terms).await?
+            && let Some(images) = self.modify_prepared(requester, dn, shown, &modifications, &terms).await?
         {
             return Ok(images);
         }
         // Boxed, so that the common path does not carry the size of this future.
-        Box::pin(self.modify_in_turn(asker, dn, modifications, terms)).await
+        Box::pin(self.modify_in_turn(requester, dn, modifications, terms)).await
     }
 
     /// Like `modify`, but in call order: each change sees the ones before it.
     pub(crate) async fn modify_in_turn(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         modifications: Vec<Modification>,
         terms: Preconditions,
     ) -> Result<ReadEntries, LdapError> {
         let parsed = parse(dn)?;
         if self.schema().normal_dn(&parsed) == entry::SUBSCHEMA {
-            return self.extend_schema(asker, modifications).await.map(|()| ReadEntries::default());
+            return self.extend_schema(requester, modifications).await.map(|()| ReadEntries::default());
         }
         let schema = self.schema();
-        let members = (are_members(asker, &modifications, &terms, &schema) && !terms.after)
+        let members = (are_members(requester, &modifications, &terms, &schema) && !terms.after)
             .then(|| (modifications.clone(), Target::Named(parsed.clone())));
-        let task = self.task(asker, dn, modifications, None).await?;
-        let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
+        let task = self.task(requester, dn, modifications, None).await?;
+        let (inner, requester, now) = (self.inner.clone(), requester.clone(), (self.clock)());
         self.change(DiskCheck::Required, move |tree| {
             if let Some((members, target)) = members
-                && inner.change_rows(tree, &asker, &target, &members, terms.revision, &schema, now)?.is_some()
+                && inner.change_rows(tree, &requester, &target, &members, terms.revision, &schema, now)?.is_some()
             {
                 return Ok(ReadEntries::default());
             }
-            let (old, above) = inner.visible(tree.reader(), &asker, &parsed)?;
-            task.run(&inner, &asker, tree, (&old, above.as_deref()), &terms, now)
+            let (old, above) = inner.visible(tree.reader(), &requester, &parsed)?;
+            task.run(&inner, &requester, tree, (&old, above.as_deref()), &terms, now)
         })
         .await
     }
@@ -113,18 +113,18 @@ impl Directory {
     /// Prepares the modification of an entry, with its password hashed.
     pub(super) async fn task(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         modifications: Vec<Modification>,
         rdn: Option<Rdn>,
     ) -> Result<Task, LdapError> {
         let schema = self.schema();
         let (of_password, rest): (Vec<_>, Vec<_>) =
-            modifications.into_iter().partition(|found| is_of_password(&found.attribute, &schema));
-        if asker.must_change && (!rest.is_empty() || rdn.is_some()) {
+            modifications.into_iter().partition(|found| concerns_password(&found.attribute, &schema));
+        if requester.must_change && (!rest.is_empty() || rdn.is_some()) {
             return Err(change_first());
         }
-        let renewal = self.credential_change(asker, dn, of_password).await?;
+        let renewal = self.credential_change(requester, dn, of_password).await?;
         Ok(Task { rest, renewal, rdn, schema })
     }
 }
@@ -143,7 +143,7 @@ impl Task {
     pub(super) fn run(
         self,
         inner: &Inner,
-        asker: &AuthzId,
+        requester: &AuthzId,
         tree: &mut dyn EntryWriter,
         (old, above): (&EntryNode, Option<&EntryPosition>),
         terms: &Preconditions,
@@ -158,8 +158,8 @@ impl Task {
         if let Some(rdn) = &self.rdn {
             kinds.extend(named_by(&[rdn, &parse(&shown.dn)?.0[0]], schema)?);
         }
-        check_access(inner, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
-        let mut images = terms.hold(inner, asker, &shown, schema)?;
+        check_access(inner, requester, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+        let mut images = terms.check(inner, requester, &shown, schema)?;
         let (mut attributes, rdn) = (shown.attributes.clone(), self.rdn.as_ref());
         for modification in &self.rest {
             apply(&mut attributes, modification, schema)?;
@@ -178,15 +178,15 @@ impl Task {
         terms.unique(inner, tree.reader(), &attributes, Some(shown.number), schema)?;
         let states = (&*shown.attributes, &*attributes);
         inner.check_login(tree.reader(), Some(shown.number), states)?;
-        inner.check_addresses(tree.reader(), asker, shown.number, states, schema)?;
-        keep(old, inner, tree, (&shown.attributes, attributes), rdn, schema, now)?;
+        inner.check_addresses(tree.reader(), requester, shown.number, states, schema)?;
+        store_attributes(old, inner, tree, (&shown.attributes, attributes), rdn, schema, now)?;
         if self.rdn.is_some() {
             inner.cut_for_names(tree, old.number())?;
         }
         if let Some(credential) = credential {
-            let itself = asker.standing.as_ref().filter(|_| asker.number == Some(old.number()));
-            if let (Some(standing), Some(new)) = (itself, &credential) {
-                standing.accept(&new.hash);
+            let itself = requester.bound_identity.as_ref().filter(|_| requester.number == Some(old.number()));
+            if let (Some(bound_identity), Some(new)) = (itself, &credential) {
+                bound_identity.accept(&new.hash);
             }
             tree.put_credential(old.number(), credential.map(|credential| credential.to_text()).as_deref())?;
         }
@@ -196,7 +196,7 @@ impl Task {
 }
 
 /// Stores the result.
-pub(super) fn keep(
+pub(super) fn store_attributes(
     old: &EntryNode,
     inner: &Inner,
     tree: &mut dyn EntryWriter,
@@ -338,7 +338,7 @@ pub(super) fn check_classes(
         return Err(LdapError::new(Code::ObjectClassViolation, "no objectClass attribute"));
     }
     if old != new {
-        check_turn(old, &new, schema)?;
+        check_class_change(old, &new, schema)?;
     }
     let password = schema.attribute("userPassword")?;
     let has: Vec<_> = attributes.iter().map(|found| &found.kind).chain(has_password.then_some(password)).collect();
@@ -347,7 +347,7 @@ pub(super) fn check_classes(
 }
 
 /// Rejects a change of classes that would change the nature of the entry.
-fn check_turn(old: &[&str], new: &[&str], schema: &Schema) -> Result<(), LdapError> {
+fn check_class_change(old: &[&str], new: &[&str], schema: &Schema) -> Result<(), LdapError> {
     if schema.structural(old)?.oid != schema.structural(new)?.oid {
         let what = "the structural object class of an entry cannot change";
         return Err(LdapError::new(Code::ObjectClassModsProhibited, what));

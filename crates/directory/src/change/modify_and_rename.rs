@@ -28,7 +28,7 @@ impl Directory {
     /// As for [`Directory::modify`] and [`Directory::rename`].
     pub async fn revise(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         number: EntryNumber,
         revision: Revision,
         terms: Preconditions,
@@ -36,19 +36,19 @@ impl Directory {
         let missing = || LdapError::new(Code::NoSuchObject, "there is no such entry");
         if revision.rdn.is_none() {
             let numbered = || Ok(Target::Numbered(number));
-            let changed = self.change_members(asker, numbered, &revision.modifications, &terms).await?;
+            let changed = self.change_members(requester, numbered, &revision.modifications, &terms).await?;
             if let Some(images) = changed {
                 return Ok(images);
             }
         }
         let shown = self.numbered(vec![number]).await?.pop().ok_or_else(missing)?;
         let rdn = revision.rdn.as_deref().map(relative).transpose()?;
-        let task = self.task(asker, &shown.entry.dn, revision.modifications, rdn).await?;
-        let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
+        let task = self.task(requester, &shown.entry.dn, revision.modifications, rdn).await?;
+        let (inner, requester, now) = (self.inner.clone(), requester.clone(), (self.clock)());
         self.change(DiskCheck::Required, move |tree| {
             let node = tree.reader().node(number)?.ok_or_else(missing)?;
             let above = inner.above(tree.reader(), &node)?;
-            task.run(&inner, &asker, tree, (&node, above.as_deref()), &terms, now)
+            task.run(&inner, &requester, tree, (&node, above.as_deref()), &terms, now)
         })
         .await
     }
@@ -85,7 +85,7 @@ impl Inner {
             }
             _ => {}
         }
-        self.can_follow(branches)?;
+        self.require_reference_lookup(branches)?;
         add_rdn(attributes, rdn, schema)
     }
 }

@@ -31,12 +31,12 @@ use crate::{
     schema::{AttributeType, Schema},
 };
 
-/// Attempts before the change is computed in the writer's turn instead.
+/// Attempts before the change is computed in the writer thread instead.
 const TRIES: usize = 2;
 
 /// Result of computing the modifications.
 enum Outcome {
-    /// The change cannot be prepared, or its error must come from the writer's turn.
+    /// The change cannot be prepared, or its error must come from the writer thread.
     Unfit,
     /// The modifications change nothing.
     Nothing(ReadEntries),
@@ -53,14 +53,14 @@ impl Directory {
     /// Modifies an entry just found by its name, if a prepared write suffices. `None`: nothing was done.
     pub(super) async fn modify_prepared(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         mut shown: Arc<CachedEntry>,
         modifications: &[Modification],
         terms: &Preconditions,
     ) -> Result<Option<ReadEntries>, LdapError> {
         for _ in 0..TRIES {
-            let outcome = self.inner.outcome(asker, &shown, modifications, terms, self.schema(), (self.clock)())?;
+            let outcome = self.inner.outcome(requester, &shown, modifications, terms, self.schema(), (self.clock)())?;
             let (retouch, images) = match outcome {
                 Outcome::Unfit => return Ok(None),
                 Outcome::Nothing(images) => return Ok(Some(images)),
@@ -81,7 +81,7 @@ impl Directory {
 impl Inner {
     fn outcome(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         shown: &CachedEntry,
         modifications: &[Modification],
         terms: &Preconditions,
@@ -98,14 +98,14 @@ impl Inner {
         let Some(kinds) = kinds.map(|kind| kind.filter(is_plain)).collect::<Option<Vec<_>>>() else {
             return Ok(Outcome::Unfit);
         };
-        if kinds.is_empty() || asker.must_change || !terms.unique.is_empty() {
+        if kinds.is_empty() || requester.must_change || !terms.unique.is_empty() {
             return Ok(Outcome::Unfit);
         }
-        if !asker.manages && !self.access.grant(asker, entry).sees() {
+        if !requester.manages && !self.access.grant(requester, entry).may_disclose() {
             return Ok(Outcome::Unfit);
         }
-        check_access(self, asker, entry, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
-        let mut images = terms.hold(self, asker, entry, &schema)?;
+        check_access(self, requester, entry, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+        let mut images = terms.check(self, requester, entry, &schema)?;
         let mut attributes = entry.attributes.clone();
         for modification in modifications {
             apply(&mut attributes, modification, &schema)?;
@@ -123,7 +123,7 @@ impl Inner {
             return Ok(Outcome::Nothing(images));
         }
         let Some(json) = joined(&mut members, &changes) else { return Ok(Outcome::Unfit) };
-        if !self.seat(&mut attributes, &entry.attributes, &kinds, (&members, source.is_placed), &schema) {
+        if !self.sort_as_stored(&mut attributes, &entry.attributes, &kinds, (&members, source.is_placed), &schema) {
             return Ok(Outcome::Unfit);
         }
         let source = Source { attributes: json, is_placed: source.is_placed, enabled: source.enabled };
@@ -160,7 +160,7 @@ impl Inner {
 
     /// Sorts attributes of some types into the order of a freshly read entry, which is that of their stored names.
     /// False if two stored names map to one type, so the order is ambiguous.
-    fn seat(
+    fn sort_as_stored(
         &self,
         attributes: &mut Vec<Attribute>,
         before: &[Attribute],

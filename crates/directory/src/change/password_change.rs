@@ -16,7 +16,7 @@ use crate::{
     entry::Attribute,
     filter::Test,
     ldap_error::{Code, LdapError},
-    password::{Credential, is_hash, made_up_of, protect, verify},
+    password::{Credential, generate_with_length, is_hash, protect, verify},
     policy::{Policy, change_first, used_before},
     schema::{AttributeType, Schema},
     syntax::generalized_time,
@@ -35,14 +35,14 @@ const GRACES: &str = "pwdgraceusetime";
 /// Credentials read at a time.
 const LOOKED_AT: usize = 1_024;
 /// Value of `pwdAccountLockedTime` for a permanent lock.
-const FOR_EVER: &str = "000001010000Z";
+const PERMANENTLY_LOCKED: &str = "000001010000Z";
 
 /// Change of an entry's credential.
 pub(super) struct CredentialChange {
     /// Keys of the modified attributes.
     keys: Vec<Arc<str>>,
     password: Password,
-    marks: Vec<PasswordStateChange>,
+    state_changes: Vec<PasswordStateChange>,
     policy: Arc<Policy>,
 }
 
@@ -67,13 +67,13 @@ enum PasswordStateChange {
 struct RequestedPassword {
     new: Option<Vec<u8>>,
     /// Whether the password is removed, as of the modifications read so far.
-    goes: bool,
-    says_old: bool,
-    marks: Vec<PasswordStateChange>,
+    is_removed: bool,
+    has_old_password: bool,
+    state_changes: Vec<PasswordStateChange>,
 }
 
 /// Whether a modification concerns the password or its state.
-pub(super) fn is_of_password(name: &str, schema: &Schema) -> bool {
+pub(super) fn concerns_password(name: &str, schema: &Schema) -> bool {
     schema.attribute(name).is_ok_and(|kind| matches!(&*kind.key, PASSWORD | RESET | LOCKED))
 }
 
@@ -86,52 +86,57 @@ impl Directory {
     /// Computes the password change of a request.
     pub(super) async fn credential_change(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         modifications: Vec<Modification>,
     ) -> Result<CredentialChange, LdapError> {
         if modifications.is_empty() {
             let policy = self.inner.policies.of("").clone();
-            return Ok(CredentialChange { keys: Vec::new(), password: Password::Stays, marks: Vec::new(), policy });
+            return Ok(CredentialChange {
+                keys: Vec::new(),
+                password: Password::Stays,
+                state_changes: Vec::new(),
+                policy,
+            });
         }
         // Access is checked before hashing or comparing, so an unauthorized requester learns nothing.
-        let shown = self.find_for(asker, dn).await?;
+        let shown = self.find_for(requester, dn).await?;
         let schema = self.schema();
         let kinds = modifications.iter().map(|found| schema.attribute(&found.attribute));
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
-        check_access(&self.inner, asker, &shown.entry, &kinds.iter().map(|kind| &***kind).collect::<Vec<_>>())?;
-        let itself = asker.number == Some(shown.entry.number);
-        if asker.must_change && !itself {
+        check_access(&self.inner, requester, &shown.entry, &kinds.iter().map(|kind| &***kind).collect::<Vec<_>>())?;
+        let itself = requester.number == Some(shown.entry.number);
+        if requester.must_change && !itself {
             return Err(change_first());
         }
         let policy = self.inner.policies.of(&shown.entry.key).clone();
         let known = self.credential(shown.entry.number).await?;
-        let mut wanted = RequestedPassword::default();
+        let mut requested = RequestedPassword::default();
         for (modification, kind) in modifications.iter().zip(&kinds) {
             match &*kind.key {
-                PASSWORD => wanted.password(modification, known.as_ref()).await?,
-                _ if itself && !asker.manages => {
+                PASSWORD => requested.password(modification, known.as_ref()).await?,
+                _ if itself && !requester.manages => {
                     let what = format!("{}: only an administrator can change this", kind.name());
                     return Err(LdapError::new(Code::InsufficientAccessRights, what));
                 }
-                _ => wanted.marks.push(PasswordStateChange::read(modification, kind)?),
+                _ => requested.state_changes.push(PasswordStateChange::read(modification, kind)?),
             }
         }
         let keys = kinds.iter().map(|kind| kind.key.clone()).collect();
-        let password = wanted.held_against(&policy, asker, itself, known.as_ref(), (self.clock)()).await?;
-        Ok(CredentialChange { keys, password, marks: wanted.marks, policy })
+        let password = requested.held_against(&policy, requester, itself, known.as_ref(), (self.clock)()).await?;
+        Ok(CredentialChange { keys, password, state_changes: requested.state_changes, policy })
     }
 
     /// The password of a new entry, checked against its policy.
     pub(super) async fn first_password(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         key: &str,
         password: Option<Vec<u8>>,
     ) -> Result<Option<Credential>, LdapError> {
         let Some(password) = password else { return Ok(None) };
         let (policy, moved) = (self.inner.policies.of(key), is_hash(&password));
-        policy.check(&password, moved, asker.manages)?;
+        policy.check(&password, moved, requester.manages)?;
         Ok(Some(policy.renewed(None, &protect(password).await?, !moved, (self.clock)())))
     }
 
@@ -143,15 +148,15 @@ impl Directory {
 
     /// The credential of an entry.
     pub(crate) async fn credential(&self, number: EntryNumber) -> Result<Option<Credential>, LdapError> {
-        let kept = &self.inner.kept;
-        if let Some(known) = kept.credential(number) {
+        let cache = &self.inner.cache;
+        if let Some(known) = cache.credential(number) {
             return Ok(Some((*known).clone()));
         }
-        let since = kept.moment();
-        let text = self.look(move |branches| Ok(branches.credential(number)?)).await?;
+        let since = cache.generation();
+        let text = self.read(move |branches| Ok(branches.credential(number)?)).await?;
         let credential = text.and_then(|text| Credential::read(&text));
         if let Some(found) = &credential {
-            kept.keep_credential(number, Arc::new(found.clone()), since);
+            cache.insert_credential(number, Arc::new(found.clone()), since);
         }
         Ok(credential)
     }
@@ -160,9 +165,9 @@ impl Directory {
     ///
     /// # Errors
     /// The name is malformed, or the system's random number generator failed.
-    pub fn made_up_password(&self, dn: &str) -> Result<String, LdapError> {
+    pub fn generate_password(&self, dn: &str) -> Result<String, LdapError> {
         let key = self.schema().normal_dn(&crate::directory::parse(dn)?);
-        made_up_of(self.inner.policies.of(&key).length_min())
+        generate_with_length(self.inner.policies.of(&key).length_min())
     }
 
     /// The password state of an entry: time of change, forced change, lock.
@@ -182,19 +187,19 @@ impl Directory {
     /// # Errors
     /// The store fails.
     pub(crate) async fn with_passwords(&self, test: Test) -> Result<Test, LdapError> {
-        if !test.has(&Test::asks_for_passwords) {
+        if !test.has(&Test::tests_password_state) {
             return Ok(test);
         }
         let mut found: Vec<(Test, BTreeSet<EntryNumber>)> = Vec::new();
         let test = test.with(&mut |part| {
-            if part.asks_for_passwords() {
+            if part.tests_password_state() {
                 found.push((part.clone(), BTreeSet::new()));
             }
             Ok::<_, LdapError>(part)
         })?;
         let (schema, now, mut after) = (self.schema(), (self.clock)(), None);
         loop {
-            let page = self.look(move |branches| Ok(branches.credentials(after, LOOKED_AT)?)).await?;
+            let page = self.read(move |branches| Ok(branches.credentials(after, LOOKED_AT)?)).await?;
             for (number, text) in &page {
                 let Some(known) = Credential::read(text) else { continue };
                 let attributes = state_attributes(&known, &schema, now)?;
@@ -212,7 +217,7 @@ impl Directory {
         }
         let mut found = found.into_iter();
         test.with(&mut |part| {
-            let (true, Some(kind)) = (part.asks_for_passwords(), part.kind()) else { return Ok(part) };
+            let (true, Some(kind)) = (part.tests_password_state(), part.kind()) else { return Ok(part) };
             let met = found.next().map(|(_, met)| met).unwrap_or_default();
             Ok(Test::OfPassword(kind.clone(), Arc::new(met)))
         })
@@ -223,14 +228,14 @@ impl Directory {
 fn state_attributes(known: &Credential, schema: &Schema, now: Timestamp) -> Result<Vec<Attribute>, LdapError> {
     let times = |all: &[i64]| all.iter().map(|at| generalized_time(*at)).collect::<Vec<_>>();
     let locked = known.locked_at.filter(|_| known.is_locked(now)).map(|at| match known.is_locked_by_others() {
-        true => FOR_EVER.to_owned(),
+        true => PERMANENTLY_LOCKED.to_owned(),
         false => generalized_time(at),
     });
     let states = [
         (CHANGED, times(known.changed_at.as_slice())),
         (RESET, known.reset.then(|| "TRUE".to_owned()).into_iter().collect()),
         (LOCKED, locked.into_iter().collect()),
-        (GRACES, times(&known.graces)),
+        (GRACES, times(&known.grace_use_times)),
     ];
     let states = states.into_iter().filter(|(_, values)| !values.is_empty()).map(|(key, values)| {
         let values: Vec<Box<[u8]>> = values.into_iter().map(|text| text.into_bytes().into()).collect();
@@ -242,14 +247,14 @@ fn state_attributes(known: &Credential, schema: &Schema, now: Timestamp) -> Resu
 impl RequestedPassword {
     /// Applies one modification of the password.
     async fn password(&mut self, modification: &Modification, known: Option<&Credential>) -> Result<(), LdapError> {
-        let has_one = self.new.is_some() || known.is_some() && !self.goes;
+        let has_one = self.new.is_some() || known.is_some() && !self.is_removed;
         match (modification.act, modification.values.as_slice()) {
-            (ModifyType::Delete | ModifyType::Replace, []) => (self.new, self.goes) = (None, true),
+            (ModifyType::Delete | ModifyType::Replace, []) => (self.new, self.is_removed) = (None, true),
             (ModifyType::Delete, [old]) => {
                 if !verify(known.cloned(), old.clone()).await? {
                     return Err(LdapError::new(Code::NoSuchAttribute, "the value is not the password of the entry"));
                 }
-                (self.new, self.goes, self.says_old) = (None, true, true);
+                (self.new, self.is_removed, self.has_old_password) = (None, true, true);
             }
             (ModifyType::Add, [_]) if has_one => {
                 return Err(LdapError::new(
@@ -257,7 +262,7 @@ impl RequestedPassword {
                     "an entry can have only one password; replace it",
                 ));
             }
-            (ModifyType::Add | ModifyType::Replace, [new]) => (self.new, self.goes) = (Some(new.clone()), false),
+            (ModifyType::Add | ModifyType::Replace, [new]) => (self.new, self.is_removed) = (Some(new.clone()), false),
             _ => return Err(LdapError::new(Code::ConstraintViolation, "an entry can have only one password")),
         }
         Ok(())
@@ -267,27 +272,27 @@ impl RequestedPassword {
     async fn held_against(
         &mut self,
         policy: &Policy,
-        asker: &AuthzId,
+        requester: &AuthzId,
         itself: bool,
         known: Option<&Credential>,
         now: Timestamp,
     ) -> Result<Password, LdapError> {
         let Some(new) = self.new.take() else {
-            if self.goes && itself {
+            if self.is_removed && itself {
                 policy.check_removal()?;
             }
-            return match self.goes {
-                true if asker.must_change => Err(change_first()),
+            return match self.is_removed {
+                true if requester.must_change => Err(change_first()),
                 true => Ok(Password::Goes),
                 false => Ok(Password::Stays),
             };
         };
         if let Some(known) = known.filter(|_| itself) {
-            policy.check_change(known, self.says_old, now)?;
+            policy.check_change(known, self.has_old_password, now)?;
         }
         let moved = is_hash(&new);
-        policy.check(&new, moved, asker.manages)?;
-        let compared = if moved { 0 } else { policy.compared() };
+        policy.check(&new, moved, requester.manages)?;
+        let compared = if moved { 0 } else { policy.compared_hashes_max() };
         let former: Vec<String> = known.into_iter().flat_map(Credential::hashes).take(compared).cloned().collect();
         for hash in former {
             if verify(Some(Credential::of(hash)), new.clone()).await? {
@@ -310,7 +315,9 @@ impl PasswordStateChange {
             (RESET, ModifyType::Delete, _) | (RESET, ModifyType::Replace, "" | "FALSE") => {
                 Ok(PasswordStateChange::Reset(false))
             }
-            (LOCKED, ModifyType::Add | ModifyType::Replace, FOR_EVER) => Ok(PasswordStateChange::Locked(true)),
+            (LOCKED, ModifyType::Add | ModifyType::Replace, PERMANENTLY_LOCKED) => {
+                Ok(PasswordStateChange::Locked(true))
+            }
             (LOCKED, ModifyType::Delete, _) | (LOCKED, ModifyType::Replace, "") => {
                 Ok(PasswordStateChange::Locked(false))
             }
@@ -318,7 +325,8 @@ impl PasswordStateChange {
                 Err(LdapError::new(Code::InvalidAttributeSyntax, "pwdReset: the value must be TRUE or FALSE"))
             }
             _ => {
-                let what = format!("pwdAccountLockedTime: delete it, or set it to {FOR_EVER}, a permanent lock");
+                let what =
+                    format!("pwdAccountLockedTime: delete it, or set it to {PERMANENTLY_LOCKED}, a permanent lock");
                 Err(LdapError::new(Code::InvalidAttributeSyntax, what))
             }
         }
@@ -341,7 +349,7 @@ impl CredentialChange {
             }
             Password::Goes => None,
         };
-        for mark in &self.marks {
+        for mark in &self.state_changes {
             let Some(next) = &mut next else {
                 return Err(LdapError::new(Code::UnwillingToPerform, "the entry has no password; set one first"));
             };

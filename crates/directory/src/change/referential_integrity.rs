@@ -1,11 +1,11 @@
-//! Referential integrity: groups and roles that name an entry are updated when it is renamed or removed, whoever
-//! changes it. So no entry inherits a membership by taking the name of another.
+//! Referential integrity: groups and roles that name an entry are updated whenever it is renamed or removed, by any
+//! client. So no entry inherits a membership by taking the name of another.
 
 use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 
 use tocsin_store::entries::{EntryKey, EntryNode, EntryNumber, EntryReader, EntryWriter, RowChange};
 
-use super::{classes_of, modify::keep, normal};
+use super::{classes_of, modify::store_attributes, normal};
 use crate::{
     access::is_below,
     directory::Inner,
@@ -39,7 +39,7 @@ struct NameChange<'a> {
 
 impl Inner {
     /// Updates the groups and roles that name a renamed or removed entry.
-    pub(crate) fn follow_name(
+    pub(crate) fn update_references(
         &self,
         tree: &mut dyn EntryWriter,
         old: &EntryNode,
@@ -54,8 +54,8 @@ impl Inner {
         if to.as_ref().is_some_and(|to| to.key == from.key) {
             return Ok(());
         }
-        self.can_follow(tree.reader())?;
-        let is_ready = self.knows_groups().is_ok();
+        self.require_reference_lookup(tree.reader())?;
+        let is_ready = self.require_group_index().is_ok();
         let has_below = !tree.reader().page(Some(from.number), false, None, 1)?.is_empty();
         let dn = to.map(|to| to.dn);
         let below = match (has_below, &dn) {
@@ -66,7 +66,7 @@ impl Inner {
         };
         let depth = Dn::parse(&from.dn).map_or(0, |dn| dn.0.len());
         let change = NameChange { key: &from.key, depth, dn: dn.as_deref(), below: below.as_deref() };
-        for number in self.naming(tree.reader(), &change)? {
+        for number in self.entries_referencing(tree.reader(), &change)? {
             let by_row = is_ready && change.below.is_none() && number != from.number;
             if by_row && self.follow_row(tree, number, &change, &from.dn)? {
                 continue;
@@ -78,7 +78,7 @@ impl Inner {
             let before = entry::attributes(&node, &schema, &self.shape);
             let after = change.applied(&before, &schema);
             if before != after {
-                keep(&node, self, tree, (&before, after), None, &schema, (self.clock)())?;
+                store_attributes(&node, self, tree, (&before, after), None, &schema, (self.clock)())?;
             }
         }
         Ok(())
@@ -114,12 +114,12 @@ impl Inner {
             let (mut added, mut made) = (Vec::new(), Vec::new());
             match change.dn {
                 Some(dn) => {
-                    let wanted = normal(kind, dn.as_bytes(), &schema);
-                    if !plan::is_whole(&wanted) || tree.reader().is_found(&key(&wanted), number)? {
+                    let requested = normal(kind, dn.as_bytes(), &schema);
+                    if !plan::is_whole(&requested) || tree.reader().is_found(&key(&requested), number)? {
                         return Ok(false);
                     }
                     added.push(dn.into());
-                    made.push(key(&wanted));
+                    made.push(key(&requested));
                 }
                 // The last member may need the placeholder.
                 None if tree.reader().row_values(number, kind.name(), 2)?.len() < 2 => return Ok(false),
@@ -142,8 +142,12 @@ impl Inner {
     }
 
     /// Entries that may hold one of the changed DNs.
-    fn naming(&self, branches: &dyn EntryReader, change: &NameChange<'_>) -> Result<BTreeSet<EntryNumber>, LdapError> {
-        if self.knows_groups().is_err() {
+    fn entries_referencing(
+        &self,
+        branches: &dyn EntryReader,
+        change: &NameChange<'_>,
+    ) -> Result<BTreeSet<EntryNumber>, LdapError> {
+        if self.require_group_index().is_err() {
             return self.all(branches);
         }
         let mut found = BTreeSet::new();
@@ -163,8 +167,8 @@ impl Inner {
 
     /// Rejects a rename while the groups cannot be found quickly: their index is being built, and there are many
     /// entries.
-    pub(super) fn can_follow(&self, branches: &dyn EntryReader) -> Result<(), LdapError> {
-        let Err(busy) = self.knows_groups() else { return Ok(()) };
+    pub(super) fn require_reference_lookup(&self, branches: &dyn EntryReader) -> Result<(), LdapError> {
+        let Err(busy) = self.require_group_index() else { return Ok(()) };
         match branches.page(None, true, None, FEW + 1)?.len() > FEW {
             true => Err(busy),
             false => Ok(()),

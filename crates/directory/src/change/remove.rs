@@ -16,15 +16,15 @@ impl Directory {
     ///
     /// # Errors
     /// There is no such entry; it has children; the requester lacks access.
-    pub async fn remove(&self, asker: &AuthzId, dn: &str, terms: Preconditions) -> Result<ReadEntries, LdapError> {
+    pub async fn remove(&self, requester: &AuthzId, dn: &str, terms: Preconditions) -> Result<ReadEntries, LdapError> {
         let parsed = parse(dn)?;
-        let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
+        let (inner, requester, now, schema) = (self.inner.clone(), requester.clone(), (self.clock)(), self.schema());
         self.change(DiskCheck::Skipped, move |tree| {
-            let (old, above) = inner.visible(tree.reader(), &asker, &parsed)?;
+            let (old, above) = inner.visible(tree.reader(), &requester, &parsed)?;
             let number = old.number();
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
-            check_access(&inner, &asker, &shown, &[])?;
-            let images = terms.hold(&inner, &asker, &shown, &schema)?;
+            check_access(&inner, &requester, &shown, &[])?;
+            let images = terms.check(&inner, &requester, &shown, &schema)?;
             if above.is_none() || inner.is_people(number) {
                 return Err(LdapError::new(
                     Code::UnwillingToPerform,
@@ -34,7 +34,7 @@ impl Directory {
             if !tree.reader().page(Some(number), false, None, 1)?.is_empty() {
                 return Err(LdapError::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
             }
-            inner.can_follow(tree.reader())?;
+            inner.require_reference_lookup(tree.reader())?;
             tree.remove(number, now)?;
             Ok(images)
         })

@@ -24,7 +24,7 @@ impl Directory {
     /// There is no such entry; the new name exists; the new parent is missing; the requester lacks access.
     pub async fn rename(
         &self,
-        asker: &AuthzId,
+        requester: &AuthzId,
         dn: &str,
         new_rdn: &str,
         delete_old: bool,
@@ -37,20 +37,20 @@ impl Directory {
             return Err(LdapError::new(Code::InvalidDnSyntax, "the new relative name must have exactly one part"));
         };
         let (rdn, superior) = (rdn.clone(), new_superior.map(parse).transpose()?);
-        let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
+        let (inner, requester, now, schema) = (self.inner.clone(), requester.clone(), (self.clock)(), self.schema());
         self.change(DiskCheck::Skipped, move |tree| {
-            let (old, above) = inner.visible(tree.reader(), &asker, &parsed)?;
+            let (old, above) = inner.visible(tree.reader(), &requester, &parsed)?;
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
-            check_access(&inner, &asker, &shown, &[])?;
+            check_access(&inner, &requester, &shown, &[])?;
             let named = named_by(&[&rdn, &parsed.0[0]], &schema)?;
-            check_access(&inner, &asker, &shown, &named.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
-            let mut images = terms.hold(&inner, &asker, &shown, &schema)?;
+            check_access(&inner, &requester, &shown, &named.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+            let mut images = terms.check(&inner, &requester, &shown, &schema)?;
             let Some(above) = above else {
                 return Err(LdapError::new(Code::UnwillingToPerform, "the suffix entry cannot be renamed"));
             };
             let (place, new_above) = match &superior {
                 Some(dn) => {
-                    let (node, over) = inner.visible(tree.reader(), &asker, dn)?;
+                    let (node, over) = inner.visible(tree.reader(), &requester, dn)?;
                     check_place(&node, &shown.classes(), &schema)?;
                     let view = entry::view(&node, over.as_deref(), &schema, &inner.shape);
                     (entry::place(&node, over.as_deref(), &schema), Some(view))
@@ -70,7 +70,7 @@ impl Directory {
                     None => named.iter().map(|kind| &**kind).collect(),
                 };
                 let new = NewPlace { key: &key, above: new_above, number: Some(shown.number), kinds: &kinds };
-                inner.check_access_to_name(tree.reader(), &asker, &new)?;
+                inner.check_access_to_name(tree.reader(), &requester, &new)?;
             }
             if place.number == shown.number || is_below(&place.key, &shown.key) {
                 return Err(LdapError::new(Code::UnwillingToPerform, "an entry cannot be moved below itself"));
@@ -103,7 +103,7 @@ impl Directory {
             let rdn_key = schema.normal_rdn(&rdn).into();
             let draft = EntryDraft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
             inner.check_login(tree.reader(), Some(shown.number), (&before, &draft.attributes))?;
-            inner.can_follow(tree.reader())?;
+            inner.require_reference_lookup(tree.reader())?;
             replace(tree, &inner, (&old, &before), draft, true, now)?;
             inner.cut_for_names(tree, old.number())?;
             images.after = terms.after(&inner, tree.reader(), old.number(), &schema)?;

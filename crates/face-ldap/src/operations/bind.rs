@@ -30,23 +30,29 @@ pub(super) fn begin(
     proof: BindCredentials,
 ) -> StartedRequest {
     let (server, is_open, certificate) =
-        (server.clone(), server.is_open(session.is_secure), session.certificate.clone());
+        (server.clone(), server.lacks_required_tls(session.is_secure), session.certificate.clone());
+    // An anonymous bind was counted as a request.
+    let (address, is_counted) = (session.address, is_anonymous(&dn, &proof));
     // A failed bind also makes the connection anonymous until the response.
     StartedRequest::RunsAlone(
         async move {
             let bound = match version {
-                3 if is_open && !is_anonymous(&dn, &proof) => Err(in_the_open()),
-                3 => prove(&server, dn, proof, certificate).await,
+                3 if is_open && !is_anonymous(&dn, &proof) => Err(tls_required()),
+                3 => authenticate(&server, dn, proof, certificate).await,
                 _ => Err(LdapError::new(Code::ProtocolError, "only LDAP version 3 is supported")),
             };
             let mut out = Vec::with_capacity(64);
             let bound = match bound {
-                Ok((BindResult { asker, notice }, key)) => {
+                Ok((BindResult { requester, notice }, key)) => {
                     let extra = ResponseExtras { notice: Some(notice), ..ResponseExtras::default() };
                     answered.write(&mut out, Ok(Code::Success), &extra);
-                    (asker, key)
+                    (requester, key)
                 }
                 Err(refusal) => {
+                    // Errors of the server are no guesses of the client.
+                    if !is_counted && !matches!(refusal.code, Code::Busy | Code::Unavailable | Code::Other) {
+                        server.rates.count_failed_bind(address);
+                    }
                     answered.write(&mut out, Err(&refusal), &ResponseExtras::default());
                     (AuthzId::default(), None)
                 }
@@ -58,11 +64,11 @@ pub(super) fn begin(
 }
 
 /// The error for a password without TLS.
-pub(super) fn in_the_open() -> LdapError {
+pub(super) fn tls_required() -> LdapError {
     LdapError::new(Code::ConfidentialityRequired, "passwords are accepted over TLS only; start TLS first")
 }
 
-async fn prove(
+async fn authenticate(
     server: &Server,
     dn: String,
     proof: BindCredentials,
@@ -72,7 +78,7 @@ async fn prove(
     let (dn, password) = match proof {
         BindCredentials::Simple(password) => (dn, password),
         BindCredentials::Sasl(mechanism, Some(said)) if mechanism == "PLAIN" => plain(directory, &said).await?,
-        BindCredentials::Sasl(mechanism, said) if mechanism == "EXTERNAL" && server.takes_certificates() => {
+        BindCredentials::Sasl(mechanism, said) if mechanism == "EXTERNAL" && server.accepts_certificates() => {
             let certificate = certificate.ok_or_else(without_certificate)?;
             return Ok((external(server, &certificate, &said.unwrap_or_default()).await?, None));
         }
@@ -94,13 +100,13 @@ async fn prove(
             let (key, containers) = key.ok_or_else(|| LdapError::new(Code::InvalidCredentials, ""))?;
             Ok((proven(operator(directory, &containers)?), Some(key)))
         }
-        (false, false) => Ok((directory.prove(&dn, password).await?, None)),
+        (false, false) => Ok((directory.authenticate(&dn, password).await?, None)),
     }
 }
 
 /// A successful bind without password policy warnings.
-fn proven(asker: AuthzId) -> BindResult {
-    BindResult { asker, notice: Notice::default() }
+fn proven(requester: AuthzId) -> BindResult {
+    BindResult { requester, notice: Notice::default() }
 }
 
 fn without_certificate() -> LdapError {
@@ -115,10 +121,10 @@ async fn external(server: &Server, certificate: &Certificate, said: &[u8]) -> Re
     let mut named = None;
     for rule in &server.options.certificate_rules {
         named = match rule.name(certificate) {
-            Some(EntryReference::Entry(dn)) => directory.vouched(&dn).await?,
+            Some(EntryReference::Entry(dn)) => directory.bind_external(&dn).await?,
             Some(EntryReference::Only(attribute, value)) => {
                 match directory.only_with(&attribute, value.as_bytes()).await? {
-                    Some(dn) => directory.vouched(&dn).await?,
+                    Some(dn) => directory.bind_external(&dn).await?,
                     None => None,
                 }
             }
@@ -133,13 +139,13 @@ async fn external(server: &Server, certificate: &Certificate, said: &[u8]) -> Re
         let what = format!("no entry matches the certificate of `{subject}`; see `ldap.certificate_rules`");
         LdapError::new(Code::InvalidCredentials, what)
     };
-    let asker = named.ok_or_else(nobody)?;
+    let requester = named.ok_or_else(nobody)?;
     let is_itself = match std::str::from_utf8(said).unwrap_or("?") {
         "" => true,
-        said => said.strip_prefix("dn:").and_then(|dn| directory.normal(dn)).is_some_and(|key| key == asker.key),
+        said => said.strip_prefix("dn:").and_then(|dn| directory.normal(dn)).is_some_and(|key| key == requester.key),
     };
     match is_itself {
-        true => Ok(proven(asker)),
+        true => Ok(proven(requester)),
         false => Err(LdapError::new(
             Code::InvalidCredentials,
             "authorization as another identity is not supported; omit the authorization identity",
@@ -147,7 +153,8 @@ async fn external(server: &Server, certificate: &Certificate, said: &[u8]) -> Re
     }
 }
 
-fn is_anonymous(dn: &str, proof: &BindCredentials) -> bool {
+/// Whether a bind is anonymous (RFC 4513, 5.1.1).
+pub(crate) fn is_anonymous(dn: &str, proof: &BindCredentials) -> bool {
     dn.is_empty() && matches!(proof, BindCredentials::Simple(password) if password.is_empty())
 }
 

@@ -11,7 +11,7 @@ use tocsin_directory::{
 use super::{ASSERTION, POST_READ, PRE_READ};
 use crate::{
     ber::DecodeError,
-    message::{Control, Request, ResponseExtras, code_of, lone_filter, lone_names},
+    message::{Control, Request, ResponseExtras, code_of, decode_attribute_list, decode_filter},
     show::{self, Selection},
 };
 
@@ -25,54 +25,54 @@ pub(super) struct UpdateControls {
 
 impl UpdateControls {
     pub(super) fn read(controls: &[Control]) -> Result<UpdateControls, LdapError> {
-        let mut wanted = UpdateControls::default();
+        let mut requested = UpdateControls::default();
         for control in controls {
             let value = control.value.as_deref().unwrap_or_default();
             let wrong =
                 |DecodeError(why)| LdapError::new(code_of(why), format!("the control {} has {why}", control.oid));
             match control.oid.as_str() {
-                ASSERTION => wanted.terms.assertion = Some(lone_filter(value).map_err(wrong)?),
+                ASSERTION => requested.terms.assertion = Some(decode_filter(value).map_err(wrong)?),
                 PRE_READ => {
-                    wanted.before = lone_names(value).map_err(wrong)?;
-                    wanted.terms.before = true;
+                    requested.before = decode_attribute_list(value).map_err(wrong)?;
+                    requested.terms.before = true;
                 }
                 POST_READ => {
-                    wanted.after = lone_names(value).map_err(wrong)?;
-                    wanted.terms.after = true;
+                    requested.after = decode_attribute_list(value).map_err(wrong)?;
+                    requested.terms.after = true;
                 }
                 _ => {}
             }
         }
-        Ok(wanted)
+        Ok(requested)
     }
 }
 
 pub(super) async fn run(
     directory: Directory,
-    asker: Arc<AuthzId>,
+    requester: Arc<AuthzId>,
     request: Request,
-    wanted: UpdateControls,
+    requested: UpdateControls,
 ) -> (Result<Code, LdapError>, ResponseExtras) {
-    let UpdateControls { terms, before, after } = wanted;
+    let UpdateControls { terms, before, after } = requested;
     let done = match request {
-        Request::Add { dn, attributes } => directory.add(&asker, &dn, attributes, terms).await,
-        Request::Modify { dn, modifications } => directory.modify(&asker, &dn, modifications, terms).await,
-        Request::Delete { dn } => Box::pin(directory.remove(&asker, &dn, terms)).await,
+        Request::Add { dn, attributes } => directory.add(&requester, &dn, attributes, terms).await,
+        Request::Modify { dn, modifications } => directory.modify(&requester, &dn, modifications, terms).await,
+        Request::Delete { dn } => Box::pin(directory.remove(&requester, &dn, terms)).await,
         Request::Rename { dn, new_rdn, delete_old, new_superior } => {
-            let renaming = directory.rename(&asker, &dn, &new_rdn, delete_old, new_superior.as_deref(), terms);
+            let renaming = directory.rename(&requester, &dn, &new_rdn, delete_old, new_superior.as_deref(), terms);
             Box::pin(renaming).await
         }
         _ => Err(LdapError::new(Code::ProtocolError, "not an update operation")),
     };
     match done {
-        Ok(images) => (Ok(Code::Success), extra(&directory, &asker, images, &before, &after)),
+        Ok(images) => (Ok(Code::Success), extra(&directory, &requester, images, &before, &after)),
         Err(refusal) => (Err(refusal), ResponseExtras::default()),
     }
 }
 
 fn extra(
     directory: &Directory,
-    asker: &AuthzId,
+    requester: &AuthzId,
     images: ReadEntries,
     before: &[String],
     after: &[String],
@@ -81,7 +81,7 @@ fn extra(
     let image = |shown: &CachedEntry, names: &[String]| {
         let mut out = Vec::new();
         let selection = Selection::read(names, false, &schema);
-        show::body(&mut out, shown, &directory.access().grant(asker, &shown.entry), &selection, &schema, &[]);
+        show::body(&mut out, shown, &directory.access().grant(requester, &shown.entry), &selection, &schema, &[]);
         out
     };
     let before = images.before.map(|shown| (PRE_READ, image(&shown, before)));

@@ -14,13 +14,13 @@ use crate::connection::RequestResult;
 
 pub(super) async fn run(
     directory: Directory,
-    asker: Arc<AuthzId>,
+    requester: Arc<AuthzId>,
     answered: ResponseBuilder,
     dn: String,
     (attribute, value): (String, Vec<u8>),
     assertion: Option<Filter>,
 ) -> RequestResult {
-    let compared = directory.compare(&asker, &dn, (attribute.as_str(), value.as_slice()), assertion.as_ref());
+    let compared = directory.compare(&requester, &dn, (attribute.as_str(), value.as_slice()), assertion.as_ref());
     let result: Result<bool, LdapError> = compared.await;
     RequestResult::Answer(answered.answer(result.map(|is| if is { Code::CompareTrue } else { Code::CompareFalse })))
 }

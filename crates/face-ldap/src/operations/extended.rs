@@ -1,5 +1,7 @@
 //! Extended operations: who am I (RFC 4532), password modify (RFC 3062) and refresh (RFC 2589).
 
+use std::sync::Arc;
+
 use futures_util::FutureExt;
 use tocsin_directory::{
     Directory, Modification, ModifyType, Preconditions,
@@ -7,7 +9,7 @@ use tocsin_directory::{
     ldap_error::{Code, LdapError},
 };
 
-use super::{MODIFY_PASSWORD, REFRESH, ResponseBuilder, START_TLS, WHO_AM_I, bind::in_the_open};
+use super::{MODIFY_PASSWORD, REFRESH, ResponseBuilder, START_TLS, WHO_AM_I, bind::tls_required};
 use crate::{
     ber::{self, DecodeError, Reader},
     connection::{RequestResult, Session, StartedRequest},
@@ -16,7 +18,7 @@ use crate::{
 };
 
 pub(super) fn begin(
-    server: &Server,
+    server: &Arc<Server>,
     session: &Session,
     answered: ResponseBuilder,
     oid: &str,
@@ -25,7 +27,7 @@ pub(super) fn begin(
 ) -> StartedRequest {
     match oid {
         WHO_AM_I => {
-            let name = match session.asker.dn.as_str() {
+            let name = match session.requester.dn.as_str() {
                 "" => Vec::new(),
                 dn => format!("dn:{dn}").into_bytes(),
             };
@@ -33,17 +35,23 @@ pub(super) fn begin(
             StartedRequest::Answered
         }
         MODIFY_PASSWORD => {
-            if server.is_open(session.is_secure) {
-                answered.write(out, Err(&in_the_open()), &ResponseExtras::default());
+            if server.lacks_required_tls(session.is_secure) {
+                answered.write(out, Err(&tls_required()), &ResponseExtras::default());
                 return StartedRequest::Answered;
             }
-            let (directory, asker) = (server.directory.clone(), session.asker.clone());
+            let (server, requester, address) = (server.clone(), session.requester.clone(), session.address);
             StartedRequest::Runs(
                 async move {
-                    let done = change_password(&directory, &asker, &value.unwrap_or_default()).await;
+                    let done = change_password(&server.directory, &requester, &value.unwrap_or_default()).await;
                     let (result, PasswordChangeResult { made, is_own }) = match done {
                         Ok(changed) => (Ok(Code::Success), changed),
-                        Err(refusal) => (Err(refusal), PasswordChangeResult::default()),
+                        Err(refusal) => {
+                            // A wrong former password is a guess, as in a bind.
+                            if refusal.code == Code::InvalidCredentials {
+                                server.rates.count_failed_bind(address);
+                            }
+                            (Err(refusal), PasswordChangeResult::default())
+                        }
                     };
                     let mut out = Vec::new();
                     answered.write(
@@ -51,17 +59,17 @@ pub(super) fn begin(
                         result.as_ref().map(|code| *code),
                         &ResponseExtras { value: made, ..ResponseExtras::default() },
                     );
-                    if is_own { RequestResult::Freed(out) } else { RequestResult::Answer(out) }
+                    if is_own { RequestResult::PasswordChanged(out) } else { RequestResult::Answer(out) }
                 }
                 .boxed(),
             )
         }
         REFRESH => {
-            let (directory, asker) = (server.directory.clone(), session.asker.clone());
+            let (directory, requester) = (server.directory.clone(), session.requester.clone());
             StartedRequest::Runs(
                 async move {
                     let mut out = Vec::new();
-                    let done = refresh(&directory, &asker, &value.unwrap_or_default()).await;
+                    let done = refresh(&directory, &requester, &value.unwrap_or_default()).await;
                     let result = done.as_ref().map(|_| Code::Success);
                     let value = done.as_ref().ok().cloned();
                     answered.write(
@@ -120,8 +128,8 @@ fn read(value: &[u8]) -> Result<NewPassword, DecodeError> {
 }
 
 /// Refreshes a dynamic entry (RFC 2589, section 4).
-async fn refresh(directory: &Directory, asker: &AuthzId, value: &[u8]) -> Result<Vec<u8>, LdapError> {
-    if !asker.is_known() {
+async fn refresh(directory: &Directory, requester: &AuthzId, value: &[u8]) -> Result<Vec<u8>, LdapError> {
+    if !requester.is_known() {
         return Err(LdapError::new(Code::StrongerAuthRequired, "this operation requires a bind"));
     }
     let read = || {
@@ -130,7 +138,7 @@ async fn refresh(directory: &Directory, asker: &AuthzId, value: &[u8]) -> Result
     };
     let (dn, seconds) =
         read().map_err(|DecodeError(why)| LdapError::new(Code::ProtocolError, format!("the request has {why}")))?;
-    let granted = directory.refresh(asker, &dn, seconds).await?;
+    let granted = directory.refresh(requester, &dn, seconds).await?;
     let mut value = Vec::new();
     ber::nested(&mut value, 0x30, |out| ber::number(out, 0x81, granted));
     Ok(value)
@@ -147,32 +155,36 @@ struct PasswordChangeResult {
 
 async fn change_password(
     directory: &Directory,
-    asker: &AuthzId,
+    requester: &AuthzId,
     value: &[u8],
 ) -> Result<PasswordChangeResult, LdapError> {
     let NewPassword { user, old, new } = read(value)
         .map_err(|DecodeError(why)| LdapError::new(Code::ProtocolError, format!("the request has {why}")))?;
     let user = user
         .map(|user| user.strip_prefix("dn:").map_or(user.clone(), str::to_owned))
-        .unwrap_or_else(|| asker.dn.clone());
-    if !asker.is_known() && old.is_none() || user.is_empty() {
+        .unwrap_or_else(|| requester.dn.clone());
+    if !requester.is_known() && old.is_none() || user.is_empty() {
         return Err(LdapError::new(Code::StrongerAuthRequired, "this operation requires a bind"));
     }
     // With the old password, the change counts as one by the entry itself.
     let itself = match &old {
         Some(old) => {
-            let proven = directory.prove(&user, old.clone()).await?.asker;
+            let proven = directory.authenticate(&user, old.clone()).await?.requester;
             // The bind of this connection stays valid.
-            let standing = if proven.number == asker.number { asker.standing.clone() } else { proven.standing.clone() };
-            Some(AuthzId { standing, ..proven })
+            let bound_identity = if proven.number == requester.number {
+                requester.bound_identity.clone()
+            } else {
+                proven.bound_identity.clone()
+            };
+            Some(AuthzId { bound_identity, ..proven })
         }
         None => None,
     };
-    let is_own = itself.as_ref().is_none_or(|itself| itself.number == asker.number) && asker.number.is_some();
+    let is_own = itself.as_ref().is_none_or(|itself| itself.number == requester.number) && requester.number.is_some();
     let (new, made) = match new {
         Some(new) => (new, None),
         None => {
-            let made = directory.made_up_password(&user)?;
+            let made = directory.generate_password(&user)?;
             let mut value = Vec::new();
             ber::nested(&mut value, 0x30, |out| ber::value(out, 0x80, made.as_bytes()));
             (made.into_bytes(), Some(value))
@@ -184,6 +196,6 @@ async fn change_password(
         None => vec![modification(ModifyType::Replace, new)],
     };
     let changed =
-        directory.modify(itself.as_ref().unwrap_or(asker), &user, modifications, Preconditions::default()).await;
-    changed.map(|_| PasswordChangeResult { made, is_own: is_own && asker.must_change })
+        directory.modify(itself.as_ref().unwrap_or(requester), &user, modifications, Preconditions::default()).await;
+    changed.map(|_| PasswordChangeResult { made, is_own: is_own && requester.must_change })
 }

@@ -13,7 +13,7 @@ use super::{ASSERTION, PAGED_RESULTS, ResponseBuilder, SORT, SORTED, SYNC_REQUES
 use crate::{
     ber::{self, DecodeError, Reader},
     connection::{RequestResult, ResponseChannel, Session, StartedRequest},
-    message::{Control, ResponseExtras, SearchRequest, code_of, lone_filter},
+    message::{Control, ResponseExtras, SearchRequest, code_of, decode_filter},
     root,
     serve::Server,
     show::{self, Selection},
@@ -52,7 +52,7 @@ pub(crate) struct PagedSearches(VecDeque<WaitingPage>);
 /// A paged search that waits for its next page.
 pub(crate) struct WaitingPage {
     cookie: [u8; 8],
-    hunt: Box<SearchState>,
+    state: Box<SearchState>,
 }
 
 impl PagedSearches {
@@ -65,7 +65,7 @@ impl PagedSearches {
 
     fn take(&mut self, cookie: &[u8]) -> Option<Box<SearchState>> {
         let at = self.0.iter().position(|waiting| waiting.cookie == cookie)?;
-        self.0.remove(at).map(|waiting| waiting.hunt)
+        self.0.remove(at).map(|waiting| waiting.state)
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) struct SearchState {
 
 impl SearchState {
     /// Records that an entry is sent to the client of a persistent search.
-    pub(super) fn note(&mut self, number: EntryNumber) -> Result<(), LdapError> {
+    pub(super) fn record_sent(&mut self, number: EntryNumber) -> Result<(), LdapError> {
         let Some(content) = &mut self.content else { return Ok(()) };
         content.insert(number);
         match content.len() > CONTENT_MAX {
@@ -100,7 +100,7 @@ impl SearchState {
 /// State of a search request until its end.
 pub(super) struct SearchTask {
     pub(super) directory: Directory,
-    pub(super) asker: Arc<AuthzId>,
+    pub(super) requester: Arc<AuthzId>,
     pub(super) grants: Grants,
     pub(super) selection: Selection,
     /// The base must match this assertion (RFC 4528).
@@ -108,9 +108,9 @@ pub(super) struct SearchTask {
     pub(super) answered: ResponseBuilder,
     size_limit: u32,
     deadline: Option<Instant>,
-    pub(super) line: ResponseChannel,
+    pub(super) channel: ResponseChannel,
     /// Control value sent with each entry.
-    pub(super) mark: Option<fn(&Entry) -> Vec<u8>>,
+    pub(super) entry_control: Option<fn(&Entry) -> Vec<u8>>,
     /// Filter work since the last yield.
     work: usize,
 }
@@ -127,7 +127,7 @@ pub(super) fn begin(
     answered: ResponseBuilder,
     request: SearchRequest,
     controls: &[Control],
-    line: &ResponseChannel,
+    channel: &ResponseChannel,
     out: &mut Vec<u8>,
 ) -> StartedRequest {
     let mut refuse = |refusal: &LdapError| {
@@ -168,17 +168,17 @@ pub(super) fn begin(
             Err(refusal) => return refuse(&refusal),
         }
         let test = Test::compile(&request.filter, &schema);
-        let result = one(out, answered.id, &shown, &Grant::open(), &selection, Some(&test), &schema);
+        let result = encode_base_entry(out, answered.id, &shown, &Grant::open(), &selection, Some(&test), &schema);
         answered.write(out, result.as_ref().map(|()| Code::Success), &ResponseExtras::default());
         return StartedRequest::Answered;
     }
-    if !session.asker.is_known() && !server.options.anonymous {
+    if !session.requester.is_known() && !server.options.anonymous {
         return refuse(&LdapError::new(Code::StrongerAuthRequired, "anonymous access is disabled; bind first"));
     }
-    let test = leaves_out(&request.filter).then(|| Test::compile(&request.filter, &schema));
+    let test = can_exclude_base(&request.filter).then(|| Test::compile(&request.filter, &schema));
     if request.scope == Scope::Base
-        && !selection.looks_further()
-        && !test.as_ref().is_some_and(Test::looks_further)
+        && !selection.needs_other_records()
+        && !test.as_ref().is_some_and(Test::needs_other_records)
         && paging.is_none()
         && sorting.is_none()
         && assertion.is_none()
@@ -186,31 +186,31 @@ pub(super) fn begin(
         && let Some(shown) = directory.cached_entry(&request.base)
         && (test.is_none() || is_quick(request.filter.terms(), &shown))
     {
-        session.grants.follow(directory.renamed());
-        let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
+        session.grants.clear_if_renamed(directory.renamed());
+        let grant = session.grants.of(directory.access(), &session.requester, &shown.entry);
         // A hidden entry is answered below, like a missing one.
-        if grant.sees() {
-            let result = one(out, answered.id, &shown, &grant, &selection, test.as_ref(), &schema);
+        if grant.may_disclose() {
+            let result = encode_base_entry(out, answered.id, &shown, &grant, &selection, test.as_ref(), &schema);
             answered.write(out, result.as_ref().map(|()| Code::Success), &ResponseExtras::default());
             return StartedRequest::Answered;
         }
     }
-    if let Some(wanted) = controls.iter().find(|control| control.oid == SYNC_REQUEST) {
+    if let Some(requested) = controls.iter().find(|control| control.oid == SYNC_REQUEST) {
         if paging.is_some() || sorting.is_some() {
             return refuse(&LdapError::new(
                 Code::UnwillingToPerform,
                 "a synchronization search can be neither paged nor sorted",
             ));
         }
-        let hunter = |answered| hunter(server, session, answered, (selection, assertion), &request, line);
-        return match sync::SyncRequest::read(wanted, &server.followers) {
-            Ok(wanted) => StartedRequest::Runs(hunter(answered).follow(request.clone(), wanted).boxed()),
+        let runner = |answered| runner(server, session, answered, (selection, assertion), &request, channel);
+        return match sync::SyncRequest::read(requested, &server.followers) {
+            Ok(requested) => StartedRequest::Runs(runner(answered).run_sync(request.clone(), requested).boxed()),
             Err(refusal) => refuse(&refusal),
         };
     }
-    let hunt = match &paging {
+    let state = match &paging {
         Some(paging) if !paging.cookie.is_empty() => match session.pages.take(&paging.cookie) {
-            Some(hunt) => Some(hunt),
+            Some(state) => Some(state),
             None => {
                 return refuse(&LdapError::new(
                     Code::UnwillingToPerform,
@@ -220,8 +220,8 @@ pub(super) fn begin(
         },
         _ => None,
     };
-    let hunter = hunter(server, session, answered, (selection, assertion), &request, line);
-    StartedRequest::Runs(hunter.run(request, hunt, paging, sorting).boxed())
+    let runner = runner(server, session, answered, (selection, assertion), &request, channel);
+    StartedRequest::Runs(runner.run(request, state, paging, sorting).boxed())
 }
 
 /// Value of the sort control (RFC 2891): attributes, each with an optional rule and direction.
@@ -290,41 +290,41 @@ fn sort_value(value: &[u8], rule: Rule) -> &[u8] {
     &value[..end]
 }
 
-fn hunter(
+fn runner(
     server: &Server,
     session: &Session,
     answered: ResponseBuilder,
     (selection, assertion): (Selection, Option<Filter>),
     request: &SearchRequest,
-    line: &ResponseChannel,
+    channel: &ResponseChannel,
 ) -> SearchTask {
     let unless_zero = |limit: u32| (limit > 0).then_some(limit);
-    let own = if session.asker.manages { None } else { unless_zero(server.options.size_limit) };
+    let own = if session.requester.manages { None } else { unless_zero(server.options.size_limit) };
     let size_limit = [own, unless_zero(request.size_limit)].into_iter().flatten().min().unwrap_or(u32::MAX);
-    let own = (!session.asker.manages).then_some(server.options.time_limit);
+    let own = (!session.requester.manages).then_some(server.options.time_limit);
     let time = unless_zero(request.time_limit).map(|seconds| Duration::from_secs(seconds.into()));
     SearchTask {
         directory: server.directory.clone(),
-        asker: session.asker.clone(),
+        requester: session.requester.clone(),
         grants: Grants::default(),
         selection,
         assertion,
         size_limit,
         deadline: [own, time].into_iter().flatten().min().map(|time| answered.started + time),
         answered,
-        line: line.clone(),
-        mark: None,
+        channel: channel.clone(),
+        entry_control: None,
         work: 0,
     }
 }
 
 /// Whether the filter can exclude the base. The usual filter of a base search, `(objectClass=*)`, cannot.
-fn leaves_out(filter: &Filter) -> bool {
+fn can_exclude_base(filter: &Filter) -> bool {
     !matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"))
 }
 
 /// Encodes the base entry if it matches. `test`: the filter; `None`: `(objectClass=*)`.
-fn one(
+fn encode_base_entry(
     out: &mut Vec<u8>,
     id: u32,
     shown: &CachedEntry,
@@ -345,7 +345,7 @@ fn one(
 }
 
 fn asserted(control: &Control) -> Result<Filter, LdapError> {
-    let read = lone_filter(control.value.as_deref().unwrap_or_default());
+    let read = decode_filter(control.value.as_deref().unwrap_or_default());
     read.map_err(|DecodeError(why)| LdapError::new(code_of(why), format!("the control {ASSERTION} has {why}")))
 }
 
@@ -361,35 +361,35 @@ pub(super) enum Stop {
     End,
     /// The page is full.
     PageFull,
-    GivenUp,
+    Abandoned,
 }
 
 impl SearchTask {
     async fn run(
         mut self,
         request: SearchRequest,
-        hunt: Option<Box<SearchState>>,
+        state: Option<Box<SearchState>>,
         paging: Option<PagingControl>,
         sorting: Option<SortKeys>,
     ) -> RequestResult {
         let mut extra = ResponseExtras::default();
-        let hunt = match (hunt, &sorting) {
-            (Some(hunt), _) => Ok(hunt),
+        let state = match (state, &sorting) {
+            (Some(state), _) => Ok(state),
             (None, None) => self.start(&request).await,
             (None, Some(sorting)) => match self.start(&request).await {
-                Ok(mut hunt) => {
-                    let done = self.sort(&mut hunt, sorting).await;
+                Ok(mut state) => {
+                    let done = self.sort(&mut state, sorting).await;
                     let code = done.as_ref().map_or_else(|refusal| refusal.code, |()| Code::Success);
                     let mut value = Vec::new();
                     ber::nested(&mut value, 0x30, |out| ber::number(out, 0x0a, u32::from(code as u16)));
                     extra.controls.push((SORTED, value));
-                    done.map(|()| hunt)
+                    done.map(|()| state)
                 }
                 Err(refusal) => Err(refusal),
             },
         };
-        let mut hunt = match hunt {
-            Ok(hunt) => hunt,
+        let mut state = match state {
+            Ok(state) => state,
             Err(refusal) => {
                 let mut out = Vec::new();
                 self.answered.write(&mut out, Err(&refusal), &extra);
@@ -401,10 +401,10 @@ impl SearchTask {
         let stop = match &paging {
             // RFC 2696, section 3: a size of zero abandons the paged search.
             Some(paging) if paging.size == 0 && !paging.cookie.is_empty() => Ok(Stop::End),
-            _ => self.hunt(&mut hunt, page, &mut out).await,
+            _ => self.send_page(&mut state, page, &mut out).await,
         };
         let (result, cookie) = match stop {
-            Ok(Stop::GivenUp) => return RequestResult::Silent,
+            Ok(Stop::Abandoned) => return RequestResult::NoResponse,
             Ok(Stop::PageFull) => (Ok(Code::Success), cookie()),
             Ok(Stop::End) => (Ok(Code::Success), None),
             Err(refusal) => (Err(refusal), None),
@@ -419,17 +419,17 @@ impl SearchTask {
         }
         self.answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
         match cookie {
-            Some(cookie) => RequestResult::Page(out, WaitingPage { cookie, hunt }),
+            Some(cookie) => RequestResult::Page(out, WaitingPage { cookie, state }),
             None => RequestResult::Answer(out),
         }
     }
 
     pub(super) async fn start(&mut self, request: &SearchRequest) -> Result<Box<SearchState>, LdapError> {
-        let base = self.directory.find_for(&self.asker, &request.base).await?;
+        let base = self.directory.find_for(&self.requester, &request.base).await?;
         if let Some(assertion) = self.assertion.take() {
-            self.directory.assert(&self.asker, &base, &assertion).await?;
+            self.directory.assert(&self.requester, &base, &assertion).await?;
         }
-        let search = self.directory.search(&self.asker, base, request.scope, &request.filter).await?;
+        let search = self.directory.search(&self.requester, base, request.scope, &request.filter).await?;
         Ok(Box::new(SearchState {
             search,
             found: VecDeque::new(),
@@ -441,12 +441,12 @@ impl SearchTask {
     }
 
     /// Collects all entries and sorts them.
-    async fn sort(&mut self, hunt: &mut SearchState, sorting: &SortKeys) -> Result<(), LdapError> {
+    async fn sort(&mut self, state: &mut SearchState, sorting: &SortKeys) -> Result<(), LdapError> {
         let mut all = Vec::new();
-        while let Some(found) = hunt.search.next().await? {
+        while let Some(found) = state.search.next().await? {
             for shown in found {
-                let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-                if grant.sees() && self.meets(&hunt.search, &shown, &grant).await? {
+                let grant = self.grants.of(self.directory.access(), &self.requester, &shown.entry);
+                if grant.may_disclose() && self.matches_filter(&state.search, &shown, &grant).await? {
                     all.push((shown, grant));
                 }
             }
@@ -456,7 +456,7 @@ impl SearchTask {
                     format!("a sorted search is limited to {SORTED_MAX} entries"),
                 ));
             }
-            if self.line.is_given_up() {
+            if self.channel.is_abandoned() {
                 break;
             }
             self.in_time()?;
@@ -466,25 +466,25 @@ impl SearchTask {
         let sorted = tokio::task::spawn_blocking(move || sorting.sort(&mut all, &schema).map(|()| all)).await;
         let all =
             sorted.map_err(|_| LdapError::new(Code::Unavailable, "the server is stopping; try again later"))??;
-        hunt.found = all.into_iter().map(|(shown, _)| shown).collect();
+        state.found = all.into_iter().map(|(shown, _)| shown).collect();
         Ok(())
     }
 
     /// Whether an entry matches the filter. Yields after some work, and then checks the time limit.
-    async fn meets(
+    async fn matches_filter(
         &mut self,
         search: &Search,
         shown: &Arc<CachedEntry>,
         grant: &Arc<Grant>,
     ) -> Result<bool, LdapError> {
-        let meets = search.meets(shown, grant).await?;
+        let is_match = search.is_met_by_async(shown, grant).await?;
         self.work = self.work.saturating_add(search.work(shown));
         if self.work > UNINTERRUPTED_WORK {
             self.work = 0;
             self.in_time()?;
             tokio::task::yield_now().await;
         }
-        Ok(meets)
+        Ok(is_match)
     }
 
     fn in_time(&self) -> Result<(), LdapError> {
@@ -495,69 +495,69 @@ impl SearchTask {
     }
 
     /// Computed attributes of an entry.
-    async fn beside(&self, entry: &Entry) -> Result<Vec<Attribute>, LdapError> {
-        let mut beside = Vec::new();
+    async fn computed_attributes(&self, entry: &Entry) -> Result<Vec<Attribute>, LdapError> {
+        let mut computed = Vec::new();
         if self.selection.groups {
-            beside.extend(self.directory.member_of(&self.asker, entry).await?);
+            computed.extend(self.directory.member_of(&self.requester, entry).await?);
         }
         if self.selection.password {
-            beside.extend(self.directory.password_state(entry.number).await?);
+            computed.extend(self.directory.password_state(entry.number).await?);
         }
         if self.selection.time_left {
-            beside.extend(self.directory.time_left(entry));
+            computed.extend(self.directory.time_left(entry));
         }
-        Ok(beside)
+        Ok(computed)
     }
 
     /// Sends up to a page of entries.
-    pub(super) async fn hunt(
+    pub(super) async fn send_page(
         &mut self,
-        hunt: &mut SearchState,
+        state: &mut SearchState,
         page: u32,
         out: &mut Vec<u8>,
     ) -> Result<Stop, LdapError> {
         let schema = self.directory.schema();
         let mut on_page = 0;
         loop {
-            while let Some(shown) = hunt.found.pop_front() {
-                let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-                if !grant.sees() || !self.meets(&hunt.search, &shown, &grant).await? {
-                    if self.line.is_given_up() {
-                        return Ok(Stop::GivenUp);
+            while let Some(shown) = state.found.pop_front() {
+                let grant = self.grants.of(self.directory.access(), &self.requester, &shown.entry);
+                if !grant.may_disclose() || !self.matches_filter(&state.search, &shown, &grant).await? {
+                    if self.channel.is_abandoned() {
+                        return Ok(Stop::Abandoned);
                     }
                     continue;
                 }
                 if on_page >= page {
-                    hunt.found.push_front(shown);
+                    state.found.push_front(shown);
                     return Ok(Stop::PageFull);
                 }
-                if hunt.sent >= self.size_limit {
+                if state.sent >= self.size_limit {
                     return Err(LdapError::new(
                         Code::SizeLimitExceeded,
                         "the search matches more entries than the size limit",
                     ));
                 }
-                hunt.note(shown.entry.number)?;
-                let beside = self.beside(&shown.entry).await?;
+                state.record_sent(shown.entry.number)?;
+                let computed = self.computed_attributes(&shown.entry).await?;
                 let id = self.answered.id;
-                match self.mark {
-                    None => show::entry(out, id, &shown, &grant, &self.selection, &schema, &beside),
-                    Some(mark) => {
-                        let mark = (SYNC_STATE, mark(&shown.entry));
-                        show::marked(out, id, &shown, &grant, &self.selection, &schema, &beside, mark);
+                match self.entry_control {
+                    None => show::entry(out, id, &shown, &grant, &self.selection, &schema, &computed),
+                    Some(control) => {
+                        let control = (SYNC_STATE, control(&shown.entry));
+                        show::entry_with_control(out, id, &shown, &grant, &self.selection, &schema, &computed, control);
                     }
                 }
-                (hunt.sent, on_page) = (hunt.sent + 1, on_page + 1);
-                if out.len() >= PORTION_BYTES && !self.line.write(std::mem::take(out)).await {
-                    return Ok(Stop::GivenUp);
+                (state.sent, on_page) = (state.sent + 1, on_page + 1);
+                if out.len() >= PORTION_BYTES && !self.channel.write(std::mem::take(out)).await {
+                    return Ok(Stop::Abandoned);
                 }
             }
-            if self.line.is_given_up() {
-                return Ok(Stop::GivenUp);
+            if self.channel.is_abandoned() {
+                return Ok(Stop::Abandoned);
             }
             self.in_time()?;
-            match hunt.search.next().await? {
-                Some(found) => hunt.found.extend(found),
+            match state.search.next().await? {
+                Some(found) => state.found.extend(found),
                 None => return Ok(Stop::End),
             }
         }
@@ -566,6 +566,6 @@ impl SearchTask {
 
 /// Creates an unguessable cookie.
 fn cookie() -> Option<[u8; 8]> {
-    let made = tocsin_directory::password::made_up().ok()?;
+    let made = tocsin_directory::password::generate().ok()?;
     made.as_bytes().get(..8)?.try_into().ok()
 }

@@ -41,7 +41,7 @@ pub(super) struct SyncRequest {
     /// Whether the client accepts a full reload if its position is unknown.
     reload: bool,
     /// Permit of a persistent search.
-    persists: Option<OwnedSemaphorePermit>,
+    persist_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl SyncRequest {
@@ -53,7 +53,7 @@ impl SyncRequest {
         let (mode, cookie, reload) = parts(control).map_err(|DecodeError(why)| {
             LdapError::new(Code::ProtocolError, format!("the synchronization control has {why}"))
         })?;
-        let persists = match mode {
+        let persist_permit = match mode {
             REFRESH => None,
             PERSIST => Some(followers.clone().try_acquire_owned().map_err(|_| {
                 LdapError::new(Code::Busy, "too many persistent searches; poll with refreshOnly instead")
@@ -67,7 +67,7 @@ impl SyncRequest {
         };
         // A foreign cookie counts as an unknown position.
         let cookie = cookie.map(|cookie| place(&cookie).unwrap_or(u64::MAX));
-        Ok(SyncRequest { cookie, reload, persists })
+        Ok(SyncRequest { cookie, reload, persist_permit })
     }
 }
 
@@ -123,10 +123,10 @@ enum Refreshed {
 
 impl SearchTask {
     /// Sends the content or its changes, and continues in the persist stage if requested.
-    pub(super) async fn follow(mut self, request: SearchRequest, wanted: SyncRequest) -> RequestResult {
-        self.mark = Some(added);
+    pub(super) async fn run_sync(mut self, request: SearchRequest, sync: SyncRequest) -> RequestResult {
+        self.entry_control = Some(added);
         let mut out = Vec::new();
-        match self.follow_on(&request, &wanted, &mut out).await {
+        match self.refresh(&request, &sync, &mut out).await {
             Ok(Some((refreshed, place))) => {
                 let mut value = Vec::new();
                 ber::nested(&mut value, 0x30, |out| {
@@ -136,57 +136,57 @@ impl SearchTask {
                 let extra = ResponseExtras { controls: vec![(SYNC_DONE, value)], ..ResponseExtras::default() };
                 self.answered.write(&mut out, Ok(Code::Success), &extra);
             }
-            Ok(None) => return RequestResult::Silent,
+            Ok(None) => return RequestResult::NoResponse,
             Err(refusal) => self.answered.write(&mut out, Err(&refusal), &ResponseExtras::default()),
         }
         RequestResult::Answer(out)
     }
 
     /// Returns how the refresh ended, and its feed position; `None`: it was abandoned.
-    async fn follow_on(
+    async fn refresh(
         &mut self,
         request: &SearchRequest,
-        wanted: &SyncRequest,
+        sync: &SyncRequest,
         out: &mut Vec<u8>,
     ) -> Result<Option<(Refreshed, u64)>, LdapError> {
         // Subscribed before reading, so a change may be sent twice but is never missed.
-        let mut bell = self.directory.bell();
-        let now = self.directory.place().await?;
-        let mut hunt = self.start(request).await?;
-        if hunt.search.looks_further() {
+        let mut changes_signal = self.directory.subscribe_changes();
+        let now = self.directory.feed_position().await?;
+        let mut state = self.start(request).await?;
+        if state.search.needs_other_records() {
             let what = "group membership and password state cannot be synchronized; search for the group, or use another filter";
             return Err(LdapError::new(Code::UnwillingToPerform, what));
         }
-        let hides = self.directory.access().may_hide(&self.asker);
-        hunt.content = hides.then(HashSet::new);
-        if wanted.cookie.is_some() && wanted.persists.is_some() && hides {
-            self.note_content(&mut hunt).await?;
+        let hides = self.directory.access().may_hide(&self.requester);
+        state.content = hides.then(HashSet::new);
+        if sync.cookie.is_some() && sync.persist_permit.is_some() && hides {
+            self.collect_content(&mut state).await?;
         }
-        let changed = match wanted.cookie {
-            Some(place) => self.send_changes(&mut hunt, place, out).await,
+        let changed = match sync.cookie {
+            Some(place) => self.send_changes(&mut state, place, out).await,
             None => Ok(None),
         };
         let (refreshed, mut place) = match changed {
             Ok(Some(place)) => (Refreshed::Changes, place),
-            Err(refusal) if refusal.code == Code::SyncRefreshRequired && !wanted.reload => return Err(refusal),
+            Err(refusal) if refusal.code == Code::SyncRefreshRequired && !sync.reload => return Err(refusal),
             Err(refusal) if refusal.code != Code::SyncRefreshRequired => return Err(refusal),
-            _ => match self.hunt_anew(&mut hunt, out).await? {
-                Stop::GivenUp => return Ok(None),
+            _ => match self.send_all_content(&mut state, out).await? {
+                Stop::Abandoned => return Ok(None),
                 Stop::End | Stop::PageFull => (Refreshed::Whole, now),
             },
         };
-        (hunt.found, hunt.refreshed) = (VecDeque::new(), true);
-        if self.line.is_given_up() {
+        (state.found, state.refreshed) = (VecDeque::new(), true);
+        if self.channel.is_abandoned() {
             return Ok(None);
         }
-        if wanted.persists.is_none() {
+        if sync.persist_permit.is_none() {
             return Ok(Some((refreshed, place)));
         }
-        self.say_refreshed(&refreshed, place, out);
+        self.send_refresh_done(&refreshed, place, out);
         let following = SyncSearchCount::new();
         loop {
-            bell.borrow_and_update();
-            match self.send_changes(&mut hunt, place, out).await? {
+            changes_signal.borrow_and_update();
+            match self.send_changes(&mut state, place, out).await? {
                 Some(next) if next != place => {
                     place = next;
                     // So that a client that returns continues from here.
@@ -196,46 +196,46 @@ impl SearchTask {
                 }
                 _ => {}
             }
-            if !out.is_empty() && !self.line.write(std::mem::take(out)).await {
+            if !out.is_empty() && !self.channel.write(std::mem::take(out)).await {
                 return Ok(None);
             }
             following.count();
             tokio::select! {
-                rung = bell.changed() => rung.map_err(|_| LdapError::new(Code::Unavailable, "the directory is closing"))?,
-                () = self.line.given_up.cancelled() => return Ok(None),
+                rung = changes_signal.changed() => rung.map_err(|_| LdapError::new(Code::Unavailable, "the directory is closing"))?,
+                () = self.channel.abandoned.cancelled() => return Ok(None),
             }
         }
     }
 
     /// Sends the complete content.
-    async fn hunt_anew(&mut self, hunt: &mut SearchState, out: &mut Vec<u8>) -> Result<Stop, LdapError> {
-        hunt.is_uncertain = false;
-        if let Some(content) = &mut hunt.content {
+    async fn send_all_content(&mut self, state: &mut SearchState, out: &mut Vec<u8>) -> Result<Stop, LdapError> {
+        state.is_uncertain = false;
+        if let Some(content) = &mut state.content {
             content.clear();
         }
-        self.hunt(hunt, u32::MAX, out).await
+        self.send_page(state, u32::MAX, out).await
     }
 
     /// Records the current content without sending it.
-    async fn note_content(&mut self, hunt: &mut SearchState) -> Result<(), LdapError> {
-        while let Some(page) = hunt.search.next().await? {
+    async fn collect_content(&mut self, state: &mut SearchState) -> Result<(), LdapError> {
+        while let Some(page) = state.search.next().await? {
             for shown in page {
-                let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-                if grant.sees() && hunt.search.meets(&shown, &grant).await? {
-                    hunt.note(shown.entry.number)?;
+                let grant = self.grants.of(self.directory.access(), &self.requester, &shown.entry);
+                if grant.may_disclose() && state.search.is_met_by_async(&shown, &grant).await? {
+                    state.record_sent(shown.entry.number)?;
                 }
             }
-            if self.line.is_given_up() {
+            if self.channel.is_abandoned() {
                 break;
             }
         }
-        hunt.search.restart().await
+        state.search.restart().await
     }
 
     /// Sends the changes after a position, and returns the position that is reached.
     async fn send_changes(
         &mut self,
-        hunt: &mut SearchState,
+        state: &mut SearchState,
         mut place: u64,
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, LdapError> {
@@ -245,14 +245,14 @@ impl SearchTask {
             };
             let is_last = !changes.is_more;
             place = changes.place;
-            self.send(hunt, changes.entries, out).await?;
-            if hunt.is_uncertain {
+            self.send(state, changes.entries, out).await?;
+            if state.is_uncertain {
                 return Err(unknown());
             }
-            if out.len() >= 64 << 10 && !self.line.write(std::mem::take(out)).await {
+            if out.len() >= 64 << 10 && !self.channel.write(std::mem::take(out)).await {
                 return Ok(None);
             }
-            if is_last || self.line.is_given_up() {
+            if is_last || self.channel.is_abandoned() {
                 return Ok(Some(place));
             }
         }
@@ -261,45 +261,54 @@ impl SearchTask {
     /// Sends changes. A deletion is sent only for an entry that the client may know: a visible one, or one sent before.
     async fn send(
         &mut self,
-        hunt: &mut SearchState,
+        state: &mut SearchState,
         changes: Vec<ChangedEntry>,
         out: &mut Vec<u8>,
     ) -> Result<(), LdapError> {
         let (schema, id) = (self.directory.schema(), self.answered.id);
-        self.grants.follow(self.directory.renamed());
+        self.grants.clear_if_renamed(self.directory.renamed());
         let mut gone = Vec::new();
         for change in changes {
             let (number, is_seen) = match change {
                 ChangedEntry::Gone(number) => (number, false),
                 ChangedEntry::Present(shown) => {
-                    let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
-                    if grant.sees() && hunt.search.is_meant(&shown, &grant).await? {
-                        hunt.note(shown.entry.number)?;
-                        let mark = (SYNC_STATE, added(&shown.entry));
-                        crate::show::marked(out, id, &shown, &grant, &self.selection, &schema, &[], mark);
+                    let grant = self.grants.of(self.directory.access(), &self.requester, &shown.entry);
+                    if grant.may_disclose() && state.search.is_in_result(&shown, &grant).await? {
+                        state.record_sent(shown.entry.number)?;
+                        let control = (SYNC_STATE, added(&shown.entry));
+                        crate::show::entry_with_control(
+                            out,
+                            id,
+                            &shown,
+                            &grant,
+                            &self.selection,
+                            &schema,
+                            &[],
+                            control,
+                        );
                         continue;
                     }
-                    (shown.entry.number, grant.sees())
+                    (shown.entry.number, grant.may_disclose())
                 }
             };
-            let was_sent = hunt.content.as_mut().map(|content| content.remove(&number));
+            let was_sent = state.content.as_mut().map(|content| content.remove(&number));
             match was_sent {
                 // A client with full visibility that does not have the entry ignores the deletion.
                 None | Some(true) => gone.push(Entry::uuid_of(number)),
-                Some(false) if hunt.refreshed => {}
+                Some(false) if state.refreshed => {}
                 Some(false) if is_seen => gone.push(Entry::uuid_of(number)),
-                Some(false) => hunt.is_uncertain = true,
+                Some(false) => state.is_uncertain = true,
             }
         }
-        if hunt.refreshed {
-            gone.iter().for_each(|uuid| say_gone(uuid, hunt.search.base(), id, out));
+        if state.refreshed {
+            gone.iter().for_each(|uuid| send_delete(uuid, state.search.base(), id, out));
         } else if !gone.is_empty() {
-            say_all_gone(&gone, id, out);
+            send_deletes(&gone, id, out);
         }
         Ok(())
     }
 
-    fn say_refreshed(&self, refreshed: &Refreshed, place: u64, out: &mut Vec<u8>) {
+    fn send_refresh_done(&self, refreshed: &Refreshed, place: u64, out: &mut Vec<u8>) {
         let tag = match refreshed {
             Refreshed::Changes => 0xa1,
             Refreshed::Whole => 0xa2,
@@ -315,7 +324,7 @@ impl SearchTask {
 
 /// Encodes the deletion of one entry. Its DN is no longer known; OpenLDAP requires one below the search base, so we
 /// invent one that no entry has.
-fn say_gone(uuid: &str, base: &str, id: u32, out: &mut Vec<u8>) {
+fn send_delete(uuid: &str, base: &str, id: u32, out: &mut Vec<u8>) {
     let name = format!("entryUUID={uuid},{base}");
     ber::nested(out, 0x30, |out| {
         ber::number(out, 0x02, id);
@@ -323,12 +332,12 @@ fn say_gone(uuid: &str, base: &str, id: u32, out: &mut Vec<u8>) {
             ber::value(out, 0x04, name.as_bytes());
             ber::value(out, 0x30, b"");
         });
-        message::beside(out, &[(SYNC_STATE, state(DELETED, uuid))]);
+        message::response_controls(out, &[(SYNC_STATE, state(DELETED, uuid))]);
     });
 }
 
 /// Encodes the deletion of many entries, which only a refresh may do.
-fn say_all_gone(gone: &[String], id: u32, out: &mut Vec<u8>) {
+fn send_deletes(gone: &[String], id: u32, out: &mut Vec<u8>) {
     let mut value = Vec::new();
     ber::nested(&mut value, 0xa3, |out| {
         boolean(out, true);

@@ -6,7 +6,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::{Read, Write},
     net::TcpStream,
-    time::Duration,
 };
 
 use tocsin_directory::{dn::Dn, filter::Filter, schema::Schema};
@@ -14,7 +13,7 @@ use tocsin_face_ldap::ber::{self, Reader};
 
 /// Response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct Reply {
     /// Result code.
     pub code: u32,
     /// Entries by normalized name, with their sets of values.
@@ -84,20 +83,20 @@ impl Client {
     /// Connects and binds; `None`: no listener, or the bind failed.
     pub fn try_open(port: u16, dn: &str, password: &str) -> Option<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream.set_read_timeout(Some(tocsin_test_peers::wait_timeout())).expect("a timeout");
         stream.set_nodelay(true).expect("a socket");
         let mut client = Client { stream, read: Vec::new(), last: 0 };
-        let said = client.try_ask(&nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, password)]))?;
-        (said.code == 0).then_some(client)
+        let reply = client.try_ask(&nested(0x60, &[&[2, 1, 3], &text(4, dn), &text(0x80, password)]))?;
+        (reply.code == 0).then_some(client)
     }
 
     /// Asks, and waits for the result.
-    pub fn ask(&mut self, operation: &[u8]) -> Said {
+    pub fn send_request(&mut self, operation: &[u8]) -> Reply {
         self.try_ask(operation).expect("the server answers")
     }
 
     /// Sends a request, and waits for its result; `None`: the server disconnected.
-    pub fn try_ask(&mut self, operation: &[u8]) -> Option<Said> {
+    pub fn try_ask(&mut self, operation: &[u8]) -> Option<Reply> {
         self.last += 1;
         let mut request = Vec::new();
         ber::nested(&mut request, 0x30, |out| {
@@ -115,7 +114,7 @@ impl Client {
                 // A search result reference.
                 (0x73, _) => {}
                 (_, content) => {
-                    return Some(Said { code: Reader(content).count(0x0a).expect("a result"), entries });
+                    return Some(Reply { code: Reader(content).count(0x0a).expect("a result"), entries });
                 }
             }
         }
@@ -137,9 +136,9 @@ impl Client {
     }
 
     /// Waits for the notice of disconnection, and returns its code. Tags of earlier responses go to `seen`.
-    pub fn farewell(&mut self, seen: &mut Vec<u8>) -> u32 {
+    pub fn notice_of_disconnection(&mut self, seen: &mut Vec<u8>) -> u32 {
         loop {
-            let message = self.message().expect("the server says farewell");
+            let message = self.message().expect("the server sends a notice of disconnection");
             let mut message = Reader(Reader(&message).expect(0x30).expect("a message"));
             let id = message.count(2).expect("a number");
             let (tag, content) = message.value().expect("an operation");

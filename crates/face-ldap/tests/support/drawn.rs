@@ -54,9 +54,9 @@ fn values(random: &mut fastrand::Rng, most: usize) -> Vec<String> {
 
 impl Request {
     /// Draws a request.
-    pub fn drawn(random: &mut fastrand::Rng) -> Request {
+    pub fn random(random: &mut fastrand::Rng) -> Request {
         match random.u8(..20) {
-            0..5 => Request::drawn_add(random),
+            0..5 => Request::random_add(random),
             5..9 => {
                 let change = |random: &mut fastrand::Rng| (random.u8(..3), one(random, ATTRIBUTES), values(random, 2));
                 Request::Modify { dn: name(random), changes: (0..random.usize(1..4)).map(|_| change(random)).collect() }
@@ -71,12 +71,12 @@ impl Request {
             11 => Request::Compare { dn: name(random), attribute: one(random, ATTRIBUTES), value: one(random, VALUES) },
             _ => {
                 let base = if random.u8(..4) == 0 { name(random) } else { one(random, CONTAINERS).to_owned() };
-                Request::Search { base, scope: random.u8(..3), filter: drawn_filter(random, 3) }
+                Request::Search { base, scope: random.u8(..3), filter: random_filter(random, 3) }
             }
         }
     }
 
-    fn drawn_add(random: &mut fastrand::Rng) -> Request {
+    fn random_add(random: &mut fastrand::Rng) -> Request {
         let (rdn, above, class) = (one(random, NAMES), one(random, CONTAINERS), one(random, CLASSES));
         let plain = rdn.replace('\\', "");
         let mut given = vec![("objectClass".to_owned(), vec![class.to_owned()]), ("cn".to_owned(), vec![plain])];
@@ -135,7 +135,7 @@ impl Request {
     }
 }
 
-fn drawn_filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
+fn random_filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
     let name = one(random, &[ATTRIBUTES, &["objectClass", "nothing", "name"]].concat()).to_owned();
     let value =
         if name == "objectClass" { one(random, &["person", "top", "organization", "x"]) } else { one(random, VALUES) };
@@ -156,9 +156,9 @@ fn drawn_filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
                 random.bool().then(|| one(random, &["caseExactMatch", "caseIgnoreMatch", "2.5.13.2"]).to_owned());
             Filter::Extensible { rule, attribute: Some(name), value, names: random.bool() }
         }
-        7 => Filter::Not(Box::new(drawn_filter(random, depth - 1))),
-        8 => Filter::And((0..random.usize(1..4)).map(|_| drawn_filter(random, depth - 1)).collect()),
-        _ => Filter::Or((0..random.usize(1..4)).map(|_| drawn_filter(random, depth - 1)).collect()),
+        7 => Filter::Not(Box::new(random_filter(random, depth - 1))),
+        8 => Filter::And((0..random.usize(1..4)).map(|_| random_filter(random, depth - 1)).collect()),
+        _ => Filter::Or((0..random.usize(1..4)).map(|_| random_filter(random, depth - 1)).collect()),
     }
 }
 
@@ -222,8 +222,8 @@ fn above(dn: &str) -> &'static str {
 /// Attributes of an entry, if it exists.
 fn entry(client: &mut Client, dn: &str) -> Option<Attributes> {
     let everything = Filter::Present("objectClass".to_owned());
-    let said = client.ask(&Request::Search { base: dn.to_owned(), scope: 0, filter: everything }.bytes());
-    said.entries.get(&normal(dn)).cloned()
+    let reply = client.send_request(&Request::Search { base: dn.to_owned(), scope: 0, filter: everything }.bytes());
+    reply.entries.get(&normal(dn)).cloned()
 }
 
 /// Whether a value has the syntax of its attribute.
@@ -277,7 +277,7 @@ fn faults_of_classes(attributes: &Attributes) -> BTreeSet<u32> {
     is_wrong.then_some(OBJECT_CLASS_VIOLATION).into_iter().collect()
 }
 
-/// Errors of modifications, each as if those before it had been applied as far as possible.
+/// Errors of modifications, each checked on the result of the earlier ones that were valid.
 fn faults_of_changes(dn: &str, changes: &[Change], mut attributes: Attributes) -> BTreeSet<u32> {
     let mut faults = BTreeSet::new();
     for change in changes {

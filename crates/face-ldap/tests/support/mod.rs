@@ -179,10 +179,10 @@ impl Bench {
             child.wait_with_output().expect("it ends")
         });
         let done = done.await.expect("it runs");
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let reply = String::from_utf8_lossy(&done.stdout).into_owned();
         let beside = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(code), "{shown}\n{said}\n{beside}");
-        (said, beside)
+        assert_eq!(done.status.code(), Some(code), "{shown}\n{reply}\n{beside}");
+        (reply, beside)
     }
 
     pub async fn add(&self, ldif: &str) {

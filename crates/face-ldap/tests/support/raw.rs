@@ -1,7 +1,5 @@
 //! Raw messages, for requests that stock clients do not send.
 
-use std::time::Duration;
-
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -38,7 +36,7 @@ pub fn page(size: u8, cookie: &[u8]) -> Vec<u8> {
 }
 
 /// Sync request control (RFC 4533), refreshAndPersist.
-pub fn follow() -> Vec<u8> {
+pub fn persistent_sync_control() -> Vec<u8> {
     control("1.3.6.1.4.1.4203.1.9.1.1", &element(0x30, &[0x0a, 1, 3]))
 }
 
@@ -65,14 +63,14 @@ pub fn abandon(id: u8) -> Vec<u8> {
 
 /// A message of the server.
 #[derive(Debug, Clone)]
-pub struct Said {
+pub struct Reply {
     pub id: u8,
     /// Operation tag, such as 0x61 for a bind response.
     pub operation: u8,
     pub content: Vec<u8>,
 }
 
-impl Said {
+impl Reply {
     /// Result code.
     pub fn code(&self) -> u8 {
         self.content[2]
@@ -95,18 +93,19 @@ impl Raw {
     }
 
     /// The next message.
-    pub async fn next(&mut self) -> Said {
+    pub async fn next(&mut self) -> Reply {
         loop {
-            if let Some(said) = self.take() {
-                return said;
+            if let Some(reply) = self.take() {
+                return reply;
             }
-            let reading = tokio::time::timeout(Duration::from_secs(60), self.stream.read_buf(&mut self.read)).await;
+            let reading =
+                tokio::time::timeout(tocsin_test_peers::wait_timeout(), self.stream.read_buf(&mut self.read)).await;
             assert_ne!(reading.expect("an answer").expect("read"), 0, "the server hangs up");
         }
     }
 
     /// All messages up to the final response of a request: a bind, a search or an extended operation.
-    pub async fn until_done(&mut self, id: u8) -> Vec<Said> {
+    pub async fn until_done(&mut self, id: u8) -> Vec<Reply> {
         let mut all = Vec::new();
         loop {
             all.push(self.next().await);
@@ -117,7 +116,7 @@ impl Raw {
         }
     }
 
-    fn take(&mut self) -> Option<Said> {
+    fn take(&mut self) -> Option<Reply> {
         let (content, length) = split(&self.read)?;
         // 2 1 ID, and then the operation.
         let (id, operation) = (content[2], content[3]);
@@ -127,7 +126,7 @@ impl Raw {
         let (_, used) = split(&content[3..]).expect("whole");
         kept.extend_from_slice(&content[3 + used..]);
         self.read.drain(..length);
-        Some(Said { id, operation, content: kept })
+        Some(Reply { id, operation, content: kept })
     }
 }
 

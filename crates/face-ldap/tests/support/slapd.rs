@@ -2,6 +2,8 @@
 
 use std::process::{Child, Command, Stdio};
 
+use tocsin_test_peers::{Peer, reserved_port, until_listening};
+
 /// slapd in a folder of its own; killed on drop.
 pub struct Slapd {
     pub port: u16,
@@ -30,21 +32,15 @@ impl Slapd {
         );
         let file = folder.path().join("slapd.conf");
         std::fs::write(&file, text).expect("written");
-        let port =
-            std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
-        let process = Command::new("/usr/sbin/slapd")
+        let port = reserved_port();
+        let mut process = Command::new(Peer::Slapd.path())
             .arg("-f")
             .arg(&file)
             .args(["-h", &format!("ldap://127.0.0.1:{port}"), "-d", "0"])
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("{error}: install slapd by scripts/setup test"));
-        // It does not report when it listens.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(std::time::Instant::now() < until, "slapd does not listen");
-            std::thread::yield_now();
-        }
+            .expect("slapd starts");
+        until_listening("slapd", port, || process.try_wait().expect("asked").is_some());
         Slapd { port, process, _folder: folder }
     }
 }
