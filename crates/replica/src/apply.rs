@@ -26,11 +26,11 @@ pub(crate) struct Applied {
 impl Replica {
     /// Applies a block and stores its cursor, in one transaction.
     pub(crate) fn apply(&self, block: &[u8]) -> Result<(Applied, BlockEnd), ReplicaError> {
-        let not_of_it = |error: serde_json::Error| ReplicaError::Protocol(format!("a block: {error}"));
+        let invalid_block = |error: serde_json::Error| ReplicaError::Protocol(format!("a block: {error}"));
         let shapes = self.shapes()?;
         let tables: HashMap<&str, Table> = shapes.iter().map(|shape| (shape.name.as_str(), Table::of(shape))).collect();
         let mut lines = block.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).peekable();
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         transaction.execute("UPDATE _replica SET applying = 1", ())?;
         let mut applied = Applied::default();
         let has_triggers = has_triggers(&transaction)?;
@@ -38,9 +38,9 @@ impl Replica {
         let end = loop {
             let line = lines.next().ok_or_else(|| ReplicaError::Protocol("a block without its end".to_owned()))?;
             if lines.peek().is_none() {
-                break serde_json::from_slice::<BlockEnd>(line).map_err(not_of_it)?;
+                break serde_json::from_slice::<BlockEnd>(line).map_err(invalid_block)?;
             }
-            let (collection, id, version, body): RowLine = serde_json::from_slice(line).map_err(not_of_it)?;
+            let (collection, id, version, body): RowLine = serde_json::from_slice(line).map_err(invalid_block)?;
             if body.is_some() {
                 applied.rows += 1
             } else {
@@ -66,7 +66,7 @@ impl Replica {
 
     /// Starts a complete read: rows that the server does not send again are removed at the end.
     pub(crate) fn begin_anew(&self, cursor: &str) -> Result<(), ReplicaError> {
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         transaction.execute("DELETE FROM _unseen", ())?;
         for shape in self.shapes()? {
             let sql = format!("INSERT INTO _unseen SELECT ?1, id FROM {}", schema::quoted(shape.name.as_str()));
@@ -80,9 +80,9 @@ impl Replica {
 
     /// Completes a download: removes rows that the server did not send again, and sets rows without unsent edits to the
     /// server's version.
-    pub(crate) fn settle(&self, seen: Stamp) -> Result<(), ReplicaError> {
+    pub(crate) fn complete_download(&self, seen: Stamp) -> Result<(), ReplicaError> {
         let shapes = self.shapes()?;
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         transaction.execute("UPDATE _replica SET applying = 1, seen = ?1", (seen.0,))?;
         for shape in &shapes {
             let (table, name) = (Table::of(shape), shape.name.as_str());
@@ -95,10 +95,10 @@ impl Replica {
             let settled = ids(&transaction, sql, name)?;
             let has_triggers = !settled.is_empty() && has_triggers(&transaction)?;
             if has_triggers {
-                settled.iter().try_for_each(|id| table.take_over(&transaction, id, StoredVersion::Stays))?;
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, StoredVersion::Keep))?;
             }
             without_triggers(&transaction, has_triggers, || {
-                settled.iter().try_for_each(|id| table.take_over(&transaction, id, StoredVersion::Goes))
+                settled.iter().try_for_each(|id| table.take_over(&transaction, id, StoredVersion::Delete))
             })?;
         }
         transaction.execute("DELETE FROM _unseen", ())?;
@@ -150,8 +150,8 @@ fn without_triggers(
 /// Whether the stored version of a row is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StoredVersion {
-    Stays,
-    Goes,
+    Keep,
+    Delete,
 }
 
 /// SQL statements of a collection's table.
@@ -164,7 +164,7 @@ struct Table<'a> {
     /// Restores the stored version.
     restore: String,
     know: String,
-    forget: String,
+    remove_known: String,
 }
 
 impl Table<'_> {
@@ -190,7 +190,7 @@ impl Table<'_> {
             know: format!(
                 "INSERT INTO {known} (_row, _version) VALUES (?1, ?2) ON CONFLICT (_row) DO UPDATE SET _version = excluded._version"
             ),
-            forget: format!("DELETE FROM {known} WHERE _row = ?1"),
+            remove_known: format!("DELETE FROM {known} WHERE _row = ?1"),
         }
     }
 
@@ -206,7 +206,7 @@ impl Table<'_> {
         connection.prepare_cached("DELETE FROM _unseen WHERE collection = ?1 AND row = ?2")?.execute((name, id))?;
         match body {
             Some(_) => connection.prepare_cached(&self.know)?.execute((id, version.0))?,
-            None => connection.prepare_cached(&self.forget)?.execute((id,))?,
+            None => connection.prepare_cached(&self.remove_known)?.execute((id,))?,
         };
         let sql = "UPDATE _server SET version = ?3, is_there = ?4 WHERE collection = ?1 AND row = ?2";
         if connection.prepare_cached(sql)?.execute((name, id, version.0, body.is_some()))? == 0 {
@@ -214,7 +214,7 @@ impl Table<'_> {
         }
         match body {
             Some(body) => self.run(connection, &self.keep, id, version, body),
-            None => self.drop_kept(connection, id),
+            None => self.delete_server_version(connection, id),
         }
     }
 
@@ -266,15 +266,15 @@ impl Table<'_> {
         } else {
             connection.prepare_cached(&self.remove)?.execute((id,))?;
         }
-        if kept == StoredVersion::Stays {
+        if kept == StoredVersion::Keep {
             return Ok(());
         }
         let sql = "DELETE FROM _server WHERE collection = ?1 AND row = ?2";
         connection.prepare_cached(sql)?.execute((name, id))?;
-        self.drop_kept(connection, id)
+        self.delete_server_version(connection, id)
     }
 
-    fn drop_kept(&self, connection: &Connection, id: &str) -> Result<(), ReplicaError> {
+    fn delete_server_version(&self, connection: &Connection, id: &str) -> Result<(), ReplicaError> {
         let sql = format!("DELETE FROM {} WHERE _row = ?1 AND _side = {OF_SERVER}", schema::shadow(self.shape));
         connection.prepare_cached(&sql)?.execute((id,))?;
         Ok(())
@@ -294,7 +294,7 @@ impl Table<'_> {
 }
 
 /// Converts the stored row of a layout 1 file: a JSON object of cells.
-pub(crate) fn keep_noted(
+pub(crate) fn convert_layout_1_row(
     connection: &Connection,
     shape: &CollectionShape,
     id: &str,

@@ -32,7 +32,7 @@ pub(crate) fn value_of(kind: FieldType, cell: ValueRef<'_>) -> Result<Json, Stri
         },
         ValueRef::Integer(integer) => Json::from(integer),
         ValueRef::Real(number) if !number.is_finite() => {
-            return Err(format!("is {}; a finite number was expected", infinite(number)));
+            return Err(format!("is {}; a finite number was expected", infinity_name(number)));
         }
         ValueRef::Real(number) => Json::from(number),
     };
@@ -81,14 +81,14 @@ pub(crate) fn shown(cell: ValueRef<'_>) -> Json {
         ValueRef::Null => Json::Null,
         ValueRef::Integer(integer) => integer.into(),
         ValueRef::Real(number) if number.is_finite() => number.into(),
-        ValueRef::Real(number) => infinite(number).into(),
+        ValueRef::Real(number) => infinity_name(number).into(),
         ValueRef::Text(text) => String::from_utf8_lossy(text).into(),
         ValueRef::Blob(bytes) => format!("{} bytes", bytes.len()).into(),
     }
 }
 
 /// Name of a number that is not finite. SQLite stores NaN as NULL.
-fn infinite(number: f64) -> &'static str {
+fn infinity_name(number: f64) -> &'static str {
     if number < 0.0 { "-Infinity" } else { "Infinity" }
 }
 

@@ -44,26 +44,26 @@ impl Replica {
     pub(crate) fn number_edits(&self) -> Result<u64, ReplicaError> {
         // A number that the server saw must not be reused after a power failure.
         self.connection.pragma_update(None, "synchronous", "FULL")?;
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         let shapes: HashMap<String, CollectionShape> =
             self.shapes()?.into_iter().map(|shape| (shape.name.to_string(), shape)).collect();
         for shape in shapes.values() {
-            note_unseen_removals(&transaction, shape)?;
+            record_unseen_removals(&transaction, shape)?;
         }
         let mut set_aside = drop_unreadable_ids(&transaction, &shapes)?;
         let batch = random_id(&transaction)?;
-        for PendingEdit { collection, row, was_there, base, seen } in pending(&transaction)? {
+        for PendingEdit { collection, row, existed, base, seen } in pending(&transaction)? {
             let Some(shape) = shapes.get(&collection) else { continue };
-            let was = if was_there { cells_before(&transaction, shape, &row)? } else { None };
+            let was = if existed { cells_before(&transaction, shape, &row)? } else { None };
             let is = cells(&transaction, shape, &row)?;
-            let difference = match objection_to_id(&row) {
+            let difference = match check_row_id(&row) {
                 Some(why) if is.is_some() => Difference { change: None, refused: vec![RefusedCell::row(why)] },
                 _ => Difference::of(shape, was, is),
             };
             if let Some((set, _)) = &difference.change {
                 clear_refused(&transaction, &collection, &row, set.as_ref())?;
             }
-            note_refused(&transaction, &collection, &row, None, &difference.refused)?;
+            record_refused(&transaction, &collection, &row, None, &difference.refused)?;
             set_aside += difference.refused.len() as u64;
             if let Some((set, was)) = difference.change {
                 let n: u64 =
@@ -113,7 +113,7 @@ impl Replica {
         let edit_of = read.map_err(|error| ReplicaError::Unfit(format!("the edit {n} cannot be read: {error}")))?;
         let why = format!("is an edit of {} bytes; at most {BLOCK_BYTES_MAX} can be sent", edit.len());
         let (collection, row) = (edit_of.collection.to_string(), edit_of.id.clone());
-        note_refused(&self.connection, &collection, &row, Some(n), &[RefusedCell::row(why)])?;
+        record_refused(&self.connection, &collection, &row, Some(n), &[RefusedCell::row(why)])?;
         // A base version makes it an edit of an existing row, so that none is created.
         let base = edit_of.base.max(Stamp(1));
         let empty = Edit { set: Some(Map::new()), was: Map::new(), base, ..edit_of };
@@ -122,9 +122,9 @@ impl Replica {
         Ok(text)
     }
 
-    /// Records what the server has of the batch with which the session began.
+    /// Records how many edits of the batch of this session the server has stored.
     pub(crate) fn acknowledge(&self, batch: Option<&str>, uploaded: u64) -> Result<(), ReplicaError> {
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         confirm(&transaction, "batch IS ?2 AND n <= ?1", (uploaded, batch))?;
         if batch.is_none() {
             transaction.execute("UPDATE _replica SET last = ?1 WHERE last < ?1", (uploaded,))?;
@@ -133,8 +133,8 @@ impl Replica {
     }
 
     /// Records the outcome of a block.
-    pub(crate) fn note_outcome(&self, outcome: &Uploaded) -> Result<(), ReplicaError> {
-        let transaction = self.writing()?;
+    pub(crate) fn record_outcome(&self, outcome: &Uploaded) -> Result<(), ReplicaError> {
+        let transaction = self.write_transaction()?;
         for refused in &outcome.refused {
             let sql = "SELECT collection, row, edit FROM _outbox WHERE n = ?1";
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
@@ -152,7 +152,7 @@ impl Replica {
             let values: Map<String, Json> = set.into_iter().filter(|(name, _)| named(name)).collect();
             let fields = values.keys().cloned().collect();
             let cell = RefusedCell { fields, why: why.join("; "), values };
-            note_refused(&transaction, &collection, &row, Some(refused.n), &[cell])?;
+            record_refused(&transaction, &collection, &row, Some(refused.n), &[cell])?;
         }
         confirm(&transaction, "n <= ?1 AND (?2 IS NULL OR true)", (outcome.uploaded, None))?;
         if !outcome.point.is_empty() {
@@ -163,9 +163,9 @@ impl Replica {
 
     /// Queues confirmed edits again that the server lost by a restore from a backup. `known`: the batches it has, each
     /// with its last edit. Returns how many are queued.
-    pub(crate) fn send_again(&self, known: &[(String, u64)]) -> Result<u64, ReplicaError> {
+    pub(crate) fn mark_unsent(&self, known: &[(String, u64)]) -> Result<u64, ReplicaError> {
         let known: HashMap<&str, u64> = known.iter().map(|(batch, upto)| (batch.as_str(), *upto)).collect();
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         let upto = {
             let mut statement = transaction.prepare("SELECT n, batch FROM _sent ORDER BY n DESC")?;
             let mut rows = statement.query(())?;
@@ -236,12 +236,12 @@ fn confirm(connection: &Connection, which: &str, of: (u64, Option<&str>)) -> Res
 struct PendingEdit {
     collection: String,
     row: String,
-    was_there: bool,
+    existed: bool,
     base: Stamp,
     seen: Stamp,
 }
 
-/// PendingEdit edits in order of the first edit, so that rows through which others are shared come first.
+/// Pending edits in order of the first edit of each row, so that rows through which others are shared come first.
 fn pending(connection: &Connection) -> Result<Vec<PendingEdit>, ReplicaError> {
     let sql = "SELECT p.collection, p.row, p.was_there, iif(p.was_there, coalesce(s.base, 0), 0), p.seen FROM _pending p \
                LEFT JOIN _server s ON s.collection = p.collection AND s.row = p.row ORDER BY p.rowid";
@@ -250,7 +250,7 @@ fn pending(connection: &Connection) -> Result<Vec<PendingEdit>, ReplicaError> {
         Ok(PendingEdit {
             collection: row.get(0)?,
             row: row.get(1)?,
-            was_there: row.get(2)?,
+            existed: row.get(2)?,
             base: Stamp(row.get(3)?),
             seen: Stamp(row.get(4)?),
         })
@@ -287,14 +287,14 @@ fn drop_unreadable_ids(
         let sql = "DELETE FROM _server WHERE collection = ?1 AND row = CAST(?2 AS TEXT)";
         connection.execute(sql, (&collection, &id))?;
         let why = RefusedCell::row("id: is text that is not UTF-8".to_owned());
-        note_refused(connection, &collection, &String::from_utf8_lossy(&id), None, &[why])?;
+        record_refused(connection, &collection, &String::from_utf8_lossy(&id), None, &[why])?;
     }
     Ok(count)
 }
 
 /// Finds rows that `REPLACE` removed through a unique index of the application, for which SQLite runs no trigger: rows
 /// from the server that are gone without a recorded removal.
-fn note_unseen_removals(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
+fn record_unseen_removals(connection: &Connection, shape: &CollectionShape) -> Result<(), ReplicaError> {
     let name = shape.name.as_str();
     let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE \"unique\" AND origin <> 'pk')";
     if !connection.query_row(sql, (name,), |row| row.get::<_, bool>(0))? {
@@ -321,7 +321,7 @@ fn note_unseen_removals(connection: &Connection, shape: &CollectionShape) -> Res
 }
 
 /// The problem with a row id, if the server would reject it.
-pub(crate) fn objection_to_id(id: &str) -> Option<String> {
+pub(crate) fn check_row_id(id: &str) -> Option<String> {
     let fits = (1..=ROW_ID_CHARS_MAX).contains(&id.chars().count()) && !id.chars().any(|c| c.is_control() || c == '/');
     (!fits).then(|| format!("id: must be 1 to {ROW_ID_CHARS_MAX} characters without `/` and control characters"))
 }
@@ -396,7 +396,7 @@ struct Difference {
 impl Difference {
     fn of(shape: &CollectionShape, was: Option<Vec<Cell>>, is: Option<Vec<Cell>>) -> Difference {
         let nothing = || vec![Cell::Null; shape.fields.len()];
-        let (was_there, is_there) = (was.is_some(), is.is_some());
+        let (existed, exists) = (was.is_some(), is.is_some());
         let (was, is) = (was.unwrap_or_else(nothing), is.unwrap_or_else(nothing));
         let (mut set, mut before, mut refused, mut bytes) = (Map::new(), Map::new(), Vec::new(), 2);
         for ((field, was), is) in shape.fields.iter().zip(&was).zip(&is) {
@@ -408,7 +408,7 @@ impl Difference {
             };
             // A cell that no field can hold was never sent.
             let old = old.unwrap_or(Json::Null);
-            if !is_there {
+            if !exists {
                 if !old.is_null() {
                     before.insert(name, old);
                 }
@@ -417,8 +417,8 @@ impl Difference {
             match new {
                 Ok(new) => {
                     bytes += name.len() + 4 + if new.is_null() { 0 } else { new.to_string().len() };
-                    if !is_same && (was_there || !new.is_null()) {
-                        if was_there {
+                    if !is_same && (existed || !new.is_null()) {
+                        if existed {
                             before.insert(name.clone(), old);
                         }
                         set.insert(name, new);
@@ -443,7 +443,7 @@ impl Difference {
             bytes -= length;
             refused.push(RefusedCell { why, fields: vec![name.clone()], values: Map::from_iter([(name, value)]) });
         }
-        let change = match (was_there, is_there) {
+        let change = match (existed, exists) {
             (false, false) => None,
             (true, false) => Some((None, before)),
             (false, true) => Some((Some(set), Map::new())),
@@ -475,7 +475,7 @@ fn clear_refused(
     Ok(())
 }
 
-pub(crate) fn note_refused(
+pub(crate) fn record_refused(
     connection: &Connection,
     collection: &str,
     row: &str,

@@ -9,16 +9,16 @@ use tocsin_model::{
     replica::{Begin, BeginResponse, Uploaded},
 };
 
-use crate::{Home, Link, LinkError};
+use crate::{Link, LinkError, ServerCredentials};
 
 const ZSTD_LEVEL: i32 = 1;
 /// Maximum bytes of a downloaded block, decompressed.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 
 /// Extra time that a long poll may take beyond the requested wait.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MARGIN: Duration = Duration::from_secs(10);
 /// Pause after a `busy` response without a retry time.
-const BUSY_USUAL: Duration = Duration::from_secs(5);
+const BUSY_DEFAULT: Duration = Duration::from_secs(5);
 /// Maximum pause that a server may request.
 const BUSY_MAX: Duration = Duration::from_secs(3_600);
 
@@ -31,15 +31,15 @@ pub struct HttpLink {
 
 impl HttpLink {
     /// Creates a link. `client` holds the trusted certificates.
-    pub fn new(client: Client, home: &Home) -> HttpLink {
-        HttpLink { client, base: home.url.trim_end_matches('/').to_owned(), token: home.token.clone() }
+    pub fn new(client: Client, server: &ServerCredentials) -> HttpLink {
+        HttpLink { client, base: server.url.trim_end_matches('/').to_owned(), token: server.token.clone() }
     }
 
     fn at(&self, session: &str, rest: &str) -> String {
         format!("{}/v1/sync/sessions/{session}{rest}", self.base)
     }
 
-    async fn ask(&self, request: RequestBuilder) -> Result<Response, LinkError> {
+    async fn send_request(&self, request: RequestBuilder) -> Result<Response, LinkError> {
         let response = request.bearer_auth(&self.token).send().await.map_err(broken)?;
         let status = response.status();
         if status.is_success() {
@@ -52,9 +52,9 @@ impl HttpLink {
         let why = problem["detail"].as_str().or(problem["title"].as_str()).unwrap_or(&text).to_owned();
         Err(match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                LinkError::Busy(wait.unwrap_or(BUSY_USUAL))
+                LinkError::Busy(wait.unwrap_or(BUSY_DEFAULT))
             }
-            StatusCode::NOT_FOUND | StatusCode::GONE => LinkError::Over(why),
+            StatusCode::NOT_FOUND | StatusCode::GONE => LinkError::SessionEnded(why),
             status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => LinkError::Broken(why),
             _ => LinkError::Refused(why),
         })
@@ -72,9 +72,9 @@ async fn json<T: DeserializeOwned>(response: Response) -> Result<T, LinkError> {
 impl Link for HttpLink {
     async fn begin(&self, begin: &Begin) -> Result<BeginResponse, LinkError> {
         let request = self.client.post(format!("{}/v1/sync/sessions", self.base)).json(begin);
-        match self.ask(request).await {
+        match self.send_request(request).await {
             // There is no session yet that could be expired.
-            Err(LinkError::Over(why)) => Err(LinkError::Refused(why)),
+            Err(LinkError::SessionEnded(why)) => Err(LinkError::Refused(why)),
             answer => json(answer?).await,
         }
     }
@@ -87,13 +87,13 @@ impl Link for HttpLink {
             .header(header::CONTENT_TYPE, "application/x-ndjson")
             .header(header::CONTENT_ENCODING, "zstd")
             .body(packed);
-        json(self.ask(request).await?).await
+        json(self.send_request(request).await?).await
     }
 
     async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
         // A cursor has no character that needs escaping in a URL.
         let request = self.client.get(self.at(session, &format!("/changes?cursor={cursor}")));
-        let response = self.ask(request.header(header::ACCEPT_ENCODING, "zstd")).await?;
+        let response = self.send_request(request.header(header::ACCEPT_ENCODING, "zstd")).await?;
         let is_packed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|value| value == "zstd");
         let bytes = response.bytes().await.map_err(broken)?;
         if !is_packed {
@@ -104,11 +104,12 @@ impl Link for HttpLink {
 
     async fn wait(&self, cursor: &str, longest: Duration) -> Result<bool, LinkError> {
         let at = format!("{}/v1/sync/wait?cursor={cursor}&seconds={}", self.base, longest.as_secs().max(1));
-        let answer: serde_json::Value = json(self.ask(self.client.get(at).timeout(longest + PATIENCE)).await?).await?;
+        let answer: serde_json::Value =
+            json(self.send_request(self.client.get(at).timeout(longest + WAIT_MARGIN)).await?).await?;
         Ok(answer["news"].as_bool().unwrap_or(true))
     }
 
     async fn end(&self, session: &str) -> Result<(), LinkError> {
-        self.ask(self.client.delete(self.at(session, ""))).await.map(drop)
+        self.send_request(self.client.delete(self.at(session, ""))).await.map(drop)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Replica, ReplicaError,
-    apply::keep_noted,
+    apply::convert_layout_1_row,
     schema::{self, BEFORE_EDIT, LAYOUT, OF_SERVER},
 };
 
@@ -22,7 +22,7 @@ impl Replica {
             }
             return Ok(());
         }
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         if self.has_layout()? {
             return Ok(());
         }
@@ -66,7 +66,7 @@ impl Replica {
                 let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
                 let noted: Vec<(String, String)> = statement.query_map((name,), read)?.collect::<Result<_, _>>()?;
                 for (row, noted) in noted {
-                    keep_noted(&transaction, &shape, &row, side, &noted)?;
+                    convert_layout_1_row(&transaction, &shape, &row, side, &noted)?;
                 }
             }
             schema::make_triggers(&transaction, &shape)?;

@@ -28,7 +28,7 @@ use tocsin_model::{
 
 pub use link::{Link, LinkError};
 pub use sync::{Progress, Summary};
-pub use watch::Woken;
+pub use watch::WakeReason;
 
 /// Error of a replica.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ pub struct Replica {
 
 /// Server and credentials of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Home {
+pub struct ServerCredentials {
     /// Base URL of the server.
     pub url: String,
     /// Device token.
@@ -108,14 +108,14 @@ impl Replica {
     ///
     /// # Errors
     /// `Taken` if there is one; the file cannot be created.
-    pub fn create(path: &Path, home: &Home) -> Result<Replica, ReplicaError> {
+    pub fn create(path: &Path, server: &ServerCredentials) -> Result<Replica, ReplicaError> {
         let connection = connect(path)?;
         if is_replica(&connection)? {
             return Err(ReplicaError::Taken(path.display().to_string()));
         }
         connection.execute_batch(schema::OWN_TABLES)?;
         connection.execute_batch(schema::TABLES_OF_LAYOUT_2)?;
-        connection.execute("INSERT INTO _replica (url, token) VALUES (?1, ?2)", (&home.url, &home.token))?;
+        connection.execute("INSERT INTO _replica (url, token) VALUES (?1, ?2)", (&server.url, &server.token))?;
         Ok(Replica { connection })
     }
 
@@ -142,8 +142,8 @@ impl Replica {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn home(&self) -> Result<Home, ReplicaError> {
-        let read = |row: &rusqlite::Row<'_>| Ok(Home { url: row.get(0)?, token: row.get(1)? });
+    pub fn server(&self) -> Result<ServerCredentials, ReplicaError> {
+        let read = |row: &rusqlite::Row<'_>| Ok(ServerCredentials { url: row.get(0)?, token: row.get(1)? });
         Ok(self.connection.query_row("SELECT url, token FROM _replica", (), read)?)
     }
 
@@ -175,10 +175,10 @@ impl Replica {
     pub fn put(&self, collection: &str, id: &str, fields: &Map<String, Json>) -> Result<(), ReplicaError> {
         let shape = self.shape(collection)?;
         let table = schema::quoted(collection);
-        if let Some(why) = edits::objection_to_id(id) {
+        if let Some(why) = edits::check_row_id(id) {
             return Err(ReplicaError::Unfit(why));
         }
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         transaction.execute(&format!("INSERT INTO {table} (id) VALUES (?1) ON CONFLICT DO NOTHING"), (id,))?;
         for (name, value) in fields {
             let known = shape.fields.iter().find(|field| field.name.as_str() == name);
@@ -275,7 +275,7 @@ impl Replica {
     }
 
     /// Starts a write transaction: it waits for other writers at its start, where a failure loses nothing.
-    fn writing(&self) -> Result<Transaction<'_>, ReplicaError> {
+    fn write_transaction(&self) -> Result<Transaction<'_>, ReplicaError> {
         Ok(Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?)
     }
 

@@ -15,7 +15,7 @@ pub enum LinkError {
     Busy(Duration),
     /// The session expired, or the visible rows changed: begin again.
     #[error("the session has expired: {0}")]
-    Over(String),
+    SessionEnded(String),
     /// The device lacks the permission.
     #[error("the server rejects the request: {0}")]
     Refused(String),

@@ -10,7 +10,7 @@ use tocsin_model::{
 use crate::{
     ReplicaError,
     cells::shown,
-    edits::{RefusedCell, note_refused},
+    edits::{RefusedCell, record_refused},
 };
 
 /// Version of the file layout.
@@ -100,7 +100,7 @@ pub(crate) fn quoted(name: &str) -> String {
 
 /// Migrates the tables to the server's collections. Returns whether rows must be read again because a table has other
 /// fields.
-pub(crate) fn follow(
+pub(crate) fn migrate(
     connection: &Connection,
     old: &[CollectionShape],
     new: &[CollectionShape],
@@ -109,7 +109,7 @@ pub(crate) fn follow(
     for gone in old.iter().filter(|old| new.iter().all(|new| new.name != old.name)) {
         let unsent = unsent_of_collection(connection, gone)?;
         drop_collection(connection, gone.name.as_str())?;
-        note_unsent(connection, gone, unsent)?;
+        record_unsent(connection, gone, unsent)?;
     }
     for shape in new {
         match old.iter().find(|old| old.name == shape.name) {
@@ -117,7 +117,7 @@ pub(crate) fn follow(
             Some(old) => {
                 let unsent = unsent_of_fields(connection, old, shape)?;
                 change_table(connection, old, shape)?;
-                note_unsent(connection, old, unsent)?;
+                record_unsent(connection, old, unsent)?;
                 anew = true;
             }
             None => make_table(connection, shape)?,
@@ -203,10 +203,10 @@ fn unsent_of_fields(
     Ok(unsent)
 }
 
-fn note_unsent(connection: &Connection, shape: &CollectionShape, unsent: Vec<Unsent>) -> Result<(), ReplicaError> {
+fn record_unsent(connection: &Connection, shape: &CollectionShape, unsent: Vec<Unsent>) -> Result<(), ReplicaError> {
     for Unsent { row, n, fields, values, why } in unsent {
         let refused = RefusedCell { fields, why, values };
-        note_refused(connection, shape.name.as_str(), &row, n, &[refused])?;
+        record_refused(connection, shape.name.as_str(), &row, n, &[refused])?;
     }
     Ok(())
 }
@@ -293,7 +293,7 @@ pub(crate) fn make_triggers(connection: &Connection, shape: &CollectionShape) ->
     let names = fields.iter().map(|field| format!(", {field}")).collect::<String>();
     let seen = "(SELECT seen FROM _replica)";
     // `of` is `OLD.`, or empty where `from` names the table.
-    let note = |of: &str, from: &str| {
+    let record_change = |of: &str, from: &str| {
         let cells = fields.iter().map(|field| format!(", {of}{field}")).collect::<String>();
         let and = if from.is_empty() { "WHERE" } else { "AND" };
         let unless = |list: &str| {
@@ -308,8 +308,8 @@ pub(crate) fn make_triggers(connection: &Connection, shape: &CollectionShape) ->
              INSERT INTO _pending (collection, row, was_there, seen) SELECT '{name}', {of}id, 1, {seen} {from} {no_pending} ON CONFLICT DO NOTHING;"
         )
     };
-    let changed = note("OLD.", "");
-    let replaced = note("", &format!("FROM {table} WHERE id = NEW.id"));
+    let changed = record_change("OLD.", "");
+    let replaced = record_change("", &format!("FROM {table} WHERE id = NEW.id"));
     let local = "(SELECT applying FROM _replica) = 0";
     let is_there = format!("EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)");
     connection.execute_batch(&format!(

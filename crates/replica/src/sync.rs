@@ -32,11 +32,11 @@ pub struct Summary {
 }
 
 /// End of a session.
-enum Ended {
+enum SessionEnd {
     /// Everything was sent and received.
-    Whole,
+    Complete,
     /// Edits of a version without batches were sent; the others need another session.
-    WithEditsLeft,
+    EditsPending,
 }
 
 /// Progress of a sync.
@@ -63,7 +63,7 @@ impl Replica {
         let mut summary = Summary::default();
         for _ in 0..SESSIONS_MAX {
             match self.run_session(link, &mut summary, progress).await {
-                Err(ReplicaError::Link(LinkError::Over(_))) | Ok(Ended::WithEditsLeft) => continue,
+                Err(ReplicaError::Link(LinkError::SessionEnded(_))) | Ok(SessionEnd::EditsPending) => continue,
                 done => return done.map(|_| summary),
             }
         }
@@ -75,7 +75,7 @@ impl Replica {
         link: &impl Link,
         summary: &mut Summary,
         progress: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<Ended, ReplicaError> {
+    ) -> Result<SessionEnd, ReplicaError> {
         let is_unbatched = self.has_unbatched()?;
         let log = if is_unbatched { None } else { Some(self.edit_log()?) };
         let cursor = self.cursor()?;
@@ -86,11 +86,11 @@ impl Replica {
             return Err(ReplicaError::Wiped);
         }
         let restored = begun.restored.take();
-        let is_renewed = self.follow_shapes(&begun)?;
-        self.note_begun(&log, &begun)?;
+        let is_renewed = self.migrate_schema(&begun)?;
+        self.record_begin(&log, &begun)?;
         // Before the outbox changes, so that the server still knows where it continues.
         if let Some(known) = restored {
-            summary.sent_again += self.send_again(&known)?;
+            summary.sent_again += self.mark_unsent(&known)?;
         }
         if !is_unbatched {
             summary.refused += self.number_edits()?;
@@ -114,7 +114,7 @@ impl Replica {
             summary.blocks += 1;
             progress(Progress::Received(summary.rows + summary.removed));
             if !end.more {
-                self.settle(end.seen)?;
+                self.complete_download(end.seen)?;
                 break;
             }
             cursor = end.cursor;
@@ -123,13 +123,13 @@ impl Replica {
         // Everything is done; the server detects a lost end by its timeout.
         match link.end(&begun.session).await {
             Err(LinkError::Refused(why)) => Err(LinkError::Refused(why).into()),
-            _ if is_unbatched => Ok(Ended::WithEditsLeft),
-            _ => Ok(Ended::Whole),
+            _ if is_unbatched => Ok(SessionEnd::EditsPending),
+            _ => Ok(SessionEnd::Complete),
         }
     }
 
     /// Records which edits the server has.
-    fn note_begun(&self, log: &Option<EditLog>, begun: &BeginResponse) -> Result<(), ReplicaError> {
+    fn record_begin(&self, log: &Option<EditLog>, begun: &BeginResponse) -> Result<(), ReplicaError> {
         match log {
             None => self.acknowledge(None, begun.uploaded),
             Some(EditLog { batch: Some(batch), .. }) => self.acknowledge(Some(batch), begun.uploaded),
@@ -151,7 +151,7 @@ impl Replica {
                 return Ok(());
             }
             let outcome = link.upload(session, lines).await?;
-            self.note_outcome(&outcome)?;
+            self.record_outcome(&outcome)?;
             summary.applied += outcome.applied;
             summary.conflicts += outcome.conflicts.len() as u64;
             summary.refused += outcome.refused.len() as u64;
@@ -168,14 +168,14 @@ impl Replica {
     }
 
     /// Migrates the tables to the server's collections. Returns whether rows must be read again.
-    fn follow_shapes(&self, begun: &BeginResponse) -> Result<bool, ReplicaError> {
+    fn migrate_schema(&self, begun: &BeginResponse) -> Result<bool, ReplicaError> {
         let old = self.shapes()?;
         if old == begun.collections {
             return Ok(false);
         }
-        let transaction = self.writing()?;
+        let transaction = self.write_transaction()?;
         transaction.execute("UPDATE _replica SET applying = 1", ())?;
-        let anew = schema::follow(&transaction, &old, &begun.collections)?;
+        let anew = schema::migrate(&transaction, &old, &begun.collections)?;
         let added = begun.collections.iter().any(|new| old.iter().all(|old| old.name != new.name));
         let sql = "UPDATE _replica SET applying = 0, cursor = iif(?1, NULL, cursor)";
         transaction.execute(sql, (anew || added,))?;

@@ -9,15 +9,15 @@ use crate::{Link, LinkError, Replica, ReplicaError};
 /// Duration of one long poll: shorter than the timeouts of most proxies.
 const WAIT: Duration = Duration::from_secs(50);
 /// Interval of checks for local edits.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const EDITS_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum wait, so that many changes are synchronized together.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Woken {
+pub enum WakeReason {
     /// The server may have changes.
-    News,
+    ServerChanges,
     /// Rows were edited locally.
     Edited,
     /// The server could not be asked to wake the replica, and the time is up.
@@ -30,37 +30,37 @@ impl Replica {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub async fn rest(&mut self, link: &impl Link, every: Duration) -> Result<Woken, ReplicaError> {
+    pub async fn wait_for_work(&mut self, link: &impl Link, every: Duration) -> Result<WakeReason, ReplicaError> {
         let began = Instant::now();
         let cursor = self.cursor()?;
         let news = async {
             let Some(cursor) = &cursor else {
                 sleep(every).await;
-                return Woken::Later;
+                return WakeReason::Later;
             };
             loop {
                 let asked = Instant::now();
                 let pause = match link.wait(cursor, WAIT).await {
-                    Ok(true) => return Woken::News,
+                    Ok(true) => return WakeReason::ServerChanges,
                     // A stopping server ends all long polls.
                     Ok(false) if asked.elapsed() < Duration::from_secs(1) => every,
                     Ok(false) => continue,
                     // The token was revoked or has expired; the next session reports it.
-                    Err(LinkError::Refused(_)) => return Woken::News,
+                    Err(LinkError::Refused(_)) => return WakeReason::ServerChanges,
                     Err(LinkError::Busy(after)) => after.max(every),
                     Err(_) => every,
                 };
                 sleep(pause).await;
-                return Woken::Later;
+                return WakeReason::Later;
             }
         };
         tokio::pin!(news);
         let woken = loop {
             tokio::select! {
                 woken = &mut news => break woken,
-                () = sleep(LOOK_EVERY) => {
+                () = sleep(EDITS_POLL_INTERVAL) => {
                     if self.has_edits()? {
-                        break Woken::Edited;
+                        break WakeReason::Edited;
                     }
                 }
             }

@@ -100,15 +100,15 @@ struct State {
     /// Recent time for which a slot is held (moving average).
     held: Duration,
     /// Rejected requests of the current window, expected to return: start of the window, and their number.
-    sent_away: (Instant, usize),
+    rejected: (Instant, usize),
 }
 
 /// Window in which rejected requests are expected to return.
-const SENT_AWAY_WINDOW: Duration = Duration::from_secs(5);
+const REJECTED_WINDOW: Duration = Duration::from_secs(5);
 /// Maximum estimate of the waiting time; a device that returns afterwards gets a new estimate.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Minimum spread of `retry_after`, so that devices rejected together do not return together.
-const SPREAD_MIN: Duration = Duration::from_secs(4);
+const JITTER_MIN: Duration = Duration::from_secs(4);
 
 /// Round-robin queues: the first is served next, and then moves to the end.
 struct Turns<K, Q>(VecDeque<(K, Q)>);
@@ -162,10 +162,10 @@ impl Pool {
             Sizing::Auto => AdaptiveConcurrency::new(size_max),
             Sizing::Fixed => AdaptiveConcurrency::fixed(size_max),
         };
-        note_size(name, &pace);
+        set_size_gauge(name, &pace);
         let (queues, held) = (Turns::default(), Duration::from_millis(1));
-        let sent_away = (Instant::now(), 0);
-        let state = Mutex::new(State { pace, busy: 0, queues, waiting: 0, held, sent_away });
+        let rejected = (Instant::now(), 0);
+        let state = Mutex::new(State { pace, busy: 0, queues, waiting: 0, held, rejected });
         Pool(Arc::new(Shared { name, size_max, waiting_max, state }))
     }
 
@@ -173,9 +173,13 @@ impl Pool {
     ///
     /// # Errors
     /// `Busy` if too many requests wait already.
-    pub(crate) async fn enter(&self, application: &Name, collection: Option<&Name>) -> Result<GrantedSlot, SyncError> {
+    pub(crate) async fn acquire(
+        &self,
+        application: &Name,
+        collection: Option<&Name>,
+    ) -> Result<GrantedSlot, SyncError> {
         let began = Instant::now();
-        let place = match self.ask(application, collection, began)? {
+        let place = match self.request_slot(application, collection, began)? {
             AdmissionResult::Given(place) => place,
             AdmissionResult::Later(place) => {
                 let _waiting = Waiting(self);
@@ -188,7 +192,12 @@ impl Pool {
         Ok(GrantedSlot { _place: place, waited })
     }
 
-    fn ask(&self, application: &Name, collection: Option<&Name>, now: Instant) -> Result<AdmissionResult, SyncError> {
+    fn request_slot(
+        &self,
+        application: &Name,
+        collection: Option<&Name>,
+        now: Instant,
+    ) -> Result<AdmissionResult, SyncError> {
         let mut state = self.0.state.lock();
         if state.busy < state.pace.limit() && state.waiting == 0 {
             return Ok(AdmissionResult::Given(self.place(&mut state, now)));
@@ -202,7 +211,7 @@ impl Pool {
         let (sender, receiver) = oneshot::channel();
         state.wait(application, collection, sender);
         // A slot may be free although requests are counted as waiting: a cancelled one returned its slot but is still
-        // counted. No later `leave` would grant it.
+        // counted. No later `release` would grant it.
         let granted = self.grant(&mut state, now);
         drop(state);
         granted.into_iter().for_each(|(next, place)| drop(next.send(place)));
@@ -210,7 +219,7 @@ impl Pool {
     }
 
     /// Assigns the free slots to the next requests. Must be sent without the lock: a slot whose receiver is gone
-    /// returns through `leave`.
+    /// returns through `release`.
     fn grant(&self, state: &mut State, now: Instant) -> Vec<(oneshot::Sender<PoolSlot>, PoolSlot)> {
         let mut granted = Vec::new();
         while state.busy < state.pace.limit()
@@ -234,13 +243,13 @@ impl Pool {
     }
 
     /// Releases a slot that was held for this long, and grants free slots to waiting requests.
-    fn leave(&self, now: Instant, held: Duration) {
+    fn release(&self, now: Instant, held: Duration) {
         let granted = {
             let mut state = self.0.state.lock();
             let (size, is_full) = (state.pace.limit(), state.busy >= state.pace.limit());
             state.pace.answered(now, held, true, is_full);
             if state.pace.limit() != size {
-                note_size(self.0.name, &state.pace);
+                set_size_gauge(self.0.name, &state.pace);
             }
             state.held = (state.held * 15 + held) / 16;
             state.busy -= 1;
@@ -250,7 +259,7 @@ impl Pool {
     }
 }
 
-fn note_size(pool: &'static str, pace: &AdaptiveConcurrency) {
+fn set_size_gauge(pool: &'static str, pace: &AdaptiveConcurrency) {
     metrics::gauge!("tocsin_sync_pool_slots", "pool" => pool).set(pace.limit() as f64);
 }
 
@@ -280,15 +289,15 @@ impl State {
     }
 
     /// Estimated time until the current queue and the rejected requests are served, plus jitter of up to half of it, at
-    /// least [`SPREAD_MIN`].
+    /// least [`JITTER_MIN`].
     fn retry_after(&mut self, now: Instant) -> Duration {
-        if now - self.sent_away.0 > SENT_AWAY_WINDOW {
-            self.sent_away = (now, 0);
+        if now - self.rejected.0 > REJECTED_WINDOW {
+            self.rejected = (now, 0);
         }
-        self.sent_away.1 += 1;
-        let ahead = self.waiting + self.sent_away.1;
+        self.rejected.1 += 1;
+        let ahead = self.waiting + self.rejected.1;
         let wait = self.held.mul_f64(ahead as f64 / self.pace.limit() as f64).min(WAIT_MAX);
-        Duration::from_secs(1) + wait + (wait / 2).max(SPREAD_MIN).mul_f64(fastrand::f64())
+        Duration::from_secs(1) + wait + (wait / 2).max(JITTER_MIN).mul_f64(fastrand::f64())
     }
 }
 
@@ -304,7 +313,7 @@ impl Drop for Waiting<'_> {
 impl Drop for PoolSlot {
     fn drop(&mut self) {
         let now = Instant::now();
-        self.pool.leave(now, now - self.since);
+        self.pool.release(now, now - self.since);
     }
 }
 
@@ -319,11 +328,11 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_finds_the_queue_full_gets_a_retry_time() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 1), name("shop"));
-        let first = pool.enter(&shop, None).await.expect("free");
-        let mut second = Box::pin(pool.enter(&shop, None));
+        let first = pool.acquire(&shop, None).await.expect("free");
+        let mut second = Box::pin(pool.acquire(&shop, None));
         assert!(futures_poll(&mut second).await.is_none(), "it waits");
         assert_eq!(pool.status(), PoolStatus { name: "upload", size: 1, size_max: 1, busy: 1, waiting: 1 });
-        match pool.enter(&shop, None).await {
+        match pool.acquire(&shop, None).await {
             Err(SyncError::Busy { position: 1, retry_after, .. }) => assert!(retry_after >= Duration::from_secs(1)),
             _ => panic!("the queue is full"),
         }
@@ -335,27 +344,29 @@ mod tests {
     #[tokio::test]
     async fn b37_devices_rejected_together_do_not_return_together() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 1), name("shop"));
-        let _first = pool.enter(&shop, None).await.expect("free");
-        let mut second = Box::pin(pool.enter(&shop, None));
+        let _first = pool.acquire(&shop, None).await.expect("free");
+        let mut second = Box::pin(pool.acquire(&shop, None));
         assert!(futures_poll(&mut second).await.is_none(), "it waits");
         let mut times = std::collections::BTreeSet::new();
         for _ in 0..200 {
-            let Err(SyncError::Busy { retry_after, .. }) = pool.enter(&shop, None).await else { panic!("it is full") };
+            let Err(SyncError::Busy { retry_after, .. }) = pool.acquire(&shop, None).await else {
+                panic!("it is full")
+            };
             assert!(retry_after >= Duration::from_secs(1) && retry_after < Duration::from_secs(7), "{retry_after:?}");
             times.insert(retry_after.as_secs());
         }
         assert!(times.len() >= 4, "200 devices come back within as many seconds: {times:?}");
         // A long holding time counts: 100 requests with slots of 2 s each are served after 200 s.
         pool.0.state.lock().held = Duration::from_secs(2);
-        let Err(SyncError::Busy { retry_after, .. }) = pool.enter(&shop, None).await else { panic!("it is full") };
+        let Err(SyncError::Busy { retry_after, .. }) = pool.acquire(&shop, None).await else { panic!("it is full") };
         assert!(retry_after >= WAIT_MAX, "{retry_after:?}");
     }
 
     #[tokio::test]
     async fn a_cancelled_request_leaves_its_slot_to_the_next() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 10), name("shop"));
-        let first = pool.enter(&shop, None).await.expect("free");
-        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(pool.enter(&shop, None))).collect();
+        let first = pool.acquire(&shop, None).await.expect("free");
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(pool.acquire(&shop, None))).collect();
         for one in &mut waiting {
             assert!(futures_poll(one).await.is_none(), "it waits");
         }
@@ -370,14 +381,14 @@ mod tests {
     #[tokio::test]
     async fn b1_a_request_is_served_while_a_cancelled_one_is_still_counted() {
         let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 10), name("shop"));
-        let first = pool.enter(&shop, None).await.expect("free");
-        let Ok(AdmissionResult::Later(gone)) = pool.ask(&shop, None, Instant::now()) else {
+        let first = pool.acquire(&shop, None).await.expect("free");
+        let Ok(AdmissionResult::Later(gone)) = pool.request_slot(&shop, None, Instant::now()) else {
             panic!("the pool is full")
         };
         let counted = Waiting(&pool);
         drop(first);
         drop(gone);
-        let mut next = Box::pin(pool.enter(&shop, None));
+        let mut next = Box::pin(pool.acquire(&shop, None));
         assert!(futures_poll(&mut next).await.is_some(), "no place is taken");
         drop(counted);
         drop(next);
@@ -387,13 +398,13 @@ mod tests {
     #[tokio::test]
     async fn applications_take_turns() {
         let pool = Pool::new("upload", 1, Sizing::Fixed, 100);
-        let first = pool.enter(&name("big"), None).await.expect("free");
+        let first = pool.acquire(&name("big"), None).await.expect("free");
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
         for application in ["big", "big", "big", "big", "small", "small"] {
             let (pool_of_it, order) = (pool.clone(), order.clone());
             waiting.push(tokio::spawn(async move {
-                let _seat = pool_of_it.enter(&name(application), None).await.expect("a place");
+                let _permit = pool_of_it.acquire(&name(application), None).await.expect("a place");
                 order.lock().push(application);
             }));
             while pool.status().waiting < waiting.len() {
@@ -410,7 +421,7 @@ mod tests {
     #[tokio::test]
     async fn collections_of_an_application_take_turns() {
         let pool = Pool::new("reconcile", 1, Sizing::Fixed, 100);
-        let first = pool.enter(&name("shop"), None).await.expect("free");
+        let first = pool.acquire(&name("shop"), None).await.expect("free");
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
         for (application, collection) in
@@ -419,7 +430,7 @@ mod tests {
             let (pool_of_it, order) = (pool.clone(), order.clone());
             waiting.push(tokio::spawn(async move {
                 let collection = name(collection);
-                let _seat = pool_of_it.enter(&name(application), Some(&collection)).await.expect("a place");
+                let _permit = pool_of_it.acquire(&name(application), Some(&collection)).await.expect("a place");
                 order.lock().push(collection.to_string());
             }));
             while pool.status().waiting < waiting.len() {
@@ -443,7 +454,7 @@ mod tests {
             let (pool, shop, workers) = (pool.clone(), shop.clone(), workers.clone());
             tokio::spawn(async move {
                 while Instant::now() < ends {
-                    let _seat = pool.enter(&shop, None).await.expect("a place");
+                    let _permit = pool.acquire(&shop, None).await.expect("a place");
                     let _worker = workers.acquire().await.expect("open");
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     let status = pool.status();

@@ -18,7 +18,7 @@ use tocsin_model::{
     hexadecimal::digits_of,
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     inbox::{InboxItemFilter, Item, ItemId, Mark},
-    problem::Problem,
+    problem::{Code, Problem},
     replica::{Edit, SentEdit},
     subscriber::{Subscriber, check_profile},
 };
@@ -76,7 +76,7 @@ pub enum OwnChangeResult {
     /// The change is done, now or earlier.
     Done,
     /// The subscriber has no such item.
-    Unseen,
+    NotFound,
     /// The change is invalid.
     Refused(Vec<Problem>),
 }
@@ -121,17 +121,17 @@ impl Replicas {
         let shard = (device.subscriber_number.0 % SHARDS) as usize;
         let mut followed = self.built_ins.followed[shard].lock().await;
         let Some(subscriber) = self.records.subscriber(&device.subscriber).await? else { return Ok(()) };
-        let mut wanted = Vec::with_capacity(built_in.len());
+        let mut requested = Vec::with_capacity(built_in.len());
         for (number, built_in) in built_in {
-            wanted.push((number, self.source_rows(&device.application, collections, built_in, &subscriber).await?));
+            requested.push((number, self.source_rows(&device.application, collections, built_in, &subscriber).await?));
         }
-        let (key, print) = ((device.application.clone(), subscriber.number), fingerprint(&wanted));
+        let (key, print) = ((device.application.clone(), subscriber.number), fingerprint(&requested));
         if followed.get(&key) == Some(&print) {
             return Ok(());
         }
         let (application, collections) = (device.application.clone(), collections.clone());
         let job = move |ledger: &mut RowTransaction<'_>| {
-            follow(ledger, &application, &collections, subscriber.id.as_str(), wanted)
+            replace_rows(ledger, &application, &collections, subscriber.id.as_str(), requested)
         };
         self.store.write(self.now(), job).await?;
         followed.insert(key, print);
@@ -169,7 +169,7 @@ impl Replicas {
             BuiltIn::Inbox => {
                 let reader = self.reader(subscriber).await?;
                 let filter =
-                    FeedFilter { application: Some(application.clone()), ..FeedFilter::standing(InboxItemFilter::All) };
+                    FeedFilter { application: Some(application.clone()), ..FeedFilter::of_items(InboxItemFilter::All) };
                 let items = self.built_ins.inbox.feed(&reader, &filter, None, ITEMS_MAX, self.now()).await?;
                 let locale = subscriber.profile.locale.as_deref();
                 items.iter().map(|item| (row_of(item.id, &subscriber.id), shown(item, locale))).collect()
@@ -199,7 +199,7 @@ impl Replicas {
             let values: Json = serde_json::from_str(values).unwrap_or_default();
             let row = json!({
                 "class": subscription.class, "key": subscription.key, "device": subscription.device,
-                "enabled": subscription.is_wanted(), "values": values,
+                "enabled": subscription.is_active_or_snoozed(), "values": values,
                 "filter": subscription.terms.filter.as_ref().map(ToString::to_string),
                 "schedule": subscription.terms.schedule,
                 "snoozed_until": subscription.terms.snoozed_until.map(|until| until.to_string()),
@@ -239,7 +239,7 @@ impl Replicas {
         edits: &[SentEdit],
         may_skip: bool,
     ) -> Result<HashMap<(Option<String>, u64), EditOutcome>, SyncError> {
-        let mut fates = HashMap::new();
+        let mut outcomes = HashMap::new();
         let built_in: HashMap<&Name, &Ready> = usable(device, collections)
             .filter(|ready| ready.definition.built_in.is_some() && ready.definition.direction.is_up())
             .map(|ready| (&ready.name, ready))
@@ -247,7 +247,7 @@ impl Replicas {
         let is_built_in =
             |sent: &SentEdit| matches!(sent, SentEdit::Edit(edit) if built_in.contains_key(&edit.collection));
         if !edits.iter().any(is_built_in) {
-            return Ok(fates);
+            return Ok(outcomes);
         }
         // The last edit received per batch; 0: unknown.
         let mut taken: HashMap<Option<&str>, u64> = HashMap::new();
@@ -273,15 +273,15 @@ impl Replicas {
             *upto = n;
             let SentEdit::Edit(edit) = sent else { continue };
             let Some(ready) = built_in.get(&edit.collection) else { continue };
-            let fate = match ready.definition.built_in {
+            let outcome = match ready.definition.built_in {
                 Some(BuiltIn::Inbox) => self.mark_item(device, edit).await?,
                 Some(BuiltIn::Devices) => self.change_device(device, ready, edit).await?,
                 Some(BuiltIn::Subscriptions) => self.change_subscription(device, ready, edit).await?,
                 _ => self.change_profile(device, edit).await?,
             };
-            fates.insert((edit.batch.clone(), n), fate);
+            outcomes.insert((edit.batch.clone(), n), outcome);
         }
-        Ok(fates)
+        Ok(outcomes)
     }
 
     /// Marks an inbox item as read or archived, or removes it.
@@ -290,7 +290,8 @@ impl Replicas {
         let marks: Vec<Mark> = match &edit.set {
             None => vec![Mark::Deleted],
             Some(set) => {
-                let problems = objections(BuiltIn::Inbox, set, |_, value| value.is_boolean(), "must be true or false");
+                let problems =
+                    edit_problems(BuiltIn::Inbox, set, |_, value| value.is_boolean(), "must be true or false");
                 if !problems.is_empty() {
                     return Ok(EditOutcome::Refused(problems));
                 }
@@ -299,7 +300,7 @@ impl Replicas {
                 read.into_iter().chain(archived).collect()
             }
         };
-        let unseen = || refused("id", "does not name a row that is visible to this device");
+        let unseen = || refused(Code::UnknownReference, "id", "does not name a row that is visible to this device");
         let Some(subscriber) = self.records.subscriber(&device.subscriber).await? else { return Ok(unseen()) };
         let id = edit.id.split('.').next().and_then(|id| id.parse::<ItemId>().ok());
         let Some(id) = id.filter(|id| row_of(*id, &subscriber.id) == edit.id) else { return Ok(unseen()) };
@@ -316,19 +317,19 @@ impl Replicas {
     }
 
     async fn change_profile(&self, device: &ReplicaDevice, edit: &Edit) -> Result<EditOutcome, SyncError> {
-        let Some(set) = &edit.set else { return Ok(refused("", "a profile cannot be removed")) };
+        let Some(set) = &edit.set else { return Ok(refused(Code::NotApplicable, "", "a profile cannot be removed")) };
         let fits = |name: &str, value: &Json| match name {
             "enabled" => value.is_boolean(),
             _ => value.is_string() || value.is_null(),
         };
-        let problems = objections(BuiltIn::Profile, set, fits, "has the wrong type");
+        let problems = edit_problems(BuiltIn::Profile, set, fits, "has the wrong type");
         if !problems.is_empty() {
             return Ok(EditOutcome::Refused(problems));
         }
         for _ in 0..TRIES {
             let found = self.records.subscriber(&device.subscriber).await?;
             let Some(subscriber) = found.filter(|subscriber| token_of(&subscriber.id) == edit.id) else {
-                return Ok(refused("id", "does not name a row that is visible to this device"));
+                return Ok(refused(Code::UnknownReference, "id", "does not name a row that is visible to this device"));
             };
             let mut profile = subscriber.profile;
             for (name, value) in set {
@@ -378,7 +379,7 @@ impl Replicas {
                 rest.remove("name");
                 self.edit_subscriber(device, OwnChange::PutDevice(name, &rest)).await
             }
-            (None, None) => Ok(refused("name", "is required: give a string")),
+            (None, None) => Ok(refused(Code::Required, "name", "is required: give a string")),
         }
     }
 
@@ -408,18 +409,20 @@ impl Replicas {
 
     async fn edit_subscriber(&self, device: &ReplicaDevice, change: OwnChange<'_>) -> Result<EditOutcome, SyncError> {
         let Some(editor) = self.built_ins.editor.get() else {
-            return Ok(refused("", "cannot be changed by devices on this server"));
+            return Ok(refused(Code::NotAllowed, "", "cannot be changed by devices on this server"));
         };
         let removes = matches!(change, OwnChange::RemoveDevice(_) | OwnChange::RemoveSubscription(_));
         let found = self.records.subscriber(&device.subscriber).await?;
         if found.is_none_or(|subscriber| subscriber.number != device.subscriber_number) {
-            return Ok(refused("id", "does not name a row that is visible to this device"));
+            return Ok(refused(Code::UnknownReference, "id", "does not name a row that is visible to this device"));
         }
         Ok(match editor.change(&device.application, &device.subscriber, change).await? {
             OwnChangeResult::Done => EditOutcome::Applied,
-            // The item was removed otherwise, and so does the row.
-            OwnChangeResult::Unseen if removes => EditOutcome::Applied,
-            OwnChangeResult::Unseen => refused("id", "does not name a row that is visible to this device"),
+            // The item was already removed, so its row is removed too.
+            OwnChangeResult::NotFound if removes => EditOutcome::Applied,
+            OwnChangeResult::NotFound => {
+                refused(Code::UnknownReference, "id", "does not name a row that is visible to this device")
+            }
             OwnChangeResult::Refused(problems) => EditOutcome::Refused(problems),
         })
     }
@@ -440,16 +443,16 @@ fn own_fields(
     let (fields, built_in) = (&ready.definition.fields, ready.definition.built_in.expect("it is built in"));
     let (mut problems, mut own) = (Vec::new(), Map::new());
     for (name, value) in set {
-        let may =
-            built_in.editable().contains(&name.as_str()) || (is_new && built_in.said_once().contains(&name.as_str()));
+        let may = built_in.editable().contains(&name.as_str())
+            || (is_new && built_in.insert_only_fields().contains(&name.as_str()));
         let is_owner = is_new && name == OWNER && (value.is_null() || *value == device.subscriber.as_str());
         match fields.position(name) {
             _ if is_owner => {}
             None => problems.push(fields.unknown(name)),
-            Some(_) if !may => problems.push(Problem::at(name.as_str(), "is read-only")),
+            Some(_) if !may => problems.push(Problem::new(Code::ReadOnly, name.as_str(), "is read-only")),
             Some(at) => match fields[at].kind.accept(value.clone().into()) {
                 Ok(_) => drop(own.insert(name.clone(), value.clone())),
-                Err(message) => problems.push(Problem::at(name.as_str(), message)),
+                Err(message) => problems.push(Problem::new(Code::WrongType, name.as_str(), message)),
             },
         }
     }
@@ -457,10 +460,10 @@ fn own_fields(
 }
 
 /// Problems of an edit of a built-in row.
-fn objections(of: BuiltIn, set: &Map<String, Json>, fits: fn(&str, &Json) -> bool, wanted: &str) -> Vec<Problem> {
+fn edit_problems(of: BuiltIn, set: &Map<String, Json>, fits: fn(&str, &Json) -> bool, requested: &str) -> Vec<Problem> {
     let problem = |(name, value): (&String, &Json)| match of.editable().contains(&name.as_str()) {
-        false => Some(Problem::at(name.as_str(), "is read-only")),
-        true => (!fits(name, value)).then(|| Problem::at(name.as_str(), wanted)),
+        false => Some(Problem::new(Code::ReadOnly, name.as_str(), "is read-only")),
+        true => (!fits(name, value)).then(|| Problem::new(Code::WrongType, name.as_str(), requested)),
     };
     set.iter().filter_map(problem).collect()
 }
@@ -488,9 +491,9 @@ fn shown(item: &Item, locale: Option<&str>) -> Json {
     })
 }
 
-fn fingerprint(wanted: &[(CollectionNumber, Rows)]) -> u64 {
+fn fingerprint(requested: &[(CollectionNumber, Rows)]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for (number, rows) in wanted {
+    for (number, rows) in requested {
         (number, rows.len()).hash(&mut hasher);
         for (id, row) in rows {
             (id, Json::Object(row.clone()).to_string()).hash(&mut hasher);
@@ -500,32 +503,35 @@ fn fingerprint(wanted: &[(CollectionNumber, Rows)]) -> u64 {
 }
 
 /// Replaces the rows of a subscriber.
-fn follow(
+fn replace_rows(
     ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     subscriber: &str,
-    wanted: Vec<(CollectionNumber, Rows)>,
+    requested: Vec<(CollectionNumber, Rows)>,
 ) -> Result<(), StoreError> {
-    for (number, rows) in wanted {
+    for (number, rows) in requested {
         let Some(ready) = collections.of_number(number) else { continue };
         let fields = &ready.definition.fields;
         let owner = fields.row([(OWNER, subscriber.into())]).expect("nothing else is required");
         let keys = partition::own_keys(application, &ready.definition.partition, fields, &owner);
-        let key = ledger.key(keys.first().expect("each is somebody's"))?;
+        let key = ledger.key(keys.first().expect("each row has an owner"))?;
         let stays: HashSet<&str> = rows.iter().map(|(id, _)| id.as_str()).collect();
         for gone in ledger.rows_of_key(number, key)?.into_iter().filter(|row| !stays.contains(&*row.id)) {
-            note(&gone.id, change_one(ledger, application, collections, ready, &gone.id, RowChange::Remove)?);
+            log_rejected_row(
+                &gone.id,
+                change_one(ledger, application, collections, ready, &gone.id, RowChange::Remove)?,
+            );
         }
         for (id, row) in &rows {
-            note(id, change_one(ledger, application, collections, ready, id, RowChange::Put(row.clone()))?);
+            log_rejected_row(id, change_one(ledger, application, collections, ready, id, RowChange::Put(row.clone()))?);
         }
     }
     Ok(())
 }
 
 /// Logs a row that does not fit its collection and is left out.
-fn note(id: &str, changed: Result<(), SyncError>) {
+fn log_rejected_row(id: &str, changed: Result<(), SyncError>) {
     if let Err(error) = changed {
         tracing::warn!(row = id, %error, "a built-in row cannot be stored");
     }

@@ -12,7 +12,7 @@ use tocsin_model::{
     definition::{self, Environment},
     field::Fields,
     id::{ChangeSequence, Name},
-    problem::Problem,
+    problem::{Code, Problem},
     replica::ROW_BYTES_MAX,
     time::Timestamp,
 };
@@ -192,7 +192,7 @@ impl Replicas {
             }
         }
         for ready in changing {
-            share_anew(&self.store, self.now(), application, &collections, ready).await?;
+            rekey_collection(&self.store, self.now(), application, &collections, ready).await?;
         }
         Ok(collections)
     }
@@ -221,7 +221,7 @@ async fn begin_sharing(store: &SqliteCollections, now: Timestamp, ready: &Ready)
     let job = move |ledger: &mut RowTransaction<'_>| {
         let is_other = ledger.partition_of(number)? != text;
         if is_other {
-            ledger.set_partition(number, &underway(&text))?;
+            ledger.set_partition(number, &pending_partition(&text))?;
         }
         Ok(is_other)
     };
@@ -229,7 +229,7 @@ async fn begin_sharing(store: &SqliteCollections, now: Timestamp, ready: &Ready)
 }
 
 /// Recomputes the keys of all rows of a collection, in steps.
-async fn share_anew(
+async fn rekey_collection(
     store: &SqliteCollections,
     now: Timestamp,
     application: &Name,
@@ -256,15 +256,20 @@ async fn share_anew(
 }
 
 /// Marker stored as partition until all rows have their new keys. After a crash, the change starts again.
-fn underway(partition: &str) -> String {
+fn pending_partition(partition: &str) -> String {
     format!("underway: {partition}")
 }
 
 impl Ready {
     /// Problems of a row as JSON: its length and its schema.
-    pub(crate) fn objections(&self, body: &str) -> Vec<Problem> {
+    pub(crate) fn edit_problems(&self, body: &str) -> Vec<Problem> {
         if body.len() > ROW_BYTES_MAX {
-            return vec![Problem::at("", format!("has {} bytes; the maximum is {ROW_BYTES_MAX}", body.len()))];
+            return vec![
+                Problem::new(Code::TooLong, "", format!("has {} bytes; the maximum is {ROW_BYTES_MAX}", body.len()))
+                    .param("given", body.len())
+                    .param("limit", ROW_BYTES_MAX)
+                    .param("unit", "bytes"),
+            ];
         }
         let Some(schema) = &self.schema else { return Vec::new() };
         let row: serde_json::Value = serde_json::from_str(body).expect("a row is JSON");
@@ -277,10 +282,10 @@ impl Ready {
     /// Checks that the partition is still the one of this version of the application.
     ///
     /// # Errors
-    /// `Unavailable` if another version is in force, or about to be.
+    /// `Unavailable` if another version of the application is active, or is being activated.
     pub(crate) fn check_current(&self, ledger: &RowTransaction<'_>) -> Result<(), StoreError> {
         let kept = ledger.partition_of(self.number)?;
-        if kept == self.partition || kept == underway(&self.partition) {
+        if kept == self.partition || kept == pending_partition(&self.partition) {
             return Ok(());
         }
         Err(StoreError::unavailable(format!("the partition of `{}` is changing", self.name)))

@@ -3,6 +3,7 @@
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::hmac;
 use serde::{Serialize, de::DeserializeOwned};
+use tocsin_model::problem::{Code, Problem};
 use tocsin_store::collections::{DeviceNumber, HistoryPoint, ReplicaCursor};
 
 use crate::SyncError;
@@ -30,7 +31,10 @@ impl Seal {
         let of_before = || self.open::<(DeviceNumber, ReplicaCursor)>(cursor).map(|(of, place)| (of, place, "".into()));
         match of_now().or_else(of_before) {
             Some((of, place, period)) if of == device => Ok((place, period)),
-            _ => Err(SyncError::invalid("cursor", "was not issued to this device; begin without a cursor")),
+            _ => Err(SyncError::from(
+                Problem::new(Code::InvalidFormat, "cursor", "was not issued to this device; begin without a cursor")
+                    .param("format", "cursor"),
+            )),
         }
     }
 
@@ -45,7 +49,14 @@ impl Seal {
     pub(crate) fn read_point(&self, device: DeviceNumber, text: &str) -> Result<HistoryPoint, SyncError> {
         match self.open::<(String, DeviceNumber, HistoryPoint)>(text) {
             Some((kind, of, point)) if kind == "point" && of == device => Ok(point),
-            _ => Err(SyncError::invalid("edits.point", "was not issued to this device; begin without a point")),
+            _ => Err(SyncError::from(
+                Problem::new(
+                    Code::InvalidFormat,
+                    "edits.point",
+                    "was not issued to this device; begin without a point",
+                )
+                .param("format", "cursor"),
+            )),
         }
     }
 

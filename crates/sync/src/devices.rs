@@ -11,6 +11,7 @@ use ring::{
 use tocsin_model::{
     hexadecimal::digits_of,
     id::{Name, SubscriberId},
+    problem::{Code, CredentialError, Problem},
     time::Timestamp,
 };
 use tocsin_store::{
@@ -61,7 +62,7 @@ impl Devices {
         Ok(Devices(RwLock::new(devices.into_iter().map(|device| (device.hash, Arc::new(device))).collect())))
     }
 
-    fn all(&self) -> Vec<Arc<ReplicaDevice>> {
+    pub(crate) fn all(&self) -> Vec<Arc<ReplicaDevice>> {
         let mut all: Vec<_> = self.0.read().values().cloned().collect();
         all.sort_by_key(|device| device.number);
         all
@@ -79,9 +80,10 @@ impl Replicas {
     /// `Unauthenticated`: the token is unknown, revoked or expired.
     pub fn device(&self, token: &str) -> Result<Device, SyncError> {
         let found = self.devices.0.read().get(&hash(token)).cloned();
-        let device = found.ok_or(SyncError::Unauthenticated("the device token is not known"))?;
+        let device =
+            found.ok_or(SyncError::Unauthenticated(CredentialError::Unknown, "the device token is not known"))?;
         if device.expires_at.is_some_and(|end| end <= self.now()) {
-            return Err(SyncError::Unauthenticated("the device token has expired"));
+            return Err(SyncError::Unauthenticated(CredentialError::Expired, "the device token has expired"));
         }
         Ok(Device(device))
     }
@@ -92,12 +94,16 @@ impl Replicas {
     /// `Unauthenticated`: it was revoked or has expired.
     pub fn check_device(&self, device: &Device) -> Result<(), SyncError> {
         if !self.devices.0.read().contains_key(&device.0.hash) {
-            return Err(SyncError::Unauthenticated("the device token was revoked while it was in use"));
+            return Err(SyncError::Unauthenticated(
+                CredentialError::Revoked,
+                "the device token was revoked while it was in use",
+            ));
         }
         match device.0.expires_at {
-            Some(end) if end <= self.now() => {
-                Err(SyncError::Unauthenticated("the device token expired while it was in use"))
-            }
+            Some(end) if end <= self.now() => Err(SyncError::Unauthenticated(
+                CredentialError::Expired,
+                "the device token expired while it was in use",
+            )),
             _ => Ok(()),
         }
     }
@@ -106,12 +112,17 @@ impl Replicas {
     ///
     /// # Errors
     /// There is no such subscriber, application or collection; there are too many devices.
-    pub async fn make_device(&self, new: NewDevice) -> Result<(Arc<ReplicaDevice>, String), SyncError> {
+    pub async fn create_device(&self, new: NewDevice) -> Result<(Arc<ReplicaDevice>, String), SyncError> {
         let count = new.name.chars().count();
         if !(1..=NAME_CHARS_MAX).contains(&count) || new.name.chars().any(char::is_control) {
-            return Err(SyncError::invalid(
-                "name",
-                format!("must be 1 to {NAME_CHARS_MAX} characters without control characters"),
+            return Err(SyncError::from(
+                Problem::new(
+                    Code::TooLong,
+                    "name",
+                    format!("must be 1 to {NAME_CHARS_MAX} characters without control characters"),
+                )
+                .param("limit", NAME_CHARS_MAX)
+                .param("unit", "characters"),
             ));
         }
         let collections = self.collections_of(&new.application).await?;

@@ -25,16 +25,21 @@ mod row_sharing; // rows shared through other rows
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_model::{definition::Environment, id::Name, problem::Problem, time::Timestamp};
+use tocsin_model::{
+    definition::Environment,
+    id::Name,
+    problem::{Code, CredentialError, Problem},
+    time::Timestamp,
+};
 use tocsin_store::{error::StoreError, inbox::Inbox, records::Records, sqlite::collections::SqliteCollections};
 
 pub use admission::{Limits, PoolStatus, Sizing};
 pub use devices::Device;
 
 /// Default retention of removal markers. A device that was away for longer reads everything again.
-pub const REMOVED_KEPT: Duration = Duration::from_secs(60 * 86_400);
+pub const TOMBSTONE_RETENTION: Duration = Duration::from_secs(60 * 86_400);
 /// Retention of conflicts and sessions.
-pub const PAST_KEPT: Duration = Duration::from_secs(90 * 86_400);
+pub const HISTORY_RETENTION: Duration = Duration::from_secs(90 * 86_400);
 
 /// Blocks of edits whose texts are merged concurrently.
 const MERGERS: usize = 2;
@@ -43,8 +48,8 @@ const MERGERS: usize = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The token is unknown or expired.
-    #[error("{0}")]
-    Unauthenticated(&'static str),
+    #[error("{1}")]
+    Unauthenticated(CredentialError, &'static str),
     /// The token is not for this.
     #[error("{0}")]
     Forbidden(String),
@@ -78,8 +83,14 @@ pub enum SyncError {
 
 impl SyncError {
     /// Creates an error with one problem at a path.
-    pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> SyncError {
-        SyncError::Invalid(vec![Problem::at(path, message)])
+    pub fn invalid(code: Code, path: impl Into<String>, message: impl Into<String>) -> SyncError {
+        Problem::new(code, path, message).into()
+    }
+}
+
+impl From<Problem> for SyncError {
+    fn from(problem: Problem) -> Self {
+        SyncError::Invalid(vec![problem])
     }
 }
 
@@ -122,7 +133,7 @@ pub struct Replicas {
     admission: admission::Admission,
     sessions: sessions::Sessions,
     built_ins: built_in::BuiltIns,
-    raising: raise_events::Raising,
+    raising: raise_events::EventCheckpoints,
     resolver: programs::ResolverSlot,
     /// Limits concurrent merges of texts.
     mergers: tokio::sync::Semaphore,
@@ -144,7 +155,7 @@ impl Replicas {
             admission: admission::Admission::new(&limits),
             sessions: sessions::Sessions::default(),
             built_ins: built_in::BuiltIns::new(inbox),
-            raising: raise_events::Raising::default(),
+            raising: raise_events::EventCheckpoints::default(),
             resolver: programs::ResolverSlot::default(),
             mergers: tokio::sync::Semaphore::new(MERGERS),
             watchers: watch::Watchers::new(limits.watchers),
@@ -165,13 +176,13 @@ impl Replicas {
     ///
     /// # Errors
     /// The store fails.
-    pub async fn tidy(&self) -> Result<(), SyncError> {
+    pub async fn prune(&self) -> Result<(), SyncError> {
         self.end_idle_sessions().await;
         let now = self.now();
-        while self.store.prune(now - REMOVED_KEPT, now - PAST_KEPT, 1_000).await? {
+        while self.store.prune(now - TOMBSTONE_RETENTION, now - HISTORY_RETENTION, 1_000).await? {
             tokio::task::yield_now().await;
         }
-        self.forget_raised().await
+        self.delete_accepted_events().await
     }
 }
 

@@ -45,13 +45,13 @@ struct Changes<'a> {
 impl<'a> Changes<'a> {
     /// Word pairs to compare for an edit. Common prefixes and suffixes cost nothing.
     fn cost(base: &[&str], edited: &[&str]) -> u64 {
-        let (front, back) = alike(base, edited);
+        let (front, back) = common_affixes(base, edited);
         (base.len() - front - back) as u64 * (edited.len() - front - back) as u64
     }
 
     fn of(base: &[&str], edited: &'a [&'a str]) -> Changes<'a> {
         let mut changes = Changes { keeps: vec![false; base.len()], inserted: vec![&[]; base.len() + 1] };
-        let (front, back) = alike(base, edited);
+        let (front, back) = common_affixes(base, edited);
         let (base_end, edited_end) = (base.len() - back, edited.len() - back);
         let middle = common(&base[front..base_end], &edited[front..edited_end]);
         let places = (0..front)
@@ -72,7 +72,7 @@ impl<'a> Changes<'a> {
 }
 
 /// Lengths of the common prefix and suffix, in words.
-fn alike(one: &[&str], other: &[&str]) -> (usize, usize) {
+fn common_affixes(one: &[&str], other: &[&str]) -> (usize, usize) {
     let front = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     let back =
         one[front..].iter().rev().zip(other[front..].iter().rev()).take_while(|(one, other)| one == other).count();

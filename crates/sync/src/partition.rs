@@ -3,7 +3,6 @@
 //! A key is a text such as `["shop",[["attributes.region","north"]],null]`: the application, subscriber properties with
 //! their values, and the segment. A row has one key per share of its partition; a subscriber has one per combination of
 //! its values. Rows shared through other rows have the keys of those.
-//! that it could be asked for. Rows that are shared through others have the keys of those.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +12,12 @@ use tocsin_model::{
     field::Fields,
     id::Name,
     ldap::{Entry, LdapFilter},
+    problem::{Code, Problem},
     subscriber::Subscriber,
     value::Value,
 };
+
+use tocsin_store::error::StoreError;
 
 use crate::{Replicas, SyncError, catalogue::Collections};
 
@@ -36,14 +38,14 @@ pub(crate) fn own_keys(application: &Name, partition: &[Share], fields: &Fields,
         }
         let mut pairs: Vec<(&Identity, String)> = Vec::with_capacity(asked.len());
         // A row without a value for a property is visible to no subscriber by that share.
-        let is_said = asked.iter().all(|(name, identity)| match text_of(value_of(name)) {
+        let has_all_values = asked.iter().all(|(name, identity)| match text_of(value_of(name)) {
             Some(text) => {
                 pairs.push((identity, text));
                 true
             }
             None => false,
         });
-        if is_said {
+        if has_all_values {
             pairs.sort();
             keys.push(key_text(application, &pairs, audience.as_ref()));
         }
@@ -115,12 +117,16 @@ impl Replicas {
             for values in combinations(&identities, subscriber) {
                 keys.push(key_text(application, &values, audience.as_ref()));
                 if keys.len() > KEYS_MAX {
-                    return Err(SyncError::invalid(
-                        "attributes",
-                        format!(
-                            "the partition properties of `{}` have more than {KEYS_MAX} combinations of values",
-                            subscriber.id
-                        ),
+                    return Err(SyncError::from(
+                        Problem::new(
+                            Code::TooMany,
+                            "attributes",
+                            format!(
+                                "the partition properties of `{}` have more than {KEYS_MAX} combinations of values",
+                                subscriber.id
+                            ),
+                        )
+                        .param("limit", KEYS_MAX),
                     ));
                 }
             }
@@ -129,9 +135,11 @@ impl Replicas {
     }
 
     pub(crate) async fn is_member(&self, segment: &Name, subscriber: &Subscriber) -> Result<bool, SyncError> {
-        let stored = self.records.segment(segment).await?;
-        let filter = stored.and_then(|stored| LdapFilter::parse(&stored.filter).ok());
-        Ok(filter.is_some_and(|filter| filter.matches(&Entry::from(subscriber))))
+        let Some(stored) = self.records.segment(segment).await? else { return Ok(false) };
+        // A device without keys would drop its rows, so an unreadable filter is an error.
+        let filter = LdapFilter::parse(&stored.filter)
+            .map_err(|_| StoreError::Damaged(format!("the filter of the segment `{segment}`")))?;
+        Ok(filter.matches(&Entry::from(subscriber)))
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Total time that programs have for one block of edits. Undecided conflicts go to the server.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PROGRAMS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Attempts to apply a block if rows change while programs run.
 const ROUNDS_MAX: u32 = 4;
 
@@ -216,7 +216,7 @@ impl Replicas {
         let (mut known, mut failed) = ((*decisions.known).clone(), Vec::new());
         for (edit, question) in programs {
             let decision = match collections.get(question.collection.as_str()) {
-                Some(ready) if !failed.contains(&ready.number) && began.elapsed() < PATIENCE => {
+                Some(ready) if !failed.contains(&ready.number) && began.elapsed() < PROGRAMS_TIMEOUT => {
                     self.run_resolver(application, ready, &question).await.unwrap_or_else(|why| {
                         tracing::warn!(%application, collection = %ready.name, row = question.row, why, "a program did not decide; the server wins");
                         metrics::counter!("tocsin_sync_program_failures_total").increment(1);
@@ -234,7 +234,7 @@ impl Replicas {
 
     /// Merges texts on a blocking thread, within the limits of concurrency and of the block.
     async fn merge_texts(&self, merges: Vec<PendingMerge>, decisions: &mut ConflictDecisions) -> Result<(), SyncError> {
-        let _seat = self.mergers.acquire().await.expect("the semaphore is never closed");
+        let _permit = self.mergers.acquire().await.expect("the semaphore is never closed");
         let (before, mut pairs) = (decisions.merged.clone(), decisions.pairs);
         let work = move || {
             let mut merged = (*before).clone();

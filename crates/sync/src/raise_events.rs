@@ -24,7 +24,7 @@ pub const EVENTS_AT_ONCE_MAX: usize = 1_000;
 /// Approximate bytes of one intake batch.
 pub const BYTES_AT_ONCE: usize = 1 << 20;
 /// Retention of accepted events: longer than a backup needs from one database to the next.
-pub const TAKEN_KEPT: Duration = Duration::from_secs(3_600);
+pub const ACCEPTED_EVENT_RETENTION: Duration = Duration::from_secs(3_600);
 
 /// Body of an event.
 pub type Event = Map<String, Json>;
@@ -61,7 +61,7 @@ pub enum Round {
 
 /// Checkpoints of the applications.
 #[derive(Default)]
-pub(crate) struct Raising(tokio::sync::Mutex<HashMap<Name, Stamp>>);
+pub(crate) struct EventCheckpoints(tokio::sync::Mutex<HashMap<Name, Stamp>>);
 
 impl Replicas {
     /// Waits until rows raised events since the last return. For a single waiter.
@@ -115,15 +115,23 @@ impl Replicas {
             let class = first.class.clone();
             let run: Vec<RaisedEvent> = events.into_iter().take_while(|event| event.class == class).collect();
             let (count, upto) = (run.len() as u64, run.last().map_or(place, |event| event.stamp));
-            let read = |event: &RaisedEvent| serde_json::from_str(&event.event).unwrap_or_default();
-            let unfit = intake.take(application, &class, run.iter().map(read).collect(), upto).await?;
+            let events: Vec<Event> = run.iter().filter_map(|event| serde_json::from_str(&event.event).ok()).collect();
+            // An unreadable event is left out: an empty one would be accepted by a class without required fields.
+            let unreadable = count - events.len() as u64;
+            if unreadable > 0 {
+                tracing::error!(%application, %class, unreadable, "stored events of rows are damaged and left out");
+            }
+            let unfit = match events.is_empty() {
+                true => intake.set_place(application, upto).await.map(|()| unreadable)?,
+                false => unreadable + intake.take(application, &class, events, upto).await?,
+            };
             if unfit > 0 {
                 tracing::warn!(%application, %class, unfit, "events that rows raised do not fit their class any more");
             }
             metrics::counter!("tocsin_sync_events_total", "outcome" => "accepted").increment(count - unfit.min(count));
             metrics::counter!("tocsin_sync_events_total", "outcome" => "unfit").increment(unfit);
             place = upto;
-            self.note_place(application, place).await?;
+            self.record_position(application, place).await?;
         }
     }
 
@@ -138,11 +146,11 @@ impl Replicas {
                 place
             }
         };
-        self.note_place(application, place).await?;
+        self.record_position(application, place).await?;
         Ok(place)
     }
 
-    async fn note_place(&self, application: &Name, upto: Stamp) -> Result<(), StoreError> {
+    async fn record_position(&self, application: &Name, upto: Stamp) -> Result<(), StoreError> {
         let application = application.clone();
         self.store
             .write(self.now(), move |ledger: &mut RowTransaction<'_>| ledger.set_raised_upto(&application, upto))
@@ -150,9 +158,9 @@ impl Replicas {
     }
 
     /// Deletes accepted events after their retention, in small steps.
-    pub(crate) async fn forget_raised(&self) -> Result<(), SyncError> {
+    pub(crate) async fn delete_accepted_events(&self) -> Result<(), SyncError> {
         let now = self.now();
-        let before = Stamp::at(now - TAKEN_KEPT);
+        let before = Stamp::at(now - ACCEPTED_EVENT_RETENTION);
         let step = move |ledger: &mut RowTransaction<'_>| ledger.prune_raised(before, EVENTS_AT_ONCE_MAX);
         while self.store.write(now, step).await? == EVENTS_AT_ONCE_MAX {
             tokio::task::yield_now().await;
@@ -180,7 +188,7 @@ impl From<StoreError> for HoldReason {
 }
 
 /// Stores the event of a row change, if the class requires one: old row, new row and id.
-pub(crate) fn note(
+pub(crate) fn raise_event(
     ledger: &mut RowTransaction<'_>,
     application: &Name,
     ready: &Ready,
@@ -192,11 +200,11 @@ pub(crate) fn note(
     }
     let fields = &ready.definition.fields;
     let read = |body: &str| {
-        let shown = fields.stored_as_json(body).ok();
-        serde_json::from_str::<Event>(shown.as_deref().unwrap_or(body)).expect("a row is JSON")
+        let shown = fields.stored_as_json(body).map_err(|_| StoreError::Damaged(format!("the row `{id}`")))?;
+        Ok::<Event, StoreError>(serde_json::from_str(&shown).expect("a row is JSON"))
     };
-    let before = old.and_then(|old| old.body.as_deref()).map(read);
-    let after = new.map(read);
+    let before = old.and_then(|old| old.body.as_deref()).map(read).transpose()?;
+    let after = new.map(read).transpose()?;
     let changed = Changed { id, before: before.as_ref(), after: after.as_ref(), at: ledger.now() };
     for raise in &ready.definition.raises {
         if let Some(event) = raise.event(&changed) {

@@ -1,17 +1,17 @@
 //! Applies a client edit to the current row: accept, reject or merge. The losing version goes to the conflict log.
 //!
 //! An edit names the row version that it was based on. Changes by others since then are conflicts; earlier edits of the
-//! same device are not, since a device sends its edits in order. Server stamps decide what an edit knew, never the
-//! clock of a device.
+//! same device are not, since a device sends its edits in order. Server stamps, never the clock of a device, determine
+//! which changes an edit was based on.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
     collection::{Combine, ROW_ID_CHARS_MAX, Resolver, Stamp, Track},
     field::{Fields, Row},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     replica::{Edit, Winner},
     value::Value,
 };
@@ -27,13 +27,16 @@ use crate::{
     raise_events, row_sharing,
 };
 
+/// Maximum distance of an edit's stamps from the server's clock, for stamps beyond the newest one of the server.
+pub const STAMPS_AHEAD_MAX: Duration = Duration::from_secs(300);
+
 /// Outcome of an edit.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EditOutcome {
     /// Applied without a conflict.
     Applied,
     /// Conflict, with its winner.
-    Met(Winner),
+    Conflicted(Winner),
     /// Rejected as invalid.
     Refused(Vec<Problem>),
 }
@@ -78,28 +81,32 @@ impl Editor<'_> {
         ready: &Ready,
         edit: &Edit,
     ) -> Result<(EditOutcome, Vec<Problem>), StoreError> {
-        if let Some(problem) = objection_to_id(&edit.id) {
+        if let Some(problem) = check_row_id(&edit.id) {
             return Ok((EditOutcome::Refused(vec![problem]), Vec::new()));
         }
         let old = ledger.row(ready.number, &edit.id)?;
+        if let Some(problem) = check_stamps(edit, ledger) {
+            self.log_stamp_refusal(ledger, ready, edit, old.as_ref())?;
+            return Ok((EditOutcome::Refused(vec![problem]), Vec::new()));
+        }
         let present = old.as_ref().filter(|old| old.body.is_some());
         let fields = &ready.definition.fields;
-        let (wish, problems) = match &edit.set {
+        let (requested, problems) = match &edit.set {
             None => (None, Vec::new()),
             Some(set) => {
-                let (wish, problems) = RequestedEdit::read(fields, set, &edit.was, present.is_some());
-                if wish.set.is_empty() && !problems.is_empty() && present.is_some() {
+                let (requested, problems) = RequestedEdit::read(fields, set, &edit.was, present.is_some());
+                if requested.set.is_empty() && !problems.is_empty() && present.is_some() {
                     return Ok((EditOutcome::Refused(problems), Vec::new()));
                 }
-                (Some(wish), problems)
+                (Some(requested), problems)
             }
         };
-        let fate = self.reconcile(ledger, ready, edit, old.as_ref(), wish)?;
-        Ok(match fate {
+        let outcome = self.reconcile(ledger, ready, edit, old.as_ref(), requested)?;
+        Ok(match outcome {
             EditOutcome::Refused(more) => {
                 (EditOutcome::Refused(problems.into_iter().chain(more).collect()), Vec::new())
             }
-            fate => (fate, problems),
+            outcome => (outcome, problems),
         })
     }
 
@@ -109,7 +116,7 @@ impl Editor<'_> {
         ready: &Ready,
         edit: &Edit,
         old: Option<&StoredRow>,
-        wish: Option<RequestedEdit>,
+        requested: Option<RequestedEdit>,
     ) -> Result<EditOutcome, StoreError> {
         let present = old.filter(|old| old.body.is_some());
         // A device that cannot see a row learns only that the id is in use.
@@ -118,13 +125,13 @@ impl Editor<'_> {
             if edit.base != Stamp(0) {
                 self.log(ledger, ready, edit, Winner::Server, "left", &body(&ready.definition.fields, row))?;
             }
-            return Ok(refused("id", "does not name a row that is visible to this device"));
+            return Ok(refused(Code::UnknownReference, "id", "does not name a row that is visible to this device"));
         }
-        match (present, wish) {
+        match (present, requested) {
             (None, None) => Ok(EditOutcome::Applied),
-            (None, Some(wish)) => self.insert(ledger, ready, edit, old, wish),
+            (None, Some(requested)) => self.insert(ledger, ready, edit, old, requested),
             (Some(row), None) => self.remove(ledger, ready, edit, row),
-            (Some(row), Some(wish)) => self.update(ledger, ready, edit, row, wish),
+            (Some(row), Some(requested)) => self.update(ledger, ready, edit, row, requested),
         }
     }
 
@@ -134,17 +141,17 @@ impl Editor<'_> {
         ready: &Ready,
         edit: &Edit,
         old: Option<&StoredRow>,
-        wish: RequestedEdit,
+        requested: RequestedEdit,
     ) -> Result<EditOutcome, StoreError> {
         // An edit that did not know of a removal does not restore the row. An edit whose author knew of it creates the
         // row again.
         let knows = |old: &StoredRow| old.author == self.author || old.version <= edit.seen;
         if edit.base != Stamp(0) || !old.is_none_or(knows) {
             self.log(ledger, ready, edit, Winner::Server, "removed", &Json::Null)?;
-            return Ok(EditOutcome::Met(Winner::Server));
+            return Ok(EditOutcome::Conflicted(Winner::Server));
         }
         let fields = &ready.definition.fields;
-        let named = wish.set.into_iter().map(|(at, value)| (fields[at].name.as_str(), value));
+        let named = requested.set.into_iter().map(|(at, value)| (fields[at].name.as_str(), value));
         match fields.row(named) {
             Err(problems) => Ok(EditOutcome::Refused(problems)),
             Ok(row) => {
@@ -167,7 +174,7 @@ impl Editor<'_> {
         let stays = newer.is_empty() || self.decision(ready, edit, &newer, &server) == ConflictDecision::Client;
         if !stays {
             self.log(ledger, ready, edit, Winner::Server, ready.word(), &server)?;
-            return Ok(EditOutcome::Met(Winner::Server));
+            return Ok(EditOutcome::Conflicted(Winner::Server));
         }
         let (seen, author) = (edit.seen.min(ledger.newest()), self.author);
         remove_row(ledger, self.application, self.collections, row, (author, seen))?;
@@ -175,7 +182,7 @@ impl Editor<'_> {
             return Ok(EditOutcome::Applied);
         }
         self.log(ledger, ready, edit, Winner::Client, ready.word(), &server)?;
-        Ok(EditOutcome::Met(Winner::Client))
+        Ok(EditOutcome::Conflicted(Winner::Client))
     }
 
     fn update(
@@ -184,13 +191,13 @@ impl Editor<'_> {
         ready: &Ready,
         edit: &Edit,
         old: &StoredRow,
-        wish: RequestedEdit,
+        requested: RequestedEdit,
     ) -> Result<EditOutcome, StoreError> {
         let definition = &ready.definition;
         let mut row = read(&definition.fields, old)?;
         let columns = Columns::read(old.columns.as_deref());
         let (mut changed, mut contested, mut newer, mut combined) = (Vec::new(), Vec::new(), Vec::new(), false);
-        for (at, value) in wish.set {
+        for (at, value) in requested.set {
             let name = definition.fields[at].name.as_str();
             let writer = match definition.conflicts.track {
                 Track::Column => columns.writer(name, old),
@@ -198,16 +205,17 @@ impl Editor<'_> {
             };
             let (is_news, is_other) = (self.is_news(edit, &writer), row[at] != value);
             // A text into which an earlier edit of the device was merged is unknown to the device.
-            let is_merged = wish.was.get(&at).is_some_and(|was| *was != row[at]);
+            let is_merged = requested.was.get(&at).is_some_and(|was| *was != row[at]);
             let combine = definition.conflicts.fields.get(name).filter(|combine| match combine {
                 Combine::Sum => true,
                 Combine::Merge => is_news || is_merged,
                 Combine::Max | Combine::Min => is_news,
             });
-            let together =
-                combine.and_then(|combine| self.merge_values(edit, at, *combine, wish.was.get(&at), &row[at], &value));
+            let together = combine
+                .and_then(|combine| self.merge_values(edit, at, *combine, requested.was.get(&at), &row[at], &value));
             if let Some(value) = together {
-                combined |= is_news && is_other;
+                // A sum can change the row although both writers set the same value.
+                combined |= is_news && (is_other || row[at] != value);
                 if row[at] != value {
                     row[at] = value;
                     changed.push(at);
@@ -235,7 +243,7 @@ impl Editor<'_> {
                 stays
             });
         }
-        let met = !contested.is_empty() || combined;
+        let has_conflict = !contested.is_empty() || combined;
         let winner = match (contested.is_empty(), &decision) {
             (true, _) | (false, ConflictDecision::Set(_)) => Winner::Both,
             (false, ConflictDecision::Client) => Winner::Client,
@@ -263,11 +271,11 @@ impl Editor<'_> {
                 return Ok(refused);
             }
         }
-        if !met {
+        if !has_conflict {
             return Ok(EditOutcome::Applied);
         }
         self.log(ledger, ready, edit, winner, ready.word(), &server)?;
-        Ok(EditOutcome::Met(winner))
+        Ok(EditOutcome::Conflicted(winner))
     }
 
     /// Writes a row, unless the device may not. The author must be able to see an inserted row.
@@ -280,14 +288,14 @@ impl Editor<'_> {
         change: Change,
         may_leave: bool,
     ) -> Result<Option<EditOutcome>, StoreError> {
-        let belonging = row_sharing::belonging(ledger, self.application, self.collections, ready, &change.row)?;
+        let sharing = row_sharing::compute_sharing(ledger, self.application, self.collections, ready, &change.row)?;
         let is_insert = old.is_none_or(|old| old.body.is_none());
-        if (is_insert || !may_leave) && !self.holds(&belonging.0) {
-            return Ok(Some(refused("", "would create a row that is not visible to this device")));
+        if (is_insert || !may_leave) && !self.holds(&sharing.0) {
+            return Ok(Some(refused(Code::NotPermitted, "", "would create a row that is not visible to this device")));
         }
         let seen = edit.seen.min(ledger.newest());
         let write = Write { id: &edit.id, change: &change.row, fields: &change.fields, author: self.author, seen };
-        write_row(ledger, self.application, self.collections, ready, old, write, belonging)
+        write_row(ledger, self.application, self.collections, ready, old, write, sharing)
             .map(|written| written.err().map(EditOutcome::Refused))
     }
 
@@ -358,6 +366,19 @@ impl Editor<'_> {
         }
     }
 
+    /// Logs an edit that was refused for its stamps. A row that the device cannot see is not part of the entry.
+    fn log_stamp_refusal(
+        &self,
+        ledger: &mut RowTransaction<'_>,
+        ready: &Ready,
+        edit: &Edit,
+        old: Option<&StoredRow>,
+    ) -> Result<(), StoreError> {
+        let visible = old.filter(|old| old.body.is_some() && self.holds(&old.keys));
+        let server = visible.map_or(Json::Null, |row| body(&ready.definition.fields, row));
+        self.log(ledger, ready, edit, Winner::Server, "ahead", &server)
+    }
+
     fn log(
         &self,
         ledger: &mut RowTransaction<'_>,
@@ -409,7 +430,7 @@ impl RequestedEdit {
         let mut problems = Vec::new();
         let set = set.iter().filter_map(|(name, value)| match accept(fields, name, value) {
             Ok((at, Value::Null)) if is_update && fields[at].required => {
-                problems.push(Problem::at(name.as_str(), "is required and cannot be cleared"));
+                problems.push(Problem::new(Code::Required, name.as_str(), "is required and cannot be cleared"));
                 None
             }
             Ok(accepted) => Some(accepted),
@@ -428,18 +449,29 @@ impl RequestedEdit {
 fn accept(fields: &Fields, name: &str, value: &Json) -> Result<(usize, Value), Problem> {
     let at = fields.position(name).ok_or_else(|| fields.unknown(name))?;
     let value = fields[at].kind.accept(Value::from(value.clone()));
-    Ok((at, value.map_err(|message| Problem::at(name, message))?))
+    Ok((at, value.map_err(|message| Problem::new(Code::WrongType, name, message))?))
 }
 
-pub(crate) fn refused(path: &str, message: &str) -> EditOutcome {
-    EditOutcome::Refused(vec![Problem::at(path, message)])
+pub(crate) fn refused(code: Code, path: &str, message: &str) -> EditOutcome {
+    EditOutcome::Refused(vec![Problem::new(code, path, message)])
 }
 
 /// The problem with a row id, if any.
-pub(crate) fn objection_to_id(id: &str) -> Option<Problem> {
+pub(crate) fn check_row_id(id: &str) -> Option<Problem> {
     let fits = (1..=ROW_ID_CHARS_MAX).contains(&id.chars().count()) && !id.chars().any(|c| c.is_control() || c == '/');
     let message = format!("must be 1 to {ROW_ID_CHARS_MAX} characters without `/` and control characters");
-    (!fits).then(|| Problem::at("id", message).hint("use a UUID"))
+    (!fits).then(|| Problem::new(Code::InvalidFormat, "id", message).param("format", "id").hint("use a UUID"))
+}
+
+/// The problem with the stamps of an edit, if any. A stamp that the server has not issued would count as knowledge of
+/// every write. After a restore, devices can still send stamps of the lost history; these are not in the future.
+fn check_stamps(edit: &Edit, ledger: &RowTransaction<'_>) -> Option<Problem> {
+    let end = ledger.newest().max(Stamp::at(ledger.now() + STAMPS_AHEAD_MAX));
+    let name = [("base", edit.base), ("seen", edit.seen)].into_iter().find(|(_, stamp)| *stamp > end)?.0;
+    let message =
+        format!("its `{name}` is more than {} min ahead of the server's clock", STAMPS_AHEAD_MAX.as_secs() / 60);
+    // Without a path: a field of the row may have the same name, and the whole edit is refused.
+    Some(Problem::new(Code::OutOfRange, "", message).hint("sync again, and repeat the edit"))
 }
 
 /// Parses a stored row into its fields.
@@ -509,12 +541,12 @@ pub(crate) fn write_row(
 ) -> Result<Result<Stamp, Vec<Problem>>, StoreError> {
     let fields = &ready.definition.fields;
     let body = fields.to_json(write.change);
-    let mut problems = ready.objections(&body);
+    let mut problems = ready.edit_problems(&body);
     if !problems.is_empty() {
         // Problems that existed before, under another version of fields and schema, do not block other changes.
         if let Some(stored) = old.filter(|old| old.body.is_some()) {
             let stored = read(fields, stored)?;
-            let before = ready.objections(&fields.to_json(&stored));
+            let before = ready.edit_problems(&fields.to_json(&stored));
             // A value that is set again is checked, even if its predecessor had the same problem.
             let is_given = |problem: &Problem| {
                 let name = problem.path.split('.').next().unwrap_or_default();
@@ -534,7 +566,7 @@ pub(crate) fn write_row(
         writers.collect::<BTreeMap<_, _>>()
     });
     let columns = columns.filter(|columns| !columns.is_empty());
-    let follows = old.map_or(!keys.is_empty(), |old| old.keys != keys);
+    let keys_change = old.map_or(!keys.is_empty(), |old| old.keys != keys);
     let new = RowWrite {
         collection: ready.number,
         id: write.id.into(),
@@ -546,9 +578,9 @@ pub(crate) fn write_row(
         joins,
     };
     let version = ledger.write(old, &new)?;
-    raise_events::note(ledger, application, ready, version, (old, new.body.as_deref(), write.id))?;
-    if follows {
-        row_sharing::follow(ledger, application, collections, (ready.number, write.id))?;
+    raise_events::raise_event(ledger, application, ready, version, (old, new.body.as_deref(), write.id))?;
+    if keys_change {
+        row_sharing::update_shared_rows(ledger, application, collections, (ready.number, write.id))?;
     }
     Ok(Ok(version))
 }
@@ -566,7 +598,7 @@ pub(crate) fn remove_row(
         RowWrite { collection, id, body: None, author, seen, columns: None, keys: Vec::new(), joins: Vec::new() };
     let version = ledger.write(Some(row), &gone)?;
     if let Some(ready) = collections.of_number(collection) {
-        raise_events::note(ledger, application, ready, version, (Some(row), None, &row.id))?;
+        raise_events::raise_event(ledger, application, ready, version, (Some(row), None, &row.id))?;
     }
-    row_sharing::follow(ledger, application, collections, (collection, &row.id))
+    row_sharing::update_shared_rows(ledger, application, collections, (collection, &row.id))
 }

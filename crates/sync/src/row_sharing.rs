@@ -13,13 +13,13 @@ use crate::{
 };
 
 /// Maximum rows updated through one row in a transaction.
-pub(crate) const FOLLOWERS_MAX: usize = 100_000;
+pub(crate) const SHARED_ROWS_MAX: usize = 100_000;
 
 /// Sharing of a row: its keys, ascending, and the rows through which it is shared.
 pub(crate) type RowSharing = (Vec<KeyNumber>, Vec<(CollectionNumber, Box<str>)>);
 
 /// Computes the sharing of a row with these values.
-pub(crate) fn belonging(
+pub(crate) fn compute_sharing(
     ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
@@ -52,19 +52,19 @@ pub(crate) fn rekey(
     collections: &Collections,
     row: &StoredRow,
 ) -> Result<(), StoreError> {
-    let mut room = FOLLOWERS_MAX;
+    let mut room = SHARED_ROWS_MAX;
     rekey_within(ledger, application, collections, row, &mut room)
 }
 
 /// Updates the rows shared through a row whose keys changed.
-pub(crate) fn follow(
+pub(crate) fn update_shared_rows(
     ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
     (collection, id): (CollectionNumber, &str),
 ) -> Result<(), StoreError> {
-    let mut room = FOLLOWERS_MAX;
-    follow_within(ledger, application, collections, (collection, id), &mut room)
+    let mut room = SHARED_ROWS_MAX;
+    update_shared_rows_within(ledger, application, collections, (collection, id), &mut room)
 }
 
 fn rekey_within(
@@ -77,16 +77,16 @@ fn rekey_within(
     let (Some(ready), Some(body)) = (collections.of_number(row.collection), &row.body) else { return Ok(()) };
     let values = ready.definition.fields.row_from_stored(body);
     let values = values.map_err(|_| StoreError::Damaged(format!("the row `{}` of `{}`", row.id, ready.name)))?;
-    let (keys, joins) = belonging(ledger, application, collections, ready, &values)?;
+    let (keys, joins) = compute_sharing(ledger, application, collections, ready, &values)?;
     ledger.rekey(row, &keys, &joins)?;
     if keys != row.keys {
-        follow_within(ledger, application, collections, (row.collection, &row.id), room)?;
+        update_shared_rows_within(ledger, application, collections, (row.collection, &row.id), room)?;
     }
     Ok(())
 }
 
 /// Collections are not shared through themselves, so the recursion ends.
-fn follow_within(
+fn update_shared_rows_within(
     ledger: &mut RowTransaction<'_>,
     application: &Name,
     collections: &Collections,
@@ -95,7 +95,7 @@ fn follow_within(
 ) -> Result<(), StoreError> {
     for row in ledger.shared_through(collection, id)? {
         *room = room.checked_sub(1).ok_or_else(|| {
-            StoreError::Full(format!("more than {FOLLOWERS_MAX} rows are shared through `{id}`; move it in steps"))
+            StoreError::Full(format!("more than {SHARED_ROWS_MAX} rows are shared through `{id}`; move it in steps"))
         })?;
         rekey_within(ledger, application, collections, &row, room)?;
     }

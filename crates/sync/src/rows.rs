@@ -3,7 +3,14 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
-use tocsin_model::{collection::Stamp, field::Fields, id::Name, problem::Problem, time::Timestamp, value::Value};
+use tocsin_model::{
+    collection::Stamp,
+    field::Fields,
+    id::Name,
+    problem::{Code, Problem},
+    time::Timestamp,
+    value::Value,
+};
 use tocsin_store::{
     collections::{CollectionCounts, Conflict, StoredRow},
     error::StoreError,
@@ -14,7 +21,7 @@ use crate::{
     Replicas, SyncError,
     catalogue::{Collections, Ready},
     no_collection,
-    reconcile::{Write, objection_to_id, read, remove_row, write_row},
+    reconcile::{Write, check_row_id, read, remove_row, write_row},
     row_sharing,
 };
 
@@ -161,7 +168,11 @@ impl Replicas {
         together: WriteMode,
     ) -> Result<Vec<RefusedRow>, SyncError> {
         if rows.len() > ROWS_AT_ONCE_MAX {
-            return Err(SyncError::invalid("", format!("has {} rows; the maximum is {ROWS_AT_ONCE_MAX}", rows.len())));
+            return Err(SyncError::from(
+                Problem::new(Code::TooMany, "", format!("has {} rows; the maximum is {ROWS_AT_ONCE_MAX}", rows.len()))
+                    .param("given", rows.len())
+                    .param("limit", ROWS_AT_ONCE_MAX),
+            ));
         }
         let (collections, _) = self.find_writable(application, collection).await?;
         let (application, name) = (application.clone(), collection.to_owned());
@@ -240,7 +251,11 @@ impl Replicas {
     async fn find_writable(&self, application: &Name, collection: &str) -> Result<(Arc<Collections>, u32), SyncError> {
         let found = self.find(application, collection).await?;
         match found.0.get(collection).is_some_and(|ready| ready.definition.built_in.is_some()) {
-            true => Err(SyncError::invalid("collection", "is built in and read-only: change the subscriber instead")),
+            true => Err(SyncError::invalid(
+                Code::ReadOnly,
+                "collection",
+                "is built in and read-only: change the subscriber instead",
+            )),
             false => Ok(found),
         }
     }
@@ -314,7 +329,7 @@ pub(crate) fn change_one(
     id: &str,
     change: RowChange,
 ) -> Result<Result<(), SyncError>, StoreError> {
-    if let Some(problem) = objection_to_id(id) {
+    if let Some(problem) = check_row_id(id) {
         return Ok(Err(SyncError::Invalid(vec![problem])));
     }
     let fields = &ready.definition.fields;
@@ -352,9 +367,9 @@ pub(crate) fn change_one(
     if changed.is_empty() && before.is_some() {
         return Ok(Ok(()));
     }
-    let belonging = row_sharing::belonging(ledger, application, collections, ready, &row)?;
+    let sharing = row_sharing::compute_sharing(ledger, application, collections, ready, &row)?;
     let write = Write { id, change: &row, fields: &changed, author: 0, seen };
-    let written = write_row(ledger, application, collections, ready, found.as_ref(), write, belonging)?;
+    let written = write_row(ledger, application, collections, ready, found.as_ref(), write, sharing)?;
     Ok(written.map(drop).map_err(SyncError::Invalid))
 }
 
@@ -368,7 +383,7 @@ fn patched(ready: &Ready, stored: Vec<Value>, values: Map<String, Json>) -> Resu
         };
         match fields[at].kind.accept(Value::from(value)) {
             Ok(value) => row[at] = value,
-            Err(message) => problems.push(Problem::at(name, message)),
+            Err(message) => problems.push(Problem::new(Code::WrongType, name, message)),
         }
     }
     problems.extend(fields.taken_away(&row, &stored));

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tocsin_model::{
     collection::Stamp,
     id::ChangeSequence,
-    problem::Problem,
+    problem::{Code, Problem},
     replica::{
         BATCH_CHARS_MAX, Begin, BeginResponse, BlockEnd, CollectionShape, EDITS_MAX, EditLog, FieldShape, Met, Refused,
         SentEdit, Uploaded,
@@ -22,8 +22,8 @@ use tocsin_model::{
 };
 use tocsin_store::{
     collections::{
-        AuthorNumber, BlockRequest, DeviceNumber, HistoryPoint, KeyNumber, PastSession, ReplicaCursor, ReplicaDevice,
-        SessionCounts,
+        AuthorNumber, BlockRequest, DeviceNumber, HistoryPoint, KeyNumber, PastSession, ReadCollection, ReplicaCursor,
+        ReplicaDevice, SessionCounts,
     },
     error::StoreError,
     sqlite::collections::RowTransaction,
@@ -54,7 +54,7 @@ pub struct Session {
     /// Start.
     pub began_at: Timestamp,
     /// Last request of the device.
-    pub heard_at: Timestamp,
+    pub last_request_at: Timestamp,
     /// Transfer counts so far.
     pub tally: SessionCounts,
     /// Rows that the device may see.
@@ -108,10 +108,10 @@ impl Sessions {
         found.ok_or_else(|| SyncError::Missing(format!("the session `{id}`")))
     }
 
-    fn note(&self, session: &Session, now: Timestamp, note: impl FnOnce(&mut SessionCounts)) {
+    fn record(&self, session: &Session, now: Timestamp, update: impl FnOnce(&mut SessionCounts)) {
         if let Some(kept) = self.0.lock().get_mut(&session.device.number).filter(|kept| kept.id == session.id) {
-            kept.heard_at = now;
-            note(&mut kept.tally);
+            kept.last_request_at = now;
+            update(&mut kept.tally);
         }
     }
 }
@@ -126,12 +126,18 @@ impl Replicas {
         if kept.wipe_at.is_some() {
             return self.begin_wipe(kept, begin.wiped).await;
         }
+        // They are kept with the session.
+        for (path, batch) in
+            begin.edits.iter().flat_map(|log| [("edits.after", &log.after), ("edits.batch", &log.batch)])
+        {
+            batch.as_deref().map_or(Ok(()), |batch| check_batch(path, batch))?;
+        }
         let given = begin.cursor.as_deref().map(|cursor| self.seal.place(kept.number, cursor)).transpose()?;
-        let is_here = self.is_of_our_history(kept.number, given.as_ref(), begin.edits.as_ref())?;
-        if !(is_here.cursor && is_here.point) {
+        let is_current = self.is_of_our_history(kept.number, given.as_ref(), begin.edits.as_ref())?;
+        if !(is_current.cursor && is_current.point) {
             tracing::warn!(device = %kept.id, "the device has a later state than this server, which was restored from a backup");
         }
-        let given = given.map(|(place, _)| place).filter(|_| is_here.cursor);
+        let given = given.map(|(place, _)| place).filter(|_| is_current.cursor);
         let collections = self.collections_of(&kept.application).await?;
         let (as_of, held) = self.held(kept, &collections).await?;
         self.follow_records(kept, &collections).await?;
@@ -146,7 +152,7 @@ impl Replicas {
         let newest = *self.store.newest().borrow();
         let place = place.unwrap_or_else(|| ReplicaCursor::START.begin_move(state.generation, newest));
         let now = self.now();
-        let is_restored = !(is_here.cursor && is_here.point);
+        let is_restored = !(is_current.cursor && is_current.point);
         let (uploaded, restored) = match &begin.edits {
             None => (state.uploaded, None),
             Some(log) => {
@@ -163,7 +169,7 @@ impl Replicas {
             id: random::<16>()?.into(),
             device: kept.clone(),
             began_at: now,
-            heard_at: now,
+            last_request_at: now,
             tally: SessionCounts::default(),
             view: Arc::new(View { as_of, generation: state.generation, held }),
             lineage: Arc::new(Mutex::new(lineage)),
@@ -172,7 +178,7 @@ impl Replicas {
         let id = session.id.to_string();
         let before = self.sessions.0.lock().insert(kept.number, session);
         if let Some(before) = before {
-            self.keep(before, "lost").await;
+            self.store_session(before, "lost").await;
         }
         Ok(BeginResponse {
             session: id,
@@ -246,11 +252,11 @@ impl Replicas {
         if !place.is_known_since(self.store.forgotten()) {
             return Ok(None);
         }
-        let is_here = place.generation == generation && place.moving.is_none();
-        let is_coming = place.moving.is_some_and(|moving| moving.to == generation);
+        let is_current = place.generation == generation && place.moving.is_none();
+        let is_next = place.moving.is_some_and(|moving| moving.to == generation);
         let is_known = place.generation == 0 || self.store.keys_of(device, place.generation).await?.is_some();
         Ok(match place.moving {
-            _ if is_here || (is_coming && is_known) => Some(place),
+            _ if is_current || (is_next && is_known) => Some(place),
             // In the middle of another move the contents of the device are unknown.
             Some(_) => None,
             None => is_known.then(|| place.begin_move(generation, newest)),
@@ -269,19 +275,23 @@ impl Replicas {
         edits: impl FnOnce() -> Result<(Vec<SentEdit>, u64), Vec<Problem>>,
     ) -> Result<Uploaded, SyncError> {
         let session = self.sessions.find(device, session)?;
-        let _turn = self.turn(&session)?;
+        let _turn = self.lock_session(&session)?;
         if !device.0.may_write {
             return Err(SyncError::Forbidden("the token of this device is read-only".to_owned()));
         }
         let collections = self.collections_of(&device.0.application).await?;
         self.check_view(&session, &collections).await?;
         let (edits, bytes, mut waited) = {
-            let seat = self.admission.uploads.enter(&device.0.application, None).await?;
+            let slot = self.admission.uploads.acquire(&device.0.application, None).await?;
             let (edits, bytes) = edits().map_err(SyncError::Invalid)?;
-            (edits, bytes, seat.waited)
+            (edits, bytes, slot.waited)
         };
         if edits.len() > EDITS_MAX {
-            return Err(SyncError::invalid("", format!("has {} edits; the maximum is {EDITS_MAX}", edits.len())));
+            return Err(SyncError::from(
+                Problem::new(Code::TooMany, "", format!("has {} edits; the maximum is {EDITS_MAX}", edits.len()))
+                    .param("given", edits.len())
+                    .param("limit", EDITS_MAX),
+            ));
         }
         check_batches(&edits)?;
         // The collection of the first edit stands for the block in the fair queue.
@@ -293,8 +303,8 @@ impl Replicas {
         let lineage = session.lineage.lock().clone();
         let (mut decisions, began) = (ConflictDecisions::default(), Instant::now());
         let (taken, follows) = loop {
-            let seat = self.admission.reconciles.enter(&device.0.application, about.as_ref()).await?;
-            waited += seat.waited;
+            let slot = self.admission.reconciles.acquire(&device.0.application, about.as_ref()).await?;
+            waited += slot.waited;
             let decided = self.edit_records(&session.device, &collections, &edits, lineage.may_skip).await?;
             let follows = !decided.is_empty();
             let (kept, view, known) = (session.device.clone(), session.view.clone(), collections.clone());
@@ -309,7 +319,7 @@ impl Replicas {
                 if asked.lock().is_empty() { Ok(taken) } else { Err(StoreError::Changed("an edit".to_owned())) }
             };
             let taken = self.store.write(self.now(), job).await;
-            drop(seat);
+            drop(slot);
             let questions = std::mem::take(&mut *open.lock());
             if questions.is_empty() {
                 break (taken?, follows);
@@ -330,14 +340,14 @@ impl Replicas {
         if follows {
             self.follow_records(&session.device, &collections).await?;
         }
-        let met = taken.conflicts.len() as u64;
+        let conflicts = taken.conflicts.len() as u64;
         let edits = edits.len() as u64;
         metrics::counter!("tocsin_sync_edits_total", "outcome" => "applied").increment(taken.applied);
-        metrics::counter!("tocsin_sync_edits_total", "outcome" => "conflict").increment(met);
+        metrics::counter!("tocsin_sync_edits_total", "outcome" => "conflict").increment(conflicts);
         metrics::counter!("tocsin_sync_edits_total", "outcome" => "refused").increment(taken.refused.len() as u64);
-        self.sessions.note(&session, self.now(), |tally| {
+        self.sessions.record(&session, self.now(), |tally| {
             tally.edits += edits;
-            tally.conflicts += met;
+            tally.conflicts += conflicts;
             tally.refused += taken.refused.len() as u64;
             tally.bytes_up += bytes;
             tally.waited_ms += u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
@@ -357,7 +367,7 @@ impl Replicas {
         pack: impl FnOnce(Vec<u8>, BlockEnd) -> (T, u64),
     ) -> Result<T, SyncError> {
         let session = self.sessions.find(device, session)?;
-        let _turn = self.turn(&session)?;
+        let _turn = self.lock_session(&session)?;
         let kept = &session.device;
         let (place, period) = self.seal.place(kept.number, cursor)?;
         if !self.is_of_history(&HistoryPoint { period, stamp: place.newest() }) {
@@ -375,12 +385,15 @@ impl Replicas {
         };
         let held_before =
             held_before.ok_or_else(|| SyncError::Expired("the cursor is too old: begin again".to_owned()))?;
-        let seat = self.admission.downloads.enter(&device.0.application, None).await?;
+        let slot = self.admission.downloads.acquire(&device.0.application, None).await?;
         let (rows_max, bytes_max, held) = (ROWS_MAX, BYTES_MAX, session.view.held.clone());
         let collections = usable(kept, &collections).filter(|ready| ready.definition.direction.is_down());
-        let collections = collections.map(|ready| (ready.number, ready.name.as_str().into())).collect();
-        let wanted = BlockRequest { cursor: place, collections, held, held_before, rows_max, bytes_max };
-        let block = self.store.read_block(wanted).await?;
+        let read = |ready: &Ready| {
+            (ready.number, ReadCollection { name: ready.name.as_str().into(), fields: ready.definition.fields.clone() })
+        };
+        let collections = collections.map(read).collect();
+        let request = BlockRequest { cursor: place, collections, held, held_before, rows_max, bytes_max };
+        let block = self.store.read_block(request).await?;
         let seen = if block.more { Stamp(0) } else { block.cursor.sequence };
         let end = BlockEnd {
             cursor: self.seal.cursor(kept.number, block.cursor, self.store.history().current()),
@@ -388,11 +401,11 @@ impl Replicas {
             more: block.more,
         };
         let (packed, bytes) = pack(block.lines, end);
-        let waited = u64::try_from(seat.waited.as_millis()).unwrap_or(u64::MAX);
-        drop(seat);
+        let waited = u64::try_from(slot.waited.as_millis()).unwrap_or(u64::MAX);
+        drop(slot);
         metrics::counter!("tocsin_sync_rows_total", "fate" => "sent").increment(block.rows);
         metrics::counter!("tocsin_sync_rows_total", "fate" => "gone").increment(block.removed);
-        self.sessions.note(&session, self.now(), |tally| {
+        self.sessions.record(&session, self.now(), |tally| {
             tally.rows += block.rows;
             tally.removed += block.removed;
             tally.bytes_down += bytes;
@@ -410,7 +423,7 @@ impl Replicas {
         let ended = self.sessions.0.lock().remove(&device.0.number);
         let tally = ended.as_ref().map(|session| session.tally).unwrap_or_default();
         if let Some(ended) = ended {
-            self.keep(ended, "done").await;
+            self.store_session(ended, "done").await;
         }
         Ok(tally)
     }
@@ -418,7 +431,7 @@ impl Replicas {
     /// Active sessions, oldest first.
     pub fn active_sessions(&self) -> Vec<Session> {
         let mut active: Vec<Session> = self.sessions.0.lock().values().cloned().collect();
-        active.sort_by_key(|session| session.began_at);
+        active.sort_by_key(|session| (session.began_at, session.device.number));
         active
     }
 
@@ -434,8 +447,10 @@ impl Replicas {
     ) -> Result<Vec<(u64, String, PastSession)>, SyncError> {
         let number = device.map(|id| self.find_device(id)).transpose()?.map(|device| device.number);
         let found = self.store.sessions(number, before, limit).await?;
+        let ids: HashMap<DeviceNumber, Arc<ReplicaDevice>> =
+            self.devices.all().into_iter().map(|device| (device.number, device)).collect();
         let named = found.into_iter().map(|(number, past)| {
-            let device = self.devices.of_number(past.device).map_or_else(String::new, |device| device.id.to_string());
+            let device = ids.get(&past.device).map_or_else(String::new, |device| device.id.to_string());
             (number, device, past)
         });
         Ok(named.collect())
@@ -448,15 +463,20 @@ impl Replicas {
 
     pub(crate) async fn end_idle_sessions(&self) {
         let before = self.now() - IDLE_MAX;
-        let idle: Vec<Session> =
-            self.sessions.0.lock().extract_if(|_, session| session.heard_at < before).map(|(_, idle)| idle).collect();
+        let idle: Vec<Session> = self
+            .sessions
+            .0
+            .lock()
+            .extract_if(|_, session| session.last_request_at < before)
+            .map(|(_, idle)| idle)
+            .collect();
         for session in idle {
-            self.keep(session, "lost").await;
+            self.store_session(session, "lost").await;
         }
     }
 
     /// Stores an ended session. A failure is logged only.
-    async fn keep(&self, session: Session, outcome: &'static str) {
+    async fn store_session(&self, session: Session, outcome: &'static str) {
         let now = self.now();
         metrics::counter!("tocsin_sync_sessions_total", "outcome" => outcome).increment(1);
         metrics::histogram!("tocsin_sync_session_duration_seconds").record(now.since(session.began_at).as_secs_f64());
@@ -468,7 +488,7 @@ impl Replicas {
     }
 
     /// One request of a session at a time, so that a device has one slot in every queue.
-    fn turn(&self, session: &Session) -> Result<tokio::sync::OwnedMutexGuard<()>, SyncError> {
+    fn lock_session(&self, session: &Session) -> Result<tokio::sync::OwnedMutexGuard<()>, SyncError> {
         session.turn.clone().try_lock_owned().map_err(|_| SyncError::Busy {
             reason: "another request of this session is in progress".to_owned(),
             retry_after: Duration::from_millis(500).mul_f64(1.0 + 4.0 * fastrand::f64()),
@@ -521,20 +541,24 @@ const LINEAGE_MAX: usize = 4;
 const EDIT_NUMBER_MAX: u64 = i64::MAX.cast_unsigned();
 
 fn check_batches(edits: &[SentEdit]) -> Result<(), SyncError> {
-    let fits = |batch: &str| {
-        (1..=BATCH_CHARS_MAX).contains(&batch.len())
-            && batch.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
     if let Some(bad) = edits.iter().map(SentEdit::n).find(|n| !(1..=EDIT_NUMBER_MAX).contains(n)) {
-        return Err(SyncError::invalid("n", format!("is {bad}; edits are counted from 1 to {EDIT_NUMBER_MAX}")));
+        return Err(SyncError::from(
+            Problem::new(Code::OutOfRange, "n", format!("is {bad}; edits are counted from 1 to {EDIT_NUMBER_MAX}"))
+                .param("least", 1)
+                .param("most", EDIT_NUMBER_MAX),
+        ));
     }
-    match edits.iter().filter_map(SentEdit::batch).find(|batch| !fits(batch)) {
-        Some(_) => Err(SyncError::invalid(
-            "batch",
-            format!("must be 1 to {BATCH_CHARS_MAX} letters, digits, `-` and `_`; use a random id"),
-        )),
-        None => Ok(()),
+    edits.iter().filter_map(SentEdit::batch).try_for_each(|batch| check_batch("batch", batch))
+}
+
+fn check_batch(path: &str, batch: &str) -> Result<(), SyncError> {
+    let fits = (1..=BATCH_CHARS_MAX).contains(&batch.len())
+        && batch.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    if fits {
+        return Ok(());
     }
+    let message = format!("must be 1 to {BATCH_CHARS_MAX} letters, digits, `-` and `_`; use a random id");
+    Err(SyncError::from(Problem::new(Code::InvalidFormat, path, message).param("format", "batch_id")))
 }
 
 /// The batch of edits being applied.
@@ -630,7 +654,7 @@ fn take_in(
         };
         if let Some(expected) = expected.filter(|expected| *expected != n) {
             let message = format!("is {n} where {expected} was expected; send edits in order, without gaps");
-            return Ok(Err(SyncError::invalid("n", message)));
+            return Ok(Err(SyncError::invalid(Code::Conflict, "n", message)));
         }
         let author = match &mut batch {
             Some(batch) if sent.batch().is_some() => {
@@ -648,27 +672,33 @@ fn take_in(
         taken.uploaded = n;
         let editor =
             Editor { application: &device.application, collections, device: device.number, author, held, conflicts };
-        let (fate, fields) = match sent {
+        let (outcome, fields) = match sent {
             SentEdit::Unreadable(bad) => (EditOutcome::Refused(vec![bad.problem.clone()]), Vec::new()),
             SentEdit::Edit(edit) => match usable(device, collections).find(|ready| ready.name == edit.collection) {
                 Some(ready) if ready.definition.direction.is_up() && ready.definition.built_in.is_some() => {
-                    let fate = decided.remove(&(edit.batch.clone(), n));
-                    (fate.expect("each edit behind the last that was taken in was decided on"), Vec::new())
+                    let outcome = decided.remove(&(edit.batch.clone(), n));
+                    (outcome.expect("each edit after the last accepted one has an outcome"), Vec::new())
                 }
                 Some(ready) if ready.definition.direction.is_up() => editor.apply(ledger, ready, edit)?,
-                Some(_) => (EditOutcome::Refused(vec![Problem::at("collection", "is read-only")]), Vec::new()),
+                Some(_) => {
+                    (EditOutcome::Refused(vec![Problem::new(Code::ReadOnly, "collection", "is read-only")]), Vec::new())
+                }
                 None => (
-                    EditOutcome::Refused(vec![Problem::at("collection", "is not available to this device")]),
+                    EditOutcome::Refused(vec![Problem::new(
+                        Code::NotPermitted,
+                        "collection",
+                        "is not available to this device",
+                    )]),
                     Vec::new(),
                 ),
             },
         };
-        let problems = match fate {
+        let problems = match outcome {
             EditOutcome::Applied => {
                 taken.applied += 1;
                 fields
             }
-            EditOutcome::Met(winner) => {
+            EditOutcome::Conflicted(winner) => {
                 taken.conflicts.push(Met { n, winner });
                 fields
             }

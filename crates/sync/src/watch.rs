@@ -49,7 +49,7 @@ impl Watchers {
         Watchers { waiting: Mutex::default(), most }
     }
 
-    fn enter(&self, device: &Device) -> Result<WatcherSlot<'_>, SyncError> {
+    fn acquire(&self, device: &Device) -> Result<WatcherSlot<'_>, SyncError> {
         let watcher = Arc::new(Watcher { device: device.clone(), rung: Notify::new() });
         let mut waiting = self.waiting.lock();
         if waiting.len() >= self.most && !waiting.contains_key(&device.0.number) {
@@ -91,7 +91,7 @@ impl Drop for WatcherSlot<'_> {
 
 impl Replicas {
     /// Number of waiting devices.
-    pub fn resting(&self) -> usize {
+    pub fn waiting_devices(&self) -> usize {
         self.watchers.len()
     }
 
@@ -105,7 +105,7 @@ impl Replicas {
         let kept = &device.0;
         let longest = kept.expires_at.map_or(longest, |end| end.since(self.now()).min(longest));
         let (place, period) = self.seal.place(kept.number, cursor)?;
-        let seat = self.watchers.enter(device)?;
+        let slot = self.watchers.acquire(device)?;
         let collections = self.collections_of(&kept.application).await?;
         let mut of_subscriber = self.records.listen(kept.subscriber_number);
         let has_inbox = has(&collections, BuiltIn::Inbox);
@@ -136,7 +136,7 @@ impl Replicas {
             () = of_rows.changed() => true,
             () = of_subscriber.changed() => true,
             () = inbox => true,
-            () = seat.watcher.rung.notified() => true,
+            () = slot.watcher.rung.notified() => true,
             () = tokio::time::sleep(longest) => false,
         };
         self.check_device(device)?;

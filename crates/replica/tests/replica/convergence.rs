@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use tocsin_replica::Replica;
 use tocsin_sync::rows::RowChange;
 
-use crate::bed::{Bed, Faults, Phone, object};
+use crate::fixture::{Faults, Phone, SyncFixture, object};
 
 const RESOLVERS: [&str; 6] =
     ["server", "client", "first", "last", "last", "{ predicate: \"event.client.text > event.server.text\" }"];
@@ -43,8 +43,8 @@ struct Actor {
     subscriber: String,
 }
 
-struct Play {
-    bed: Bed,
+struct Simulation {
+    fixture: SyncFixture,
     actors: Vec<Actor>,
     teams: BTreeMap<String, BTreeSet<&'static str>>,
     random: Rng,
@@ -54,33 +54,34 @@ struct Play {
     made: usize,
 }
 
-impl Play {
-    async fn new(seed: u64) -> Play {
+impl Simulation {
+    async fn new(seed: u64) -> Simulation {
         let mut random = Rng::with_seed(seed);
-        let bed = Bed::new(&definition(&mut random)).await;
+        let fixture = SyncFixture::new(&definition(&mut random)).await;
         let (mut actors, mut teams) = (Vec::new(), BTreeMap::new());
         let most = usize::try_from(number("TOCSIN_CLIENTS").unwrap_or(8)).expect("few").max(3);
         for at in 0..random.usize(3..=most) {
             let subscriber = format!("s{}", at / 2);
             if !teams.contains_key(&subscriber) {
                 let own: BTreeSet<&str> = TEAMS.into_iter().filter(|_| random.bool()).collect();
-                bed.subscriber(&subscriber, json!({"teams": own, "all": true})).await;
+                fixture.subscriber(&subscriber, json!({"teams": own, "all": true})).await;
                 teams.insert(subscriber.clone(), own);
             }
-            let phone = Phone::new(&bed, &subscriber).await;
+            let phone = Phone::new(&fixture, &subscriber).await;
             actors.push(Actor { phone, subscriber });
         }
-        let mut play = Play { bed, actors, teams, random, removed: BTreeSet::new(), added: BTreeMap::new(), made: 0 };
+        let mut simulation =
+            Simulation { fixture, actors, teams, random, removed: BTreeSet::new(), added: BTreeMap::new(), made: 0 };
         for at in 0..IDS {
-            let row = play.new_row();
-            play.bed.put("notes", &format!("n{at}"), row).await;
+            let row = simulation.new_row();
+            simulation.fixture.put("notes", &format!("n{at}"), row).await;
         }
-        for subscriber in play.teams.keys().cloned().collect::<Vec<_>>() {
+        for subscriber in simulation.teams.keys().cloned().collect::<Vec<_>>() {
             let id = format!("counter-{subscriber}");
-            play.bed.put("notes", &id, json!({"owner": subscriber, "total": 0})).await;
-            play.added.insert(id, 0);
+            simulation.fixture.put("notes", &id, json!({"owner": subscriber, "total": 0})).await;
+            simulation.added.insert(id, 0);
         }
-        play
+        simulation
     }
 
     fn new_row(&mut self) -> Json {
@@ -131,23 +132,23 @@ impl Play {
     }
 
     /// The API writes rows, or subscribers join and leave teams.
-    async fn meddle(&mut self) {
+    async fn write_on_the_server(&mut self) {
         let id = format!("n{}", self.random.usize(0..IDS));
         match self.random.u8(0..6) {
             0 => {
-                self.bed.change("notes", &id, RowChange::Remove).await;
+                self.fixture.change("notes", &id, RowChange::Remove).await;
                 self.removed.insert(id);
             }
             1 => {
                 let subscriber = format!("s{}", self.random.usize(0..self.teams.len()));
                 let own: BTreeSet<&str> = TEAMS.into_iter().filter(|_| self.random.bool()).collect();
-                self.bed.subscriber(&subscriber, json!({"teams": own})).await;
+                self.fixture.subscriber(&subscriber, json!({"teams": own})).await;
                 self.teams.insert(subscriber, own);
             }
-            _ if self.bed.row("notes", &id).await.is_some() => {
+            _ if self.fixture.row("notes", &id).await.is_some() => {
                 let team = self.random.choice(TEAMS);
                 let text = self.text();
-                self.bed.change("notes", &id, RowChange::Patch(object(json!({"team": team, "text": text})))).await;
+                self.fixture.change("notes", &id, RowChange::Patch(object(json!({"team": team, "text": text})))).await;
             }
             _ => {}
         }
@@ -157,7 +158,7 @@ impl Play {
     async fn connect(&mut self, at: usize, chance: f64) {
         let seed = self.random.u64(..);
         let actor = &mut self.actors[at];
-        let link = self.bed.link(&actor.phone.token);
+        let link = self.fixture.link(&actor.phone.token);
         *link.faults.lock().expect("not poisoned") = Faults { chance, random: Some(Rng::with_seed(seed)) };
         let done = actor.phone.replica.sync(&link, &mut |_| ()).await;
         let sent = std::mem::take(&mut *link.sent.lock().expect("not poisoned"));
@@ -182,7 +183,7 @@ impl Play {
                 self.connect(at, 0.0).await;
             }
         }
-        let all = self.bed.rows("notes").await;
+        let all = self.fixture.rows("notes").await;
         for actor in &self.actors {
             let teams = &self.teams[&actor.subscriber];
             let mut expected = all.clone();
@@ -204,22 +205,22 @@ fn number(name: &str) -> Option<u64> {
 }
 
 async fn run(seed: u64, steps: usize) {
-    let mut play = Play::new(seed).await;
+    let mut simulation = Simulation::new(seed).await;
     for _ in 0..steps {
-        let at = play.random.usize(0..play.actors.len());
-        play.bed.pass(Duration::from_millis(play.random.u64(0..5_000)));
-        match play.random.u8(0..20) {
-            0..=8 => play.edit(at),
+        let at = simulation.random.usize(0..simulation.actors.len());
+        simulation.fixture.pass(Duration::from_millis(simulation.random.u64(0..5_000)));
+        match simulation.random.u8(0..20) {
+            0..=8 => simulation.edit(at),
             9..=12 => {
-                let chance = *play.random.choice(&[0.0, 0.1, 0.3]).expect("some");
-                play.connect(at, chance).await;
+                let chance = *simulation.random.choice(&[0.0, 0.1, 0.3]).expect("some");
+                simulation.connect(at, chance).await;
             }
-            13 => play.crash(at),
-            14 if play.random.bool() => play.bed = play.bed.restart().await,
-            _ => play.meddle().await,
+            13 => simulation.crash(at),
+            14 if simulation.random.bool() => simulation.fixture = simulation.fixture.restart().await,
+            _ => simulation.write_on_the_server().await,
         }
     }
-    play.check().await;
+    simulation.check().await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use serde_json::json;
 use tocsin_replica::Replica;
 
-use crate::bed::{Bed, Phone, note, notes};
+use crate::fixture::{Phone, SyncFixture, note, notes};
 
 /// A file of layout 1. Row `a` was edited before and after an interrupted sync, edits of `b` were unreadable, and `c`
 /// was created.
@@ -42,20 +42,20 @@ fn first_layout(path: &std::path::Path, token: &str, version: u64) {
 
 #[tokio::test]
 async fn b2_a_file_of_the_first_layout_keeps_its_edits() {
-    let bed = Bed::new(&notes("")).await;
-    bed.subscriber("ann", json!({})).await;
-    bed.put("notes", "a", json!({"owner": "ann", "text": "old", "count": 1})).await;
-    bed.put("notes", "b", note("ann", "b")).await;
-    let version = bed.sync.row(&crate::bed::name("shop"), "notes", "b").await.expect("there").version.0;
-    let token = bed.device("ann").await;
-    let path = bed.folder.path().join("old.db");
+    let fixture = SyncFixture::new(&notes("")).await;
+    fixture.subscriber("ann", json!({})).await;
+    fixture.put("notes", "a", json!({"owner": "ann", "text": "old", "count": 1})).await;
+    fixture.put("notes", "b", note("ann", "b")).await;
+    let version = fixture.sync.row(&crate::fixture::name("shop"), "notes", "b").await.expect("there").version.0;
+    let token = fixture.device("ann").await;
+    let path = fixture.folder.path().join("old.db");
     first_layout(&path, &token, version);
     let mut phone = Phone { replica: Replica::open(&path).expect("opens"), path: path.clone(), token };
-    let summary = phone.sync(&bed).await;
+    let summary = phone.sync(&fixture).await;
     assert_eq!((summary.applied, summary.conflicts, summary.refused), (4, 0, 1));
-    assert_eq!(bed.row("notes", "a").await, Some(json!({"owner": "ann", "text": "new", "count": 2})));
-    assert_eq!(bed.row("notes", "b").await, Some(note("ann", "b2")));
-    assert_eq!(bed.row("notes", "c").await, Some(json!({"owner": "ann", "text": "c", "done": true, "tags": [1]})));
+    assert_eq!(fixture.row("notes", "a").await, Some(json!({"owner": "ann", "text": "new", "count": 2})));
+    assert_eq!(fixture.row("notes", "b").await, Some(note("ann", "b2")));
+    assert_eq!(fixture.row("notes", "c").await, Some(json!({"owner": "ann", "text": "c", "done": true, "tags": [1]})));
     let refused = crate::copies::refused(&phone);
     assert_eq!(refused[0], ("x".to_owned(), "was refused before".to_owned()));
     assert!(refused[1].1.starts_with("count: is Infinity"), "{refused:?}");
@@ -63,6 +63,6 @@ async fn b2_a_file_of_the_first_layout_keeps_its_edits() {
     drop(phone.replica);
     let mut phone = Phone { replica: Replica::open(&path).expect("opens"), path, token: phone.token };
     phone.run("REPLACE INTO notes (id, owner, text) VALUES ('a', 'ann', 'replaced')");
-    assert_eq!(phone.sync(&bed).await.applied, 1);
-    assert_eq!(bed.row("notes", "a").await, Some(note("ann", "replaced")));
+    assert_eq!(phone.sync(&fixture).await.applied, 1);
+    assert_eq!(fixture.row("notes", "a").await, Some(note("ann", "replaced")));
 }

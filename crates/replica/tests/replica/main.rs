@@ -1,6 +1,6 @@
 //! Replicas against an in-process server: visibility, edits, and access control.
 
-mod bed;
+mod fixture;
 mod built_in; // built-in collections
 mod cells; // cells that their fields cannot hold
 mod copies; // copied and restored files

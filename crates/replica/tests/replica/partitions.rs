@@ -6,7 +6,7 @@ use tocsin_model::{
 use tocsin_replica::Link;
 use tocsin_sync::{SyncError, rows::RowChange};
 
-use crate::bed::{Bed, Phone, name, object};
+use crate::fixture::{Phone, SyncFixture, name, object};
 
 const SHOP: &str = "
 application: shop
@@ -36,27 +36,27 @@ collections:
       - match: { by: subscriber.id }
 ";
 
-async fn shop() -> (Bed, Phone) {
-    let bed = Bed::new(SHOP).await;
-    bed.subscriber("ann", json!({"regions": ["north"]})).await;
-    bed.subscriber("bob", json!({"regions": ["south"]})).await;
+async fn shop() -> (SyncFixture, Phone) {
+    let fixture = SyncFixture::new(SHOP).await;
+    fixture.subscriber("ann", json!({"regions": ["north"]})).await;
+    fixture.subscriber("bob", json!({"regions": ["south"]})).await;
     for (id, region, owner, status) in [
         ("c1", "north", "bob", "open"),
         ("c2", "south", "bob", "open"),
         ("c3", "south", "ann", "shut"),
         ("c4", "north", "bob", "shut"),
     ] {
-        bed.put("customers", id, json!({"region": region, "owner": owner, "status": status})).await;
-        bed.put("orders", &format!("o{id}"), json!({"customer": id, "total": 1.5})).await;
-        bed.put("lines", &format!("l{id}"), json!({"order": format!("o{id}")})).await;
+        fixture.put("customers", id, json!({"region": region, "owner": owner, "status": status})).await;
+        fixture.put("orders", &format!("o{id}"), json!({"customer": id, "total": 1.5})).await;
+        fixture.put("lines", &format!("l{id}"), json!({"order": format!("o{id}")})).await;
     }
-    bed.put("news", "n1", json!({"text": "hello"})).await;
-    let mut phone = Phone::new(&bed, "ann").await;
-    phone.sync(&bed).await;
-    (bed, phone)
+    fixture.put("news", "n1", json!({"text": "hello"})).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    phone.sync(&fixture).await;
+    (fixture, phone)
 }
 
-fn sees(phone: &Phone, customers: &[&str]) {
+fn check_visible(phone: &Phone, customers: &[&str]) {
     for (collection, prefix) in [("customers", ""), ("orders", "o"), ("lines", "l")] {
         let expected: Vec<String> = customers.iter().map(|id| format!("{prefix}{id}")).collect();
         assert_eq!(phone.ids(collection).into_iter().collect::<Vec<_>>(), expected, "{collection}");
@@ -64,37 +64,37 @@ fn sees(phone: &Phone, customers: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_device_sees_its_part_and_rows_shared_through_it() {
-    let (bed, mut phone) = shop().await;
-    sees(&phone, &["c1", "c3"]);
+async fn a_device_sees_its_partition_and_rows_shared_through_it() {
+    let (fixture, mut phone) = shop().await;
+    check_visible(&phone, &["c1", "c3"]);
     assert_eq!(phone.ids("news").len(), 1);
     // Rows change their owner, and the rows shared through them follow.
-    bed.change("customers", "c1", RowChange::Patch(object(json!({"region": "south"})))).await;
-    bed.change("customers", "c4", RowChange::Patch(object(json!({"status": "waiting"})))).await;
-    let summary = phone.sync(&bed).await;
+    fixture.change("customers", "c1", RowChange::Patch(object(json!({"region": "south"})))).await;
+    fixture.change("customers", "c4", RowChange::Patch(object(json!({"status": "waiting"})))).await;
+    let summary = phone.sync(&fixture).await;
     assert_eq!((summary.rows, summary.removed), (3, 3));
-    sees(&phone, &["c3", "c4"]);
+    check_visible(&phone, &["c3", "c4"]);
     // The subscriber changes.
-    bed.subscriber("ann", json!({"regions": ["south", "east"]})).await;
-    phone.sync(&bed).await;
-    sees(&phone, &["c1", "c2", "c3"]);
-    bed.change("customers", "c2", RowChange::Remove).await;
-    phone.sync(&bed).await;
-    sees(&phone, &["c1", "c3"]);
-    assert_eq!(phone.sync(&bed).await.rows, 0);
+    fixture.subscriber("ann", json!({"regions": ["south", "east"]})).await;
+    phone.sync(&fixture).await;
+    check_visible(&phone, &["c1", "c2", "c3"]);
+    fixture.change("customers", "c2", RowChange::Remove).await;
+    phone.sync(&fixture).await;
+    check_visible(&phone, &["c1", "c3"]);
+    assert_eq!(phone.sync(&fixture).await.rows, 0);
     // The partition of the collection changes.
-    bed.apply(&SHOP.replace("[open, waiting]", "[shut]")).await;
-    phone.sync(&bed).await;
-    sees(&phone, &["c3"]);
+    fixture.apply(&SHOP.replace("[open, waiting]", "[shut]")).await;
+    phone.sync(&fixture).await;
+    check_visible(&phone, &["c3"]);
 }
 
 #[tokio::test]
-async fn rows_that_go_up_do_not_come_down() {
-    let (bed, mut phone) = shop().await;
+async fn uploaded_rows_are_not_downloaded_again() {
+    let (fixture, mut phone) = shop().await;
     phone.run("INSERT INTO reports (id, \"by\", text) VALUES ('r1', 'ann', 'all is well'); UPDATE news SET text = 'x'");
-    let summary = phone.sync(&bed).await;
+    let summary = phone.sync(&fixture).await;
     assert_eq!((summary.applied, summary.refused), (1, 1));
-    assert_eq!(bed.rows("reports").await.len(), 1);
+    assert_eq!(fixture.rows("reports").await.len(), 1);
     assert!(phone.ids("reports").is_empty());
     assert_eq!(phone.rows("news")["n1"]["text"], "hello");
 }
@@ -102,18 +102,19 @@ async fn rows_that_go_up_do_not_come_down() {
 fn edit(n: u64, collection: &str, id: &str, set: Json) -> SentEdit {
     let set = if set.is_null() { None } else { Some(object(set)) };
     // With full knowledge, except for rows that it creates.
-    let seen = Stamp(i64::MAX.cast_unsigned());
+    // A minute after all that was written: the server has issued no such stamp, and its clock is fixed.
+    let seen = Stamp::at(tocsin_model::time::Timestamp::from_millis(1_700_000_060_000));
     let base = if matches!(id, "c9" | "new" | "n2") { Stamp(0) } else { seen };
     let (collection, id, was) = (name(collection), id.into(), Default::default());
     SentEdit::Edit(Edit { n, batch: None, collection, id, base, seen, set, was })
 }
 
 #[tokio::test]
-async fn nothing_that_a_device_sends_widens_its_part() {
-    let (bed, phone) = shop().await;
-    let before = (bed.rows("customers").await, bed.rows("orders").await);
-    let device = bed.sync.device(&phone.token).expect("known");
-    let state = bed.sync.begin(&device, Begin::default()).await.expect("begun");
+async fn no_request_of_a_device_widens_its_partition() {
+    let (fixture, phone) = shop().await;
+    let before = (fixture.rows("customers").await, fixture.rows("orders").await);
+    let device = fixture.sync.device(&phone.token).expect("known");
+    let state = fixture.sync.begin(&device, Begin::default()).await.expect("begun");
     let first = state.uploaded + 1;
     let tries = [
         ("customers", "c2", json!({"owner": "ann"})),
@@ -128,63 +129,66 @@ async fn nothing_that_a_device_sends_widens_its_part() {
     ];
     let count = tries.len();
     let edits = tries.into_iter().zip(first..).map(|((collection, id, set), n)| edit(n, collection, id, set)).collect();
-    let taken = bed.sync.upload(&device, &state.session, || Ok((edits, 0))).await.expect("taken in");
+    let taken = fixture.sync.upload(&device, &state.session, || Ok((edits, 0))).await.expect("taken in");
     let fates: Vec<u64> = taken.refused.iter().map(|refused| refused.n - first).collect();
     assert_eq!((taken.applied, fates.len()), (0, count), "{fates:?} {:?}", taken.conflicts);
-    assert_eq!((bed.rows("customers").await, bed.rows("orders").await), before);
+    assert_eq!((fixture.rows("customers").await, fixture.rows("orders").await), before);
 }
 
 #[tokio::test]
 async fn foreign_forged_and_old_cursors_and_sessions_are_refused() {
-    let (bed, mut ann) = shop().await;
-    let mut bob = Phone::new(&bed, "bob").await;
-    bob.sync(&bed).await;
-    let (anns, bobs) = (bed.sync.device(&ann.token).expect("known"), bed.sync.device(&bob.token).expect("known"));
-    let begun = bed.sync.begin(&anns, Begin::default()).await.expect("begun");
-    let theirs = bed.sync.begin(&bobs, Begin::default()).await.expect("begun");
+    let (fixture, mut ann) = shop().await;
+    let mut bob = Phone::new(&fixture, "bob").await;
+    bob.sync(&fixture).await;
+    let (anns, bobs) =
+        (fixture.sync.device(&ann.token).expect("known"), fixture.sync.device(&bob.token).expect("known"));
+    let begun = fixture.sync.begin(&anns, Begin::default()).await.expect("begun");
+    let theirs = fixture.sync.begin(&bobs, Begin::default()).await.expect("begun");
     let cursor = |cursor: &str| Begin { cursor: Some(cursor.to_owned()), wiped: false, edits: None };
     for forged in [theirs.cursor.as_str(), "x", "", "e30.e30"] {
-        assert!(matches!(bed.sync.begin(&anns, cursor(forged)).await, Err(SyncError::Invalid(_))), "{forged}");
-        let read = bed.sync.download(&anns, &begun.session, forged, |_, _| ((), 0)).await;
+        assert!(matches!(fixture.sync.begin(&anns, cursor(forged)).await, Err(SyncError::Invalid(_))), "{forged}");
+        let read = fixture.sync.download(&anns, &begun.session, forged, |_, _| ((), 0)).await;
         assert!(matches!(read, Err(SyncError::Invalid(_))), "{forged}");
     }
     // A session of another device can be neither used nor ended.
-    assert!(matches!(bed.sync.end(&bobs, &begun.session).await, Err(SyncError::Missing(_))));
-    let read = bed.sync.download(&bobs, &begun.session, &theirs.cursor, |_, _| ((), 0)).await;
+    assert!(matches!(fixture.sync.end(&bobs, &begun.session).await, Err(SyncError::Missing(_))));
+    let read = fixture.sync.download(&bobs, &begun.session, &theirs.cursor, |_, _| ((), 0)).await;
     assert!(matches!(read, Err(SyncError::Missing(_))));
-    assert_eq!(bed.sync.active_sessions().len(), 2);
-    bed.sync.end(&anns, &begun.session).await.expect("her own");
+    assert_eq!(fixture.sync.active_sessions().len(), 2);
+    fixture.sync.end(&anns, &begun.session).await.expect("her own");
     // A revoked token, or one of a removed subscriber, is rejected.
-    assert!(bed.sync.device("tocsin_device_0_0").is_err());
-    bed.records_remove("ann").await;
-    assert!(matches!(bed.sync.begin(&anns, Begin::default()).await, Err(SyncError::Forbidden(_))));
-    bed.subscriber("ann", json!({"regions": ["north"]})).await;
-    assert!(bed.link(&ann.token).begin(&Begin::default()).await.is_err(), "it is another ann");
-    assert!(ann.try_sync(&bed).await.is_err());
+    assert!(fixture.sync.device("tocsin_device_0_0").is_err());
+    fixture.records_remove("ann").await;
+    assert!(matches!(fixture.sync.begin(&anns, Begin::default()).await, Err(SyncError::Forbidden(_))));
+    fixture.subscriber("ann", json!({"regions": ["north"]})).await;
+    assert!(fixture.link(&ann.token).begin(&Begin::default()).await.is_err(), "it is another ann");
+    assert!(ann.try_sync(&fixture).await.is_err());
 }
 
 #[tokio::test]
 async fn a_session_ends_when_what_it_may_see_changes() {
-    let (bed, phone) = shop().await;
-    let device = bed.sync.device(&phone.token).expect("known");
-    let begun = bed.sync.begin(&device, Begin::default()).await.expect("begun");
-    bed.subscriber("carol", json!({})).await;
-    let read = bed.sync.download(&device, &begun.session, &begun.cursor, |_, _| ((), 0)).await;
+    let (fixture, phone) = shop().await;
+    let device = fixture.sync.device(&phone.token).expect("known");
+    let begun = fixture.sync.begin(&device, Begin::default()).await.expect("begun");
+    fixture.subscriber("carol", json!({})).await;
+    let read = fixture.sync.download(&device, &begun.session, &begun.cursor, |_, _| ((), 0)).await;
     assert!(read.is_ok(), "other changes do not matter");
-    bed.subscriber("ann", json!({"regions": []})).await;
-    let read = bed.sync.download(&device, &begun.session, &begun.cursor, |_, _| ((), 0)).await;
+    fixture.subscriber("ann", json!({"regions": []})).await;
+    let read = fixture.sync.download(&device, &begun.session, &begun.cursor, |_, _| ((), 0)).await;
     assert!(matches!(read, Err(SyncError::Expired(_))));
 }
 
 #[tokio::test]
 async fn edits_come_in_order_and_without_gaps() {
-    let (bed, phone) = shop().await;
-    let device = bed.sync.device(&phone.token).expect("known");
-    let begun = bed.sync.begin(&device, Begin::default()).await.expect("begun");
-    let gap = bed.sync.upload(&device, &begun.session, || Ok((vec![edit(7, "customers", "c3", json!({}))], 0))).await;
+    let (fixture, phone) = shop().await;
+    let device = fixture.sync.device(&phone.token).expect("known");
+    let begun = fixture.sync.begin(&device, Begin::default()).await.expect("begun");
+    let gap =
+        fixture.sync.upload(&device, &begun.session, || Ok((vec![edit(7, "customers", "c3", json!({}))], 0))).await;
     assert!(matches!(gap, Err(SyncError::Invalid(_))));
     let send = |n| {
-        bed.sync
+        fixture
+            .sync
             .upload(&device, &begun.session, move || Ok((vec![edit(n, "customers", "c3", json!({"name": "x"}))], 0)))
     };
     assert_eq!(send(1).await.expect("taken in").applied, 1);

@@ -11,7 +11,7 @@ use tocsin_sync::{
     rows::RowChange,
 };
 
-use crate::bed::{Bed, Phone, name, notes, object};
+use crate::fixture::{Phone, SyncFixture, name, notes, object};
 
 /// Scripted answers of a program, and the conflicts it received.
 struct Program {
@@ -47,31 +47,31 @@ fn set(fields: Json) -> Result<ResolverAnswer, String> {
 }
 
 /// Two phones of ann edit the text and the count of one note; the second edit conflicts with the first.
-async fn meet(
+async fn conflict(
     answers: Vec<Result<ResolverAnswer, String>>,
     meanwhile: Option<Json>,
     second: &str,
 ) -> (Json, Vec<String>, Vec<EditConflict>) {
     let definition = notes("    conflicts: { resolver: { process: [/bin/settle, --fast], timeout: 1s } }\n");
-    let bed = Bed::new(&definition).await;
+    let fixture = SyncFixture::new(&definition).await;
     let program =
         Arc::new(Program { answers: Mutex::new(answers), asked: Mutex::default(), meanwhile: Mutex::default() });
-    *program.meanwhile.lock().expect("not poisoned") = meanwhile.map(|row| (bed.sync.clone(), row));
-    bed.sync.set_conflict_resolver(program.clone());
-    bed.subscriber("ann", json!({})).await;
-    bed.put("notes", "a", json!({"owner": "ann", "text": "tree", "count": 1})).await;
-    let (mut one, mut two) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await);
-    one.sync(&bed).await;
-    two.sync(&bed).await;
+    *program.meanwhile.lock().expect("not poisoned") = meanwhile.map(|row| (fixture.sync.clone(), row));
+    fixture.sync.set_conflict_resolver(program.clone());
+    fixture.subscriber("ann", json!({})).await;
+    fixture.put("notes", "a", json!({"owner": "ann", "text": "tree", "count": 1})).await;
+    let (mut one, mut two) = (Phone::new(&fixture, "ann").await, Phone::new(&fixture, "ann").await);
+    one.sync(&fixture).await;
+    two.sync(&fixture).await;
     one.run("UPDATE notes SET text = 'well'");
     two.run(second);
-    one.sync(&bed).await;
-    two.sync(&bed).await;
-    assert_eq!(two.rows("notes"), bed.rows("notes").await);
-    let log = bed.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed");
+    one.sync(&fixture).await;
+    two.sync(&fixture).await;
+    assert_eq!(two.rows("notes"), fixture.rows("notes").await);
+    let log = fixture.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed");
     let log = log.iter().map(|met| format!("{} {}", met.conflict.resolver, met.conflict.winner)).collect();
     let asked = program.asked.lock().expect("not poisoned").clone();
-    (bed.row("notes", "a").await.unwrap_or(Json::Null), log, asked)
+    (fixture.row("notes", "a").await.unwrap_or(Json::Null), log, asked)
 }
 
 const PUMP: &str = "UPDATE notes SET text = 'pump', count = 2";
@@ -87,7 +87,7 @@ async fn a_program_decides_what_stays() {
         (set(json!({"text": 7})), "well", "server"),
         (set(json!({"txet": "pump"})), "well", "server"),
     ] {
-        let (row, log, asked) = meet(vec![answer], None, PUMP).await;
+        let (row, log, asked) = conflict(vec![answer], None, PUMP).await;
         // Fields that only the device changed get its values.
         assert_eq!((&row["text"], &row["count"]), (&json!(text), &json!(2)));
         assert_eq!(log, [format!("process {winner}")]);
@@ -95,23 +95,23 @@ async fn a_program_decides_what_stays() {
         assert_eq!((&asked[0].client["text"], &asked[0].server["text"]), (&json!("pump"), &json!("well")));
         assert_eq!((&*asked[0].row, &asked[0].base["text"]), ("a", &json!("tree")));
     }
-    let (row, ..) = meet(vec![Ok(ResolverAnswer::Client)], None, "DELETE FROM notes").await;
+    let (row, ..) = conflict(vec![Ok(ResolverAnswer::Client)], None, "DELETE FROM notes").await;
     assert_eq!(row, Json::Null);
-    let (row, _, asked) = meet(vec![Ok(ResolverAnswer::Server)], None, "DELETE FROM notes").await;
+    let (row, _, asked) = conflict(vec![Ok(ResolverAnswer::Server)], None, "DELETE FROM notes").await;
     assert_eq!((&row["text"], &asked[0].client), (&json!("well"), &Json::Null));
 }
 
 #[tokio::test]
 async fn a_program_runs_again_if_the_row_changed_meanwhile() {
     let answers = vec![Ok(ResolverAnswer::Client), set(json!({"text": "all three"}))];
-    let (row, log, asked) = meet(answers, Some(json!({"text": "lake"})), PUMP).await;
+    let (row, log, asked) = conflict(answers, Some(json!({"text": "lake"})), PUMP).await;
     assert_eq!((&row["text"], log.len()), (&json!("all three"), 1));
     assert_eq!(asked.iter().map(|question| question.server["text"].clone()).collect::<Vec<_>>(), ["well", "lake"]);
 }
 
 #[tokio::test]
 async fn an_edit_without_a_conflict_needs_no_program() {
-    let (row, log, asked) = meet(Vec::new(), None, "UPDATE notes SET count = 2").await;
+    let (row, log, asked) = conflict(Vec::new(), None, "UPDATE notes SET count = 2").await;
     assert_eq!((&row["text"], &row["count"]), (&json!("well"), &json!(2)));
     assert!(log.is_empty() && asked.is_empty());
 }

@@ -4,20 +4,20 @@ use rusqlite::Connection;
 use serde_json::{Value as Json, json};
 use tocsin_sync::rows::RowChange;
 
-use crate::bed::{Bed, Phone, name, object};
+use crate::fixture::{Phone, SyncFixture, name, object};
 
-async fn shop(conflicts: &str) -> (Bed, Phone) {
+async fn shop(conflicts: &str) -> (SyncFixture, Phone) {
     let definition = format!(
         "application: shop\ncollections:\n  things:\n    fields: {{ name: string, qty: integer, price: number, note: string }}\n    \
          partition: everyone\n    conflicts: {conflicts}\n"
     );
-    let bed = Bed::new(&definition).await;
-    bed.subscriber("ann", json!({})).await;
-    bed.put("things", "a", json!({"name": "A", "qty": 1, "price": 2.5, "note": "n"})).await;
-    bed.put("things", "b", json!({"name": "B", "qty": 5, "note": "m"})).await;
-    let mut phone = Phone::new(&bed, "ann").await;
-    phone.sync(&bed).await;
-    (bed, phone)
+    let fixture = SyncFixture::new(&definition).await;
+    fixture.subscriber("ann", json!({})).await;
+    fixture.put("things", "a", json!({"name": "A", "qty": 1, "price": 2.5, "note": "n"})).await;
+    fixture.put("things", "b", json!({"name": "B", "qty": 5, "note": "m"})).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    phone.sync(&fixture).await;
+    (fixture, phone)
 }
 
 /// Runs SQL as another program does, on a connection of its own, with or without recursive triggers.
@@ -27,8 +27,8 @@ fn foreign(phone: &Phone, is_recursive: bool, sql: &str) {
     connection.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-async fn conflicts(bed: &Bed) -> usize {
-    bed.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed").len()
+async fn conflicts(fixture: &SyncFixture) -> usize {
+    fixture.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed").len()
 }
 
 const RULES: [&str; 8] = [
@@ -43,7 +43,7 @@ const RULES: [&str; 8] = [
 ];
 
 #[tokio::test]
-async fn replace_is_the_update_with_the_dropped_cells_emptied() {
+async fn replace_equals_an_update_that_clears_missing_cells() {
     let replaced = [
         "INSERT OR REPLACE INTO things(id, name, qty) VALUES ('a', 'A2', 7)",
         "REPLACE INTO things(id, name, qty) VALUES ('a', 'A2', 7)",
@@ -54,25 +54,26 @@ async fn replace_is_the_update_with_the_dropped_cells_emptied() {
         "UPDATE things SET name = 'A2', qty = 7, price = NULL, note = NULL WHERE id = 'a'",
     ];
     for rules in RULES {
-        let (bed, mut phone) = shop(rules).await;
+        let (fixture, mut phone) = shop(rules).await;
         for (at, sql) in replaced.iter().enumerate() {
             for is_recursive in [false, true] {
-                bed.change(
-                    "things",
-                    "a",
-                    RowChange::Put(object(json!({"name": "A", "qty": 1, "price": 2.5, "note": "n"}))),
-                )
-                .await;
-                phone.sync(&bed).await;
+                fixture
+                    .change(
+                        "things",
+                        "a",
+                        RowChange::Put(object(json!({"name": "A", "qty": 1, "price": 2.5, "note": "n"}))),
+                    )
+                    .await;
+                phone.sync(&fixture).await;
                 foreign(&phone, is_recursive, sql);
-                let summary = phone.sync(&bed).await;
+                let summary = phone.sync(&fixture).await;
                 let what = format!("{rules}, {at}, {is_recursive}");
                 assert_eq!((summary.applied, summary.conflicts, summary.refused), (1, 0, 0), "{what}");
-                assert_eq!(bed.row("things", "a").await, Some(json!({"name": "A2", "qty": 7})), "{what}");
-                assert_eq!(phone.rows("things"), bed.rows("things").await, "{what}");
+                assert_eq!(fixture.row("things", "a").await, Some(json!({"name": "A2", "qty": 7})), "{what}");
+                assert_eq!(phone.rows("things"), fixture.rows("things").await, "{what}");
             }
         }
-        assert_eq!(conflicts(&bed).await, 0);
+        assert_eq!(conflicts(&fixture).await, 0);
     }
 }
 
@@ -84,12 +85,12 @@ async fn replace_meets_what_others_wrote_as_the_update_does() {
             "UPDATE things SET name = 'A2', qty = 7, price = NULL, note = NULL WHERE id = 'a'",
             "REPLACE INTO things(id, name, qty) VALUES ('a', 'A2', 7)",
         ] {
-            let (bed, mut phone) = shop(rules).await;
+            let (fixture, mut phone) = shop(rules).await;
             foreign(&phone, false, sql);
-            bed.change("things", "a", RowChange::Patch(object(json!({"note": "of the API"})))).await;
-            let summary = phone.sync(&bed).await;
-            assert_eq!(phone.rows("things"), bed.rows("things").await, "{rules}");
-            outcomes.push((summary.applied, summary.conflicts, bed.row("things", "a").await));
+            fixture.change("things", "a", RowChange::Patch(object(json!({"note": "of the API"})))).await;
+            let summary = phone.sync(&fixture).await;
+            assert_eq!(phone.rows("things"), fixture.rows("things").await, "{rules}");
+            outcomes.push((summary.applied, summary.conflicts, fixture.row("things", "a").await));
         }
         assert_eq!(outcomes[0], outcomes[1], "{rules}");
     }
@@ -102,21 +103,21 @@ async fn replace_through_a_unique_index_removes_the_other_row() {
             "CREATE UNIQUE INDEX own ON things (name); UPDATE OR REPLACE things SET name = 'B' WHERE id = 'a'",
             "CREATE UNIQUE INDEX own ON things (name); REPLACE INTO things(id, name, qty, price, note) VALUES ('a', 'B', 1, 2.5, 'n')",
         ] {
-            let (bed, mut phone) = shop(rules).await;
+            let (fixture, mut phone) = shop(rules).await;
             foreign(&phone, false, sql);
-            let summary = phone.sync(&bed).await;
+            let summary = phone.sync(&fixture).await;
             assert_eq!((summary.applied, summary.conflicts), (2, 0), "{rules} {sql}");
             let only = json!({"name": "B", "qty": 1, "price": 2.5, "note": "n"});
-            assert_eq!(bed.rows("things").await, crate::bed::rows([("a", only)]), "{rules} {sql}");
-            assert_eq!(phone.rows("things"), bed.rows("things").await);
-            assert_eq!(phone.sync(&bed).await.applied, 0);
+            assert_eq!(fixture.rows("things").await, crate::fixture::rows([("a", only)]), "{rules} {sql}");
+            assert_eq!(phone.rows("things"), fixture.rows("things").await);
+            assert_eq!(phone.sync(&fixture).await.applied, 0);
         }
     }
 }
 
 #[tokio::test]
 async fn a_change_without_effect_is_not_an_edit() {
-    let (bed, mut phone) = shop("{ resolver: server }").await;
+    let (fixture, mut phone) = shop("{ resolver: server }").await;
     foreign(
         &phone,
         false,
@@ -125,28 +126,28 @@ async fn a_change_without_effect_is_not_an_edit() {
          REPLACE INTO things(id, name, qty, price, note) VALUES ('a', 'A', 1, 2.5, 'n'); \
          INSERT INTO things(id) VALUES ('c'); DELETE FROM things WHERE id = 'c'",
     );
-    let summary = phone.sync(&bed).await;
+    let summary = phone.sync(&fixture).await;
     assert_eq!((summary.applied, summary.conflicts, summary.refused), (0, 0, 0));
-    assert_eq!(phone.rows("things"), bed.rows("things").await);
+    assert_eq!(phone.rows("things"), fixture.rows("things").await);
 }
 
 #[tokio::test]
-async fn replace_goes_on_after_a_link_that_broke() {
+async fn replace_continues_after_a_broken_link() {
     for rules in RULES {
-        let (bed, mut phone) = shop(rules).await;
+        let (fixture, mut phone) = shop(rules).await;
         foreign(&phone, false, "REPLACE INTO things(id, name, qty) VALUES ('a', 'A2', 7)");
-        let link = crate::sessions::LosesAnswer::of(bed.link(&phone.token));
+        let link = crate::sessions::LosesAnswer::of(fixture.link(&phone.token));
         assert!(phone.replica.sync(&link, &mut |_| ()).await.is_err());
         foreign(&phone, false, "REPLACE INTO things(id, name, note) VALUES ('a', 'A3', 'new')");
-        assert_eq!(phone.sync(&bed).await.conflicts, 0, "{rules}");
-        assert_eq!(bed.row("things", "a").await, Some(json!({"name": "A3", "note": "new"})), "{rules}");
-        assert_eq!(phone.rows("things"), bed.rows("things").await);
+        assert_eq!(phone.sync(&fixture).await.conflicts, 0, "{rules}");
+        assert_eq!(fixture.row("things", "a").await, Some(json!({"name": "A3", "note": "new"})), "{rules}");
+        assert_eq!(phone.rows("things"), fixture.rows("things").await);
     }
 }
 
 #[tokio::test]
 async fn triggers_of_the_application_and_attached_files_are_edits_like_others() {
-    let (bed, mut phone) = shop("{ resolver: server }").await;
+    let (fixture, mut phone) = shop("{ resolver: server }").await;
     foreign(
         &phone,
         false,
@@ -156,10 +157,10 @@ async fn triggers_of_the_application_and_attached_files_are_edits_like_others() 
          CREATE TRIGGER own_insert AFTER INSERT ON things BEGIN UPDATE things SET qty = 100 WHERE id = NEW.id; END; \
          UPDATE things SET name = 'A2' WHERE id = 'a'; INSERT INTO things(id, name) VALUES ('c', 'C')",
     );
-    assert_eq!(phone.sync(&bed).await.applied, 2);
-    assert_eq!(bed.row("things", "a").await, Some(json!({"name": "A2", "qty": 1, "price": 2.5, "note": "was A"})));
-    assert_eq!(bed.row("things", "c").await, Some(json!({"name": "C", "qty": 100})));
-    assert_eq!(phone.rows("things"), bed.rows("things").await);
+    assert_eq!(phone.sync(&fixture).await.applied, 2);
+    assert_eq!(fixture.row("things", "a").await, Some(json!({"name": "A2", "qty": 1, "price": 2.5, "note": "was A"})));
+    assert_eq!(fixture.row("things", "c").await, Some(json!({"name": "C", "qty": 100})));
+    assert_eq!(phone.rows("things"), fixture.rows("things").await);
     foreign(&phone, false, "DROP TRIGGER own_note; DROP TRIGGER own_insert; DROP TRIGGER own_log");
     let other = Connection::open_in_memory().expect("opens");
     let attach = format!(
@@ -168,7 +169,7 @@ async fn triggers_of_the_application_and_attached_files_are_edits_like_others() 
     );
     other.execute_batch(&attach).expect("runs");
     drop(other);
-    assert_eq!(phone.sync(&bed).await.applied, 1);
-    assert_eq!(bed.row("things", "a").await, Some(json!({"name": "attached"})));
+    assert_eq!(phone.sync(&fixture).await.applied, 1);
+    assert_eq!(fixture.row("things", "a").await, Some(json!({"name": "attached"})));
     let _: Json = json!(null);
 }

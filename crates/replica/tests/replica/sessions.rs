@@ -5,42 +5,42 @@ use tocsin_model::replica::Begin;
 use tocsin_replica::{Link, LinkError, Replica, ReplicaError};
 use tocsin_sync::rows::RowChange;
 
-use crate::bed::{Bed, Phone, note, notes, object, rows};
+use crate::fixture::{Phone, SyncFixture, note, notes, object, rows};
 
 #[tokio::test]
-async fn rows_come_down_and_edits_go_up() {
-    let bed = Bed::new(&notes("")).await;
-    bed.subscriber("ann", json!({})).await;
-    bed.put("notes", "a", json!({"owner": "ann", "text": "milk", "done": false, "tags": ["x"]})).await;
-    let mut phone = Phone::new(&bed, "ann").await;
-    assert_eq!((phone.sync(&bed).await.rows, phone.sync(&bed).await.rows), (1, 0));
+async fn rows_are_downloaded_and_edits_are_uploaded() {
+    let fixture = SyncFixture::new(&notes("")).await;
+    fixture.subscriber("ann", json!({})).await;
+    fixture.put("notes", "a", json!({"owner": "ann", "text": "milk", "done": false, "tags": ["x"]})).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    assert_eq!((phone.sync(&fixture).await.rows, phone.sync(&fixture).await.rows), (1, 0));
     phone.run(
         "UPDATE notes SET done = 1, count = 7 WHERE id = 'a'; INSERT INTO notes (id, owner, text) VALUES ('b', 'ann', 'bread')",
     );
-    let summary = phone.sync(&bed).await;
+    let summary = phone.sync(&fixture).await;
     assert_eq!((summary.applied, summary.conflicts, summary.refused), (2, 0, 0));
     let expected = rows([
         ("a", json!({"owner": "ann", "text": "milk", "count": 7, "done": true, "tags": ["x"]})),
         ("b", note("ann", "bread")),
     ]);
-    assert_eq!(bed.rows("notes").await, expected);
+    assert_eq!(fixture.rows("notes").await, expected);
     assert_eq!(phone.rows("notes")["a"]["tags"], "[\"x\"]", "lists are their JSON");
     phone.run(
         "DELETE FROM notes WHERE id = 'b'; UPDATE notes SET text = 'x' WHERE id = 'a'; UPDATE notes SET text = 'milk'",
     );
-    assert_eq!(phone.sync(&bed).await.applied, 1, "what was put back is no edit");
-    assert_eq!(bed.row("notes", "b").await, None);
-    bed.change("notes", "a", RowChange::Remove).await;
-    assert_eq!(phone.sync(&bed).await.removed, 1);
+    assert_eq!(phone.sync(&fixture).await.applied, 1, "what was put back is no edit");
+    assert_eq!(fixture.row("notes", "b").await, None);
+    fixture.change("notes", "a", RowChange::Remove).await;
+    assert_eq!(phone.sync(&fixture).await.removed, 1);
     assert_eq!(phone.rows("notes"), rows([]));
 }
 
 #[tokio::test]
 async fn what_a_replica_cannot_hold_is_refused_where_it_is_written() {
-    let bed = Bed::new(&notes("")).await;
-    bed.subscriber("ann", json!({})).await;
-    let mut phone = Phone::new(&bed, "ann").await;
-    phone.sync(&bed).await;
+    let fixture = SyncFixture::new(&notes("")).await;
+    fixture.subscriber("ann", json!({})).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    phone.sync(&fixture).await;
     for (collection, fields, expected) in [
         ("letters", json!({}), "this replica has no collection `letters`; it has notes"),
         ("notes", json!({"colour": "red"}), "`notes` has no field `colour`"),
@@ -55,26 +55,26 @@ async fn what_a_replica_cannot_hold_is_refused_where_it_is_written() {
 #[tokio::test]
 async fn a_cut_at_any_call_loses_nothing_and_does_nothing_twice() {
     for cut in 0..12 {
-        let bed = Bed::new(&notes("    conflicts: { fields: { count: sum } }\n")).await;
-        bed.subscriber("ann", json!({})).await;
-        bed.put("notes", "a", json!({"owner": "ann", "count": 1})).await;
-        let mut phone = Phone::new(&bed, "ann").await;
-        phone.sync(&bed).await;
+        let fixture = SyncFixture::new(&notes("    conflicts: { fields: { count: sum } }\n")).await;
+        fixture.subscriber("ann", json!({})).await;
+        fixture.put("notes", "a", json!({"owner": "ann", "count": 1})).await;
+        let mut phone = Phone::new(&fixture, "ann").await;
+        phone.sync(&fixture).await;
         phone.run("UPDATE notes SET count = count + 10; INSERT INTO notes (id, owner) VALUES ('b', 'ann')");
-        let link = CutAt { inner: bed.link(&phone.token), left: std::sync::atomic::AtomicI32::new(cut) };
+        let link = CutAt { inner: fixture.link(&phone.token), left: std::sync::atomic::AtomicI32::new(cut) };
         let _ = phone.replica.sync(&link, &mut |_| ()).await;
         drop(phone.replica);
         phone.replica = Replica::open(&phone.path).expect("opens");
         phone.run("UPDATE notes SET count = count + 100 WHERE id = 'a'");
-        phone.sync(&bed).await;
-        assert_eq!(bed.row("notes", "a").await.expect("there")["count"], 111, "cut at {cut}");
-        assert_eq!(phone.rows("notes"), bed.rows("notes").await, "cut at {cut}");
+        phone.sync(&fixture).await;
+        assert_eq!(fixture.row("notes", "a").await.expect("there")["count"], 111, "cut at {cut}");
+        assert_eq!(phone.rows("notes"), fixture.rows("notes").await, "cut at {cut}");
     }
 }
 
 /// Fails once, after this many half calls.
 pub struct CutAt {
-    inner: crate::bed::InProcessLink,
+    inner: crate::fixture::InProcessLink,
     left: std::sync::atomic::AtomicI32,
 }
 
@@ -82,7 +82,7 @@ pub struct CutAt {
 pub struct LosesAnswer;
 
 impl LosesAnswer {
-    pub fn of(inner: crate::bed::InProcessLink) -> CutAt {
+    pub fn of(inner: crate::fixture::InProcessLink) -> CutAt {
         CutAt { inner, left: 3.into() }
     }
 }
@@ -91,7 +91,7 @@ impl LosesAnswer {
 pub struct LosesRows;
 
 impl LosesRows {
-    pub fn of(inner: crate::bed::InProcessLink) -> CutAt {
+    pub fn of(inner: crate::fixture::InProcessLink) -> CutAt {
         CutAt { inner, left: 4.into() }
     }
 }
@@ -129,74 +129,75 @@ impl Link for CutAt {
 
 #[tokio::test]
 async fn a_device_away_for_too_long_uploads_first_and_reads_everything_again() {
-    let bed = Bed::new(&notes("")).await;
-    bed.subscriber("ann", json!({})).await;
+    let fixture = SyncFixture::new(&notes("")).await;
+    fixture.subscriber("ann", json!({})).await;
     for id in ["a", "b", "c"] {
-        bed.put("notes", id, note("ann", "old")).await;
+        fixture.put("notes", id, note("ann", "old")).await;
     }
-    let mut phone = Phone::new(&bed, "ann").await;
-    phone.sync(&bed).await;
-    bed.change("notes", "b", RowChange::Remove).await;
-    bed.change("notes", "c", RowChange::Remove).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    phone.sync(&fixture).await;
+    fixture.change("notes", "b", RowChange::Remove).await;
+    fixture.change("notes", "c", RowChange::Remove).await;
     phone
         .run("UPDATE notes SET text = 'new' WHERE id IN ('a', 'c'); INSERT INTO notes (id, owner) VALUES ('d', 'ann')");
-    bed.pass(Duration::from_secs(61 * 86_400));
-    bed.sync.tidy().await.expect("tidied");
-    let summary = phone.sync(&bed).await;
+    fixture.pass(Duration::from_secs(61 * 86_400));
+    fixture.sync.prune().await.expect("tidied");
+    let summary = phone.sync(&fixture).await;
     assert!(summary.anew);
     assert_eq!((summary.applied, summary.conflicts), (2, 1), "`c` was removed, and does not come back");
-    assert_eq!(bed.rows("notes").await, rows([("a", note("ann", "new")), ("d", json!({"owner": "ann"}))]));
-    assert_eq!(phone.rows("notes"), bed.rows("notes").await);
+    assert_eq!(fixture.rows("notes").await, rows([("a", note("ann", "new")), ("d", json!({"owner": "ann"}))]));
+    assert_eq!(phone.rows("notes"), fixture.rows("notes").await);
 }
 
 #[tokio::test]
 async fn a_changed_collection_is_migrated() {
-    let bed = Bed::new(&notes("")).await;
-    bed.subscriber("ann", json!({})).await;
-    bed.put("notes", "a", note("ann", "milk")).await;
-    let mut phone = Phone::new(&bed, "ann").await;
-    phone.sync(&bed).await;
+    let fixture = SyncFixture::new(&notes("")).await;
+    fixture.subscriber("ann", json!({})).await;
+    fixture.put("notes", "a", note("ann", "milk")).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    phone.sync(&fixture).await;
     phone.run("UPDATE notes SET text = 'bread'");
-    bed.apply(
-        &notes("")
-            .replace("done: boolean", "colour: string")
-            .replace("application: shop", "application: shop\ndescription: x"),
-    )
-    .await;
-    bed.change("notes", "a", RowChange::Patch(object(json!({"colour": "red"})))).await;
-    phone.sync(&bed).await;
+    fixture
+        .apply(
+            &notes("")
+                .replace("done: boolean", "colour: string")
+                .replace("application: shop", "application: shop\ndescription: x"),
+        )
+        .await;
+    fixture.change("notes", "a", RowChange::Patch(object(json!({"colour": "red"})))).await;
+    phone.sync(&fixture).await;
     assert_eq!(phone.rows("notes"), rows([("a", json!({"owner": "ann", "text": "bread", "colour": "red"}))]));
-    assert_eq!(bed.rows("notes").await, phone.rows("notes"));
-    bed.apply("application: shop").await;
-    phone.sync(&bed).await;
+    assert_eq!(fixture.rows("notes").await, phone.rows("notes"));
+    fixture.apply("application: shop").await;
+    phone.sync(&fixture).await;
     assert!(phone.replica.shapes().expect("read").is_empty());
 }
 
 #[tokio::test]
 async fn a_wiped_device_drops_all_data_and_receives_nothing_more() {
-    let bed = Bed::new(&notes("")).await;
-    bed.subscriber("ann", json!({})).await;
-    bed.put("notes", "a", note("ann", "secret")).await;
-    let mut phone = Phone::new(&bed, "ann").await;
-    phone.sync(&bed).await;
-    let id = bed.sync.device(&phone.token).expect("known").id().to_owned();
-    bed.sync.wipe_device(&id).await.expect("wiped");
-    assert!(matches!(phone.try_sync(&bed).await, Err(ReplicaError::Wiped)));
+    let fixture = SyncFixture::new(&notes("")).await;
+    fixture.subscriber("ann", json!({})).await;
+    fixture.put("notes", "a", note("ann", "secret")).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    phone.sync(&fixture).await;
+    let id = fixture.sync.device(&phone.token).expect("known").id().to_owned();
+    fixture.sync.wipe_device(&id).await.expect("wiped");
+    assert!(matches!(phone.try_sync(&fixture).await, Err(ReplicaError::Wiped)));
     assert!(phone.replica.shapes().expect("read").is_empty());
-    assert!(matches!(phone.try_sync(&bed).await, Err(ReplicaError::Link(LinkError::Refused(_)))));
-    bed.sync.remove_device(&id).await.expect("revoked");
-    assert!(bed.sync.device(&phone.token).is_err());
+    assert!(matches!(phone.try_sync(&fixture).await, Err(ReplicaError::Link(LinkError::Refused(_)))));
+    fixture.sync.remove_device(&id).await.expect("revoked");
+    assert!(fixture.sync.device(&phone.token).is_err());
 }
 
 #[tokio::test]
 async fn an_invalid_edit_is_rejected_with_a_reason_and_reverted() {
-    let bed = Bed::new(&notes("")).await;
-    bed.subscriber("ann", json!({})).await;
-    bed.put("notes", "a", note("ann", "milk")).await;
-    let mut phone = Phone::new(&bed, "ann").await;
-    phone.sync(&bed).await;
+    let fixture = SyncFixture::new(&notes("")).await;
+    fixture.subscriber("ann", json!({})).await;
+    fixture.put("notes", "a", note("ann", "milk")).await;
+    let mut phone = Phone::new(&fixture, "ann").await;
+    phone.sync(&fixture).await;
     phone.run("UPDATE notes SET owner = NULL; INSERT INTO notes (id, owner) VALUES ('b/c', 'ann'), ('d', 'bob')");
-    assert_eq!(phone.sync(&bed).await.refused, 3);
+    assert_eq!(phone.sync(&fixture).await.refused, 3);
     let refused = phone.replica.status().expect("read").refused;
     let why: Vec<&str> = refused.iter().map(|refused| refused.why.as_str()).collect();
     assert!(
@@ -205,6 +206,6 @@ async fn an_invalid_edit_is_rejected_with_a_reason_and_reverted() {
             && why[2].contains("not visible to this device"),
         "{why:?}"
     );
-    assert_eq!(phone.rows("notes"), bed.rows("notes").await);
+    assert_eq!(phone.rows("notes"), fixture.rows("notes").await);
     assert_eq!(phone.rows("notes"), rows([("a", note("ann", "milk"))]));
 }

@@ -7,7 +7,7 @@ use tocsin_model::{
     field::FieldType,
     replica::{Begin, BeginResponse, Uploaded},
 };
-use tocsin_replica::{Home, Link, LinkError, Replica, ReplicaError};
+use tocsin_replica::{Link, LinkError, Replica, ReplicaError, ServerCredentials};
 
 /// A server that expects scripted calls.
 struct Script {
@@ -24,22 +24,21 @@ impl Script {
         let call = self.calls.lock().expect("not poisoned").pop_front();
         let Some(Json::Object(mut call)) = call else { panic!("one call too many: {made}") };
         let answer = call.remove("answer").unwrap_or_default();
-        let trouble =
-            ["broken", "over", "busy", "refused"].into_iter().find_map(|word| Some((word, call.remove(word)?)));
-        self.leave_out(&mut made, &call);
+        let error = ["broken", "over", "busy", "refused"].into_iter().find_map(|word| Some((word, call.remove(word)?)));
+        self.remove_optional(&mut made, &call);
         assert_eq!(made, Json::Object(call));
         let on_purpose = || "on purpose".to_owned();
-        match trouble {
+        match error {
             None => Ok(answer),
             Some(("broken", _)) => Err(LinkError::Broken(on_purpose())),
-            Some(("over", _)) => Err(LinkError::Over(on_purpose())),
+            Some(("over", _)) => Err(LinkError::SessionEnded(on_purpose())),
             Some(("busy", seconds)) => Err(LinkError::Busy(Duration::from_secs(seconds.as_u64().expect("seconds")))),
             Some((_, why)) => Err(LinkError::Refused(why.to_string())),
         }
     }
 
     /// Names batches as the case does. Fields that the case omits are removed: the edit log, and the batch of an edit.
-    fn leave_out(&self, made: &mut Json, call: &Map<String, Json>) {
+    fn remove_optional(&self, made: &mut Json, call: &Map<String, Json>) {
         if let Some(begin) = made.get_mut("begin").and_then(Json::as_object_mut) {
             match begin.get_mut("edits").filter(|_| call["begin"].get("edits").is_some()) {
                 Some(log) => {
@@ -161,12 +160,12 @@ fn rows(replica: &Replica, collection: &str) -> Json {
 }
 
 fn status(replica: &Replica) -> Json {
-    let standing = replica.status().expect("read");
-    let refused = standing.refused.iter().map(|refused| {
+    let local_status = replica.status().expect("read");
+    let refused = local_status.refused.iter().map(|refused| {
         let (collection, id) = &refused.row;
         json!({ "n": refused.n, "collection": collection, "id": id, "why": refused.why })
     });
-    json!({ "edited": standing.edited, "sending": standing.sending, "refused": refused.collect::<Vec<_>>() })
+    json!({ "edited": local_status.edited, "sending": local_status.sending, "refused": refused.collect::<Vec<_>>() })
 }
 
 async fn take(replica: &mut Replica, script: &Script, step: &Json) {
@@ -215,7 +214,7 @@ async fn a_replica_does_what_every_client_does() {
         let file: Json = serde_json::from_str(&fs::read_to_string(&path).expect("read")).expect("JSON");
         for case in file["cases"].as_array().expect("cases") {
             let folder = tempfile::tempdir().expect("a folder");
-            let home = Home { url: "http://localhost".to_owned(), token: "a token".to_owned() };
+            let home = ServerCredentials { url: "http://localhost".to_owned(), token: "a token".to_owned() };
             let mut replica = Replica::create(&folder.path().join("replica.db"), &home).expect("made");
             let collections = file["collections"].clone();
             let script =

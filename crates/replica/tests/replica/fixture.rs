@@ -1,4 +1,4 @@
-//! Test bed: an in-process server with replicas, and links that fail on request.
+//! Test fixture: an in-process server with replicas, and links that fail on request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use tocsin_model::{
     subscriber::Profile,
     time::Timestamp,
 };
-use tocsin_replica::{Home, Link, LinkError, Replica, ReplicaError, Summary};
+use tocsin_replica::{Link, LinkError, Replica, ReplicaError, ServerCredentials, Summary};
 use tocsin_store::{
     memory::{inbox::MemoryInbox, records::MemoryRecords},
     records::{NewSubscriber, Precondition, Records},
@@ -29,7 +29,7 @@ use tocsin_sync::{Device, Limits, Parts, Replicas, SyncError, devices::NewDevice
 pub const WATCHERS: usize = 3;
 
 /// The server: persistent records and rows in a file, so that it can be restarted.
-pub struct Bed {
+pub struct SyncFixture {
     pub records: Arc<MemoryRecords>,
     pub inbox: Arc<MemoryInbox>,
     pub sync: Arc<Replicas>,
@@ -68,16 +68,16 @@ async fn open(
     Replicas::open(parts).await.expect("sync opens")
 }
 
-impl Bed {
-    pub async fn new(definition: &str) -> Bed {
+impl SyncFixture {
+    pub async fn new(definition: &str) -> SyncFixture {
         let records = Arc::new(MemoryRecords::new().expect("records"));
         let clock = Arc::new(AtomicI64::new(1_700_000_000_000));
         let folder = tempfile::tempdir().expect("a folder");
         let inbox = Arc::new(MemoryInbox::default());
         let sync = open(&records, &inbox, &clock, &folder).await;
-        let bed = Bed { records, inbox, sync, clock, folder };
-        bed.apply(definition).await;
-        bed
+        let fixture = SyncFixture { records, inbox, sync, clock, folder };
+        fixture.apply(definition).await;
+        fixture
     }
 
     pub async fn apply(&self, definition: &str) {
@@ -93,20 +93,20 @@ impl Bed {
     }
 
     /// Stops the server, and starts it over its stored state.
-    pub async fn restart(self) -> Bed {
-        let Bed { records, inbox, sync, clock, folder } = self;
+    pub async fn restart(self) -> SyncFixture {
+        let SyncFixture { records, inbox, sync, clock, folder } = self;
         drop(Arc::into_inner(sync).expect("nobody uses it"));
         let sync = open(&records, &inbox, &clock, &folder).await;
-        Bed { records, inbox, sync, clock, folder }
+        SyncFixture { records, inbox, sync, clock, folder }
     }
 
     /// Stops the server, changes its folder, and starts it again.
-    pub async fn between(self, work: impl FnOnce(&std::path::Path)) -> Bed {
-        let Bed { records, inbox, sync, clock, folder } = self;
+    pub async fn between(self, work: impl FnOnce(&std::path::Path)) -> SyncFixture {
+        let SyncFixture { records, inbox, sync, clock, folder } = self;
         drop(Arc::into_inner(sync).expect("nobody uses it"));
         work(folder.path());
         let sync = open(&records, &inbox, &clock, &folder).await;
-        Bed { records, inbox, sync, clock, folder }
+        SyncFixture { records, inbox, sync, clock, folder }
     }
 
     pub async fn subscriber(&self, id: &str, attributes: Json) {
@@ -121,7 +121,7 @@ impl Bed {
         let subscriber = subscriber.parse().expect("an id");
         let (application, name) = (name("shop"), "phone".to_owned());
         let new = NewDevice { application, subscriber, name, collections: None, may_write: true, lasts: None };
-        self.sync.make_device(new).await.expect("made").1
+        self.sync.create_device(new).await.expect("made").1
     }
 
     pub async fn put(&self, collection: &str, id: &str, row: Json) {
@@ -174,7 +174,7 @@ impl InProcessLink {
         self.sync.device(&self.token).map_err(refused)
     }
 
-    fn breaks(&self) -> Result<(), LinkError> {
+    fn fail_randomly(&self) -> Result<(), LinkError> {
         let mut faults = self.faults.lock().expect("not poisoned");
         let chance = faults.chance;
         match faults.random.as_mut().map(fastrand::Rng::f64) {
@@ -187,7 +187,7 @@ impl InProcessLink {
 fn refused(error: SyncError) -> LinkError {
     match error {
         SyncError::Busy { retry_after, .. } => LinkError::Busy(retry_after),
-        SyncError::Missing(_) | SyncError::Expired(_) => LinkError::Over(error.to_string()),
+        SyncError::Missing(_) | SyncError::Expired(_) => LinkError::SessionEnded(error.to_string()),
         SyncError::Invalid(problems) => {
             LinkError::Refused(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
         }
@@ -197,22 +197,22 @@ fn refused(error: SyncError) -> LinkError {
 
 impl Link for InProcessLink {
     async fn begin(&self, begin: &Begin) -> Result<BeginResponse, LinkError> {
-        self.breaks()?;
+        self.fail_randomly()?;
         let begun = self.sync.begin(&self.device()?, begin.clone()).await.map_err(refused)?;
-        self.breaks()?;
+        self.fail_randomly()?;
         Ok(begun)
     }
 
     async fn upload(&self, session: &str, lines: Vec<u8>) -> Result<Uploaded, LinkError> {
-        self.breaks()?;
+        self.fail_randomly()?;
         let read = || read_edits(&lines).map(|edits| (edits, lines.len() as u64));
         let taken = self.sync.upload(&self.device()?, session, read).await.map_err(refused)?;
-        self.breaks()?;
+        self.fail_randomly()?;
         Ok(taken)
     }
 
     async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
-        self.breaks()?;
+        self.fail_randomly()?;
         let pack = |mut lines: Vec<u8>, end| {
             let rows =
                 serde_json::Deserializer::from_slice(&lines).into_iter::<RowLine>().map(|row| row.expect("a row"));
@@ -222,12 +222,12 @@ impl Link for InProcessLink {
             (lines, bytes)
         };
         let block = self.sync.download(&self.device()?, session, cursor, pack).await.map_err(refused)?;
-        self.breaks()?;
+        self.fail_randomly()?;
         Ok(block)
     }
 
     async fn wait(&self, cursor: &str, longest: Duration) -> Result<bool, LinkError> {
-        self.breaks()?;
+        self.fail_randomly()?;
         self.sync.wait_for_news(&self.device()?, cursor, longest).await.map_err(refused)
     }
 
@@ -244,20 +244,20 @@ pub struct Phone {
 }
 
 impl Phone {
-    pub async fn new(bed: &Bed, subscriber: &str) -> Phone {
-        let token = bed.device(subscriber).await;
-        let path = bed.folder.path().join(format!("{}.replica", &token[14..26]));
-        let home = Home { url: "http://localhost".to_owned(), token: token.clone() };
+    pub async fn new(fixture: &SyncFixture, subscriber: &str) -> Phone {
+        let token = fixture.device(subscriber).await;
+        let path = fixture.folder.path().join(format!("{}.replica", &token[14..26]));
+        let home = ServerCredentials { url: "http://localhost".to_owned(), token: token.clone() };
         Phone { replica: Replica::create(&path, &home).expect("made"), path, token }
     }
 
     /// Synchronizes over a working link.
-    pub async fn sync(&mut self, bed: &Bed) -> Summary {
-        self.try_sync(bed).await.expect("synchronised")
+    pub async fn sync(&mut self, fixture: &SyncFixture) -> Summary {
+        self.try_sync(fixture).await.expect("synchronised")
     }
 
-    pub async fn try_sync(&mut self, bed: &Bed) -> Result<Summary, ReplicaError> {
-        self.replica.sync(&bed.link(&self.token), &mut |_| ()).await
+    pub async fn try_sync(&mut self, fixture: &SyncFixture) -> Result<Summary, ReplicaError> {
+        self.replica.sync(&fixture.link(&self.token), &mut |_| ()).await
     }
 
     pub fn run(&self, sql: &str) {
@@ -297,14 +297,14 @@ pub fn note(owner: &str, text: &str) -> Json {
     json!({ "owner": owner, "text": text })
 }
 
-impl Bed {
+impl SyncFixture {
     pub async fn records_remove(&self, id: &str) {
         let id = id.parse().expect("an id");
         self.records.remove_subscriber(&id, Precondition::Any, self.now()).await.expect("removed");
     }
 }
 
-impl Bed {
+impl SyncFixture {
     pub async fn records_remove_application(&self) {
         self.records.remove_application(&name("shop"), self.now()).await.expect("removed");
     }
