@@ -6,7 +6,7 @@ use tocsin_model::{
     application::Application,
     definition::{self, Difference, secrets},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem, closest},
 };
 use tocsin_pipeline::{Compiled, RunError};
 use tocsin_store::records::ApplicationVersion;
@@ -59,7 +59,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    fn is_met(self, version: u32) -> bool {
+    fn matches(self, version: u32) -> bool {
         match self {
             Expected::Any => true,
             Expected::Some => version > 0,
@@ -208,7 +208,7 @@ impl Service {
         let _one_at_a_time = self.applying.lock().await;
         let current = self.current(name).await?;
         let version = current.as_ref().map_or(0, |current| current.version);
-        if !options.expected.is_met(version) {
+        if !options.expected.matches(version) {
             return Err(ServiceError::Changed(format!("the application `{name}`")));
         }
         let newest = match &current {
@@ -219,18 +219,19 @@ impl Service {
         let compiled = self.compile(text.clone(), newest + 1).await.map_err(ServiceError::Invalid)?;
         if compiled.application.name != *name {
             let message = format!("is `{}`, but `{name}` is to be applied", compiled.application.name);
-            return Err(ServiceError::invalid("application", message));
+            return Err(ServiceError::invalid(Code::Mismatch, "application", message));
         }
         let problems = self.missing_audiences(&compiled.application).await?;
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
-        let warnings = self.warnings(&text, &compiled);
+        let mut warnings = self.warnings(&text, &compiled);
         let unchanged = current.as_ref().is_some_and(|current| current.text == text);
         // After a crash a version may be stored and not running; applying it again runs it.
         let running = self.pipeline.application(name).is_some_and(|running| running.version == version);
         if unchanged && running {
             let differences = Vec::new();
+            warnings.extend(unused_allowances(&options.allow_drops, &differences));
             return Ok(Applied { name: name.clone(), version, running, created: false, differences, warnings });
         }
         let differences = match &current {
@@ -241,6 +242,7 @@ impl Service {
             },
             None => Vec::new(),
         };
+        warnings.extend(unused_allowances(&options.allow_drops, &differences));
         let refused: Vec<Difference> = differences
             .iter()
             .filter(|found| found.drops.as_ref().is_some_and(|path| !options.allow_drops.contains(path)))
@@ -332,7 +334,11 @@ impl Service {
             if self.records.segment(segment).await?.is_none() {
                 let message = format!("names the segment `{segment}`, which does not exist");
                 let hint = format!("store it first: tocsin segments put {segment} FILTER");
-                problems.push(Problem::at(format!("rules.{rule}.audience"), message).hint(hint));
+                problems.push(
+                    Problem::new(Code::UnknownReference, format!("rules.{rule}.audience"), message)
+                        .param("kind", "segment")
+                        .hint(hint),
+                );
             }
         }
         Ok(problems)
@@ -345,23 +351,41 @@ impl Service {
     /// Compiles on another thread: a large definition takes a while.
     pub(crate) async fn compile(&self, text: String, version: u32) -> Result<Compiled, Vec<Problem>> {
         let environment = self.pipeline.environment().clone();
-        beside(move || tocsin_pipeline::compile_text(&text, version, &*environment)).await
+        compile_on_thread(move || tocsin_pipeline::compile_text(&text, version, &*environment)).await
     }
+}
+
+/// Warnings about allowed drops that this apply does not need: perhaps misspelt names. They are no errors, so that an
+/// apply can be repeated with the same arguments.
+fn unused_allowances(allowed: &BTreeSet<String>, differences: &[Difference]) -> Vec<Problem> {
+    let dropped: Vec<&str> = differences.iter().filter_map(|found| found.drops.as_deref()).collect();
+    let unused = allowed.iter().filter(|path| !dropped.contains(&path.as_str()));
+    let warning = |path: &String| {
+        let message = format!("names `{path}`, of which this definition drops no data");
+        let warning = Problem::new(Code::UnknownReference, "allow_drop", message).param("value", path.as_str());
+        match closest(path, dropped.iter().copied()) {
+            Some(meant) => warning.param("meant", meant).hint(format!("did you mean `{meant}`?")),
+            None => warning,
+        }
+    };
+    unused.map(warning).collect()
 }
 
 /// As `Service::compile`, without the environment.
 pub(crate) async fn compile_sealed(text: String) -> Result<Compiled, Vec<Problem>> {
-    beside(move || tocsin_pipeline::compile_sealed(&text, 0)).await
+    compile_on_thread(move || tocsin_pipeline::compile_sealed(&text, 0)).await
 }
 
-async fn beside(
+async fn compile_on_thread(
     work: impl FnOnce() -> Result<Compiled, Vec<Problem>> + Send + 'static,
 ) -> Result<Compiled, Vec<Problem>> {
     match tokio::task::spawn_blocking(work).await {
         Ok(compiled) => compiled,
-        Err(_) => {
-            Err(vec![Problem::at("", "could not be compiled: the compiler broke; please report this definition")])
-        }
+        Err(_) => Err(vec![Problem::new(
+            Code::Internal,
+            "",
+            "could not be compiled: the compiler broke; please report this definition",
+        )]),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tocsin_capacity::saturation::Saturation;
-use tocsin_model::{definition::write_duration, time::Timestamp};
+use tocsin_model::{definition::write_duration, plural::plural, time::Timestamp};
 use tocsin_pipeline::DestinationState;
 use tocsin_store::journal::{Activity, Count, FiringFilter, Timing, Window};
 use utoipa::ToSchema;
@@ -26,6 +26,8 @@ const SLOW: Duration = Duration::from_secs(5);
 const DISK_SLOW: Duration = Duration::from_millis(50);
 /// Response time from which a receiver is slow.
 const ANSWER_SLOW: Duration = Duration::from_secs(1);
+/// Suspended exchange messages that are counted in each partition of the spool.
+pub const SUSPENDED_MESSAGES_MAX: u64 = 100_000;
 /// Firings that are counted.
 const FIRINGS_MAX: usize = 1_000;
 
@@ -77,7 +79,9 @@ pub struct Figures {
     pub notifications_waiting: u64,
     /// Notifications waiting for an operator.
     pub suspended: u64,
-    /// Event batches that were set aside.
+    /// Exchange messages waiting for an operator, counted up to [`SUSPENDED_MESSAGES_MAX`].
+    pub suspended_messages: u64,
+    /// Event batches that could not be matched.
     pub failed_batches: u64,
     /// Write latency of the journal.
     pub journal_probe: Duration,
@@ -124,16 +128,17 @@ impl Service {
         let status = self.pipeline.status();
         let stops = self.pipeline.stopped_rules();
         let firings = self.journal.firings(&FiringFilter::default(), 0, FIRINGS_MAX).await?;
-        let switches =
-            self.pipeline.switches().into_iter().map(|found| {
-                format!("{} is {} by {}", found.switch.component, found.switch.state.word(), found.switch.by)
-            });
+        let switches = self.pipeline.switches().into_iter().map(|found| {
+            let by = self.key_name(&found.switch.by).unwrap_or(found.switch.by);
+            format!("{} is {} by {by}", found.switch.component, found.switch.state.word())
+        });
         Ok(Figures {
             lately,
             event_batches_waiting: backlog.event_batches,
             oldest_event: backlog.oldest_event.map_or(Duration::ZERO, |oldest| now.since(oldest)),
             notifications_waiting: backlog.notifications,
             suspended: backlog.suspended,
+            suspended_messages: self.suspended_messages().await?,
             failed_batches: backlog.failed_batches,
             journal_probe: self.journal.probe().await?,
             records_probe: self.records.probe().await?,
@@ -151,6 +156,14 @@ impl Service {
 }
 
 impl Service {
+    /// Number of exchange messages that wait for an operator, counted up to [`SUSPENDED_MESSAGES_MAX`].
+    pub(crate) async fn suspended_messages(&self) -> Result<u64, ServiceError> {
+        match &self.exchanges {
+            Some(exchanges) => Ok(exchanges.operations.suspended(SUSPENDED_MESSAGES_MAX).await?),
+            None => Ok(0),
+        }
+    }
+
     /// Number of destinations in this state, by `application/channel`; zeros are left out.
     pub(crate) fn destinations_in(&self, state: DestinationState) -> Vec<(String, u64)> {
         let counts = self.pipeline.destination_counts().into_iter();
@@ -165,6 +178,15 @@ impl Service {
 /// Destinations of each channel, as text.
 pub(crate) fn each_channel(counts: &[(String, u64)]) -> String {
     counts.iter().map(|(channel, count)| format!("{count} of {channel}")).collect::<Vec<_>>().join(", ")
+}
+
+fn sum(counts: &[(String, u64)]) -> u64 {
+    counts.iter().map(|(_, count)| count).sum()
+}
+
+/// `1 batch waits`, `2 batches wait`.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", plural(count, one, many))
 }
 
 /// Diagnoses these figures: the problems, the most urgent first.
@@ -201,10 +223,10 @@ fn slow_pickup(figures: &Figures) -> Option<Attention> {
         return None;
     }
     let text = format!(
-        "events take {} to be accepted and {} to be picked up (95 of 100); {} batches wait, the oldest for {}",
+        "events take {} to be accepted and {} to be picked up (95 of 100); {}, the oldest for {}",
         shown(collection),
         shown(pickup),
-        figures.event_batches_waiting,
+        counted(figures.event_batches_waiting, "batch waits", "batches wait"),
         shown(figures.oldest_event)
     );
     let (cause, advice) = if figures
@@ -212,7 +234,7 @@ fn slow_pickup(figures: &Figures) -> Option<Attention> {
         .iter()
         .any(|off| off.starts_with("role:match") || off.starts_with("application:"))
     {
-        ("matching is switched off", "`tocsin switch list` says by whom; `tocsin switch enable` lets it go on")
+        ("matching is switched off", "see `tocsin switch list`; `tocsin switch enable` switches it on again")
     } else if figures.journal_probe >= DISK_SLOW || collection >= SLOW {
         (
             "the disk of the journal is slow, and every acceptance waits for it",
@@ -220,8 +242,8 @@ fn slow_pickup(figures: &Figures) -> Option<Attention> {
         )
     } else {
         (
-            "the matcher is busy with what came before",
-            "see the report `quantum-list` for how long its turns take, and `subscription-class` for the rules",
+            "the matcher is busy with earlier batches",
+            "see the report `quantum-list` for the duration of its turns, and `subscription-class` for the rules",
         )
     };
     Some(attention(Urgency::Now, "slow-pickup", text, cause, advice))
@@ -242,7 +264,7 @@ fn slow_generation(figures: &Figures) -> Option<Attention> {
             "set `pipeline.match_shards = 0`, so that each core matches a part of the subscriptions",
         )
     } else {
-        ("a rule is expensive", "`tocsin rule explain APPLICATION` shows which index answers it, and which rule scans")
+        ("a rule is expensive", "`tocsin rule explain APPLICATION` shows the index of each rule, and rules that scan")
     };
     Some(attention(Urgency::Soon, "slow-generation", text, cause, advice))
 }
@@ -254,10 +276,10 @@ fn slow_distribution(figures: &Figures) -> Option<Attention> {
         return None;
     }
     let text = format!(
-        "notifications wait {} before they are handed over (95 of 100), the receivers answer in {}; {} wait",
+        "notifications wait {} before they are sent (95 of 100), the receivers answer in {}; {}",
         shown(wait),
         shown(answer),
-        figures.notifications_waiting
+        counted(figures.notifications_waiting, "notification waits", "notifications wait")
     );
     // Slow rules delay the notifications of their whole quantum, even where the delay is counted as waiting.
     let generation = p95(figures, Timing::Generation).saturating_sub(p95(figures, Timing::Pickup));
@@ -267,11 +289,11 @@ fn slow_distribution(figures: &Figures) -> Option<Attention> {
         .iter()
         .any(|off| off.starts_with("role:deliver") || off.starts_with("channel:"))
     {
-        ("delivery is switched off", "`tocsin switch list` says by whom; `tocsin switch enable` lets it go on")
+        ("delivery is switched off", "see `tocsin switch list`; `tocsin switch enable` switches it on again")
     } else if generation >= SLOW && generation >= wait / 2 {
         (
-            "rules take long, and what they make waits for the rest of its quantum",
-            "`tocsin rule explain APPLICATION` shows which rule scans; see the report `quantum-list`",
+            "rules take long, and their notifications wait for the rest of the quantum",
+            "`tocsin rule explain APPLICATION` shows rules that scan; see the report `quantum-list`",
         )
     } else if answer >= ANSWER_SLOW || deferred || !figures.destinations_paused.is_empty() {
         (
@@ -282,7 +304,7 @@ fn slow_distribution(figures: &Figures) -> Option<Attention> {
     } else {
         (
             "the receivers are fast: formatting, or the limit of notifications in flight, is the bottleneck",
-            "simplify the templates, lower `batch_size` so that more is made at a time, or raise \
+            "simplify the templates, lower `batch_size` so that more batches are formatted at a time, or raise \
              `pipeline.in_flight_per_channel`",
         )
     };
@@ -309,8 +331,7 @@ fn saturation(state: &Saturation) -> Option<Attention> {
     let cause = busiest.filter(|found| found.processor > 0.0).map(|found| {
         format!("the role `{}` uses {} % of the processors by its costs", found.role, percent(found.processor))
     });
-    let advice =
-        "`tocsin capacity` says how many nodes the load takes and what gives out next; see the guide on capacity";
+    let advice = "`tocsin capacity` computes the number of nodes for the load and the next bottleneck; see the guide on capacity";
     let found = |urgency, text| Attention {
         urgency,
         what: "saturation",
@@ -320,13 +341,13 @@ fn saturation(state: &Saturation) -> Option<Attention> {
     };
     match (whole, role, soon) {
         (Some(whole), _, _) => {
-            let text = format!("{} % of the {} of this node are used", percent(whole.used), whole.resource.word());
+            let text = format!("{} % of the {} of this node is used", percent(whole.used), whole.resource.word());
             Some(found(Urgency::Soon, text))
         }
         (_, Some(role), _) => {
             let first = role.first.as_deref().unwrap_or_default();
             let text = format!(
-                "the role `{}` can do {:.2} times what it does now, then `{first}` gives out",
+                "the load of the role `{}` can grow by the factor {:.2}, then `{first}` is exhausted",
                 role.role,
                 role.headroom.unwrap_or_default()
             );
@@ -334,7 +355,7 @@ fn saturation(state: &Saturation) -> Option<Attention> {
         }
         (_, _, Some((seconds, resource))) => {
             let text = format!(
-                "if the load goes on to grow as in the last hour, the {} of this node is full in {}",
+                "if the load keeps growing as in the last hour, the {} of this node is full in {}",
                 resource.word(),
                 shown(Duration::from_secs((seconds / 60.0).round() as u64 * 60))
             );
@@ -350,42 +371,57 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
     };
     if let Some((free, least)) = figures.free_bytes.filter(|(free, least)| *free < least.saturating_mul(4)) {
         let urgency = if free < least { Urgency::Now } else { Urgency::Soon };
-        let text = format!("{} MiB are free on the disk; below {} MiB nothing is accepted", free >> 20, least >> 20);
+        let text =
+            format!("{} MiB of the disk is free; below {} MiB the server accepts nothing", free >> 20, least >> 20);
         add(
             urgency,
             "disk-space",
             text,
-            "make room, or shorten `retention`; `tocsin retention` removes at once what may go",
+            "free disk space, or shorten `retention`; `tocsin retention` deletes expired data at once",
         );
     }
     if figures.failed_batches > 0 {
-        let text = format!("{} event batches could not be matched and are set aside", figures.failed_batches);
-        add(Urgency::Now, "failed-batches", text, "`tocsin report event-batch-list --status failed` says why");
+        let count = counted(figures.failed_batches, "event batch", "event batches");
+        let text = format!("{count} could not be matched");
+        add(Urgency::Now, "failed-batches", text, "`tocsin report event-batch-list --status failed` lists the reasons");
     }
     if figures.suspended > 0 {
-        let text = format!("{} notifications wait for an operator", figures.suspended);
-        add(Urgency::Now, "suspended", text, "`tocsin suspended list` says why; resume or end them");
+        let waits = counted(figures.suspended, "notification waits", "notifications wait");
+        let text = format!("{waits} for an operator");
+        add(Urgency::Now, "suspended", text, "`tocsin suspended list` lists the reasons; resume or end each");
+    }
+    if figures.suspended_messages > 0 {
+        let least = if figures.suspended_messages >= SUSPENDED_MESSAGES_MAX { "at least " } else { "" };
+        let waits = counted(figures.suspended_messages, "exchange message waits", "exchange messages wait");
+        let text = format!("{least}{waits} for an operator");
+        let advice = "`tocsin messages list --state suspended` lists the reasons; `tocsin messages resume` sends \
+                      messages again, `tocsin messages end` ends them";
+        add(Urgency::Now, "suspended-messages", text, advice);
     }
     if !figures.stopped_rules.is_empty() {
-        let text = format!("rules are stopped: {}", figures.stopped_rules.join(", "));
+        let count = figures.stopped_rules.len() as u64;
+        let stopped = counted(count, "rule is stopped", "rules are stopped");
         add(
             Urgency::Now,
             "stopped-rules",
-            text,
-            "mend them and `tocsin rule resume`; `tocsin firings list` lists what they missed",
+            format!("{stopped}: {}", figures.stopped_rules.join(", ")),
+            "fix the rule, then `tocsin rule resume`; `tocsin firings list` lists missed firings",
         );
     }
     if figures.firings_missed > 0 {
-        let text = format!("rules did not fire for {} event batches", figures.firings_missed);
+        let batches = counted(figures.firings_missed, "event batch", "event batches");
+        let text = format!("rules did not fire for {batches}");
         add(Urgency::Soon, "missed-firings", text, "`tocsin firings list` lists them; fire them again or dismiss them");
     }
     if !figures.destinations_paused.is_empty() {
-        let text = format!("destinations are let be after failures: {}", each_channel(&figures.destinations_paused));
-        add(Urgency::Soon, "paused-destinations", text, "`tocsin destinations` says what they answer");
+        let paused = counted(sum(&figures.destinations_paused), "destination is paused", "destinations are paused");
+        let text = format!("{paused} after failures: {}", each_channel(&figures.destinations_paused));
+        add(Urgency::Soon, "paused-destinations", text, "`tocsin destinations` shows their last responses");
     }
     if !figures.destinations_stalled.is_empty() {
         let text = format!(
-            "messages wait for destinations that are open and get none: {}",
+            "messages wait for {} without being sent: {}",
+            counted(sum(&figures.destinations_stalled), "open destination", "open destinations"),
             each_channel(&figures.destinations_stalled)
         );
         let advice = "raise `concurrency` of the channel if all its sessions are busy (`tocsin destinations`); otherwise \
@@ -395,7 +431,7 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
     let (refused, delivered) = (figures.lately.count(Count::Refused), figures.lately.count(Count::Delivered));
     if refused > 20 && refused * 10 > delivered {
         let text = format!("{refused} notifications were refused in {}, {delivered} delivered", shown(LATELY));
-        add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` has the receiver's replies");
+        add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` shows the receiver's replies");
     }
     if !figures.switches.is_empty() {
         let text = format!("switched off: {}", figures.switches.join(", "));
@@ -459,14 +495,14 @@ mod tests {
             matching,
             &[
                 "slow-generation: a rule is expensive",
-                "slow-distribution: rules take long, and what they make waits for the rest of its quantum",
+                "slow-distribution: rules take long, and their notifications wait for the rest of the quantum",
             ],
         );
         let rule = slow(&[(Timing::Pickup, 10), (Timing::Generation, 8_000)]);
         check(rule.clone(), &["slow-generation: a rule is expensive"]);
         check(Figures { shards: 1, ..rule }, &["slow-generation: the cores of the machine are not used"]);
         let busy = slow(&[(Timing::Pickup, 8_000)]);
-        check(busy.clone(), &["slow-pickup: the matcher is busy with what came before"]);
+        check(busy.clone(), &["slow-pickup: the matcher is busy with earlier batches"]);
         let disk = Figures { journal_probe: Duration::from_millis(80), ..busy.clone() };
         check(disk, &["slow-pickup: the disk of the journal is slow, and every acceptance waits for it"]);
         let off = Figures { switches: vec!["role:match is paused by ann".to_owned()], ..busy };
@@ -505,19 +541,74 @@ mod tests {
             found.into_iter().map(|found| found.text).collect::<Vec<_>>().join("; ")
         };
         assert_eq!(texts(vec![resource(0.5, None)], vec![role(2.0)]), "");
-        assert_eq!(texts(vec![resource(0.93, None)], vec![role(1.0)]), "93 % of the processor of this node are used");
+        assert_eq!(texts(vec![resource(0.93, None)], vec![role(1.0)]), "93 % of the processor of this node is used");
         assert_eq!(
             texts(vec![resource(0.5, None)], vec![role(1.05)]),
-            "the role `deliver` can do 1.05 times what it does now, then `processor` gives out"
+            "the load of the role `deliver` can grow by the factor 1.05, then `processor` is exhausted"
         );
         assert_eq!(
             texts(vec![resource(0.5, Some(7_205.0))], vec![role(2.0)]),
-            "if the load goes on to grow as in the last hour, the processor of this node is full in 2h"
+            "if the load keeps growing as in the last hour, the processor of this node is full in 2h"
         );
         let full =
             Saturation { resources: vec![resource(0.95, None)], roles: vec![role(1.0)], ..Saturation::default() };
         let cause = "saturation: the role `deliver` uses 40 % of the processors by its costs";
         check(Figures { saturation: full, ..Figures::default() }, &[cause]);
+    }
+
+    #[test]
+    fn the_verb_agrees_with_the_number() {
+        let figures = |count: u64| {
+            let destinations = vec![("shop/hook".to_owned(), count)];
+            Figures {
+                event_batches_waiting: count,
+                oldest_event: SLOW,
+                notifications_waiting: count,
+                suspended: count,
+                suspended_messages: count,
+                failed_batches: count,
+                firings_missed: count,
+                stopped_rules: vec!["shop/near".to_owned(); count as usize],
+                destinations_paused: destinations.clone(),
+                destinations_stalled: destinations,
+                ..timed_figures(&[(Timing::Wait, 9_000)])
+            }
+        };
+        let texts = |count| diagnose(&figures(count)).into_iter().map(|found| found.text).collect::<Vec<_>>();
+        assert_eq!(
+            texts(1),
+            [
+                "events take 0s to be accepted and 0s to be picked up (95 of 100); 1 batch waits, the oldest for 5s",
+                "1 event batch could not be matched",
+                "1 notification waits for an operator",
+                "1 exchange message waits for an operator",
+                "1 rule is stopped: shop/near",
+                "messages wait for 1 open destination without being sent: 1 of shop/hook",
+                "notifications wait 9s before they are sent (95 of 100), the receivers answer in 0s; 1 notification waits",
+                "rules did not fire for 1 event batch",
+                "1 destination is paused after failures: 1 of shop/hook",
+            ]
+        );
+        assert_eq!(
+            texts(2),
+            [
+                "events take 0s to be accepted and 0s to be picked up (95 of 100); 2 batches wait, the oldest for 5s",
+                "2 event batches could not be matched",
+                "2 notifications wait for an operator",
+                "2 exchange messages wait for an operator",
+                "2 rules are stopped: shop/near, shop/near",
+                "messages wait for 2 open destinations without being sent: 2 of shop/hook",
+                "notifications wait 9s before they are sent (95 of 100), the receivers answer in 0s; 2 notifications wait",
+                "rules did not fire for 2 event batches",
+                "2 destinations are paused after failures: 2 of shop/hook",
+            ]
+        );
+        let many = texts(SUSPENDED_MESSAGES_MAX).join("\n");
+        assert!(many.contains("at least 100000 exchange messages wait for an operator"), "{many}");
+    }
+
+    fn timed_figures(timings: &[(Timing, u64)]) -> Figures {
+        Figures { lately: timed(timings), shards: 1, cores: 1, ..Figures::default() }
     }
 
     #[test]

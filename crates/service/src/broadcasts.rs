@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tocsin_model::{
     id::{IdError, Name},
     inbox::{ACTIONS_MAX, Action, InboxContent, Wording, is_link},
-    problem::Problem,
+    problem::{Code, Problem},
     subscriber::is_language_tag,
     time::Timestamp,
 };
@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// Default time to live of a broadcast.
-pub const STAYS: Duration = Duration::from_secs(30 * 86_400);
+pub const LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 /// Maximum time to live of a broadcast.
-pub const STAYS_MAX: Duration = Duration::from_secs(3_660 * 86_400);
+pub const LIFETIME_MAX: Duration = Duration::from_secs(3_660 * 86_400);
 /// Maximum bytes of a broadcast's content in all its languages.
 pub const BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of languages of a broadcast.
@@ -68,7 +68,9 @@ impl Service {
         if let Some(segment) = &new.audience
             && self.records.segment(segment).await?.is_none()
         {
-            let problem = Problem::at("audience", format!("there is no segment `{segment}`"));
+            let problem = Problem::new(Code::UnknownReference, "audience", format!("there is no segment `{segment}`"))
+                .param("value", segment.to_string())
+                .param("kind", "segment");
             problems.push(problem.hint("store it first; without an audience everybody sees the broadcast"));
         }
         if !problems.is_empty() {
@@ -127,7 +129,9 @@ fn check(draft: Draft, application: &Name, name: &Name, now: Timestamp) -> (NewB
     let mut problems = Vec::new();
     let mut named = |path: &str, text: Option<String>| {
         let parsed = text.map(|text| text.parse::<Name>());
-        let wrong = |error: IdError| problems.push(Problem::at(path, format!("is not {}", error.expected)));
+        let wrong = |error: IdError| {
+            problems.push(Problem::not(Code::InvalidFormat, path, error.expected).param("format", "name"))
+        };
         parsed.and_then(|parsed| parsed.map_err(wrong).ok())
     };
     let class = named("class", draft.class).unwrap_or_else(|| "broadcast".parse().expect("a name"));
@@ -135,25 +139,36 @@ fn check(draft: Draft, application: &Name, name: &Name, now: Timestamp) -> (NewB
     check_wording(&draft.wording, "", &mut problems);
     if draft.translations.len() > TRANSLATIONS_MAX {
         let message = format!("has {} entries; at most {TRANSLATIONS_MAX} fit", draft.translations.len());
-        problems.push(Problem::at("translations", message));
+        problems.push(
+            Problem::new(Code::TooMany, "translations", message)
+                .param("given", draft.translations.len())
+                .param("limit", TRANSLATIONS_MAX),
+        );
     }
     for (locale, wording) in &draft.translations {
         let path = format!("translations.{locale}");
         if !is_language_tag(locale) {
-            let problem = Problem::at(&path, format!("`{locale}` is not a language tag"));
+            let problem = Problem::new(Code::InvalidFormat, &path, format!("`{locale}` is not a language tag"))
+                .param("format", "language_tag")
+                .param("value", locale.to_string());
             problems.push(problem.hint("give BCP 47, such as `de` or `pt-BR`"));
         }
         check_wording(wording, &format!("{path}."), &mut problems);
     }
     let bytes = serde_json::to_vec(&(&draft.wording, &draft.translations)).map_or(0, |json| json.len());
     if bytes > BYTES_MAX {
-        problems.push(Problem::at("", format!("it says {bytes} bytes in all; at most {BYTES_MAX} fit")));
+        problems.push(
+            Problem::new(Code::TooLong, "", format!("it says {bytes} bytes in all; at most {BYTES_MAX} fit"))
+                .param("given", bytes)
+                .param("limit", BYTES_MAX)
+                .param("unit", "bytes"),
+        );
     }
     match draft.expires_at {
-        Some(end) if end <= now => problems.push(Problem::at("expires_at", "lies in the past")),
-        Some(end) if end > now + STAYS_MAX => {
-            let days = STAYS_MAX.as_secs() / 86_400;
-            problems.push(Problem::at("expires_at", format!("lies more than {days} days ahead")));
+        Some(end) if end <= now => problems.push(Problem::new(Code::InThePast, "expires_at", "lies in the past")),
+        Some(end) if end > now + LIFETIME_MAX => {
+            let days = LIFETIME_MAX.as_secs() / 86_400;
+            problems.push(Problem::new(Code::OutOfRange, "expires_at", format!("lies more than {days} days ahead")));
         }
         _ => {}
     }
@@ -165,33 +180,51 @@ fn check(draft: Draft, application: &Name, name: &Name, now: Timestamp) -> (NewB
         wording: draft.wording,
         translations: draft.translations,
     };
-    let expires_at = draft.expires_at.unwrap_or(now + STAYS);
+    let expires_at = draft.expires_at.unwrap_or(now + LIFETIME);
     (NewBroadcast { name: name.clone(), audience, content, expires_at }, problems)
 }
 
 fn check_wording(wording: &Wording, path: &str, problems: &mut Vec<Problem>) {
     let Wording { subject, text, html, link, actions, .. } = wording;
     if [subject, text, html].into_iter().all(|part| part.as_ref().is_none_or(|part| part.trim().is_empty())) {
-        let problem = Problem::at(path.trim_end_matches('.'), "says nothing");
+        let problem = Problem::new(Code::Empty, path.trim_end_matches('.'), "says nothing");
         problems.push(problem.hint("give a `subject`, a `text` or `html`"));
     }
     if subject.as_ref().is_some_and(|subject| subject.chars().any(char::is_control)) {
-        problems.push(Problem::at(format!("{path}subject"), "is more than one line, or holds control characters"));
+        problems.push(Problem::new(
+            Code::InvalidCharacters,
+            format!("{path}subject"),
+            "is more than one line, or holds control characters",
+        ));
     }
     let hint = "give an address of the web, such as `https://example.org/a`, or a path such as `/a`";
     if link.as_ref().is_some_and(|link| !is_link(link)) {
-        problems.push(Problem::at(format!("{path}link"), "is not a link").hint(hint));
+        problems.push(
+            Problem::new(Code::InvalidFormat, format!("{path}link"), "is not a link").param("format", "url").hint(hint),
+        );
     }
     if actions.len() > ACTIONS_MAX {
         let message = format!("has {} entries; at most {ACTIONS_MAX} fit", actions.len());
-        problems.push(Problem::at(format!("{path}actions"), message));
+        problems.push(
+            Problem::new(Code::TooMany, format!("{path}actions"), message)
+                .param("given", actions.len())
+                .param("limit", ACTIONS_MAX),
+        );
     }
     for (at, Action { label, link }) in actions.iter().enumerate() {
         if label.trim().is_empty() || label.chars().count() > tocsin_model::inbox::LABEL_CHARACTERS_MAX {
-            problems.push(Problem::at(format!("{path}actions[{at}].label"), "should have 1 to 100 characters"));
+            problems.push(
+                Problem::new(Code::TooLong, format!("{path}actions[{at}].label"), "should have 1 to 100 characters")
+                    .param("limit", 100)
+                    .param("unit", "characters"),
+            );
         }
         if !is_link(link) {
-            problems.push(Problem::at(format!("{path}actions[{at}].link"), "is not a link").hint(hint));
+            problems.push(
+                Problem::new(Code::InvalidFormat, format!("{path}actions[{at}].link"), "is not a link")
+                    .param("format", "url")
+                    .hint(hint),
+            );
         }
     }
 }

@@ -14,7 +14,7 @@ use tocsin_matching::{
 use tocsin_model::{
     hexadecimal::{bytes_of, digits_of},
     id::Name,
-    problem::Problem,
+    problem::{Code, Problem},
     state::StatePage,
     value::Value,
 };
@@ -48,7 +48,7 @@ impl Service {
     pub async fn chronicles(&self, caller: &Caller, application: &Name) -> Result<Vec<ChronicleStatus>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let rules = self.running(application)?.rules.clone();
-        let _place = self.look()?;
+        let _place = self.scan_permit()?;
         let book = self.chronicle_book(application, &rules).await?;
         let status = |chronicle: ChronicleExplanation| {
             let keys = book.keys_of(&chronicle.class, &chronicle.name);
@@ -77,7 +77,7 @@ impl Service {
         }
         let key = key.map(|key| read_key(&rules, class, chronicle, key)).transpose()?;
         let after = after.map(packed_key).transpose()?;
-        let _place = self.look()?;
+        let _place = self.scan_permit()?;
         let book = self.chronicle_book(application, &rules).await?;
         let now = self.clock.now();
         if let Some(key) = key {
@@ -92,8 +92,8 @@ impl Service {
     }
 
     /// Each reader holds all entries in memory.
-    fn look(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ServiceError> {
-        self.surveys.try_acquire().map_err(|_| ServiceError::TooMany {
+    fn scan_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ServiceError> {
+        self.scan_permits.try_acquire().map_err(|_| ServiceError::TooMany {
             reason: "others look through what is stored already".to_owned(),
             retry_after: Duration::from_secs(2),
         })
@@ -127,7 +127,7 @@ impl Service {
 /// A key, as a JSON object of its fields.
 fn read_key(rules: &RuleSet, class: &Name, chronicle: &Name, key: &str) -> Result<Vec<u8>, ServiceError> {
     let wrong = |message: String| {
-        let problem = Problem::at("key", message);
+        let problem = Problem::new(Code::WrongType, "key", message);
         ServiceError::Invalid(vec![problem.hint("give its fields as a JSON object, such as `{\"symbol\": \"A\"}`")])
     };
     let values: serde_json::Map<String, serde_json::Value> =
@@ -141,7 +141,11 @@ fn read_key(rules: &RuleSet, class: &Name, chronicle: &Name, key: &str) -> Resul
 
 /// Unpacks the key in a cursor.
 fn packed_key(given: &str) -> Result<Vec<u8>, ServiceError> {
-    let wrong = || ServiceError::invalid("after", "is not a cursor of this list");
+    let wrong = || {
+        ServiceError::from(
+            Problem::new(Code::InvalidFormat, "after", "is not a cursor of this list").param("format", "cursor"),
+        )
+    };
     let text: String = crate::page::key_of(Some(given))?.ok_or_else(wrong)?;
     bytes_of(&text).ok_or_else(wrong)
 }

@@ -32,7 +32,7 @@ pub struct Drain {
     pub suspended: u64,
     /// Event batches that could not be matched and were set aside.
     pub failed_batches: u64,
-    /// Deliveries of exchange messages that are due, those on their way among them.
+    /// Due deliveries of exchange messages, including those in progress.
     pub messages_due: u64,
     /// Deliveries of exchange messages that are due later: retries, closed service windows.
     pub messages_later: u64,
@@ -95,7 +95,7 @@ impl Service {
         let now = self.clock.now();
         let ahead = self.journal.work_counts(now).await?;
         let messages = match &self.exchanges {
-            Some(exchanges) => exchanges.waiting_messages(now).await?,
+            Some(exchanges) => exchanges.operations.waiting_messages(now).await?,
             None => WaitingMessages::default(),
         };
         let held = switches.iter().filter(|found| !is_of_intake(&found.switch.component));

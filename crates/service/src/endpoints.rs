@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tocsin_model::{
     id::{Name, SubscriberId},
+    problem::{Code, Problem},
     time::Timestamp,
 };
 use tocsin_store::records::{EndpointKey, FailingEndpoint};
@@ -142,12 +143,12 @@ impl Service {
         let found = self.records.failing_endpoints(after.as_ref(), SCANNED_ROWS_MAX).await?;
         let is_last = found.len() < SCANNED_ROWS_MAX;
         let reached = found.last().map(|last| last.key.clone());
-        let meets = |found: &FailingEndpoint| {
+        let is_match = |found: &FailingEndpoint| {
             filter.application.as_ref().is_none_or(|application| found.key.application == *application)
                 && filter.channel.as_ref().is_none_or(|channel| found.key.channel == *channel)
                 && filter.state.is_none_or(|state| State::of(found) == state)
         };
-        let mut items: Vec<FailingEndpoint> = found.into_iter().filter(meets).collect();
+        let mut items: Vec<FailingEndpoint> = found.into_iter().filter(is_match).collect();
         let next = match items.len() > limit {
             true => {
                 items.truncate(limit);
@@ -173,5 +174,10 @@ fn key_of(text: &str) -> Result<EndpointKey, ServiceError> {
         let (application, channel) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         Some(EndpointKey { application, channel, address: parts.next()?.to_owned() })
     };
-    key().ok_or_else(|| ServiceError::invalid("after", "is not a cursor that a page of this list gave"))
+    key().ok_or_else(|| {
+        ServiceError::from(
+            Problem::new(Code::InvalidFormat, "after", "is not a cursor that a page of this list gave")
+                .param("format", "cursor"),
+        )
+    })
 }

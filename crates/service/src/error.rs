@@ -5,7 +5,7 @@ use std::time::Duration;
 use tocsin_model::{
     definition::Difference,
     id::{EventBatchId, IdError, MessageId, Name},
-    problem::Problem,
+    problem::{Code, CredentialError, Problem},
 };
 use tocsin_pipeline::AcceptError;
 use tocsin_store::error::StoreError;
@@ -16,8 +16,8 @@ use crate::{keys::Scope, lines::BoxError};
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// Authentication failed: the key is missing, unknown or expired.
-    #[error("{0}")]
-    Unauthenticated(&'static str),
+    #[error("{1}")]
+    Unauthenticated(CredentialError, &'static str),
     /// The key lacks this scope.
     #[error("this needs the scope `{}`", .0.word())]
     Forbidden(Scope),
@@ -77,6 +77,14 @@ pub enum ServiceError {
         /// Time after which to try again.
         retry_after: Duration,
     },
+    /// The caller sends requests faster than allowed.
+    #[error("{reason}")]
+    RateLimited {
+        /// The exceeded rate.
+        reason: String,
+        /// Time after which to try again.
+        retry_after: Duration,
+    },
     /// Too many such requests at once.
     #[error("{reason}")]
     TooMany {
@@ -99,12 +107,18 @@ fn count(count: usize, noun: &str) -> String {
 
 impl ServiceError {
     /// One problem at a path.
-    pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> Self {
-        ServiceError::Invalid(vec![Problem::at(path, message)])
+    pub fn invalid(code: Code, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Problem::new(code, path, message).into()
     }
 
     pub(crate) fn no_application(name: &Name) -> Self {
         ServiceError::Missing(format!("the application `{name}`"))
+    }
+}
+
+impl From<Problem> for ServiceError {
+    fn from(problem: Problem) -> Self {
+        ServiceError::Invalid(vec![problem])
     }
 }
 
@@ -137,7 +151,7 @@ impl From<AcceptError> for ServiceError {
 
 impl From<IdError> for ServiceError {
     fn from(error: IdError) -> Self {
-        ServiceError::invalid("", error.to_string())
+        ServiceError::from(Problem::new(Code::InvalidFormat, "", error.to_string()).param("format", "id"))
     }
 }
 
@@ -148,7 +162,9 @@ impl From<IdError> for ServiceError {
 pub fn read_object<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
     let bytes = tocsin_model::json::without_mark(bytes);
     if bytes.trim_ascii_start().starts_with(b"[") {
-        return Err(Problem::at("", "should be a JSON object with named members").position(1, 1));
+        return Err(Problem::new(Code::WrongType, "", "should be a JSON object with named members")
+            .param("expected", "object")
+            .position(1, 1));
     }
     serde_json::from_slice(bytes).map_err(|error| json_problem(&error))
 }
@@ -177,9 +193,11 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
             let what = message.split(' ').next().unwrap_or_default();
             let words: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
             let problem = match what {
-                "unknown" => Problem::at(name, "is not known here"),
-                "missing" => Problem::at(name, "is required"),
-                _ => Problem::at(name, "is given twice"),
+                "unknown" => {
+                    Problem::new(Code::UnknownMember, name, "is not known here").known(name, words.iter().copied())
+                }
+                "missing" => Problem::required(name),
+                _ => Problem::duplicate(name),
             };
             match tocsin_model::problem::closest(name, words.iter().copied()) {
                 Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
@@ -189,10 +207,13 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
         }
         // The message names internal types, which mean nothing to the caller.
         None if error.is_data() && message.contains("expected struct ") => {
-            Problem::at("", "should be a JSON object with named members")
+            Problem::new(Code::WrongType, "", "should be a JSON object with named members").param("expected", "object")
         }
-        None if error.is_data() => Problem::at("", message),
-        None => Problem::at("", format!("is not JSON: {message}")),
+        None if error.is_data() => {
+            let code = if message.starts_with("unknown variant") { Code::UnknownValue } else { Code::WrongType };
+            Problem::new(code, "", message)
+        }
+        None => Problem::syntax("json", "", format!("is not JSON: {message}")),
     };
     if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
 }

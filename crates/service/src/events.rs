@@ -24,7 +24,7 @@ use tocsin_model::{
     field::Fields,
     id::{EventBatchId, Name},
     json::without_mark,
-    problem::{PROBLEMS_MAX, Problem},
+    problem::{Code, PROBLEMS_MAX, Problem},
     time::Timestamp,
     trace_context::{TraceContext, Traces},
 };
@@ -297,9 +297,14 @@ impl Service {
         let received_at = self.clock.now();
         let compiled = self.running_by_text(application)?;
         if events.len() > CLOUD_EVENTS_MAX {
-            return Err(ServiceError::invalid(
-                "",
-                format!("holds {} events; at most {CLOUD_EVENTS_MAX} fit", events.len()),
+            return Err(ServiceError::from(
+                Problem::new(
+                    Code::TooMany,
+                    "",
+                    format!("holds {} events; at most {CLOUD_EVENTS_MAX} fit", events.len()),
+                )
+                .param("given", events.len())
+                .param("limit", CLOUD_EVENTS_MAX),
             ));
         }
         let single = events.len() == 1;
@@ -412,9 +417,9 @@ fn open_intake(
         return Err(ServiceError::Missing(format!("the event class `{class}` of `{}` ({hint})", application.name)));
     };
     let source = match source {
-        Some(source) => source
-            .parse::<Name>()
-            .map_err(|error| ServiceError::invalid("source", format!("is not {}", error.expected)))?,
+        Some(source) => source.parse::<Name>().map_err(|error| {
+            ServiceError::from(Problem::not(Code::InvalidFormat, "source", error.expected).param("format", "name"))
+        })?,
         None => {
             let mut submitted = application.submitted_sources();
             match (submitted.next(), submitted.next()) {
@@ -424,7 +429,8 @@ fn open_intake(
         }
     };
     if *name == due_class() && application.has_schedules() {
-        let problem = Problem::at(
+        let problem = Problem::new(
+            Code::NotPermitted,
             "class",
             format!("events of the class `{name}` say what is due, and only the clock makes them"),
         );
@@ -432,7 +438,12 @@ fn open_intake(
     }
     if !application.may_submit(&source, name) {
         let known: Vec<&str> = application.submitted_sources().map(Name::as_str).collect();
-        let problem = Problem::at("source", format!("`{source}` may not submit events of the class `{name}`"));
+        let problem = Problem::new(
+            Code::NotPermitted,
+            "source",
+            format!("`{source}` may not submit events of the class `{name}`"),
+        )
+        .param("value", source.to_string());
         let hint = if known.is_empty() {
             "the application defines no sources of the kind `http`; leave it out".to_owned()
         } else {
@@ -458,15 +469,24 @@ fn prepare_cloud_event(
     let mut problems = Vec::new();
     for (path, text) in [("id", &event.id), ("source", &event.source)] {
         if text.is_empty() || text.len() > 1_024 {
-            problems.push(Problem::at(path, "should be 1 to 1,024 bytes"));
+            problems.push(
+                Problem::new(Code::TooLong, path, "should be 1 to 1,024 bytes")
+                    .param("limit", 1_024)
+                    .param("unit", "bytes"),
+            );
         }
     }
     let intake = match open_intake(compiled.clone(), class, source, received_at) {
         Ok(intake) => intake.traced(event.trace.clone()),
         Err(ServiceError::Missing(_)) => {
             let known: Vec<&str> = classes.keys().map(Name::as_str).collect();
-            let problem =
-                Problem::at("type", format!("`{kind}` names no event class of `{}`", compiled.application.name));
+            let problem = Problem::new(
+                Code::UnknownReference,
+                "type",
+                format!("`{kind}` names no event class of `{}`", compiled.application.name),
+            )
+            .param("kind", "event_class")
+            .param("value", kind.to_string());
             problems.push(problem.hint(format!("its classes are {}", known.join(", "))));
             return Err(problems);
         }
@@ -474,7 +494,7 @@ fn prepare_cloud_event(
             problems.extend(found);
             return Err(problems);
         }
-        Err(error) => return Err(vec![Problem::at("", error.to_string())]),
+        Err(error) => return Err(vec![Problem::new(Code::Unavailable, "", error.to_string())]),
     };
     let row = intake.fields.row_from_json(&event.data).map_err(|found| {
         let below = |problem: Problem| {
@@ -502,7 +522,7 @@ fn prepare_cloud_event(
 pub fn read_cloud_events(body: &Bytes, batch: bool) -> Result<Vec<CloudEvent>, ServiceError> {
     let text = without_mark(body);
     if !batch && text.trim_ascii_start().starts_with(b"[") {
-        let problem = Problem::at("", "is a list, and one event is an object").position(1, 1);
+        let problem = Problem::new(Code::WrongType, "", "is a list, and one event is an object").position(1, 1);
         let hint = "send a batch as `application/cloudevents-batch+json`";
         return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
     }
@@ -569,7 +589,7 @@ fn read_cloud_event(body: &Bytes, event: &StructuredCloudEvent<'_>) -> Result<Cl
         match serde_json::from_str(given?.get()) {
             Ok(text) => text,
             Err(_) => {
-                problems.push(Problem::at(name, "should be a string"));
+                problems.push(Problem::new(Code::WrongType, name, "should be a string"));
                 None
             }
         }
@@ -581,24 +601,28 @@ fn read_cloud_event(body: &Bytes, event: &StructuredCloudEvent<'_>) -> Result<Cl
     let trace = text("traceparent", event.traceparent).zip(Some(text("tracestate", event.tracestate)));
     for (name, given) in [("specversion", &version), ("id", &id), ("source", &source), ("type", &kind)] {
         if given.is_none() && !problems.iter().any(|problem| problem.path == name) {
-            problems.push(Problem::at(name, "is required"));
+            problems.push(Problem::required(name));
         }
     }
     if let Some(version) = version.filter(|version| version != "1.0") {
-        let problem = Problem::at("specversion", format!("is `{version}`"));
+        let problem = Problem::new(Code::Unsupported, "specversion", format!("is `{version}`"))
+            .param("value", version.to_string());
         problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
     }
     if content_type.as_deref().is_some_and(|kind| !is_json(kind)) {
-        problems.push(Problem::at("data", "is not JSON").hint("events are JSON objects"));
+        problems.push(Problem::syntax("json", "data", "is not JSON").hint("events are JSON objects"));
     }
     if event.data.is_some() && encoded.is_some() {
-        let problem = Problem::at("data_base64", "stands beside `data`");
+        let problem = Problem::new(Code::ConflictingMembers, "data_base64", "stands beside `data`");
         problems.push(problem.hint("give the data once (CloudEvents JSON format, 3.1)"));
     }
     let data = match (event.data, encoded.map(|text| BASE64.decode(text))) {
         (_, Some(Ok(bytes))) => Bytes::from(bytes),
         (_, Some(Err(error))) => {
-            problems.push(Problem::at("data_base64", format!("is not Base64: {error}")));
+            problems.push(
+                Problem::new(Code::InvalidFormat, "data_base64", format!("is not Base64: {error}"))
+                    .param("format", "base64"),
+            );
             Bytes::new()
         }
         (Some(data), None) => body.slice_ref(data.get().as_bytes()),
@@ -617,9 +641,10 @@ pub use tocsin_model::media_type::is_json;
 
 fn check_key(key: &str) -> Result<&str, ServiceError> {
     if key.is_empty() || key.chars().count() > IDEMPOTENCY_KEY_MAX {
-        return Err(ServiceError::invalid(
-            "Idempotency-Key",
-            format!("should be 1 to {IDEMPOTENCY_KEY_MAX} characters"),
+        return Err(ServiceError::from(
+            Problem::new(Code::TooLong, "Idempotency-Key", format!("should be 1 to {IDEMPOTENCY_KEY_MAX} characters"))
+                .param("limit", IDEMPOTENCY_KEY_MAX)
+                .param("unit", "characters"),
         ));
     }
     Ok(key)
@@ -637,7 +662,12 @@ fn content_hash(parts: &[&[u8]]) -> [u8; 16] {
 
 fn line_error(line: u64, bytes_max: usize) -> ServiceError {
     let line = u32::try_from(line).unwrap_or(u32::MAX);
-    let problem = Problem { line: Some(line), ..Problem::at("", format!("is longer than {bytes_max} bytes")) };
+    let problem = Problem {
+        line: Some(line),
+        ..Problem::new(Code::TooLong, "", format!("is longer than {bytes_max} bytes"))
+            .param("limit", bytes_max)
+            .param("unit", "bytes")
+    };
     ServiceError::Invalid(vec![problem])
 }
 
@@ -684,7 +714,7 @@ impl Intake {
         }
         read.map_err(|error| json_error(&error))?;
         if packer.count() == 0 {
-            return Err(ServiceError::invalid("", "holds no event"));
+            return Err(ServiceError::invalid(Code::Empty, "", "holds no event"));
         }
         Ok(packer.finish())
     }
@@ -744,7 +774,7 @@ impl<'de> Visitor<'de> for ArraySeed<'_> {
                     self.problems.extend(problems.into_iter().map(below));
                     if self.problems.len() >= PROBLEMS_MAX {
                         self.problems.truncate(PROBLEMS_MAX);
-                        let more = Problem::at("", "and more: what follows was not read");
+                        let more = Problem::new(Code::MoreProblems, "", "and more: what follows was not read");
                         self.problems.push(more.hint("mend these first"));
                         return Err(serde::de::Error::custom("too many problems"));
                     }
@@ -752,7 +782,8 @@ impl<'de> Visitor<'de> for ArraySeed<'_> {
             }
             at += 1;
             if at > EVENTS_MAX {
-                let problem = Problem::at("", format!("holds more than {EVENTS_MAX} events"));
+                let problem = Problem::new(Code::TooMany, "", format!("holds more than {EVENTS_MAX} events"))
+                    .param("limit", EVENTS_MAX);
                 self.problems.push(problem.hint("send them as lines: application/x-ndjson has no such bound"));
                 return Err(serde::de::Error::custom("too many events"));
             }

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use tocsin_exchange::{
     Exchanges,
     edit::{Edit, EditSummary},
+    error::{OperateError, ReceiveError},
     flow::FlowReport,
     locations::LocationStatus,
-    operate::{OperateError, PortLoad},
-    receive::{IncomingMessage, ReceiveError, ReceiveResult, ReplyStatus},
+    operate::PortLoad,
+    receive::{IncomingMessage, ReceiveResult, ReplyStatus},
     track::TrackingCounts,
     tracking_queries::{MessagePage, MessageQuery, PortTracking},
 };
@@ -22,9 +23,10 @@ use tocsin_model::{
     exchange::{FlowSide, Mode, PortState, TrackPlace, TrackSwitch},
     filter::Filter,
     id::{MessageId, Name},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 use tocsin_store::{
+    bounded_scan::ScanPage,
     spool::{
         AffectedCounts, HistoryEntry, MessageFilter, OriginalMessage, StoredExchange, StoredMessage, ThrottleChange,
     },
@@ -50,6 +52,19 @@ pub struct WhichMessages {
     pub when: Option<Filter>,
 }
 
+/// Result of applying the definition of an exchange, or of a dry run.
+#[derive(Debug, Clone)]
+pub struct AppliedExchange {
+    /// Its version; 0 for a dry run.
+    pub version: u32,
+    /// Whether the exchange is new.
+    pub created: bool,
+    /// Difference from the stored definition.
+    pub differences: Vec<definition::Difference>,
+    /// Locations that the server's configuration does not allow, which do not run.
+    pub warnings: Vec<Problem>,
+}
+
 /// A receive port, opened for a sender.
 pub struct ReceivePortHandle {
     running: Arc<tocsin_exchange::RunningExchange>,
@@ -69,7 +84,12 @@ impl Service {
     ///
     /// # Errors
     /// The scope `messages:write` is missing; the port does not exist, or it is switched off.
-    pub fn entrance(&self, caller: &Caller, exchange: &Name, port: Name) -> Result<ReceivePortHandle, ServiceError> {
+    pub fn receive_port_handle(
+        &self,
+        caller: &Caller,
+        exchange: &Name,
+        port: Name,
+    ) -> Result<ReceivePortHandle, ServiceError> {
         caller.needs(Scope::MessagesWrite)?;
         let running = self.exchanges()?.find(exchange).ok_or_else(|| no_exchange(exchange))?;
         let found = running.receive_port(&port)?;
@@ -83,10 +103,10 @@ impl Service {
     /// Nothing was stored.
     pub async fn receive(
         &self,
-        entrance: &ReceivePortHandle,
+        receive_port_handle: &ReceivePortHandle,
         incoming: IncomingMessage,
     ) -> Result<ReceiveResult, ServiceError> {
-        Ok(self.exchanges()?.receive(&entrance.running, &entrance.port, incoming).await?)
+        Ok(self.exchanges()?.intake.receive(&receive_port_handle.running, &receive_port_handle.port, incoming).await?)
     }
 
     /// Returns the reply to a request, waiting for up to `wait` while it is unknown.
@@ -97,13 +117,13 @@ impl Service {
     pub async fn reply(&self, caller: &Caller, id: MessageId, wait: Duration) -> Result<ReplyStatus, ServiceError> {
         if caller.needs(Scope::OperationsRead).is_err() {
             caller.needs(Scope::MessagesWrite)?;
-            let sent = self.exchanges()?.message(id).await?;
+            let sent = self.exchanges()?.operations.message(id).await?;
             // A missing message and one of another sender have the same answer, so sequential ids reveal nothing.
             if sent.is_none_or(|sent| *sent.sender != *caller.key()) {
                 return Err(no_message(id));
             }
         }
-        let reply_status = self.exchanges()?.reply_to(id, wait.min(WAIT_MAX)).await?;
+        let reply_status = self.exchanges()?.intake.reply_to(id, wait.min(WAIT_MAX)).await?;
         reply_status.ok_or_else(|| no_message(id))
     }
 
@@ -113,7 +133,7 @@ impl Service {
     /// The scope `operations:read` is missing; there is none.
     pub async fn message(&self, caller: &Caller, id: MessageId) -> Result<StoredMessage, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        self.exchanges()?.message(id).await?.ok_or_else(|| no_message(id))
+        self.exchanges()?.operations.message(id).await?.ok_or_else(|| no_message(id))
     }
 
     /// Returns the history of a message, oldest first: failed attempts, and operator actions.
@@ -122,7 +142,7 @@ impl Service {
     /// As [`Service::message`].
     pub async fn message_history(&self, caller: &Caller, id: MessageId) -> Result<Vec<HistoryEntry>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.history(id).await?)
+        Ok(self.exchanges()?.operations.history(id).await?)
     }
 
     /// Returns the body of a message, and its media type.
@@ -131,11 +151,12 @@ impl Service {
     /// As [`Service::message`].
     pub async fn message_body(&self, caller: &Caller, id: MessageId) -> Result<(String, Bytes), ServiceError> {
         let message = self.message(caller, id).await?;
-        let body = self.exchanges()?.body(id).await?.ok_or_else(|| no_message(id))?;
+        let body = self.exchanges()?.operations.body(id).await?.ok_or_else(|| no_message(id))?;
         Ok((message.head.content_type, body))
     }
 
-    /// Lists messages with ids below `before`, newest first.
+    /// Lists messages with ids below `before`, newest first. A page that ends at the bound of rows can have fewer
+    /// messages than `limit`, and a next one.
     ///
     /// # Errors
     /// The scope `operations:read` is missing.
@@ -145,10 +166,10 @@ impl Service {
         filter: MessageFilter,
         before: Option<MessageId>,
         limit: usize,
-    ) -> Result<Vec<StoredMessage>, ServiceError> {
+    ) -> Result<ScanPage<StoredMessage, MessageId>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.exchanges()?.messages(filter.clone(), before, limit).await?;
-        if found.is_empty() && before.is_none() {
+        let found = self.exchanges()?.operations.message_page(filter.clone(), before, limit).await?;
+        if found.items.is_empty() && found.next.is_none() && before.is_none() {
             self.check_known_ports(&filter).await?;
         }
         Ok(found)
@@ -163,7 +184,10 @@ impl Service {
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let filter = which.filter.clone();
-        let acted = exchanges.resume(exchanges.selection(which.filter, which.when.as_ref())?, caller.key()).await?;
+        let acted = exchanges
+            .operations
+            .resume(exchanges.operations.selection(which.filter, which.when.as_ref())?, caller.key())
+            .await?;
         if acted.messages == 0 {
             self.check_known_ports(&filter).await?;
         }
@@ -180,7 +204,10 @@ impl Service {
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let filter = which.filter.clone();
-        let acted = exchanges.end(exchanges.selection(which.filter, which.when.as_ref())?, caller.key()).await?;
+        let acted = exchanges
+            .operations
+            .end(exchanges.operations.selection(which.filter, which.when.as_ref())?, caller.key())
+            .await?;
         if acted.messages == 0 {
             self.check_known_ports(&filter).await?;
         }
@@ -202,14 +229,14 @@ impl Service {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
-        let choice = exchanges.selection(which.filter, which.when.as_ref())?;
-        let edited = exchanges.edit(&choice, edit, caller.key()).await?;
+        let choice = exchanges.operations.selection(which.filter, which.when.as_ref())?;
+        let edited = exchanges.operations.edit(&choice, edit, caller.key()).await?;
         tracing::info!(messages = edited.messages.len(), by = caller.key(), "messages were edited");
         let mut acted = AffectedCounts::default();
         if resume {
             for id in &edited.messages {
                 let only = MessageFilter { id: Some(*id), ..MessageFilter::default() };
-                let resumed = exchanges.resume(only, caller.key()).await?;
+                let resumed = exchanges.operations.resume(only, caller.key()).await?;
                 acted.messages += resumed.messages;
                 acted.legs += resumed.legs;
             }
@@ -223,7 +250,7 @@ impl Service {
     /// The scope `operations:read` is missing; it was not edited.
     pub async fn original_message(&self, caller: &Caller, id: MessageId) -> Result<OriginalMessage, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let original = self.exchanges()?.original(id).await?;
+        let original = self.exchanges()?.operations.original(id).await?;
         original.ok_or_else(|| ServiceError::Missing(format!("an edit of the message {id}")))
     }
 
@@ -233,7 +260,7 @@ impl Service {
     /// The scope `operations:read` is missing.
     pub async fn tracked_bodies(&self, caller: &Caller, id: MessageId) -> Result<Vec<TrackedBody>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.tracked(id).await?)
+        Ok(self.exchanges()?.operations.tracked(id).await?)
     }
 
     /// Finds messages by the value of a property, newest first.
@@ -243,11 +270,11 @@ impl Service {
     pub async fn find_messages(
         &self,
         caller: &Caller,
-        sought: MessageQuery,
+        query: MessageQuery,
         limit: usize,
     ) -> Result<MessagePage, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.find_messages(sought, limit).await?)
+        Ok(self.exchanges()?.operations.find_messages(query, limit).await?)
     }
 
     /// Tracking settings of the ports of an exchange, and the stored size of all tracked bodies.
@@ -261,7 +288,7 @@ impl Service {
     ) -> Result<(Vec<PortTracking>, TrackingCounts), ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let exchanges = self.exchanges()?;
-        Ok((exchanges.tracking(exchange)?, exchanges.tracking_counts()))
+        Ok((exchanges.operations.tracking(exchange)?, exchanges.operations.tracking_counts()))
     }
 
     /// Sets the tracking of an exchange, of its ports of one name, or of the messages of a route; `None`: as the
@@ -277,7 +304,7 @@ impl Service {
         switch: Option<TrackSwitch>,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
-        self.exchanges()?.set_tracking(exchange, place, switch).await?;
+        self.exchanges()?.operations.set_tracking(exchange, place, switch).await?;
         tracing::info!(%exchange, by = caller.key(), "what is tracked was set");
         Ok(())
     }
@@ -288,7 +315,7 @@ impl Service {
     /// The scope `applications:read` is missing.
     pub async fn stored_exchanges(&self, caller: &Caller) -> Result<Vec<(StoredExchange, bool)>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        let mut stored = self.exchanges()?.stored().await?;
+        let mut stored = self.exchanges()?.operations.stored().await?;
         stored.retain(|(stored, _)| caller.reaches(&Resource::Exchange(stored.name.clone())));
         let shown = |stored: StoredExchange| {
             let text = secrets::redact(Language::Exchange, &stored.text);
@@ -307,8 +334,8 @@ impl Service {
     }
 
     /// Checks a definition, stores it and runs it; with `dry_run` only checks. Masked secrets keep their stored
-    /// values. Returns its version, 0 for a dry run. For callers who may not apply it, values of environment
-    /// variables stay hidden: ports that contain a variable are not checked.
+    /// values. For callers who may not apply it, values of environment variables stay hidden: ports that contain a
+    /// variable are not checked.
     ///
     /// # Errors
     /// The scope `applications:write` is missing, for a dry run `applications:read`; every problem in the definition.
@@ -318,27 +345,30 @@ impl Service {
         name: &Name,
         text: &str,
         dry_run: bool,
-    ) -> Result<u32, ServiceError> {
+    ) -> Result<AppliedExchange, ServiceError> {
         caller.needs(if dry_run { Scope::ApplicationsRead } else { Scope::ApplicationsWrite })?;
         let exchanges = self.exchanges()?;
-        let stored = exchanges.stored().await?;
+        let stored = exchanges.operations.stored().await?;
         let before = stored.iter().find(|(stored, _)| stored.name == *name).map(|(stored, _)| stored.text.as_str());
         let text = &secrets::restore(Language::Exchange, text, before.as_slice());
+        let operations = &exchanges.operations;
         let checked = match caller.needs(Scope::ApplicationsWrite) {
-            Ok(()) => exchanges.compile(text).map(drop),
-            Err(_) => exchanges.check_sealed(text),
+            Ok(()) => operations.compile(text).map(|compiled| operations.locations_not_allowed(text, &compiled)),
+            Err(_) => operations.check_sealed(text).map(|()| Vec::new()),
         };
-        checked.map_err(ServiceError::Invalid)?;
+        let warnings = checked.map_err(ServiceError::Invalid)?;
         if let Some(other) = definition::named_exchange(text).filter(|found| found != name) {
             let message = format!("is `{other}`, but the address says `{name}`");
-            return Err(ServiceError::Invalid(vec![Problem::at("exchange", message)]));
+            return Err(ServiceError::Invalid(vec![Problem::new(Code::Mismatch, "exchange", message)]));
         }
+        let created = before.is_none();
+        let differences = definition::document_difference(before.unwrap_or_default(), text);
         if dry_run {
-            return Ok(0);
+            return Ok(AppliedExchange { version: 0, created, differences, warnings });
         }
-        let stored = exchanges.apply(text, caller.key()).await?;
+        let stored = exchanges.operations.apply(text, caller.key()).await?;
         tracing::info!(exchange = %name, version = stored.version, by = caller.key(), "an exchange was applied");
-        Ok(stored.version)
+        Ok(AppliedExchange { version: stored.version, created, differences, warnings })
     }
 
     /// Removes an exchange that has no open messages.
@@ -347,7 +377,7 @@ impl Service {
     /// The scope `applications:write` is missing; there is none, or it has open messages.
     pub async fn remove_exchange(&self, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
-        self.exchanges()?.remove(name).await?;
+        self.exchanges()?.operations.remove(name).await?;
         tracing::info!(exchange = %name, by = caller.key(), "an exchange was removed");
         Ok(())
     }
@@ -358,7 +388,7 @@ impl Service {
     /// The scope `operations:read` is missing; the exchange does not exist.
     pub async fn exchange_ports(&self, caller: &Caller, exchange: &Name) -> Result<Vec<PortLoad>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.ports(exchange).await?)
+        Ok(self.exchanges()?.operations.ports(exchange).await?)
     }
 
     /// Lists the receive locations of an exchange.
@@ -367,7 +397,7 @@ impl Service {
     /// The scope `operations:read` is missing; the exchange does not exist.
     pub fn exchange_locations(&self, caller: &Caller, exchange: &Name) -> Result<Vec<LocationStatus>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.locations(exchange)?)
+        Ok(self.exchanges()?.operations.locations(exchange)?)
     }
 
     /// Flow figures of an exchange, and what throttles it.
@@ -376,7 +406,7 @@ impl Service {
     /// The scope `operations:read` is missing; the exchange does not exist.
     pub async fn exchange_flow(&self, caller: &Caller, exchange: &Name) -> Result<FlowReport, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.flow(exchange).await?)
+        Ok(self.exchanges()?.operations.flow(exchange).await?)
     }
 
     /// Throttling history of an exchange, newest first.
@@ -390,7 +420,7 @@ impl Service {
         limit: usize,
     ) -> Result<Vec<ThrottleChange>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.exchanges()?.flow_changes(exchange, limit).await?)
+        Ok(self.exchanges()?.operations.flow_changes(exchange, limit).await?)
     }
 
     /// Sets the rate limit of incoming messages, for all receive ports or one, or of a send port; `None`: unlimited.
@@ -407,9 +437,13 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         if side == FlowSide::Delivery && port.is_none() {
-            return Err(ServiceError::invalid("port", "is missing: say which send port is to be slower"));
+            return Err(ServiceError::invalid(
+                Code::Required,
+                "port",
+                "is missing: say which send port is to be slower",
+            ));
         }
-        self.exchanges()?.set_rate(exchange, side, port, rate).await?;
+        self.exchanges()?.operations.set_rate(exchange, side, port, rate).await?;
         let rate = rate.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
         tracing::info!(%exchange, side = side.word(), rate, by = caller.key(), "a rate was set");
         Ok(())
@@ -427,7 +461,7 @@ impl Service {
         state: Option<PortState>,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
-        Ok(self.exchanges()?.set_port(exchange, port, state).await?)
+        Ok(self.exchanges()?.operations.set_port(exchange, port, state).await?)
     }
 }
 
@@ -453,8 +487,10 @@ impl From<ReceiveError> for ServiceError {
             ReceiveError::Closed { opens_in, .. } => {
                 ServiceError::Throttled { code: "service_window", reason: text, retry_after: opens_in }
             }
-            ReceiveError::TooLarge(_) => ServiceError::invalid("", text),
-            ReceiveError::Key => ServiceError::invalid("Idempotency-Key", text),
+            ReceiveError::TooLarge(_) => ServiceError::invalid(Code::TooLong, "", text),
+            ReceiveError::Key => ServiceError::from(
+                Problem::new(Code::InvalidFormat, "Idempotency-Key", text).param("format", "idempotency_key"),
+            ),
             ReceiveError::KeyReused(id) => ServiceError::MessageKeyReused(id),
             ReceiveError::Full { code, reason, retry_after } => {
                 ServiceError::Throttled { code: code.word(), reason, retry_after }

@@ -9,6 +9,7 @@ use futures_util::{Stream, stream};
 use tocsin_model::{
     field::Fields,
     id::{Name, SubscriberId, SubscriptionId},
+    problem::Code,
     subscriber::Subscriber,
     subscription::Subscription,
     suppression::Target,
@@ -90,7 +91,7 @@ impl Service {
             }
             (Format::Csv, _, _) => {
                 let message = "CSV needs an application and a class, whose fields are its columns";
-                return Err(ServiceError::invalid("class", message));
+                return Err(ServiceError::invalid(Code::MissingCounterpart, "class", message));
             }
         };
         let header = fields.as_ref().map(|fields| {
@@ -262,7 +263,7 @@ async fn subscriber_columns(
         }
         if attributes.len() + 3 * devices.len() > COLUMNS_MAX {
             let message = format!("CSV would have more than {COLUMNS_MAX} columns; take NDJSON");
-            return Err(ServiceError::invalid("format", message));
+            return Err(ServiceError::invalid(Code::NotApplicable, "format", message));
         }
         if found.len() < PAGE {
             return Ok(SubscriberColumns { attributes: Arc::new(attributes), devices: Arc::new(devices) });
@@ -317,7 +318,7 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
     let row = fields
         .row_from_stored(&subscription.values)
         .map_err(|error| ServiceError::Unavailable(format!("{}: {error}", subscription.id).into()))?;
-    let (is_wanted, snoozed_until) = (subscription.is_wanted(), subscription.terms.snoozed_until);
+    let (is_active, snoozed_until) = (subscription.is_active_or_snoozed(), subscription.terms.snoozed_until);
     let mut cells = vec![
         subscription.id.to_string(),
         subscription.application.to_string(),
@@ -325,7 +326,7 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
         subscription.subscriber.to_string(),
         subscription.key.unwrap_or_default(),
         subscription.device.map(|device| device.to_string()).unwrap_or_default(),
-        is_wanted.to_string(),
+        is_active.to_string(),
     ];
     cells.extend(row.iter().map(csv_cells::typed_cell));
     cells.extend([

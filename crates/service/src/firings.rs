@@ -1,6 +1,9 @@
 //! Missed and slow firings of rules, and stopped rules: list, fire again, dismiss, stop and resume.
 
-use tocsin_model::{id::Name, problem::Problem};
+use tocsin_model::{
+    id::Name,
+    problem::{Code, Problem},
+};
 use tocsin_pipeline::RefireError;
 use tocsin_store::journal::{Firing, FiringFilter, RuleStop};
 
@@ -186,7 +189,11 @@ impl Service {
 pub(crate) fn check_reason(reason: &str) -> Result<&str, ServiceError> {
     let reason = reason.trim();
     if reason.chars().count() > REASON_MAX {
-        return Err(ServiceError::invalid("reason", format!("has more than {REASON_MAX} characters")));
+        return Err(ServiceError::from(
+            Problem::new(Code::TooLong, "reason", format!("has more than {REASON_MAX} characters"))
+                .param("limit", REASON_MAX)
+                .param("unit", "characters"),
+        ));
     }
     Ok(reason)
 }
@@ -195,6 +202,6 @@ fn named(filter: &FiringFilter, all: bool) -> Result<(), ServiceError> {
     if all || *filter != FiringFilter::default() {
         return Ok(());
     }
-    let problem = Problem::at("", "names no firing");
+    let problem = Problem::new(Code::Required, "", "names no firing");
     Err(ServiceError::Invalid(vec![problem.hint(r#"give a filter, or {"all": true} to mean every one"#)]))
 }

@@ -18,7 +18,7 @@ use tocsin_model::{
     id::Name,
     json::{self, VALUES_MAX},
     mailbox::MailChannels,
-    problem::{Problem, and_more},
+    problem::{Code, Problem, and_more},
     suppression::Suppression,
     time::Timestamp,
     value::Value,
@@ -212,7 +212,7 @@ impl Service {
         })?;
         let Input { format, charset } = input;
         charset::decode(b"", Syntax::Text, charset.as_deref())
-            .map_err(|error| ServiceError::invalid("charset", error.to_string()))?;
+            .map_err(|error| ServiceError::invalid(Code::Unsupported, "charset", error.to_string()))?;
         let lines = match format {
             Format::Ndjson => Lines::Plain,
             Format::Csv => Lines::Quoted,
@@ -235,7 +235,12 @@ impl Service {
             let (first, bytes) = match block {
                 Ok(Block::Lines { first, bytes }) => (first, bytes),
                 Ok(Block::TooLong { line }) => {
-                    refuse(line, Problem::at("", format!("is longer than {LINE_BYTES_MAX} bytes")));
+                    refuse(
+                        line,
+                        Problem::new(Code::TooLong, "", format!("is longer than {LINE_BYTES_MAX} bytes"))
+                            .param("limit", LINE_BYTES_MAX)
+                            .param("unit", "bytes"),
+                    );
                     continue;
                 }
                 Ok(Block::Unclosed { line }) => {
@@ -263,7 +268,7 @@ impl Service {
             imported.refuse(read.refusals);
             imported.warn(read.warnings);
             if let Some(stored) = storing.take()
-                && let Err(error) = settle(stored, &mut imported).await
+                && let Err(error) = finish_storing(stored, &mut imported).await
             {
                 imported.stopped = Some(error);
                 break;
@@ -273,7 +278,7 @@ impl Service {
             }
         }
         if let Some(stored) = storing.take()
-            && let Err(error) = settle(stored, &mut imported).await
+            && let Err(error) = finish_storing(stored, &mut imported).await
         {
             imported.stopped = Some(error);
         }
@@ -283,7 +288,7 @@ impl Service {
                 Format::Ndjson => "has no lines, so nothing was imported",
                 Format::Csv => "has no records behind its header, so nothing was imported",
             };
-            imported.stopped = Some(ServiceError::invalid("", text));
+            imported.stopped = Some(ServiceError::invalid(Code::Empty, "", text));
         }
         Ok(imported)
     }
@@ -314,13 +319,15 @@ fn decoded(
 /// Reason why a stream ended early: invalid encoding, or a broken connection.
 fn broken(error: BoxError) -> ServiceError {
     match error.downcast::<CharsetError>() {
-        Ok(error) => ServiceError::invalid("", error.to_string()),
+        Ok(error) => {
+            ServiceError::from(Problem::new(Code::InvalidFormat, "", error.to_string()).param("format", "charset"))
+        }
         Err(error) => ServiceError::BrokenStream(error),
     }
 }
 
 fn unclosed() -> Problem {
-    Problem::at("", "has a quote that is never closed, so this record and all behind it are not read")
+    Problem::syntax("csv", "", "has a quote that is never closed, so this record and all behind it are not read")
         .hint("close it, or double a quote that belongs to the text of a quoted cell")
 }
 
@@ -336,7 +343,16 @@ type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Written>, StoreErro
 type Written = Result<(), Problem>;
 
 fn written<T>(stored: Result<T, StoreError>) -> Written {
-    stored.map(drop).map_err(|error| Problem::at("", error.to_string()))
+    stored.map(drop).map_err(|error| {
+        let code = match &error {
+            StoreError::Missing(_) => Code::UnknownReference,
+            StoreError::Taken(_) => Code::Duplicate,
+            StoreError::Changed(_) | StoreError::Fenced(_) => Code::Conflict,
+            StoreError::Full(_) | StoreError::Unavailable(_) => Code::Unavailable,
+            StoreError::Damaged(_) => Code::DamagedData,
+        };
+        Problem::new(code, "", error.to_string())
+    })
 }
 
 /// Returns the parsed item, or all problems of the line.
@@ -359,7 +375,7 @@ fn store<L: LineKind>(records: Arc<dyn Records>, items: Vec<(u64, L::Item)>, now
     })
 }
 
-async fn settle(storing: Storing, imported: &mut Imported) -> Result<(), ServiceError> {
+async fn finish_storing(storing: Storing, imported: &mut Imported) -> Result<(), ServiceError> {
     let (lines, written) = storing.await.map_err(|error| ServiceError::Unavailable(error.into()))?;
     let mut refusals = Vec::new();
     for (line, written) in lines.into_iter().zip(written?) {
@@ -464,11 +480,14 @@ async fn first_record<S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
             Some(Ok(Block::Lines { bytes, .. })) if bytes.trim_ascii().is_empty() => continue,
             Some(Ok(Block::Lines { first, bytes })) => return Ok((first, bytes)),
             Some(Ok(Block::TooLong { line })) => {
-                Problem::at("", format!("is longer than {LINE_BYTES_MAX} bytes")).position(position(line), 1)
+                Problem::new(Code::TooLong, "", format!("is longer than {LINE_BYTES_MAX} bytes"))
+                    .param("limit", LINE_BYTES_MAX)
+                    .param("unit", "bytes")
+                    .position(position(line), 1)
             }
             Some(Ok(Block::Unclosed { line })) => unclosed().position(position(line), 1),
             Some(Err(error)) => return Err(broken(error)),
-            None => Problem::at("", "has no header row").position(1, 1),
+            None => Problem::new(Code::Required, "", "has no header row").position(1, 1),
         };
         return Err(ServiceError::Invalid(vec![problem]));
     }
@@ -525,7 +544,7 @@ fn is_exported(header: &[String], cells: &[String]) -> bool {
 
 fn unknown_column<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Problem {
     let known: Vec<&str> = known.into_iter().collect();
-    let problem = Problem::at(name, "is not a column that can be imported");
+    let problem = Problem::new(Code::UnknownMember, name, "is not a column that can be imported");
     match tocsin_model::problem::closest(name, known.iter().copied()) {
         Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
         None => problem.hint(format!("columns are {}", known.join(", "))),
@@ -536,7 +555,7 @@ fn boolean(path: &str, cell: &str, problems: &mut Vec<Problem>) -> Option<bool> 
     match FieldType::Boolean.read_text(cell) {
         Value::Boolean(value) => Some(value),
         _ => {
-            problems.push(Problem::at(path, format!("should be `true` or `false`, not `{cell}`")));
+            problems.push(Problem::new(Code::WrongType, path, format!("should be `true` or `false`, not `{cell}`")));
             None
         }
     }
@@ -568,7 +587,7 @@ impl DeclaredAttributes {
         let value = csv_cells::attribute_value(cell, *kind);
         if let Err(problem) = kind.accept(value.clone()) {
             let shown: String = cell.chars().take(60).collect();
-            problems.push(Problem::at(format!("attributes.{name}"), format!("{problem}: `{shown}`")));
+            problems.push(Problem::new(Code::WrongType, format!("attributes.{name}"), format!("{problem}: `{shown}`")));
             if exported {
                 return csv_cells::value(cell);
             }
@@ -650,8 +669,11 @@ impl LineKind for SubscriberLines {
         let devices = devices.into_iter().filter_map(|(name, [channel, address, state])| {
             let mut needed = |part: &str, cell: Option<&str>| {
                 if cell.is_none() {
-                    problems
-                        .push(Problem::at(format!("device.{name}.{part}"), "is required where the device is given"));
+                    problems.push(Problem::new(
+                        Code::Required,
+                        format!("device.{name}.{part}"),
+                        "is required where the device is given",
+                    ));
                 }
                 cell.map(str::to_owned)
             };
@@ -660,7 +682,7 @@ impl LineKind for SubscriberLines {
                 None => tocsin_model::subscriber::DeviceState::default(),
                 Some(Ok(state)) => state,
                 Some(Err(_)) => {
-                    let problem = Problem::at(format!("device.{name}.state"), "is not a state");
+                    let problem = Problem::new(Code::UnknownValue, format!("device.{name}.state"), "is not a state");
                     problems.push(problem.hint("states are active, disabled, bounced, failed"));
                     return None;
                 }
@@ -715,16 +737,20 @@ impl SubscriptionLines {
         let mut problems = Vec::new();
         let mut named = |path: &str, in_line: Option<&str>, of_all: &Option<String>| match (in_line, of_all.as_deref())
         {
-            (Some(given), Some(wanted)) if given != wanted => {
-                problems.push(Problem::at(path, format!("is `{given}`, but this import is for `{wanted}`")));
+            (Some(given), Some(requested)) if given != requested => {
+                problems.push(
+                    Problem::new(Code::Mismatch, path, format!("is `{given}`, but this import is for `{requested}`"))
+                        .param("expected", requested)
+                        .param("value", given.to_string()),
+                );
                 None
             }
             (None, None) => {
-                let problem = Problem::at(path, "is required: give a string");
+                let problem = Problem::new(Code::Required, path, "is required: give a string");
                 problems.push(problem.hint(format!("or give `{path}` once for the whole import")));
                 None
             }
-            (given, wanted) => given.or(wanted).map(str::to_owned),
+            (given, requested) => given.or(requested).map(str::to_owned),
         };
         let application = named("application", application, &self.application);
         let class = named("class", class, &self.class);
@@ -736,7 +762,11 @@ impl SubscriptionLines {
         }
         let Some(known) = self.known.iter().find(|known| known.compiled.application.name.as_str() == application)
         else {
-            return Err(vec![Problem::at("application", format!("`{application}` does not run here"))]);
+            return Err(vec![
+                Problem::new(Code::UnknownReference, "application", format!("`{application}` does not run here"))
+                    .param("kind", "application")
+                    .param("value", application.to_string()),
+            ]);
         };
         match known.classes.iter().find(|known| known.name.as_str() == class) {
             Some(class) => Ok(class),
@@ -754,7 +784,7 @@ impl SubscriptionLines {
         let basis = if draft.revision.is_some() { Basis::Export } else { Basis::New };
         let mut checked = subscriptions::check(draft, class, &basis)?;
         let mut warnings = std::mem::take(&mut checked.warnings);
-        warnings.extend(checked.is_over(self.now));
+        warnings.extend(checked.ended_warning(self.now));
         Ok((checked, warnings))
     }
 }
@@ -818,7 +848,10 @@ impl LineKind for SubscriptionLines {
                 "enabled" => draft.enabled = boolean("enabled", cell, &mut problems),
                 "snoozed_until" => match cell.parse() {
                     Ok(until) => draft.snoozed_until = Some(until),
-                    Err(error) => problems.push(Problem::at("snoozed_until", format!("is no time: {error}"))),
+                    Err(error) => problems.push(
+                        Problem::new(Code::InvalidFormat, "snoozed_until", format!("is no time: {error}"))
+                            .param("format", "timestamp"),
+                    ),
                 },
                 "filter" => draft.filter = Some(subscriptions::FilterDraft::Text(cell.to_owned())),
                 "schedule" => draft.schedule = Some(subscriptions::ScheduleDraft::Text(cell.to_owned())),
@@ -882,7 +915,13 @@ impl LineKind for SuppressionLines {
         let mut problems = Vec::new();
         let mut draft = suppressions::Draft::default();
         let mut time = |path: &str, cell: &str| {
-            let wrong = |_| problems.push(Problem::at(path, format!("`{cell}` is not a time of RFC 3339")));
+            let wrong = |_| {
+                problems.push(
+                    Problem::new(Code::InvalidFormat, path, format!("`{cell}` is not a time of RFC 3339"))
+                        .param("format", "timestamp")
+                        .param("value", cell.to_string()),
+                )
+            };
             cell.parse::<Timestamp>().map_err(wrong).ok()
         };
         for (name, cell) in header.iter().map(String::as_str).zip(cells) {

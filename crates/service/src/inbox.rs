@@ -12,6 +12,7 @@ use tocsin_model::{
     id::{BroadcastId, ChangeSequence, Name, StoredNumber, SubscriberId, SubscriberNumber},
     inbox::{Item, ItemId, Mark},
     ldap::{Entry, LdapFilter},
+    problem::{Code, CredentialError, Problem},
     subscriber::Subscriber,
     time::Timestamp,
 };
@@ -29,9 +30,9 @@ use crate::{
 };
 
 /// Default lifetime of an inbox token.
-pub const PASS_LASTS: Duration = Duration::from_secs(3_600);
+pub const TOKEN_LIFETIME: Duration = Duration::from_secs(3_600);
 /// Maximum lifetime of an inbox token: only expiry, or the removal of its subscriber, ends it.
-pub const PASS_LASTS_MAX: Duration = Duration::from_secs(30 * 86_400);
+pub const TOKEN_LIFETIME_MAX: Duration = Duration::from_secs(30 * 86_400);
 /// Maximum number of items marked by one request.
 pub const MARKED_MAX: usize = 1_000;
 /// Maximum number of followers of one feed.
@@ -39,7 +40,7 @@ pub const FOLLOWERS_MAX: usize = 16;
 /// Maximum number of changes read at a time.
 const CHANGES_MAX: usize = 100;
 /// Number of segments whose filters are cached.
-const AUDIENCES_KEPT: usize = 1_000;
+const CACHED_AUDIENCES_MAX: usize = 1_000;
 
 /// An authenticated caller of the inbox, by API key or inbox token. Only [`Service::visitor`] makes one.
 #[derive(Debug, Clone)]
@@ -121,9 +122,9 @@ impl Service {
     /// # Errors
     /// `Unauthenticated`: the credential is unknown or expired.
     pub fn visitor(&self, shown: &str) -> Result<InboxCaller, ServiceError> {
-        match self.token_signer.shown_pass(shown) {
+        match self.token_signer.verify_inbox_pass(shown) {
             Some(pass) if pass.expires_at <= self.clock.now() => {
-                Err(ServiceError::Unauthenticated("the inbox token has expired"))
+                Err(ServiceError::Unauthenticated(CredentialError::Expired, "the inbox token has expired"))
             }
             Some(pass) => Ok(InboxCaller(InboxCredential::Pass(pass))),
             None => Ok(InboxCaller(InboxCredential::Key(self.authenticate(shown)?))),
@@ -135,16 +136,17 @@ impl Service {
     /// # Errors
     /// `Unauthenticated`: it is not an inbox token, or it has expired.
     pub fn visitor_of_address(&self, shown: &str) -> Result<InboxCaller, ServiceError> {
-        match self.token_signer.shown_pass(shown) {
+        match self.token_signer.verify_inbox_pass(shown) {
             Some(_) => self.visitor(shown),
             None => Err(ServiceError::Unauthenticated(
+                CredentialError::Malformed,
                 "`?token=` takes an inbox token; an API key goes into the header `Authorization`",
             )),
         }
     }
 
     /// Waits until the credential of a caller is no longer valid.
-    pub async fn visitor_ended(&self, visitor: &InboxCaller) -> CredentialEnd {
+    pub async fn inbox_credential_ended(&self, visitor: &InboxCaller) -> CredentialEnd {
         match &visitor.0 {
             InboxCredential::Key(caller) => self.key_ended(caller).await,
             InboxCredential::Pass(pass) => {
@@ -201,10 +203,14 @@ impl Service {
         may_mark: bool,
     ) -> Result<(String, Timestamp), ServiceError> {
         caller.needs(Scope::InboxWrite)?;
-        let lasts = lasts.unwrap_or(PASS_LASTS);
-        if !(Duration::from_secs(1)..=PASS_LASTS_MAX).contains(&lasts) {
-            let most = PASS_LASTS_MAX.as_secs();
-            return Err(ServiceError::invalid("expires_in", format!("should be from 1 to {most} seconds")));
+        let lasts = lasts.unwrap_or(TOKEN_LIFETIME);
+        if !(Duration::from_secs(1)..=TOKEN_LIFETIME_MAX).contains(&lasts) {
+            let most = TOKEN_LIFETIME_MAX.as_secs();
+            return Err(ServiceError::from(
+                Problem::new(Code::OutOfRange, "expires_in", format!("should be from 1 to {most} seconds"))
+                    .param("least", 1)
+                    .param("most", most),
+            ));
         }
         let subscriber = self.find_subscriber(id).await?.number;
         let end = self.clock.now() + lasts;
@@ -257,7 +263,7 @@ impl Service {
     /// Too many items, or the store is unavailable.
     pub async fn mark_items(&self, feed: &Feed, mut ids: Vec<ItemId>, mark: Mark) -> Result<Vec<ItemId>, ServiceError> {
         if ids.len() > MARKED_MAX {
-            return Err(ServiceError::invalid("ids", format!("has {} entries; at most {MARKED_MAX} fit", ids.len())));
+            return Err(ServiceError::from(Problem::too_many("ids", ids.len(), MARKED_MAX)));
         }
         // Duplicate ids count once.
         let mut seen = HashSet::new();
@@ -362,7 +368,7 @@ impl Service {
         let stored = self.records.segment(segment).await?;
         let filter = stored.and_then(|stored| LdapFilter::parse(&stored.filter).ok()).map(Arc::new);
         let mut kept = self.audiences.0.lock();
-        if kept.len() >= AUDIENCES_KEPT {
+        if kept.len() >= CACHED_AUDIENCES_MAX {
             kept.clear();
         }
         kept.insert(segment.clone(), (place, filter.clone()));
@@ -386,7 +392,7 @@ impl Follower {
                 self.is_due = true;
             }
             // State is updated only after all is read, so that the future can be dropped at any point.
-            let FeedChunk { events, after, more, unread } = self.look().await?;
+            let FeedChunk { events, after, more, unread } = self.read_changes().await?;
             (self.after, self.is_due, self.unread) = (after, more, unread);
             if !events.is_empty() {
                 return Ok(events);
@@ -394,7 +400,7 @@ impl Follower {
         }
     }
 
-    async fn look(&self) -> Result<FeedChunk, ServiceError> {
+    async fn read_changes(&self) -> Result<FeedChunk, ServiceError> {
         let service = &self.service;
         // A removed subscriber has no feed.
         let subscriber = service.find_subscriber(&self.feed.id).await?;

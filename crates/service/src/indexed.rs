@@ -62,7 +62,7 @@ impl Service {
             let problem = compiled.rules.check_subject(subject(stored)).err()?;
             Some(Unusable { id: stored.id, class: stored.class.clone(), problem })
         };
-        self.picked_subscriptions(caller, application, after, limit, unusable).await
+        self.select_subscriptions(caller, application, after, limit, unusable).await
     }
 
     /// The enabled subscriptions of an application whose filter no index of its running version answers: each event pays
@@ -80,14 +80,14 @@ impl Service {
         let unindexed = |compiled: &Compiled, stored: &IndexedSubscription| {
             let filter = stored.terms.filter.clone()?;
             let mut sets = std::iter::once(&compiled.rules).chain(compiled.scheduled.values());
-            // A rejected subscription is in no index.
+            // A subscription that the rules reject has no index entry.
             let scanned = sets.find_map(|rules| rules.check_filter(&stored.class, &filter).ok().flatten())?;
             Some(Unindexed { id: stored.id, class: stored.class.clone(), filter, reason: scanned.to_string() })
         };
-        self.picked_subscriptions(caller, application, after, limit, unindexed).await
+        self.select_subscriptions(caller, application, after, limit, unindexed).await
     }
 
-    async fn picked_subscriptions<T>(
+    async fn select_subscriptions<T>(
         &self,
         caller: &Caller,
         application: &Name,

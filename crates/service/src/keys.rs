@@ -14,7 +14,11 @@ use ring::{
     digest,
     rand::{SecureRandom, SystemRandom},
 };
-use tocsin_model::{hexadecimal::digits_of, problem::Problem, time::Timestamp};
+use tocsin_model::{
+    hexadecimal::digits_of,
+    problem::{Code, CredentialError, Problem},
+    time::Timestamp,
+};
 use tocsin_store::{
     error::StoreError,
     records::{ApiKey, Records},
@@ -127,7 +131,7 @@ impl Scopes {
     }
 
     /// The first scope of another key that these lack.
-    fn lack(self, other: Scopes) -> Option<Scope> {
+    fn first_missing(self, other: Scopes) -> Option<Scope> {
         Scope::ALL.into_iter().find(|scope| other.0 & bit(*scope) != 0 && !self.contain(*scope))
     }
 }
@@ -172,11 +176,15 @@ impl CredentialEnd {
 
 impl From<CredentialEnd> for ServiceError {
     fn from(end: CredentialEnd) -> Self {
-        ServiceError::Unauthenticated(match end {
-            CredentialEnd::Revoked => "the key was revoked while it was in use",
-            CredentialEnd::Expired => "the key or token expired while it was in use",
-            CredentialEnd::Changed => "the rights of the key were changed while it was in use: send the request again",
-        })
+        let (cause, reason) = match end {
+            CredentialEnd::Revoked => (CredentialError::Revoked, "the key was revoked while it was in use"),
+            CredentialEnd::Expired => (CredentialError::Expired, "the key or token expired while it was in use"),
+            CredentialEnd::Changed => (
+                CredentialError::Changed,
+                "the rights of the key were changed while it was in use: send the request again",
+            ),
+        };
+        ServiceError::Unauthenticated(cause, reason)
     }
 }
 
@@ -197,7 +205,7 @@ impl Caller {
     }
 
     /// The time until the key expires; `None`: it does not.
-    pub fn holds_for(&self, now: Timestamp) -> Option<Duration> {
+    pub fn remaining_validity(&self, now: Timestamp) -> Option<Duration> {
         self.expires_at.map(|end| end.since(now))
     }
 
@@ -244,7 +252,7 @@ impl Caller {
     /// # Errors
     /// `Forbidden` names the scope that the caller lacks; `Limited`: the other key reaches more.
     fn covers(&self, scopes: Scopes, resources: Option<&[Resource]>) -> Result<(), ServiceError> {
-        if let Some(scope) = self.scopes.lack(scopes) {
+        if let Some(scope) = self.scopes.first_missing(scopes) {
             return Err(ServiceError::Forbidden(scope));
         }
         match resources {
@@ -270,9 +278,9 @@ pub struct NewKey {
     pub scopes: Vec<String>,
     /// Names of roles, whose scopes are added.
     pub roles: Vec<String>,
-    /// Resources that it is limited to, as [`Resource`] parses them; empty: those of its maker, or unlimited.
+    /// Resources that it is limited to, as [`Resource`] parses them; empty: those of the creating key, or unlimited.
     pub resources: Vec<String>,
-    /// Expiry; `None`: that of its maker, or never.
+    /// Expiry; `None`: that of the creating key, or never.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -335,6 +343,8 @@ pub(crate) struct Keys {
     /// Serializes removals, so that two cannot together remove the last admin key.
     removing: tokio::sync::Mutex<()>,
     known: ArcSwap<HashMap<[u8; 32], Caller>>,
+    /// Descriptions by id, also of removed keys.
+    names: ArcSwap<HashMap<String, String>>,
 }
 
 impl Keys {
@@ -344,14 +354,19 @@ impl Keys {
             read: watch::Sender::new(0),
             removing: tokio::sync::Mutex::default(),
             known: ArcSwap::default(),
+            names: ArcSwap::default(),
         });
         keys.refresh().await?;
         Ok(keys)
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
-        let known = self.records.api_keys().await?.into_iter().map(|key| (key.hash, Caller::of(&key)));
-        self.known.store(Arc::new(known.collect()));
+        let (keys, removed) = (self.records.api_keys().await?, self.records.removed_api_keys().await?);
+        let known = keys.iter().map(|key| (key.hash, Caller::of(key))).collect();
+        let names = removed.into_iter().chain(keys.into_iter().map(|key| (key.id, key.description)));
+        let names = names.filter(|(_, description)| !description.trim().is_empty()).collect();
+        self.known.store(Arc::new(known));
+        self.names.store(Arc::new(names));
         self.read.send_modify(|count| *count += 1);
         Ok(())
     }
@@ -380,11 +395,20 @@ impl Service {
     /// `Unauthenticated`: the key is unknown, revoked or expired.
     pub fn authenticate(&self, key: &str) -> Result<Caller, ServiceError> {
         let known = self.keys.known.load();
-        let caller = known.get(&hash(key)).ok_or(ServiceError::Unauthenticated("the key is not known"))?;
+        let caller = known
+            .get(&hash(key))
+            .ok_or(ServiceError::Unauthenticated(CredentialError::Unknown, "the key is not known"))?;
         match caller.expires_at {
-            Some(end) if end <= self.clock.now() => Err(ServiceError::Unauthenticated("the key has expired")),
+            Some(end) if end <= self.clock.now() => {
+                Err(ServiceError::Unauthenticated(CredentialError::Expired, "the key has expired"))
+            }
             _ => Ok(caller.clone()),
         }
+    }
+
+    /// Description of a key by its id, also of a removed one; `None`: it has no description, or there was no such key.
+    pub fn key_name(&self, id: &str) -> Option<String> {
+        self.keys.names.load().get(id).cloned()
     }
 
     /// Why a caller's key became invalid; `None`: it is valid. Costs one lookup in memory.
@@ -436,7 +460,7 @@ impl Service {
     pub async fn api_keys(&self, caller: &Caller) -> Result<Vec<ApiKey>, ServiceError> {
         caller.needs(Scope::KeysWrite)?;
         let mut keys = self.records.api_keys().await?;
-        keys.retain(|key| caller.sees_key(key));
+        keys.retain(|key| caller.may_list_key(key));
         Ok(keys)
     }
 
@@ -450,22 +474,32 @@ impl Service {
         let now = self.clock.now();
         let mut problems = Vec::new();
         if new.description.chars().count() > 255 {
-            problems.push(Problem::at("description", "is longer than 255 characters"));
+            problems.push(
+                Problem::new(Code::TooLong, "description", "is longer than 255 characters")
+                    .param("limit", 255)
+                    .param("unit", "characters"),
+            );
         }
         if new.scopes.is_empty() && new.roles.is_empty() {
-            problems.push(Problem::at("scopes", "names no scope, and there is no role").hint(known_scopes()));
+            problems.push(
+                Problem::new(Code::Required, "scopes", "names no scope, and there is no role").hint(known_scopes()),
+            );
         }
         if new.expires_at.is_some_and(|end| end <= now) {
-            problems.push(Problem::at("expires_at", "lies in the past"));
+            problems.push(Problem::new(Code::InThePast, "expires_at", "lies in the past"));
         }
         if let (Some(end), Some(own)) = (new.expires_at, caller.expires_at)
             && end > own
         {
-            let problem = Problem::at("expires_at", format!("is later than {own}, when the key that makes it expires"));
+            let problem = Problem::new(
+                Code::OutOfRange,
+                "expires_at",
+                format!("is later than {own}, when the key that makes it expires"),
+            );
             problems.push(problem.hint("give an earlier time, or leave it out"));
         }
-        let asked = asked_scopes(&new, &mut problems);
-        let resources = asked_resources(&new, &asked, &mut problems);
+        let asked = requested_scopes(&new, &mut problems);
+        let resources = requested_resources(&new, &asked, &mut problems);
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
@@ -493,7 +527,7 @@ impl Service {
         let is_admin =
             |key: &ApiKey| Scopes::of(&key.scopes).contain(Scope::Admin) && key.expires_at.is_none_or(|end| end > now);
         let keys = self.records.api_keys().await?;
-        let sought = keys.iter().find(|key| key.id == id && caller.sees_key(key));
+        let sought = keys.iter().find(|key| key.id == id && caller.may_list_key(key));
         let sought = sought.ok_or_else(|| ServiceError::Missing(format!("API key `{id}`")))?;
         if sought.id != caller.key() {
             caller.covers(Scopes::of(&sought.scopes), resources_of(sought).as_deref())?;
@@ -516,17 +550,20 @@ impl Caller {
     }
 
     /// Whether the caller sees a key in lists: a limited one sees those within its resources, and itself.
-    fn sees_key(&self, key: &ApiKey) -> bool {
+    fn may_list_key(&self, key: &ApiKey) -> bool {
         let is_within = || resources_of(key).is_some_and(|all| all.iter().all(|resource| self.reaches(resource)));
         !self.is_limited() || key.id == self.key() || is_within()
     }
 }
 
 /// Parses the resources of a requested key, without duplicates; invalid ones become problems.
-fn asked_resources(new: &NewKey, scopes: &[Scope], problems: &mut Vec<Problem>) -> Vec<Resource> {
+fn requested_resources(new: &NewKey, scopes: &[Scope], problems: &mut Vec<Problem>) -> Vec<Resource> {
     let mut resources: Vec<Resource> = Vec::new();
     if new.resources.len() > RESOURCES_MAX {
-        problems.push(Problem::at("resources", format!("has more than {RESOURCES_MAX} resources")));
+        problems.push(
+            Problem::new(Code::TooMany, "resources", format!("has more than {RESOURCES_MAX} resources"))
+                .param("limit", RESOURCES_MAX),
+        );
         return resources;
     }
     for (at, text) in new.resources.iter().enumerate() {
@@ -534,32 +571,46 @@ fn asked_resources(new: &NewKey, scopes: &[Scope], problems: &mut Vec<Problem>) 
             Ok(resource) if resources.contains(&resource) => {}
             Ok(resource) => resources.push(resource),
             Err(error) => {
-                problems.push(Problem::at(format!("resources[{at}]"), error.to_string()).hint(RESOURCE_FORMS));
+                problems.push(
+                    Problem::new(Code::InvalidFormat, format!("resources[{at}]"), error.to_string())
+                        .param("format", "resource")
+                        .hint(RESOURCE_FORMS),
+                );
             }
         }
     }
     if !resources.is_empty() && scopes.contains(&Scope::Admin) {
-        let problem = Problem::at("resources", "cannot limit the scope `admin`, which includes backups of everything");
+        let problem = Problem::new(
+            Code::ConflictingMembers,
+            "resources",
+            "cannot limit the scope `admin`, which includes backups of everything",
+        );
         problems.push(problem.hint("give the scopes that it needs"));
     }
     resources
 }
 
 /// The scopes of a requested key with those of its roles, without duplicates; unknown words become problems.
-fn asked_scopes(new: &NewKey, problems: &mut Vec<Problem>) -> Vec<Scope> {
+fn requested_scopes(new: &NewKey, problems: &mut Vec<Problem>) -> Vec<Scope> {
     let mut asked = Vec::new();
     for (at, word) in new.scopes.iter().enumerate() {
         match Scope::ALL.into_iter().find(|scope| scope.word() == word) {
             Some(scope) => asked.push(scope),
-            None => problems
-                .push(Problem::at(format!("scopes[{at}]"), format!("`{word}` is not a scope")).hint(known_scopes())),
+            None => problems.push(
+                Problem::new(Code::UnknownValue, format!("scopes[{at}]"), format!("`{word}` is not a scope"))
+                    .param("value", word.to_string())
+                    .hint(known_scopes()),
+            ),
         }
     }
     for (at, name) in new.roles.iter().enumerate() {
         match find_role(name) {
             Some(role) => asked.extend(role.scopes),
-            None => problems
-                .push(Problem::at(format!("roles[{at}]"), format!("`{name}` is not a role")).hint(known_roles())),
+            None => problems.push(
+                Problem::new(Code::UnknownValue, format!("roles[{at}]"), format!("`{name}` is not a role"))
+                    .param("value", name.to_string())
+                    .hint(known_roles()),
+            ),
         }
     }
     Scope::ALL.into_iter().filter(|scope| asked.contains(scope)).collect()

@@ -114,7 +114,7 @@ impl Service {
     /// # Errors
     /// `Missing` for an unknown exchange or port.
     pub(crate) async fn check_known_ports(&self, filter: &MessageFilter) -> Result<(), ServiceError> {
-        let stored = self.exchanges()?.stored().await?;
+        let stored = self.exchanges()?.operations.stored().await?;
         let names: Vec<Name> = stored.iter().map(|(stored, _)| stored.name.clone()).collect();
         if let Some(exchange) = filter.exchange.as_ref().filter(|exchange| !names.contains(exchange)) {
             return Err(missing(format!("the exchange `{exchange}`"), exchange, &names));

@@ -48,7 +48,7 @@ mod text_or_object; // JSON members that are a text or an object
 
 mod csv_cells; // CSV cells safe against formula injection
 mod lines; // splits a byte stream into blocks of whole lines
-mod turns; // optimistic concurrency for writers without a condition
+pub mod turns; // optimistic concurrency for writers without a condition
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -114,7 +114,7 @@ pub struct Service {
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
     audiences: inbox::Audiences,
-    surveys: tokio::sync::Semaphore,
+    scan_permits: tokio::sync::Semaphore,
     rule_tests: tokio::sync::Semaphore,
     /// Serializes writers that set no condition.
     turns: turns::Turns,
@@ -147,7 +147,7 @@ impl Service {
             readiness: status::Probe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
             audiences: inbox::Audiences::default(),
-            surveys: tokio::sync::Semaphore::new(segments::SURVEYS_MAX),
+            scan_permits: tokio::sync::Semaphore::new(segments::SEGMENT_SCANS_MAX),
             rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
             turns: turns::Turns::default(),
         }))

@@ -151,8 +151,8 @@ impl<S: Stream<Item = Result<Bytes, BoxError>> + Unpin> Blocks<S> {
 
     /// Scans new data, up to as many lines as a block takes (one, while skipping).
     fn scan(&mut self) {
-        let wanted = if self.skipping.is_some() { 1 } else { self.lines_max };
-        while self.count < wanted && self.scanned < self.buffer.len() {
+        let requested = if self.skipping.is_some() { 1 } else { self.lines_max };
+        while self.count < requested && self.scanned < self.buffer.len() {
             let rest = &self.buffer[self.scanned..];
             let (end, feeds) = match &mut self.scanner {
                 None => (rest.iter().position(|byte| *byte == b'\n').map(|at| at + 1), 1),

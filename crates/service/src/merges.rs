@@ -6,7 +6,7 @@ use tocsin_delivery::Claim;
 use tocsin_model::{
     id::{Name, SubscriberId},
     mailbox,
-    problem::Problem,
+    problem::{Code, Problem},
     subscriber::{DEVICES_MAX, Subscriber, check_attributes},
     time::Timestamp,
 };
@@ -21,15 +21,15 @@ use crate::{
     keys::{Caller, Scope},
 };
 
-/// Default and maximum lifetime of a claim.
-const CLAIM_LASTS: Duration = Duration::from_secs(60 * 60);
-const CLAIM_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Default and maximum lifetime of a verification token.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(60 * 60);
+const TOKEN_LIFETIME_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Evidence that both are the same person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// A claim token that was sent to a device of the merged subscriber.
-    Claim(String),
+    /// A verification token that was sent to a device of the merged subscriber.
+    VerificationToken(String),
     /// The caller vouches for it.
     OfCaller,
 }
@@ -46,12 +46,12 @@ pub struct Merged {
 }
 
 impl Service {
-    /// Makes a claim token to be sent to a device of a subscriber: its holder receives the messages of that device.
-    /// Returns its expiry.
+    /// Makes a verification token to be sent to a device of a subscriber: the user who returns it receives the messages
+    /// of that device. Returns its expiry too.
     ///
     /// # Errors
     /// The subscriber or device does not exist; the lifetime is too long.
-    pub async fn make_claim(
+    pub async fn make_verification_token(
         &self,
         caller: &Caller,
         id: &SubscriberId,
@@ -59,10 +59,14 @@ impl Service {
         lasts: Option<Duration>,
     ) -> Result<(String, Timestamp), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        let lasts = lasts.unwrap_or(CLAIM_LASTS);
-        if !(Duration::from_secs(1)..=CLAIM_LASTS_MAX).contains(&lasts) {
-            let most = CLAIM_LASTS_MAX.as_secs();
-            return Err(ServiceError::invalid("expires_in", format!("should be from 1 to {most} seconds")));
+        let lasts = lasts.unwrap_or(TOKEN_LIFETIME);
+        if !(Duration::from_secs(1)..=TOKEN_LIFETIME_MAX).contains(&lasts) {
+            let most = TOKEN_LIFETIME_MAX.as_secs();
+            return Err(ServiceError::from(
+                Problem::new(Code::OutOfRange, "expires_in", format!("should be from 1 to {most} seconds"))
+                    .param("least", 1)
+                    .param("most", most),
+            ));
         }
         let found = self.find_subscriber(id).await?;
         let device = found
@@ -79,7 +83,7 @@ impl Service {
     /// Merges `from` into `into` and removes it. Idempotent: a repetition returns the result.
     ///
     /// # Errors
-    /// A subscriber does not exist; both are the same; the claim is invalid; `from` has a password or is in another
+    /// A subscriber does not exist; both are the same; the token is invalid; `from` has a password or is in another
     /// container; together they have too many devices or attributes; `from` is merged already.
     pub async fn merge_subscribers(
         &self,
@@ -134,28 +138,27 @@ impl Service {
         if merge.report.into != *into {
             let other = &merge.report.into;
             let message = format!("`{from}` has become a part of `{other}` already");
-            return Err(ServiceError::Invalid(vec![Problem::at("from", message)]));
+            return Err(ServiceError::Invalid(vec![Problem::new(Code::Conflict, "from", message)]));
         }
         self.move_feed(&merge).await?;
         Ok(Merged { report: merge.report, at: merge.at, again: true })
     }
 
     fn check_proof(&self, source: &Subscriber, proof: &Proof) -> Result<(), ServiceError> {
-        let Proof::Claim(claim) = proof else { return Ok(()) };
-        // Earlier versions made claims with addresses as spelled.
+        let Proof::VerificationToken(token) = proof else { return Ok(()) };
+        // Earlier versions made tokens with addresses as spelled.
         let comparable: Vec<_> =
             source.devices.values().map(|device| (device, mailbox::comparable(&device.address))).collect();
         let devices = comparable.iter().flat_map(|(device, comparable)| {
             [(device.channel.as_str(), device.address.as_str()), (device.channel.as_str(), &**comparable)]
         });
-        let wrong = |message: &str| {
-            let hint =
-                "make one with `POST /v1/subscribers/{id}/claim`, send it to the device, and give what comes back";
-            Err(ServiceError::Invalid(vec![Problem::at("claim", message).hint(hint)]))
+        let wrong = |code: Code, message: &str| {
+            let hint = "create one with `POST /v1/subscribers/{id}/verification-token`, send it to the device, and give the returned one";
+            Err(ServiceError::Invalid(vec![Problem::new(code, "verification_token", message).hint(hint)]))
         };
-        match self.token_signer.shown_claim(claim, source.number, devices) {
-            None => wrong("is none of a device that this subscriber has now"),
-            Some(end) if end <= self.clock.now() => wrong("has expired"),
+        match self.token_signer.verify_claim(token, source.number, devices) {
+            None => wrong(Code::Mismatch, "belongs to no present device of this subscriber"),
+            Some(end) if end <= self.clock.now() => wrong(Code::Expired, "has expired"),
             Some(_) => Ok(()),
         }
     }
@@ -167,22 +170,30 @@ fn check_bounds(united: &MergedSubscriber) -> Result<(), ServiceError> {
     let devices = united.devices.len();
     if devices > DEVICES_MAX {
         let message = format!("has {devices} devices together with it; at most {DEVICES_MAX} fit");
-        problems.push(Problem::at("from", message).hint("remove some of one of the two first"));
+        problems.push(
+            Problem::new(Code::TooMany, "from", message)
+                .param("given", devices)
+                .param("limit", DEVICES_MAX)
+                .hint("remove some of one of the two first"),
+        );
     }
     if problems.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(problems)) }
 }
 
 fn not_merged(why: MergeRefusal, from: &SubscriberId, into: &SubscriberId) -> ServiceError {
     let problem = match why {
-        MergeRefusal::Itself => Problem::at("from", format!("`{into}` cannot become a part of itself")),
+        MergeRefusal::Itself => Problem::new(Code::Cyclic, "from", format!("`{into}` cannot become a part of itself"))
+            .param("value", into.to_string()),
         MergeRefusal::HasPassword => {
-            Problem::at("from", format!("`{from}` has a password, so it is an account itself"))
+            Problem::new(Code::Conflict, "from", format!("`{from}` has a password, so it is an account itself"))
                 .hint("only those who have none become parts of others; take its password away first")
         }
-        MergeRefusal::OtherContainer => {
-            Problem::at("from", format!("`{from}` stands in another container of the directory than `{into}`"))
-                .hint("move one of them first")
-        }
+        MergeRefusal::OtherContainer => Problem::new(
+            Code::Conflict,
+            "from",
+            format!("`{from}` stands in another container of the directory than `{into}`"),
+        )
+        .hint("move one of them first"),
     };
     ServiceError::Invalid(vec![problem])
 }

@@ -242,13 +242,14 @@ impl Service {
     ) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_suspensions(caller, filter).await?;
-        // Every reason contains the empty text: it would mean all, which `all` says.
+        // Every reason contains the empty text, so it would select all suspensions; that requires `all`.
         if filter.reason.as_deref() == Some("") {
-            let problem = tocsin_model::problem::Problem::at("reason", "is empty");
+            let problem = tocsin_model::problem::Problem::new(tocsin_model::problem::Code::Empty, "reason", "is empty");
             return Err(ServiceError::Invalid(vec![problem.hint(r#"give a part of the reason, or {"all": true}"#)]));
         }
         if !all && *filter == SuspensionFilter::default() {
-            let problem = tocsin_model::problem::Problem::at("", "names no suspension");
+            let problem =
+                tocsin_model::problem::Problem::new(tocsin_model::problem::Code::Required, "", "names no suspension");
             return Err(ServiceError::Invalid(vec![
                 problem.hint(r#"give a filter, or {"all": true} to mean every one"#),
             ]));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriptionId},
     mailbox::MailChannels,
-    problem::Problem,
+    problem::{Code, Problem},
     subscriber::{DEVICES_MAX, Device, DeviceState, Subscriber},
     subscription::Subscription,
 };
@@ -48,7 +48,9 @@ impl Service {
             let present = subscriber.devices.get(&name);
             if present.is_none() && subscriber.devices.len() >= DEVICES_MAX {
                 let message = format!("there are {DEVICES_MAX} devices already; no more fit");
-                return Err(ServiceError::invalid("name", message));
+                return Err(ServiceError::from(
+                    Problem::new(Code::LimitReached, "name", message).param("limit", DEVICES_MAX),
+                ));
             }
             let device = changed_device(present, set, &self.mail_channels())?;
             let mut devices = subscriber.devices.clone();
@@ -112,7 +114,9 @@ impl Service {
         };
         if found.len() >= OWN_SUBSCRIPTIONS_MAX && !found.iter().any(replaces) {
             let message = format!("there are {OWN_SUBSCRIPTIONS_MAX} subscriptions already");
-            return Err(ServiceError::invalid("", message));
+            return Err(ServiceError::from(
+                Problem::new(Code::LimitReached, "", message).param("limit", OWN_SUBSCRIPTIONS_MAX),
+            ));
         }
         self.make_subscription(draft).await.map(drop)
     }
@@ -160,8 +164,9 @@ impl Service {
 }
 
 fn named(path: &str, text: &str) -> Result<Name, ServiceError> {
-    text.parse()
-        .map_err(|error: tocsin_model::id::IdError| ServiceError::invalid(path, format!("is not {}", error.expected)))
+    text.parse().map_err(|error: tocsin_model::id::IdError| {
+        ServiceError::from(Problem::not(Code::InvalidFormat, path, error.expected).param("format", "name"))
+    })
 }
 
 fn changed_device(present: Option<&Device>, set: &Set, mail: &MailChannels) -> Result<Device, ServiceError> {

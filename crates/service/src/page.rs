@@ -1,6 +1,7 @@
 //! Pagination by cursor. A page that is not full may have a next one: each request examines a bounded number of rows.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use tocsin_model::problem::{Code, Problem};
 
 use tocsin_store::bounded_scan::ScanPage;
 
@@ -45,11 +46,11 @@ pub const LIMIT_MAX: usize = 1_000;
 ///
 /// # Errors
 /// It is 0 or more than [`LIMIT_MAX`].
-pub fn limit(wanted: Option<usize>) -> Result<usize, ServiceError> {
-    match wanted {
+pub fn limit(requested: Option<usize>) -> Result<usize, ServiceError> {
+    match requested {
         None => Ok(100),
         Some(limit @ 1..=LIMIT_MAX) => Ok(limit),
-        Some(_) => Err(ServiceError::invalid("limit", format!("should be from 1 to {LIMIT_MAX}"))),
+        Some(_) => Err(ServiceError::from(Problem::out_of_range("limit", 1, LIMIT_MAX))),
     }
 }
 
@@ -70,5 +71,10 @@ pub fn key_of<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, S
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .and_then(|key| key.parse().ok())
         .map(Some)
-        .ok_or_else(|| ServiceError::invalid("after", "is not a cursor that a page of this list gave"))
+        .ok_or_else(|| {
+            ServiceError::from(
+                Problem::new(Code::InvalidFormat, "after", "is not a cursor that a page of this list gave")
+                    .param("format", "cursor"),
+            )
+        })
 }

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use tocsin_model::{
     event::EventBatch,
     id::{EventId, Name, SubscriberId, SubscriptionId},
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     receipt::Disposition,
     subscriber::{DeviceState, Profile, Subscriber, check_profile},
     time::Timestamp,
@@ -164,7 +164,7 @@ impl Service {
         let Preview { looked_for, parts, computed, failure } = preview;
         fields.extend(computed.into_iter().map(|(name, value)| (name.to_string(), value)));
         let text_of =
-            |wanted| parts.iter().find(|part| part.part == wanted).and_then(|part| part.content.as_ref().ok());
+            |requested| parts.iter().find(|part| part.part == requested).and_then(|part| part.content.as_ref().ok());
         let sms = text_of(Part::Sms).map(|text| measure_sms(text));
         let failure = failure.map(|failure| failure.to_string());
         Ok(Previewed { about, fields, looked_for, parts, sms, failure, warnings })
@@ -184,7 +184,7 @@ impl Service {
     ) -> Result<TestSent, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         if draft.definition.is_some() {
-            let problem = Problem::at("definition", "is only for previews");
+            let problem = Problem::new(Code::NotApplicable, "definition", "is only for previews");
             return Err(ServiceError::Invalid(vec![
                 problem.hint("apply it first: a test leaves through a running channel"),
             ]));
@@ -192,7 +192,7 @@ impl Service {
         let compiled = self.running(application)?;
         let (sample, about) = self.sample(caller, &compiled, draft).await?;
         if sample.address.is_empty() {
-            let problem = Problem::at("address", "is missing, and no device gives one");
+            let problem = Problem::new(Code::Required, "address", "is missing, and no device gives one");
             return Err(ServiceError::Invalid(vec![problem.hint("give the address to which the test goes")]));
         }
         let answer = self.pipeline.send_test(&compiled, &sample).await.map_err(|error| match error {
@@ -200,7 +200,12 @@ impl Service {
             TestError::Format(error) => ServiceError::Invalid(vec![format_problem(&about.class, &error)]),
             TestError::Channel(channel) => ServiceError::Missing(format!("the channel `{channel}`")),
             TestError::Suppressed(_) => {
-                let problem = Problem::at("address", error.to_string().trim_start_matches("the address ").to_owned());
+                let problem = Problem::new(
+                    Code::InvalidFormat,
+                    "address",
+                    error.to_string().trim_start_matches("the address ").to_owned(),
+                )
+                .param("format", "address");
                 ServiceError::Invalid(vec![problem.hint("`tocsin suppressions remove` lifts it")])
             }
             TestError::Store(error) => error.into(),
@@ -229,10 +234,16 @@ impl Service {
             Some(Reference::Given(json)) => class
                 .fields
                 .row_from_json(json.as_bytes())
-                .map_err(|problems| below("subscription", row_error(problems)))?,
+                .map_err(|problems| prefix_path("subscription", row_error(problems)))?,
             Some(Reference::Id(id)) => {
                 caller.needs(Scope::SubscribersRead)?;
-                let wrong = |_| ServiceError::invalid("subscription", format!("`{id}` is no id, such as `s-15`"));
+                let wrong = |_| {
+                    ServiceError::from(
+                        Problem::new(Code::InvalidFormat, "subscription", format!("`{id}` is no id, such as `s-15`"))
+                            .param("format", "id")
+                            .param("value", id.to_string()),
+                    )
+                };
                 let id: SubscriptionId = id.parse().map_err(wrong)?;
                 let stored = self.records.subscription(id).await?;
                 let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
@@ -241,12 +252,13 @@ impl Service {
                         "{id} is of the class `{}` of `{}`, and the rule `{rule_name}` looks through `{}`",
                         stored.class, stored.application, rule.subscription
                     );
-                    return Err(ServiceError::invalid("subscription", message));
+                    return Err(ServiceError::invalid(Code::Mismatch, "subscription", message));
                 }
                 subscription_id = Some(id);
                 owner = Some(stored.subscriber.clone());
                 usual_device = stored.device.clone();
-                let damaged = |_| ServiceError::invalid("subscription", "does not fit this version of its class");
+                let damaged =
+                    |_| ServiceError::invalid(Code::Conflict, "subscription", "does not fit this version of its class");
                 class.fields.row_from_stored(&stored.values).map_err(damaged)?
             }
         };
@@ -254,18 +266,24 @@ impl Service {
         let (subscriber, mut profile, stored) = match given {
             Some(Reference::Given(json)) => {
                 let profile: Profile = serde_json::from_str(&json).map_err(|error| {
-                    let problem = Problem::at("subscriber", error.to_string());
+                    let problem = Problem::new(Code::WrongType, "subscriber", error.to_string());
                     ServiceError::Invalid(vec![problem.hint("give an id, or `locale`, `time_zone` and `attributes`")])
                 })?;
-                (somebody(), profile, None)
+                (placeholder_subscriber(), profile, None)
             }
             Some(Reference::Id(id)) => {
-                let wrong = |_| ServiceError::invalid("subscriber", format!("`{id}` is no id of a subscriber"));
+                let wrong = |_| {
+                    ServiceError::from(
+                        Problem::new(Code::InvalidFormat, "subscriber", format!("`{id}` is no id of a subscriber"))
+                            .param("format", "id")
+                            .param("value", id.to_string()),
+                    )
+                };
                 self.stored_subscriber(caller, id.parse().map_err(wrong)?).await?
             }
             None => match owner {
                 Some(owner) => self.stored_subscriber(caller, owner).await?,
-                None => (somebody(), Profile::default(), None),
+                None => (placeholder_subscriber(), Profile::default(), None),
             },
         };
         // What is stored was checked when it was stored.
@@ -329,7 +347,7 @@ impl Service {
     ) -> Result<(Vec<Value>, Option<EventId>, Timestamp), ServiceError> {
         let on = &compiled.application.rules[rule].on;
         let Some(given) = given else {
-            let problem = Problem::at("event", "is missing");
+            let problem = Problem::new(Code::Required, "event", "is missing");
             let hint = format!("give the id of a stored event, such as `e-12-0`, or an object of the fields of `{on}`");
             return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
         };
@@ -337,11 +355,20 @@ impl Service {
             Reference::Given(json) => {
                 let class = &compiled.application.events[on];
                 let row = class.fields.row_from_json(json.as_bytes());
-                Ok((row.map_err(|problems| below("event", row_error(problems)))?, None, now))
+                Ok((row.map_err(|problems| prefix_path("event", row_error(problems)))?, None, now))
             }
             Reference::Id(id) => {
-                let wrong =
-                    |_| ServiceError::invalid("event", format!("`{id}` is no id of an event, such as `e-12-0`"));
+                let wrong = |_| {
+                    ServiceError::from(
+                        Problem::new(
+                            Code::InvalidFormat,
+                            "event",
+                            format!("`{id}` is no id of an event, such as `e-12-0`"),
+                        )
+                        .param("format", "id")
+                        .param("value", id.to_string()),
+                    )
+                };
                 let id: EventId = id.parse().map_err(wrong)?;
                 let missing = || ServiceError::Missing(format!("the event {id}"));
                 let (batch, _) = self.journal.event_batch(id.batch).await?.ok_or_else(missing)?;
@@ -350,7 +377,7 @@ impl Service {
                         "{id} is of the class `{}` of `{}`, and the rule `{rule}` looks at `{on}`",
                         batch.class, batch.application
                     );
-                    return Err(ServiceError::invalid("event", message));
+                    return Err(ServiceError::invalid(Code::Mismatch, "event", message));
                 }
                 let row = self.row_of(compiled, rule, &batch, id).await?.ok_or_else(missing)?;
                 Ok((row, Some(id), batch.accepted_at))
@@ -366,7 +393,7 @@ impl Service {
         id: EventId,
     ) -> Result<Option<Vec<Value>>, ServiceError> {
         let fields = self.fields_of(batch).await?;
-        let damaged = |_| ServiceError::invalid("event", "is damaged and cannot be read");
+        let damaged = |_| ServiceError::invalid(Code::DamagedData, "event", "is damaged and cannot be read");
         let Some(bytes) = batch.events.rows().nth(id.ordinal as usize) else { return Ok(None) };
         let row = tocsin_model::field::unpack_row(&fields, bytes.map_err(damaged)?).map_err(damaged)?;
         let Some(notify) = compiled.notify.get(rule) else { return Ok(None) };
@@ -388,7 +415,7 @@ fn read_reference(given: &RawValue) -> Result<Reference, ServiceError> {
     }
 }
 
-fn below(path: &str, error: ServiceError) -> ServiceError {
+fn prefix_path(path: &str, error: ServiceError) -> ServiceError {
     let put = |problem: Problem| {
         let path = if problem.path.is_empty() { path.to_owned() } else { format!("{path}.{}", problem.path) };
         Problem { path, ..problem }
@@ -400,22 +427,28 @@ fn below(path: &str, error: ServiceError) -> ServiceError {
     }
 }
 
-fn somebody() -> SubscriberId {
+fn placeholder_subscriber() -> SubscriberId {
     "somebody".parse().expect("`somebody` is an id")
 }
 
-fn rule_of(compiled: &Compiled, wanted: Option<Name>) -> Result<Name, ServiceError> {
+fn rule_of(compiled: &Compiled, requested: Option<Name>) -> Result<Name, ServiceError> {
     let rules = &compiled.application.rules;
     let known: Vec<&str> = rules.keys().map(Name::as_str).collect();
-    let problem = match &wanted {
+    let problem = match &requested {
         Some(name) if rules.contains_key(name) => return Ok(name.clone()),
-        Some(name) => Problem::at("rule", format!("`{name}` is not a rule of `{}`", compiled.application.name)),
+        Some(name) => Problem::new(
+            Code::UnknownReference,
+            "rule",
+            format!("`{name}` is not a rule of `{}`", compiled.application.name),
+        )
+        .param("kind", "rule")
+        .param("value", name.to_string()),
         None => match rules.keys().next() {
             Some(only) if rules.len() == 1 => return Ok(only.clone()),
-            _ => Problem::at("rule", "is missing, and the application has not exactly one"),
+            _ => Problem::new(Code::Required, "rule", "is missing, and the application has not exactly one"),
         },
     };
-    let meant = wanted.as_ref().and_then(|name| closest(name.as_str(), known.iter().copied()));
+    let meant = requested.as_ref().and_then(|name| closest(name.as_str(), known.iter().copied()));
     let hint = match meant {
         Some(meant) => format!("did you mean `{meant}`?"),
         None if known.is_empty() => "it has no rules".to_owned(),
@@ -428,16 +461,19 @@ fn rule_of(compiled: &Compiled, wanted: Option<Name>) -> Result<Name, ServiceErr
 fn device_of(
     compiled: &Compiled,
     subscriber: Option<&Subscriber>,
-    wanted: Option<Name>,
+    requested: Option<Name>,
     channel: Option<Name>,
 ) -> Result<(String, Name, String), ServiceError> {
     let devices = subscriber.map(|subscriber| &subscriber.devices);
-    let found = match (&wanted, devices) {
+    let found = match (&requested, devices) {
         (Some(name), Some(devices)) => match devices.get_key_value(name) {
             Some(found) => Some(found),
             None => {
                 let known: Vec<&str> = devices.keys().map(Name::as_str).collect();
-                let problem = Problem::at("device", format!("the subscriber has no device `{name}`"));
+                let problem =
+                    Problem::new(Code::UnknownReference, "device", format!("the subscriber has no device `{name}`"))
+                        .param("value", name.to_string())
+                        .param("kind", "device");
                 return Err(ServiceError::Invalid(vec![problem.hint(format!("devices are {}", known.join(", ")))]));
             }
         },
@@ -449,7 +485,7 @@ fn device_of(
         _ => None,
     };
     let channels = &compiled.application.channels;
-    let name = wanted.map_or_else(|| "device".to_owned(), |name| name.to_string());
+    let name = requested.map_or_else(|| "device".to_owned(), |name| name.to_string());
     let (name, usual, address) = match found {
         Some((name, device)) => (name.to_string(), Some(device.channel.clone()), device.address.clone()),
         None => (name, None, String::new()),
@@ -461,11 +497,15 @@ fn device_of(
         known => format!("channels are {}", known.join(", ")),
     };
     let Some(channel) = channel.or(usual).or_else(only) else {
-        let problem = Problem::at("channel", "is missing, and no device says by which one it would leave");
+        let problem =
+            Problem::new(Code::Required, "channel", "is missing, and no device says by which one it would leave");
         return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
     };
     if !channels.contains_key(&channel) {
-        let problem = Problem::at("channel", format!("`{channel}` is not a channel of the application"));
+        let problem =
+            Problem::new(Code::UnknownReference, "channel", format!("`{channel}` is not a channel of the application"))
+                .param("kind", "channel")
+                .param("value", channel.to_string());
         return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
     }
     Ok((name, channel, address))
@@ -473,13 +513,13 @@ fn device_of(
 
 fn sample_error(error: SampleError) -> ServiceError {
     match error {
-        SampleError::Rule(_) => ServiceError::invalid("rule", error.to_string()),
-        SampleError::Field(_) => ServiceError::invalid("event", error.to_string()),
+        SampleError::Rule(_) => ServiceError::invalid(Code::InvalidExpression, "rule", error.to_string()),
+        SampleError::Field(_) => ServiceError::invalid(Code::InvalidExpression, "event", error.to_string()),
     }
 }
 
 fn format_problem(class: &Name, error: &FormatError) -> Problem {
-    let problem = Problem::at(format!("notifications.{class}"), error.to_string());
+    let problem = Problem::new(Code::RenderFailed, format!("notifications.{class}"), error.to_string());
     problem.hint("`tocsin preview` shows the other parts")
 }
 
@@ -492,7 +532,7 @@ fn warnings(compiled: &Compiled, about: &About, preview: &Preview, protocol: Opt
         .filter(|warning| warning.path.starts_with(&path))
         .map(|warning| warning.to_string())
         .collect();
-    let text = |wanted| preview.parts.iter().find(|part| part.part == wanted)?.content.as_ref().ok();
+    let text = |requested| preview.parts.iter().find(|part| part.part == requested)?.content.as_ref().ok();
     if let Some(sms) = text(Part::Sms).map(|text| measure_sms(text)).filter(|sms| sms.segments > SEGMENTS_USUAL) {
         let alphabet = if sms.is_gsm { "" } else { ", since it has letters that GSM lacks; `|gsm` writes others" };
         warnings.push(format!("the short message takes {} segments{alphabet}", sms.segments));

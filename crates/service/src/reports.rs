@@ -2,7 +2,7 @@
 //!
 //! Every report is a few tables with named columns, so that each front end can show all of them in the same way. They
 //! are computed from the per-minute sums that the journal maintains in its commits, and from batch heads. A report
-//! reads no more than it returns; only lists with a filter scan up to [`LOOKED_THROUGH_MAX`] heads and return a
+//! reads no more than it returns; only lists with a filter scan up to [`SCANNED_MAX`] heads and return a
 //! cursor.
 
 mod catalogue; // available reports and their parameters
@@ -22,7 +22,11 @@ mod walk; // paginated scans of lists, newest first
 
 use std::{num::NonZeroU64, time::Duration};
 
-use tocsin_model::{id::Name, problem::Problem, time::Timestamp};
+use tocsin_model::{
+    id::Name,
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 use tocsin_store::journal::Window;
 
 use crate::{
@@ -36,7 +40,7 @@ pub use catalogue::{CATALOGUE, Description, Parameter};
 pub use table::{Cell, Column, Report, Table};
 
 /// Maximum number of heads of batches that one report looks through.
-pub const LOOKED_THROUGH_MAX: usize = 10_000;
+pub const SCANNED_MAX: usize = 10_000;
 /// Maximum number of intervals of one report.
 pub const INTERVALS_MAX: u64 = 1_500;
 /// Default number of intervals.
@@ -78,79 +82,85 @@ impl Service {
     /// # Errors
     /// The scope `operations:read` is missing; the report does not exist; a parameter is not supported; the id does
     /// not exist (any more).
-    pub async fn report(&self, caller: &Caller, name: &str, asked: &ReportRequest) -> Result<Report, ServiceError> {
+    pub async fn report(&self, caller: &Caller, name: &str, request: &ReportRequest) -> Result<Report, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let found = CATALOGUE.iter().find(|found| found.name == name);
         let description = found.ok_or_else(|| ServiceError::Missing(format!("the report `{name}`")))?;
-        description.check(asked)?;
+        description.check(request)?;
         let report = match name {
-            "quantum-list" => self.quantum_list(asked).await,
-            "quantum-details" => self.quantum_details(asked).await,
-            "event-batch-list" => self.event_batch_list(asked).await,
-            "event-batch-details" => self.event_batch_details(asked).await,
-            "notification-batch-list" => self.notification_batch_list(asked).await,
-            "notification-batch-details" => self.notification_batch_details(asked).await,
-            "event-class" => self.event_class_diagnostics(asked).await,
-            "source" => self.source_diagnostics(asked).await,
-            "notification-class" => self.notification_class_diagnostics(asked).await,
-            "subscription-class" => self.subscription_class_diagnostics(asked).await,
-            "channel" => self.channel_diagnostics(asked).await,
-            "failed-notifications" => self.failed_notifications(asked).await,
-            "timings" => self.timings(asked).await,
-            "administration-history" => self.administration_history(asked).await,
-            "snapshot-applications" => self.snapshot_applications(asked).await,
-            "snapshot-sources" => self.snapshot_sources(asked).await,
-            "snapshot-events" => self.snapshot_events(asked).await,
-            "snapshot-subscriptions" => self.snapshot_subscriptions(asked).await,
-            "snapshot-channels" => self.snapshot_channels(asked).await,
-            "schedules" => self.schedules_report(caller, asked).await,
-            "scheduled-runs" => self.scheduled_runs(asked).await,
-            "subscription" => self.subscription_report(asked).await,
+            "quantum-list" => self.quantum_list(request).await,
+            "quantum-details" => self.quantum_details(request).await,
+            "event-batch-list" => self.event_batch_list(request).await,
+            "event-batch-details" => self.event_batch_details(request).await,
+            "notification-batch-list" => self.notification_batch_list(request).await,
+            "notification-batch-details" => self.notification_batch_details(request).await,
+            "event-class" => self.event_class_diagnostics(request).await,
+            "source" => self.source_diagnostics(request).await,
+            "notification-class" => self.notification_class_diagnostics(request).await,
+            "subscription-class" => self.subscription_class_diagnostics(request).await,
+            "channel" => self.channel_diagnostics(request).await,
+            "failed-notifications" => self.failed_notifications(request).await,
+            "timings" => self.timings(request).await,
+            "administration-history" => self.administration_history(request).await,
+            "snapshot-applications" => self.snapshot_applications(request).await,
+            "snapshot-sources" => self.snapshot_sources(request).await,
+            "snapshot-events" => self.snapshot_events(request).await,
+            "snapshot-subscriptions" => self.snapshot_subscriptions(request).await,
+            "snapshot-channels" => self.snapshot_channels(request).await,
+            "schedules" => self.schedules_report(caller, request).await,
+            "scheduled-runs" => self.scheduled_runs(request).await,
+            "subscription" => self.subscription_report(request).await,
             _ => unreachable!("every report of the catalogue is made here"),
         }?;
-        if asked.before.is_none() && report.tables.iter().all(|table| table.rows.is_empty()) {
-            let ReportRequest { application, class, rule, channel, source, .. } = asked;
+        if request.before.is_none() && report.tables.iter().all(|table| table.rows.is_empty()) {
+            let ReportRequest { application, class, rule, channel, source, .. } = request;
             let (class, rule) = ((Part::Class, class.as_ref()), (Part::Rule, rule.as_ref()));
             let (channel, source) = ((Part::Channel, channel.as_ref()), (Part::Source, source.as_ref()));
             self.check_known(application.as_ref(), &[class, rule, channel, source]).await?;
         }
         let report = Report { name: description.name, ..report };
-        if description.is_listed() { Ok(report) } else { report.page(asked.before::<usize>()?, asked.limit) }
+        if description.is_listed() { Ok(report) } else { report.page(request.before::<usize>()?, request.limit) }
     }
 
     /// Period of a report with intervals: the requested one, widened to whole minutes since sums are kept per minute,
     /// or the last few intervals.
-    fn window(&self, asked: &ReportRequest, usual: Duration) -> Result<Window, ServiceError> {
-        let interval = asked.interval.unwrap_or(usual);
+    fn window(&self, request: &ReportRequest, usual: Duration) -> Result<Window, ServiceError> {
+        let interval = request.interval.unwrap_or(usual);
         if interval.is_zero() || !interval.as_micros().is_multiple_of(MINUTE.as_micros()) {
-            return Err(ServiceError::invalid(
-                "interval",
-                "is not a number of whole minutes, such as `1m`, `15m` or `1d`",
+            return Err(ServiceError::from(
+                Problem::new(
+                    Code::InvalidFormat,
+                    "interval",
+                    "is not a number of whole minutes, such as `1m`, `15m` or `1d`",
+                )
+                .param("format", "duration"),
             ));
         }
         // The current minute is included up to now.
-        let to = asked.to.map_or_else(|| minute_after(self.clock.now()), minute_at_or_after);
-        let from = asked.from.map_or_else(|| to - interval * INTERVALS, minute_before);
+        let to = request.to.map_or_else(|| minute_after(self.clock.now()), minute_at_or_after);
+        let from = request.from.map_or_else(|| to - interval * INTERVALS, minute_before);
         if from >= to {
-            return Err(ServiceError::invalid("from", "is not before `to`"));
+            return Err(ServiceError::invalid(Code::OutOfRange, "from", "is not before `to`"));
         }
         let window = Window { from, to, interval };
         let intervals = to.since(from).as_micros().div_ceil(interval.as_micros());
         if intervals > u128::from(INTERVALS_MAX) {
-            let problem = Problem::at(
+            let problem = Problem::new(
+                Code::TooMany,
                 "interval",
                 format!("parts the time into {intervals} intervals; {INTERVALS_MAX} are allowed"),
-            );
+            )
+            .param("limit", INTERVALS_MAX);
             return Err(ServiceError::Invalid(vec![problem.hint("make it longer, or the time shorter")]));
         }
         Ok(window)
     }
 
     /// Period of a list; default: no limit.
-    fn span(&self, asked: &ReportRequest) -> Result<(Timestamp, Timestamp), ServiceError> {
-        let (from, to) = (asked.from.unwrap_or(Timestamp(0)), asked.to.unwrap_or(Timestamp(i64::MAX)));
+    fn span(&self, request: &ReportRequest) -> Result<(Timestamp, Timestamp), ServiceError> {
+        let (from, to) = (request.from.unwrap_or(Timestamp(0)), request.to.unwrap_or(Timestamp(i64::MAX)));
         if from >= to {
-            return Err(ServiceError::invalid("from", "is not before `to`"));
+            return Err(ServiceError::invalid(Code::OutOfRange, "from", "is not before `to`"));
         }
         Ok((from, to))
     }
@@ -160,7 +170,13 @@ impl ReportRequest {
     /// Returns the requested id.
     fn thing<T: std::str::FromStr>(&self, what: &str) -> Result<T, ServiceError> {
         let id = self.id.as_deref().unwrap_or_default();
-        id.parse().map_err(|_| ServiceError::invalid("id", format!("`{id}` is not {what}")))
+        id.parse().map_err(|_| {
+            ServiceError::from(
+                Problem::new(Code::InvalidFormat, "id", format!("`{id}` is not {what}"))
+                    .param("format", "id")
+                    .param("value", id.to_string()),
+            )
+        })
     }
 
     fn limit(&self) -> Result<usize, ServiceError> {
@@ -170,8 +186,13 @@ impl ReportRequest {
     /// Cursor of the previous page.
     fn before<T: std::str::FromStr>(&self) -> Result<Option<T>, ServiceError> {
         let read = |text: &String| {
-            text.parse()
-                .map_err(|_| ServiceError::invalid("before", format!("`{text}` is not the `next` of an answer")))
+            text.parse().map_err(|_| {
+                ServiceError::from(
+                    Problem::new(Code::InvalidFormat, "before", format!("`{text}` is not the `next` of an answer"))
+                        .param("format", "cursor")
+                        .param("value", text.to_string()),
+                )
+            })
         };
         self.before.as_ref().map(read).transpose()
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::{
     hexadecimal::digits_of,
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
-    problem::Problem,
+    problem::{Code, Problem},
     receipt::Outcome,
     time::Timestamp,
 };
@@ -108,6 +108,9 @@ pub struct Document {
     pub request: serde_json::Value,
     /// Id of the key that made the request.
     pub by: String,
+    /// Description of the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_name: Option<String>,
     /// Time of the request.
     #[schema(value_type = String, format = DateTime)]
     pub asked_at: Timestamp,
@@ -129,6 +132,7 @@ impl From<Resend> for Document {
             id: resend.id,
             request: serde_json::from_str(&resend.request).unwrap_or_default(),
             by: resend.by,
+            by_name: None,
             asked_at: resend.asked_at,
             notifications: resend.notifications,
             reached: resend.reached.to_string(),
@@ -151,23 +155,27 @@ fn outcomes(draft: &Draft, problems: &mut Vec<Problem>) -> Vec<Outcome> {
         };
     };
     if words.is_empty() {
-        problems.push(Problem::at("outcomes", "is empty").hint("leave it out for the usual ones"));
+        problems.push(Problem::new(Code::Empty, "outcomes", "is empty").hint("leave it out for the usual ones"));
     }
     let mut outcomes = Vec::new();
     for word in words {
         let found = Outcome::ALL.into_iter().find(|outcome| outcome.word() == word && is_failure(*outcome));
         match found {
             Some(Outcome::Expired) if !draft.as_new => {
-                let problem = Problem::at("outcomes", "has `expired`: its time is over under its id");
+                let problem =
+                    Problem::new(Code::NotApplicable, "outcomes", "has `expired`: its time is over under its id");
                 problems.push(problem.hint("add `\"as_new\": true`"));
             }
             Some(Outcome::Suspended) if draft.as_new => {
-                let problem = Problem::at("outcomes", "has `suspended`, which goes out under its own id");
+                let problem =
+                    Problem::new(Code::NotApplicable, "outcomes", "has `suspended`, which goes out under its own id");
                 problems.push(problem.hint("leave `as_new` out for it"));
             }
             Some(outcome) => outcomes.push(outcome),
             None => {
-                let problem = Problem::at("outcomes", format!("`{word}` is nothing that can be sent again"));
+                let problem =
+                    Problem::new(Code::UnknownValue, "outcomes", format!("`{word}` is nothing that can be sent again"))
+                        .param("value", word.to_string());
                 problems.push(problem.hint("give refused, suspended, expired or ended"));
             }
         }
@@ -215,14 +223,20 @@ impl Service {
         caller.needs(Scope::OperationsWrite)?;
         caller.check_application(draft.application.as_ref())?;
         if draft.after.is_some() {
-            return Err(ServiceError::invalid("after", "is for previews"));
+            return Err(ServiceError::invalid(Code::NotApplicable, "after", "is for previews"));
         }
         if key.is_some_and(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
-            return Err(ServiceError::invalid("Idempotency-Key", format!("has 1 to {KEY_BYTES_MAX} bytes")));
+            return Err(ServiceError::from(
+                Problem::new(Code::TooLong, "Idempotency-Key", format!("has 1 to {KEY_BYTES_MAX} bytes"))
+                    .param("limit", KEY_BYTES_MAX)
+                    .param("unit", "bytes"),
+            ));
         }
         let class = (Part::NotificationClass, draft.class.as_ref());
         self.check_known(draft.application.as_ref(), &[class]).await?;
+        let (application, channel) = (draft.application.clone(), draft.channel.clone());
         let request = self.resend_request(draft).await?;
+        self.check_known(application.as_ref(), &[(Part::Channel, channel.as_ref())]).await?;
         let key = match key {
             Some(key) => format!("{}/{key}", caller.key()),
             None => random_key()?,
@@ -233,9 +247,9 @@ impl Service {
             return Err(ServiceError::Taken("a request with this Idempotency-Key and another content".to_owned()));
         }
         if is_new {
-            tracing::info!(resend = stored.id, by = caller.key(), "asked to send again what had failed");
+            tracing::info!(resend = stored.id, by = caller.key(), "a resend of failed notifications was requested");
         }
-        Ok((stored.into(), is_new))
+        Ok((self.named_resend(stored), is_new))
     }
 
     /// Lists requests to send again after the number `after`, oldest first.
@@ -251,7 +265,7 @@ impl Service {
         caller.needs(Scope::OperationsRead)?;
         let found = self.journal.resends(false, after.unwrap_or(0), limit).await?;
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
-        Ok(Page { items: found, next }.map(Document::from))
+        Ok(Page { items: found, next }.map(|stored| self.named_resend(stored)))
     }
 
     /// Returns a request to send again.
@@ -261,7 +275,12 @@ impl Service {
     pub async fn find_resend(&self, caller: &Caller, id: u64) -> Result<Document, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let found = self.journal.resends(false, id.saturating_sub(1), 1).await?.pop().filter(|found| found.id == id);
-        found.map(Document::from).ok_or_else(|| ServiceError::Missing(format!("the request {id} to send again")))
+        let found = found.map(|stored| self.named_resend(stored));
+        found.ok_or_else(|| ServiceError::Missing(format!("the request {id} to send again")))
+    }
+
+    fn named_resend(&self, stored: Resend) -> Document {
+        Document { by_name: self.key_name(&stored.by), ..stored.into() }
     }
 
     /// Checks a draft.
@@ -271,31 +290,44 @@ impl Service {
         let Draft { notification, since, until, application, mut channel, class, subscriber, device, reason, .. } =
             draft;
         if reason.as_ref().is_some_and(|reason| reason.is_empty() || reason.len() > REASON_BYTES_MAX) {
-            problems.push(Problem::at("reason", format!("should have 1 to {REASON_BYTES_MAX} bytes")));
+            problems.push(
+                Problem::new(Code::TooLong, "reason", format!("should have 1 to {REASON_BYTES_MAX} bytes"))
+                    .param("limit", REASON_BYTES_MAX)
+                    .param("unit", "bytes"),
+            );
         }
         if let (Some(since), Some(until)) = (since, until)
             && since >= until
         {
-            problems.push(Problem::at("until", "is not after `since`"));
+            problems.push(Problem::new(Code::OutOfRange, "until", "is not after `since`"));
         }
         match (&subscriber, &device) {
             (None, Some(_)) => {
-                let problem = Problem::at("subscriber", "is required: give the id of the device's subscriber");
+                let problem =
+                    Problem::new(Code::Required, "subscriber", "is required: give the id of the device's subscriber");
                 problems.push(problem);
             }
             (Some(subscriber), device) => {
                 let found = self.records.subscriber(subscriber).await?;
                 let known = found.as_ref().map(|found| device.as_ref().map(|device| found.devices.get(device)));
                 match known {
-                    None => problems.push(Problem::at("subscriber", format!("`{subscriber}` does not exist"))),
+                    None => problems.push(
+                        Problem::new(Code::UnknownReference, "subscriber", format!("`{subscriber}` does not exist"))
+                            .param("kind", "subscriber")
+                            .param("value", subscriber.to_string()),
+                    ),
                     Some(Some(None)) => {
                         let names = found.iter().flat_map(|found| found.devices.keys()).map(|name| format!("`{name}`"));
-                        let problem = Problem::at("device", "is no device of the subscriber");
+                        let problem = Problem::new(Code::UnknownReference, "device", "is no device of the subscriber")
+                            .param("kind", "device");
                         problems.push(problem.hint(format!("it has {}", names.collect::<Vec<_>>().join(", "))));
                     }
                     Some(Some(Some(device))) if channel.as_ref().is_some_and(|channel| *channel != device.channel) => {
-                        problems
-                            .push(Problem::at("channel", format!("is not that of the device: `{}`", device.channel)));
+                        problems.push(Problem::new(
+                            Code::Mismatch,
+                            "channel",
+                            format!("is not that of the device: `{}`", device.channel),
+                        ));
                     }
                     Some(Some(Some(device))) => channel = Some(device.channel.clone()),
                     Some(None) => {}
@@ -311,7 +343,7 @@ impl Service {
             || subscriber.is_some()
             || reason.is_some();
         if !names_something && !draft.all {
-            let problem = Problem::at("", "names nothing that is to be sent again");
+            let problem = Problem::new(Code::Required, "", "names nothing that is to be sent again");
             problems.push(problem.hint(r#"give a condition, or {"all": true} to mean everything that failed"#));
         }
         if !problems.is_empty() {

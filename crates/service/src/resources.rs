@@ -112,7 +112,7 @@ pub enum Thing {
 }
 
 impl Service {
-    /// The resource that a thing belongs to; `None`: the thing does not exist.
+    /// The resource to which an object belongs; `None`: the object does not exist.
     ///
     /// # Errors
     /// The store is unavailable.
@@ -128,7 +128,7 @@ impl Service {
                 return Ok(found.map(|found| Resource::Application(found.application)));
             }
             Thing::Message(id) => {
-                let found = self.exchanges()?.message(id).await?;
+                let found = self.exchanges()?.operations.message(id).await?;
                 return Ok(found.map(|found| Resource::Port(found.exchange, found.port)));
             }
         };

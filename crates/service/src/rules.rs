@@ -23,12 +23,12 @@ use tocsin_model::{
     delivery_policy::DeliveryPolicy,
     field::{Fields, Row},
     id::{ChangeSequence, EventId, Name, SubscriberNumber, SubscriptionId},
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
 };
 use tocsin_pipeline::{
-    Compiled,
+    Compiled, apply_chronicle_change,
     compile::{check_queries, compile_rules},
-    keep, subject, view_subscribers,
+    subject, view_subscribers,
 };
 use tocsin_store::queries::{QuerySet, QueryTables};
 use utoipa::ToSchema;
@@ -58,7 +58,7 @@ const SUBSCRIPTIONS_USUAL: usize = 100_000;
 /// Maximum number of matching subscriptions listed per event.
 pub const SHOWN_MAX: usize = 100;
 /// Default number of matching subscriptions listed per event.
-const SHOWN_USUAL: usize = 10;
+const SHOWN_DEFAULT: usize = 10;
 /// Maximum number of concurrent tests: each holds its own index.
 pub const CONCURRENT_MAX: usize = 2;
 /// Subscriptions read from the records at a time.
@@ -211,7 +211,7 @@ impl Service {
         }
         let Some(subject) = &draft.subscription else {
             let limit = bounded("subscriptions", draft.subscriptions, SUBSCRIPTIONS_USUAL, 1, SUBSCRIPTIONS_MAX)?;
-            let shown = bounded("show", draft.show, SHOWN_USUAL, 0, SHOWN_MAX)?;
+            let shown = bounded("show", draft.show, SHOWN_DEFAULT, 0, SHOWN_MAX)?;
             let (index, unusable, all) = self.test_index(&tested, limit, &entries).await?;
             let tried = Some(index.shard.len());
             let now = self.clock.now();
@@ -228,21 +228,24 @@ impl Service {
             return Ok(RuleTest { explanation, tried, all, unusable, events, cost });
         };
         if draft.measure {
-            let problem =
-                Problem::at("measure", "stands beside `subscription`: one subscription is tried, not measured");
+            let problem = Problem::new(
+                Code::ConflictingMembers,
+                "measure",
+                "stands beside `subscription`: one subscription is tried, not measured",
+            );
             return Err(ServiceError::Invalid(vec![problem.hint("leave one of them out")]));
         }
-        let witness = self.witness(&compiled, &tested, subject).await?;
+        let subscription_view = self.subscription_view(&compiled, &tested, subject).await?;
         if !tested.queries.is_empty() {
             let (index, unusable, all) = self.test_index(&tested, SUBSCRIPTIONS_USUAL, &entries).await?;
             let now = self.clock.now();
-            let find = move || try_query(index, &tested, samples, &witness, now);
+            let find = move || try_query(index, &tested, samples, &subscription_view, now);
             let events = tokio::task::spawn_blocking(find).await;
             let events = events.map_err(|error| ServiceError::Unavailable(error.into()))?;
             return Ok(RuleTest { explanation, tried: None, all, unusable, events, cost: None });
         }
         let events = samples.into_iter().map(|sample| {
-            let trial = tested.rules.try_rule(tested.rule, &sample.row, &witness);
+            let trial = tested.rules.try_rule(tested.rule, &sample.row, &subscription_view);
             TestedEvent {
                 event: sample.id,
                 matches: u64::from(trial.matches),
@@ -256,17 +259,24 @@ impl Service {
     async fn samples(&self, tested: &Tested, draft: &TestDraft) -> Result<Vec<Sample>, ServiceError> {
         match (draft.events.as_slice(), draft.last) {
             ([], None) => {
-                let problem = Problem::at("events", "there is no event to try the rule on");
+                let problem = Problem::new(Code::Required, "events", "there is no event to try the rule on");
                 Err(ServiceError::Invalid(vec![problem.hint("give `events`, or `last` for the last stored ones")]))
             }
             ([], Some(last)) => {
                 let last = bounded("last", Some(last), 1, 1, EVENTS_MAX)?;
                 self.last_events(tested, last).await
             }
-            (_, Some(_)) => Err(ServiceError::invalid("last", "stands beside `events`; give one of them")),
+            (_, Some(_)) => Err(ServiceError::from(
+                Problem::new(Code::ConflictingMembers, "last", "stands beside `events`; give one of them")
+                    .param("with", "events"),
+            )),
             (events, None) if events.len() > EVENTS_MAX => {
                 let message = format!("holds {} events; at most {EVENTS_MAX} are tried", events.len());
-                Err(ServiceError::invalid("events", message))
+                Err(ServiceError::from(
+                    Problem::new(Code::TooMany, "events", message)
+                        .param("given", events.len())
+                        .param("limit", EVENTS_MAX),
+                ))
             }
             (events, None) => {
                 let (mut samples, mut problems) = (Vec::new(), Vec::new());
@@ -274,7 +284,7 @@ impl Service {
                     match tested.fields.row_from_json(event.get().as_bytes()).map_err(row_error) {
                         Ok(row) => samples.push(Sample { id: None, row }),
                         Err(ServiceError::Invalid(found)) => problems.extend(found.into_iter().map(|problem| {
-                            Problem { path: below(&format!("events[{at}]"), &problem.path), ..problem }
+                            Problem { path: prefix_path(&format!("events[{at}]"), &problem.path), ..problem }
                         })),
                         Err(error) => return Err(error),
                     }
@@ -356,7 +366,7 @@ impl Service {
         let mut shard = Shard::new(tested.rules.clone());
         let mut tables = QueryTables::open(tested.queries.clone())?.map(Mutex::new);
         if let Some(tables) = &mut tables {
-            entries.iter().for_each(|change| keep(tables.get_mut(), change));
+            entries.iter().for_each(|change| apply_chronicle_change(tables.get_mut(), change));
         }
         let (mut after, mut unusable) = (None, 0);
         loop {
@@ -389,20 +399,25 @@ impl Service {
         }
     }
 
-    async fn witness(
+    async fn subscription_view(
         &self,
         compiled: &Compiled,
         tested: &Tested,
         subject: &serde_json::Value,
     ) -> Result<SubscriptionView, ServiceError> {
-        let unreadable = |_| ServiceError::invalid("subscription", "does not fit this version of its class");
+        let unreadable =
+            |_| ServiceError::invalid(Code::Conflict, "subscription", "does not fit this version of its class");
         let read = |id, values: &str, filter: Option<&_>| {
             SubscriptionView::read(&tested.rules, id, &tested.class, values, filter).map_err(unreadable)
         };
         if let serde_json::Value::String(id) = subject {
-            let id: SubscriptionId = id
-                .parse()
-                .map_err(|_| ServiceError::invalid("subscription", format!("`{id}` is no id, such as `s-15`")))?;
+            let id: SubscriptionId = id.parse().map_err(|_| {
+                ServiceError::from(
+                    Problem::new(Code::InvalidFormat, "subscription", format!("`{id}` is no id, such as `s-15`"))
+                        .param("format", "id")
+                        .param("value", id.to_string()),
+                )
+            })?;
             let stored = self.records.subscription(id).await?;
             let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
             if (&stored.application, &stored.class) != (&tested.application, &tested.class) {
@@ -410,21 +425,21 @@ impl Service {
                     "{id} is of the class `{}` of `{}`, and the rule looks through `{}` of `{}`",
                     stored.class, stored.application, tested.class, tested.application
                 );
-                return Err(ServiceError::invalid("subscription", message));
+                return Err(ServiceError::invalid(Code::Mismatch, "subscription", message));
             }
-            let witness = read(id, &stored.values, stored.terms.filter.as_ref())?;
+            let subscription_view = read(id, &stored.values, stored.terms.filter.as_ref())?;
             let view = self.views(tested, &[stored.subscriber_number]).await?.pop().unwrap_or_default();
-            return Ok(witness.of(&tested.rules, view));
+            return Ok(subscription_view.of(&tested.rules, view));
         }
         let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
-            let problem = Problem::at("subscription", error.to_string());
+            let problem = Problem::new(Code::WrongType, "subscription", error.to_string());
             ServiceError::Invalid(vec![problem.hint("give an id such as `s-15`, or `values` and `filter`")])
         })?;
         let class = subscriptions::Class::of(compiled, tested.class.as_str())
             .map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let values = draft.values.map_or_else(|| "{}".to_owned(), |values| values.to_string());
         let (values, filter) = subscriptions::check_subject(&values, draft.filter, &class).map_err(|problems| {
-            let below = |problem: Problem| Problem { path: below("subscription", &problem.path), ..problem };
+            let below = |problem: Problem| Problem { path: prefix_path("subscription", &problem.path), ..problem };
             ServiceError::Invalid(problems.into_iter().map(below).collect())
         })?;
         // An inline subscription has no subscriber, so no attributes can exclude it.
@@ -454,14 +469,20 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => format!("its rules are {}", known.join(", ")),
                 };
-                let problem = Problem::at("rule", format!("`{name}` is not a rule of `{}`", running.name));
+                let problem = Problem::new(
+                    Code::UnknownReference,
+                    "rule",
+                    format!("`{name}` is not a rule of `{}`", running.name),
+                )
+                .param("kind", "rule")
+                .param("value", name.to_string());
                 return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
             };
             alone(compiled, name, Rule { enabled: true, ..rule.clone() }, None, "")
         }
         Some(draft) => {
             let draft: RuleDraft = serde_json::from_value(draft.clone()).map_err(|error| {
-                let problem = Problem::at("rule", error.to_string());
+                let problem = Problem::new(Code::WrongType, "rule", error.to_string());
                 ServiceError::Invalid(vec![problem.hint("give a rule's name, or `on`, `subscription` and `when`")])
             })?;
             let (name, class) = nothing();
@@ -469,7 +490,7 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
             alone(compiled, &name, rule, Some(class), "rule")
         }
         None => {
-            let problem = Problem::at("rule", "is missing");
+            let problem = Problem::new(Code::Required, "rule", "is missing");
             Err(ServiceError::Invalid(vec![problem.hint("give a rule's name, or `on`, `subscription` and `when`")]))
         }
     }
@@ -508,7 +529,7 @@ fn alone(
     let rules = compile_rules(&application, &queries).map_err(|problems| {
         let prefix = format!("rules.{name}.");
         let relative = |problem: Problem| Problem {
-            path: below(path, problem.path.strip_prefix(&prefix).unwrap_or(&problem.path)),
+            path: prefix_path(path, problem.path.strip_prefix(&prefix).unwrap_or(&problem.path)),
             ..problem
         };
         ServiceError::Invalid(problems.into_iter().map(relative).collect())
@@ -519,14 +540,25 @@ fn alone(
     Ok(Tested { application: application.name, rules, queries, rule, on, class, fields, time })
 }
 
-fn bounded(path: &str, asked: Option<usize>, usual: usize, least: usize, most: usize) -> Result<usize, ServiceError> {
-    match asked.unwrap_or(usual) {
+fn bounded(
+    path: &str,
+    requested: Option<usize>,
+    usual: usize,
+    least: usize,
+    most: usize,
+) -> Result<usize, ServiceError> {
+    match requested.unwrap_or(usual) {
         number if (least..=most).contains(&number) => Ok(number),
-        number => Err(ServiceError::invalid(path, format!("is {number}; it can be {least} to {most}"))),
+        number => Err(ServiceError::from(
+            Problem::new(Code::OutOfRange, path, format!("is {number}; it can be {least} to {most}"))
+                .param("value", number)
+                .param("least", least)
+                .param("most", most),
+        )),
     }
 }
 
-fn below(path: &str, rest: &str) -> String {
+fn prefix_path(path: &str, rest: &str) -> String {
     match (path.is_empty(), rest.is_empty()) {
         (true, _) => rest.to_owned(),
         (_, true) => path.to_owned(),

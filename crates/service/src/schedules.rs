@@ -7,7 +7,7 @@ use tocsin_model::{
     application::{Application, GRACE, Limits, Missed, Recurs, Rule, RuleSchedule},
     definition::write_duration,
     id::{Name, SubscriptionId},
-    problem::Problem,
+    problem::{Code, Problem},
     schedule::{FoldPolicy, GapPolicy, Reading, Schedule},
     time::Timestamp,
 };
@@ -169,7 +169,7 @@ pub(crate) fn too_frequent(schedule: &Schedule, least: Duration) -> Option<Strin
 pub fn schedule_warnings(application: &Application, now: Timestamp) -> Vec<Problem> {
     let warning = |(name, rule): (&Name, &Rule)| {
         let Recurs::Fixed(schedule) = &rule.schedule.as_ref()?.recurs else { return None };
-        Some(Problem::at(format!("rules.{name}.schedule"), over(schedule, now)?))
+        Some(Problem::new(Code::NeverDue, format!("rules.{name}.schedule"), over(schedule, now)?))
     };
     application.rules.iter().filter_map(warning).collect()
 }
@@ -194,7 +194,7 @@ fn count(wanted: Option<usize>) -> Result<usize, ServiceError> {
     match wanted {
         None => Ok(10),
         Some(count @ 1..=RUNS_MAX) => Ok(count),
-        Some(_) => Err(ServiceError::invalid("count", format!("should be from 1 to {RUNS_MAX}"))),
+        Some(_) => Err(ServiceError::from(Problem::out_of_range("count", 1, RUNS_MAX))),
     }
 }
 
@@ -213,7 +213,7 @@ impl Service {
         let schedule = schedule.map_err(|problems| ServiceError::Invalid(problems.into_iter().map(below).collect()))?;
         let zone = draft.time_zone.as_deref().unwrap_or("UTC");
         let schedule = schedule.in_zone(zone).ok_or_else(|| {
-            let problem = Problem::at("time_zone", format!("`{zone}` is not a time zone"));
+            let problem = Problem::unknown_time_zone("time_zone", &zone);
             ServiceError::Invalid(vec![problem.hint("give an IANA name, such as `Europe/Vienna`")])
         })?;
         let from = draft.from.unwrap_or_else(|| self.clock.now());
@@ -268,7 +268,12 @@ impl Service {
         caller.needs(Scope::OperationsRead)?;
         let compiled =
             self.pipeline.application(application).ok_or_else(|| ServiceError::no_application(application))?;
-        let wrong = || ServiceError::invalid("after", "is not a cursor that a page of this list gave");
+        let wrong = || {
+            ServiceError::from(
+                Problem::new(Code::InvalidFormat, "after", "is not a cursor that a page of this list gave")
+                    .param("format", "cursor"),
+            )
+        };
         let after: Option<String> = key_of(after)?;
         let after: Option<ScheduleKey> = match after.as_deref().map(|key| key.split_once(' ').ok_or_else(wrong)) {
             Some(key) => {

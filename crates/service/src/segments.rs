@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, SubscriberId},
     ldap::{Entry, LdapFilter, Truth},
-    problem::Problem,
+    problem::{Code, Problem},
     segment::Segment,
     time::Timestamp,
 };
 use tocsin_store::inbox::BroadcastHead;
-use tocsin_store::records::{NewSegment, Precondition, SurveyBounds};
+use tocsin_store::records::{NewSegment, Precondition, SegmentScanBounds};
 use utoipa::ToSchema;
 
 use crate::{
@@ -29,7 +29,7 @@ pub const SAMPLE_MAX: usize = 100;
 /// Maximum number of subscribers examined per request; the next one continues.
 pub const SCANNED_ROWS_MAX: u64 = 1_000_000;
 /// Maximum number of concurrent scans of subscribers.
-pub const SURVEYS_MAX: usize = 4;
+pub const SEGMENT_SCANS_MAX: usize = 4;
 /// Subscribers examined at a time. Other readers get their turn in between.
 const LOOKS_AT_ONCE: u64 = 10_000;
 
@@ -170,28 +170,34 @@ fn check(draft: Draft, name: Option<&Name>) -> Result<NewSegment, ServiceError> 
     let mut problems = Vec::new();
     let name = match (&draft.name, name) {
         (Some(written), Some(name)) if written != name.as_str() => {
-            problems.push(Problem::at("name", format!("is `{written}`, but the address says `{name}`")));
+            problems.push(Problem::address_mismatch("name", &written, &name));
             None
         }
         (_, Some(name)) => Some(name.clone()),
         (Some(written), None) => match written.parse::<Name>() {
             Ok(name) => Some(name),
             Err(error) => {
-                problems.push(Problem::at("name", format!("is not {}", error.expected)));
+                problems.push(Problem::not(Code::InvalidFormat, "name", error.expected).param("format", "name"));
                 None
             }
         },
         (None, None) => {
-            problems.push(Problem::at("name", "is required: give a name"));
+            problems.push(Problem::new(Code::Required, "name", "is required: give a name"));
             None
         }
     };
     if name.as_ref().is_some_and(|name| name.as_str() == PREVIEW) {
-        problems.push(Problem::at("name", "is the address of previews").hint("choose another name"));
+        problems
+            .push(Problem::new(Code::ReservedName, "name", "is the address of previews").hint("choose another name"));
     }
     if let Some(bytes) = draft.description.as_ref().map(String::len).filter(|bytes| *bytes > DESCRIPTION_BYTES_MAX) {
         let message = format!("takes {bytes} bytes; at most {DESCRIPTION_BYTES_MAX} fit");
-        problems.push(Problem::at("description", message));
+        problems.push(
+            Problem::new(Code::TooLong, "description", message)
+                .param("given", bytes)
+                .param("limit", DESCRIPTION_BYTES_MAX)
+                .param("unit", "bytes"),
+        );
     }
     if let Err(ServiceError::Invalid(found)) = read_filter(&draft.filter) {
         problems.extend(found);
@@ -245,7 +251,10 @@ impl Service {
         let new = check(draft, name)?;
         let present = self.records.segment(&new.name).await?;
         if present.is_none() && self.records.segments(None, SEGMENTS_MAX).await?.len() == SEGMENTS_MAX {
-            return Err(ServiceError::invalid("name", format!("there are {SEGMENTS_MAX} segments; no more fit")));
+            return Err(ServiceError::from(
+                Problem::new(Code::LimitReached, "name", format!("there are {SEGMENTS_MAX} segments; no more fit"))
+                    .param("limit", SEGMENTS_MAX),
+            ));
         }
         let expect = match put {
             Put::Create => Precondition::Absent,
@@ -303,8 +312,8 @@ impl Service {
     ) -> Result<Page<subscribers::Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let filter = stored_filter(&self.find_segment(name).await?)?;
-        let surveyed = self.look_through(&filter, key_of(after)?, limit as u64, limit).await?;
-        Ok(Page { items: surveyed.found, next: surveyed.next })
+        let scanned = self.look_through(&filter, key_of(after)?, limit as u64, limit).await?;
+        Ok(Page { items: scanned.found, next: scanned.next })
     }
 
     /// Counts the members of a segment, and returns some of them.
@@ -332,16 +341,16 @@ impl Service {
         let filter = read_filter(&ask.filter)?;
         let sample = ask.sample.unwrap_or(10);
         if sample > SAMPLE_MAX {
-            return Err(ServiceError::invalid("sample", format!("should be from 0 to {SAMPLE_MAX}")));
+            return Err(ServiceError::from(Problem::out_of_range("sample", 0, SAMPLE_MAX)));
         }
-        let surveyed = self.look_through(&filter, key_of(ask.after.as_deref())?, u64::MAX, sample).await?;
+        let scanned = self.look_through(&filter, key_of(ask.after.as_deref())?, u64::MAX, sample).await?;
         Ok(Preview {
             canonical: filter.to_string(),
-            members: surveyed.members,
-            looked_at: surveyed.looked_at,
+            members: scanned.members,
+            looked_at: scanned.looked_at,
             subscribers: self.records.counts().subscribers,
-            next: surveyed.next,
-            sample: surveyed.found,
+            next: scanned.next,
+            sample: scanned.found,
         })
     }
 
@@ -388,26 +397,26 @@ impl Service {
         mut after: Option<SubscriberId>,
         members_max: u64,
         kept: usize,
-    ) -> Result<Surveyed, ServiceError> {
-        let _place = self.surveys.try_acquire().map_err(|_| ServiceError::TooMany {
-            reason: format!("{SURVEYS_MAX} requests look through subscribers already"),
+    ) -> Result<SegmentScanResult, ServiceError> {
+        let _place = self.scan_permits.try_acquire().map_err(|_| ServiceError::TooMany {
+            reason: format!("{SEGMENT_SCANS_MAX} requests look through subscribers already"),
             retry_after: std::time::Duration::from_secs(1),
         })?;
-        let mut surveyed = Surveyed { members: 0, looked_at: 0, next: None, found: Vec::new() };
+        let mut scanned = SegmentScanResult { members: 0, looked_at: 0, next: None, found: Vec::new() };
         loop {
-            let bounds = SurveyBounds {
-                looks: LOOKS_AT_ONCE.min(SCANNED_ROWS_MAX - surveyed.looked_at),
-                members: members_max - surveyed.members,
-                kept: kept - surveyed.found.len(),
+            let bounds = SegmentScanBounds {
+                looks: LOOKS_AT_ONCE.min(SCANNED_ROWS_MAX - scanned.looked_at),
+                members: members_max - scanned.members,
+                kept: kept - scanned.found.len(),
             };
-            let step = self.records.survey(filter, after.as_ref(), bounds).await?;
-            surveyed.members += step.members;
-            surveyed.looked_at += step.looked_at;
-            surveyed.found.extend(step.found.into_iter().map(subscribers::Document::from));
-            let Some(reached) = step.reached else { return Ok(surveyed) };
-            if surveyed.members == members_max || surveyed.looked_at == SCANNED_ROWS_MAX {
-                surveyed.next = Some(cursor(reached.as_str()));
-                return Ok(surveyed);
+            let step = self.records.scan_matching(filter, after.as_ref(), bounds).await?;
+            scanned.members += step.members;
+            scanned.looked_at += step.looked_at;
+            scanned.found.extend(step.found.into_iter().map(subscribers::Document::from));
+            let Some(reached) = step.reached else { return Ok(scanned) };
+            if scanned.members == members_max || scanned.looked_at == SCANNED_ROWS_MAX {
+                scanned.next = Some(cursor(reached.as_str()));
+                return Ok(scanned);
             }
             after = Some(reached);
         }
@@ -415,7 +424,7 @@ impl Service {
 }
 
 /// Result of scanning subscribers.
-struct Surveyed {
+struct SegmentScanResult {
     members: u64,
     looked_at: u64,
     next: Option<String>,

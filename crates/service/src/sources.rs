@@ -25,8 +25,8 @@ pub struct SourceStatus {
     /// The class of its events.
     #[schema(value_type = String)]
     pub class: Name,
-    /// `starting`, `running`, `waiting` for room in the journal, `held` while it is switched off, `backing_off` after trouble, or `failed` after much of it;
-    /// in the last two it is opened again automatically.
+    /// `starting`, `running`, `waiting` for room in the journal, `held` while it is switched off, `backing_off` after a
+    /// failure, or `failed` after many failures. In the last two states it is reopened automatically.
     pub state: &'static str,
     /// Since when.
     #[schema(value_type = String)]

@@ -24,7 +24,7 @@ use crate::{
 /// Lifetime of a disk probe.
 const PROBE_FRESH: Duration = Duration::from_secs(5);
 /// Write latency above which the disk counts as failed.
-const PROBE_PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Status of the platform: totals only, no personal data.
 #[derive(Debug, Clone)]
@@ -45,6 +45,9 @@ pub struct Status {
     pub inbox: InboxCounts,
     /// Waiting work.
     pub backlog: Backlog,
+    /// Exchange messages that wait for an operator; `None` if they are not counted. The count ends at
+    /// [`crate::attention::SUSPENDED_MESSAGES_MAX`].
+    pub suspended_messages: Option<u64>,
     /// Totals since the journal was made.
     pub totals: Totals,
     /// Since the start of the process.
@@ -88,10 +91,10 @@ impl Service {
     /// Returns the status of the platform.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing.
-    pub fn status(&self, caller: &Caller) -> Result<Status, ServiceError> {
+    /// The scope `operations:read` is missing, or the spool is unavailable.
+    pub async fn status(&self, caller: &Caller) -> Result<Status, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(self.totals())
+        Ok(Status { suspended_messages: Some(self.suspended_messages().await?), ..self.totals() })
     }
 
     /// The public part of the status, without personal data, as the status page shows it.
@@ -107,6 +110,7 @@ impl Service {
             counts: self.records.counts(),
             inbox: self.inbox.counts(),
             backlog: self.journal.backlog(),
+            suspended_messages: None,
             totals: self.journal.totals(),
             latencies: LatencySummaries {
                 accept: latencies.accept.percentiles(),
@@ -115,10 +119,14 @@ impl Service {
                 end_to_end: latencies.end_to_end.percentiles(),
             },
             switches: self.pipeline.switches(),
-            throttled: self.exchanges.as_ref().map(|exchanges| exchanges.throttled()).unwrap_or_default(),
+            throttled: self.exchanges.as_ref().map(|exchanges| exchanges.operations.throttled()).unwrap_or_default(),
             workers: self.exchanges.as_ref().map(|exchanges| exchanges.workers()).unwrap_or_default(),
             partitions: self.exchanges.as_ref().map(|exchanges| exchanges.partitions()).unwrap_or_default(),
-            locations: self.exchanges.as_ref().map(|exchanges| exchanges.all_locations()).unwrap_or_default(),
+            locations: self
+                .exchanges
+                .as_ref()
+                .map(|exchanges| exchanges.operations.all_locations())
+                .unwrap_or_default(),
             sources: self.pipeline.all_sources().into_iter().map(|(name, source)| (name, source.into())).collect(),
             saturation: self.saturation.as_ref().map(|watch| watch.lock().state()),
             destinations: self.pipeline.destination_counts(),
@@ -129,7 +137,7 @@ impl Service {
     pub fn stall_warnings(&self) -> Vec<String> {
         let stalled = self.destinations_in(DestinationState::Stalled);
         let text = |stalled: &[(String, u64)]| {
-            format!("messages wait for destinations that are open and get none: {}", each_channel(stalled))
+            format!("messages wait for open destinations without being sent: {}", each_channel(stalled))
         };
         (!stalled.is_empty()).then(|| text(&stalled)).into_iter().collect()
     }
@@ -157,9 +165,9 @@ impl Service {
         let said = match fresh {
             Some(said) => said,
             None => {
-                let said = match tokio::time::timeout(PROBE_PATIENCE, self.probe()).await {
+                let said = match tokio::time::timeout(PROBE_TIMEOUT, self.probe()).await {
                     Ok(said) => said,
-                    Err(_) => Err(format!("the disk took longer than {PROBE_PATIENCE:?} for a few bytes")),
+                    Err(_) => Err(format!("the disk took longer than {PROBE_TIMEOUT:?} for a few bytes")),
                 };
                 *last = Some((now, said.clone()));
                 said

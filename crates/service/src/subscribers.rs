@@ -8,7 +8,7 @@ use tocsin_model::{
     mailbox::MailChannels,
     merge_patch::{TooDeep, merge_patch},
     preferences::Preferences,
-    problem::Problem,
+    problem::{Code, Problem},
     subscriber::{self, DEVICES_MAX, Device, Profile, Subscriber, check_attributes, check_profile},
     time::Timestamp,
     value::Value,
@@ -155,19 +155,19 @@ pub fn check(
     let mut problems = Vec::new();
     let id = match (&draft.id, id) {
         (Some(written), Some(id)) if written != id.as_str() => {
-            problems.push(Problem::at("id", format!("is `{written}`, but the address says `{id}`")));
+            problems.push(Problem::address_mismatch("id", &written, &id));
             None
         }
         (_, Some(id)) => Some(id.clone()),
         (Some(written), None) => match written.parse::<SubscriberId>() {
             Ok(id) => Some(id),
             Err(error) => {
-                problems.push(Problem::at("id", format!("is not {}", error.expected)));
+                problems.push(Problem::not(Code::InvalidFormat, "id", error.expected).param("format", "id"));
                 None
             }
         },
         (None, None) => {
-            problems.push(Problem::at("id", "is required: give a string"));
+            problems.push(Problem::new(Code::Required, "id", "is required: give a string"));
             None
         }
     };
@@ -182,13 +182,13 @@ pub fn check(
     problems.extend(draft.preferences.iter().flat_map(Preferences::check));
     let devices = draft.devices.map(|devices| {
         if devices.len() > DEVICES_MAX {
-            problems.push(Problem::at("devices", format!("has {} entries; at most {DEVICES_MAX} fit", devices.len())));
+            problems.push(Problem::too_many("devices", devices.len(), DEVICES_MAX));
         }
         let checked = devices.into_iter().filter_map(|(name, device)| {
             let path = format!("devices.{name}");
-            let parsed = name
-                .parse::<Name>()
-                .map_err(|error| problems.push(Problem::at(&path, format!("is not {}", error.expected))));
+            let parsed = name.parse::<Name>().map_err(|error| {
+                problems.push(Problem::not(Code::InvalidFormat, &path, error.expected).param("format", "name"))
+            });
             let parsed = parsed.ok();
             let stored = parsed.as_ref().and_then(|name| stored.get(name));
             let device = check_device(device, stored, mail, &path, &mut problems);
@@ -231,7 +231,9 @@ pub fn check_address(mail: &MailChannels, channel: &Name, address: &str) -> Resu
     // No other kind of address begins like this.
     if address.starts_with('{') {
         tocsin_delivery::webpush::check_subscription(&address).map_err(|wrong| {
-            Problem::at("address", wrong).hint("give what the browser's `JSON.stringify(subscription)` writes")
+            Problem::new(Code::InvalidFormat, "address", wrong)
+                .param("format", "push_subscription")
+                .hint("give what the browser's `JSON.stringify(subscription)` writes")
         })?;
     }
     Ok(address)
@@ -253,7 +255,8 @@ pub(crate) fn check_device(
     }
     let channel = channel.parse::<Name>();
     if let Err(error) = &channel {
-        problems.push(Problem::at(format!("{path}.channel"), format!("is not {}", error.expected)));
+        problems
+            .push(Problem::not(Code::InvalidFormat, format!("{path}.channel"), error.expected).param("format", "name"));
     }
     // Without a channel, the address can still be checked in part.
     let address = match &channel {
@@ -362,7 +365,7 @@ impl Service {
         loop {
             let present = self.find_subscriber(id).await?;
             let (seen, stored) = (present.revision, present.devices.clone());
-            if revision.is_some_and(|wanted| wanted != seen) {
+            if revision.is_some_and(|requested| requested != seen) {
                 return Err(ServiceError::Changed(format!("the subscriber `{id}`")));
             }
             let mut merged = serde_json::to_value(Document::from(present)).expect("a document is always JSON");
@@ -425,7 +428,10 @@ impl Service {
         })?;
         let is_new = !present.devices.contains_key(name);
         if is_new && present.devices.len() >= DEVICES_MAX {
-            return Err(ServiceError::invalid("devices", format!("has {DEVICES_MAX} entries already; no more fit")));
+            return Err(ServiceError::from(
+                Problem::new(Code::TooMany, "devices", format!("has {DEVICES_MAX} entries already; no more fit"))
+                    .param("limit", DEVICES_MAX),
+            ));
         }
         let stored = match revision {
             None => self.records.put_device(id, name, device, self.clock.now()).await?,
@@ -505,9 +511,12 @@ const PATCH_DEPTH_MAX: usize = 64;
 /// Applies a merge patch (RFC 7396) to the stored resource.
 pub(crate) fn merge(target: &mut serde_json::Value, patch: &serde_json::Value) -> Result<(), ServiceError> {
     if !patch.is_object() {
-        return Err(ServiceError::invalid("", "a merge patch should be an object"));
+        return Err(ServiceError::from(
+            Problem::new(Code::WrongType, "", "a merge patch should be an object").param("expected", "object"),
+        ));
     }
-    merge_patch(target, patch, PATCH_DEPTH_MAX).map_err(|TooDeep| ServiceError::invalid("", "is nested too deeply"))
+    merge_patch(target, patch, PATCH_DEPTH_MAX)
+        .map_err(|TooDeep| ServiceError::invalid(Code::TooDeep, "", "is nested too deeply"))
 }
 
 #[cfg(test)]

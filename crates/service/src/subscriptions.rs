@@ -10,7 +10,7 @@ use tocsin_model::{
     field::{Fields, Row},
     filter::{Dialect, Filter},
     id::{Name, SubscriberId, SubscriptionId},
-    problem::Problem,
+    problem::{Code, Problem},
     schedule::Schedule,
     subscription::{Subscription, SubscriptionParams},
     time::Timestamp,
@@ -224,7 +224,7 @@ impl Document {
     /// A subscription as the running version of its class shows it; as it is stored where there is none.
     pub(crate) fn of(subscription: Subscription, fields: Option<&Fields>) -> Self {
         let damaged = || RawValue::from_string("null".into()).expect("`null` is JSON");
-        let enabled = subscription.is_wanted();
+        let enabled = subscription.is_active_or_snoozed();
         let values = match fields.map(|fields| fields.stored_as_json(&subscription.values)) {
             Some(Ok(values)) => values,
             Some(Err(_)) | None => subscription.values.into(),
@@ -323,7 +323,12 @@ impl Class {
         if self.used.is_none_or(|used| used.subscriptions < most) {
             return Ok(());
         }
-        let problem = Problem::at("", format!("`{}` has {most} subscriptions, the most that it may", self.application));
+        let problem = Problem::new(
+            Code::LimitReached,
+            "",
+            format!("`{}` has {most} subscriptions, the most that it may", self.application),
+        )
+        .param("limit", most);
         Err(problem.hint("raise `limits.subscriptions` in its definition, or remove some"))
     }
 
@@ -333,7 +338,9 @@ impl Class {
         let (distinct, unindexed) = (self.limits.distinct_filters, self.limits.unindexed_filters);
         if used.filters >= distinct {
             let message = format!("`{}` has {distinct} distinct filters, the most that it may", self.application);
-            return Err(Problem::at("filter", message).hint("raise `limits.distinct_filters` in its definition"));
+            return Err(Problem::new(Code::LimitReached, "filter", message)
+                .param("limit", distinct)
+                .hint("raise `limits.distinct_filters` in its definition"));
         }
         match scanned {
             Some(why) if used.scanned_filters >= unindexed => {
@@ -342,7 +349,7 @@ impl Class {
                     self.application
                 );
                 let hint = "ask for a value that the event must have, or raise `limits.unindexed_filters`";
-                Err(Problem::at("filter", message).hint(hint))
+                Err(Problem::new(Code::LimitReached, "filter", message).param("limit", unindexed).hint(hint))
             }
             _ => Ok(()),
         }
@@ -362,8 +369,13 @@ impl Class {
                 rules: std::iter::once(&compiled.rules).chain(compiled.scheduled.values()).cloned().collect(),
             }),
             None => {
-                let problem =
-                    Problem::at("class", format!("`{class}` is not a subscription class of `{}`", application.name));
+                let problem = Problem::new(
+                    Code::UnknownReference,
+                    "class",
+                    format!("`{class}` is not a subscription class of `{}`", application.name),
+                )
+                .param("kind", "subscription_class")
+                .param("value", class.to_string());
                 let known = || application.subscriptions.keys().map(Name::as_str);
                 Err(match tocsin_model::problem::closest(class, known()) {
                     Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
@@ -378,21 +390,21 @@ impl Class {
 pub(crate) struct Checked {
     new: NewSubscription,
     /// Why there is no room for its filter, unless that is stored with it already.
-    crowded: Option<Problem>,
+    over_limit: Option<Problem>,
     /// Parts of an export that do not fit its class any more.
     pub(crate) warnings: Vec<Problem>,
 }
 
 impl Checked {
     /// Warning that its schedule has ended.
-    pub(crate) fn is_over(&self, now: Timestamp) -> Option<Problem> {
+    pub(crate) fn ended_warning(&self, now: Timestamp) -> Option<Problem> {
         let schedule = Schedule::parse_floating(self.new.terms.schedule.as_deref()?).ok()?;
-        over(&schedule, now).map(|found| Problem::at("schedule", found))
+        over(&schedule, now).map(|found| Problem::new(Code::NeverDue, "schedule", found))
     }
 
     /// The subscription, if the limits leave room for its filter.
-    fn beside(self, stored: Option<&Subscription>) -> Result<NewSubscription, Problem> {
-        match self.crowded {
+    fn within_limits(self, stored: Option<&Subscription>) -> Result<NewSubscription, Problem> {
+        match self.over_limit {
             Some(problem) if stored.is_none_or(|stored| stored.terms.filter != self.new.terms.filter) => Err(problem),
             _ => Ok(self.new),
         }
@@ -400,11 +412,11 @@ impl Checked {
 
     /// The same beside the records, which are asked only where there is no room.
     pub(crate) async fn within(self, records: &dyn Records) -> Result<Result<NewSubscription, Problem>, StoreError> {
-        let stored = match &self.crowded {
+        let stored = match &self.over_limit {
             Some(_) => stored_as(records, &self.new).await?,
             None => None,
         };
-        Ok(self.beside(stored.as_ref()))
+        Ok(self.within_limits(stored.as_ref()))
     }
 }
 
@@ -436,11 +448,11 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Resul
     let subscriber = match draft.subscriber.as_deref().map(str::parse::<SubscriberId>) {
         Some(Ok(id)) => Some(id),
         Some(Err(error)) => {
-            problems.push(Problem::at("subscriber", format!("is not {}", error.expected)));
+            problems.push(Problem::not(Code::InvalidFormat, "subscriber", error.expected).param("format", "id"));
             None
         }
         None => {
-            problems.push(Problem::at("subscriber", "is required: give a string"));
+            problems.push(Problem::new(Code::Required, "subscriber", "is required: give a string"));
             None
         }
     };
@@ -448,14 +460,22 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Resul
     if let Some(key) = &draft.key
         && (key.is_empty() || key.chars().count() > KEY_MAX || key.chars().any(char::is_control))
     {
-        problems.push(Problem::at("key", format!("should be 1 to {KEY_MAX} characters without control characters")));
+        problems.push(
+            Problem::new(
+                Code::TooLong,
+                "key",
+                format!("should be 1 to {KEY_MAX} characters without control characters"),
+            )
+            .param("limit", KEY_MAX)
+            .param("unit", "characters"),
+        );
     }
     let raw = draft.values.map_or("{}", RawValue::get);
     let values = check_values(raw, &class.fields, basis, &mut warnings);
     let values = values.map_err(|found| problems.extend(found)).unwrap_or_default();
     let filter = draft.filter.map(|filter| check_filter_on(filter, class, basis, &mut warnings)).transpose();
     let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
-    let (filter, crowded) = filter.map_or((None, None), |(filter, room)| (Some(filter), room.err()));
+    let (filter, over_limit) = filter.map_or((None, None), |(filter, room)| (Some(filter), room.err()));
     let schedule = check_schedule(draft.schedule, class, basis, &mut warnings);
     let schedule = schedule.map_err(|found| problems.extend(found)).unwrap_or_default();
     match subscriber {
@@ -470,14 +490,16 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Resul
                 values,
                 terms: SubscriptionParams { filter, schedule, snoozed_until: draft.snoozed_until },
             };
-            Ok(Checked { new, crowded, warnings })
+            Ok(Checked { new, over_limit, warnings })
         }
         _ => Err(problems),
     }
 }
 
 fn checked_device(device: Option<&str>) -> Result<Option<Name>, Problem> {
-    let wrong = |error: tocsin_model::id::IdError| Problem::at("device", format!("is not {}", error.expected));
+    let wrong = |error: tocsin_model::id::IdError| {
+        Problem::not(Code::InvalidFormat, "device", error.expected).param("format", "name")
+    };
     device.map(|device| device.parse().map_err(wrong)).transpose()
 }
 
@@ -528,7 +550,8 @@ const FILTER_BYTES_MAX: usize = 64 * 1024;
 impl FilterDraft {
     /// The filter as it is written. `first` is the dialect of a text that names none.
     fn written(self, first: Option<Dialect>) -> Result<Filter, Problem> {
-        let dialect_missing = || Problem::at("filter.dialect", "is required: the class takes no filters");
+        let dialect_missing =
+            || Problem::new(Code::Required, "filter.dialect", "is required: the class takes no filters");
         match self {
             FilterDraft::Text(text) => match (text.parse(), first) {
                 (Ok(filter), _) => Ok(filter),
@@ -539,12 +562,14 @@ impl FilterDraft {
                 let dialect = match dialect.as_deref().map(str::parse::<Dialect>) {
                     None => first.ok_or_else(dialect_missing)?,
                     Some(Ok(dialect)) => dialect,
-                    Some(Err(error)) => return Err(Problem::at("filter.dialect", error.to_string())),
+                    Some(Err(error)) => {
+                        return Err(Problem::new(Code::UnknownValue, "filter.dialect", error.to_string()));
+                    }
                 };
                 let text = match text {
                     serde_json::Value::String(text) => text,
                     pattern @ serde_json::Value::Object(_) if dialect == Dialect::EventPattern => pattern.to_string(),
-                    _ => return Err(Problem::at("filter.text", "should be a string")),
+                    _ => return Err(Problem::new(Code::WrongType, "filter.text", "should be a string")),
                 };
                 Ok(Filter { dialect, text })
             }
@@ -568,7 +593,8 @@ impl ScheduleDraft {
 /// The filter, if its dialect is one of the class's.
 fn read_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
     let Some(first) = class.filter.first() else {
-        let problem = Problem::at("filter", format!("the class `{}` takes no filters", class.name));
+        let problem =
+            Problem::new(Code::NotApplicable, "filter", format!("the class `{}` takes no filters", class.name));
         return Err(vec![problem.hint("allow them in the definition: `filter: cel` under the subscription class")]);
     };
     let allowed = || class.filter.iter().map(|dialect| dialect.name()).collect::<Vec<_>>().join(", ");
@@ -578,12 +604,12 @@ fn read_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>
     })?;
     if !class.filter.contains(&filter.dialect) {
         let message = format!("the class `{}` takes no filters in {}", class.name, filter.dialect);
-        return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
+        return Err(vec![Problem::new(Code::NotApplicable, "filter", message).hint(format!("it takes {}", allowed()))]);
     }
     Ok(filter)
 }
 
-/// The same as [`check_filter`], for what may be stored already.
+/// The same as [`check_filter`], for a filter that may already be stored.
 fn check_filter_on(
     draft: FilterDraft,
     class: &Class,
@@ -639,21 +665,31 @@ fn check_schedule(
     let is_export = matches!(basis, Basis::Export);
     let draft = match (draft, class.schedule) {
         (None, Presence::Required) if is_export => {
-            warnings.push(Problem::at("schedule", format!("the class `{}` requires a schedule", class.name)));
+            warnings.push(Problem::new(
+                Code::Required,
+                "schedule",
+                format!("the class `{}` requires a schedule", class.name),
+            ));
             return Ok(None);
         }
         (Some(draft), Presence::Forbidden) if is_export => {
-            warnings.push(Problem::at("schedule", format!("the class `{}` takes no schedules", class.name)));
+            warnings.push(Problem::new(
+                Code::NotApplicable,
+                "schedule",
+                format!("the class `{}` takes no schedules", class.name),
+            ));
             draft
         }
         (None, Presence::Required) => {
-            let problem = Problem::at("schedule", format!("the class `{}` requires a schedule", class.name));
+            let problem =
+                Problem::new(Code::Required, "schedule", format!("the class `{}` requires a schedule", class.name));
             let hint = "give `start`, `time_zone` and `rule`, such as FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR";
             return Err(vec![problem.hint(hint)]);
         }
         (None, _) => return Ok(None),
         (Some(_), Presence::Forbidden) => {
-            let problem = Problem::at("schedule", format!("the class `{}` takes no schedules", class.name));
+            let problem =
+                Problem::new(Code::NotApplicable, "schedule", format!("the class `{}` takes no schedules", class.name));
             let hint = "allow them in the definition: `schedule: optional` under the subscription class";
             return Err(vec![problem.hint(hint)]);
         }
@@ -666,11 +702,11 @@ fn check_schedule(
     };
     let schedule = schedule.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     if schedule.next_after(Timestamp(i64::MIN)).is_none() {
-        let problem = Problem::at("schedule", "is never due: the rule has no occurrences");
+        let problem = Problem::new(Code::NeverDue, "schedule", "is never due: the rule has no occurrences");
         return Err(vec![problem.hint("look for dates that do not exist, such as 30 February")]);
     }
     if let Some(found) = too_frequent(&schedule, class.limits.schedule_interval) {
-        let problem = Problem::at("schedule", found)
+        let problem = Problem::new(Code::TooFrequent, "schedule", found)
             .hint("make its intervals longer, or lower `limits.schedule_interval` in the definition");
         match is_export {
             true => warnings.push(problem),
@@ -688,7 +724,12 @@ fn check_values(
 ) -> Result<Box<str>, Vec<Problem>> {
     if raw.len() > VALUE_BYTES_MAX {
         let message = format!("takes {} bytes; at most {VALUE_BYTES_MAX} fit", raw.len());
-        return Err(vec![Problem::at("values", message)]);
+        return Err(vec![
+            Problem::new(Code::TooLong, "values", message)
+                .param("given", raw.len())
+                .param("limit", VALUE_BYTES_MAX)
+                .param("unit", "bytes"),
+        ]);
     }
     let below = |problem: Problem| {
         let path = if problem.path.is_empty() { "values".to_owned() } else { format!("values.{}", problem.path) };
@@ -772,14 +813,16 @@ impl Service {
             None => Basis::New,
         };
         let checked = check(draft, &class, &basis).map_err(ServiceError::Invalid)?;
-        let new = checked.beside(replaced.as_ref()).map_err(one)?;
+        let new = checked.within_limits(replaced.as_ref()).map_err(one)?;
         let is_new = replaced.is_none();
         if is_new {
             class.check_room().map_err(one)?;
         }
         let now = self.clock.now();
         let stored = self.records.put_subscription(new, now).await.map_err(|error| match error {
-            StoreError::Missing(what) => ServiceError::invalid("subscriber", format!("{what} does not exist")),
+            StoreError::Missing(what) => {
+                ServiceError::invalid(Code::UnknownReference, "subscriber", format!("{what} does not exist"))
+            }
             error => error.into(),
         })?;
         // Of several requests of one key at the same time, one made the subscription.
@@ -840,7 +883,7 @@ impl Service {
         let mut turn = self.turns.take(&id).await;
         loop {
             let present = self.find_subscription(id).await?;
-            if revision.is_some_and(|wanted| wanted != present.revision) {
+            if revision.is_some_and(|requested| requested != present.revision) {
                 return Err(ServiceError::Changed(format!("the subscription `{id}`")));
             }
             let mut merged = serde_json::to_value(self.shown(present.clone())).expect("a document is always JSON");
@@ -886,11 +929,12 @@ impl Service {
             .iter()
             .filter(|(_, written, is)| written.is_some_and(|written| written != *is))
             .map(|(path, _, is)| {
-                Problem::at(*path, "cannot change").hint(format!("it is `{is}`; make another subscription"))
+                Problem::new(Code::ReadOnly, *path, "cannot change")
+                    .hint(format!("it is `{is}`; make another subscription"))
             })
             .collect();
         if draft.key.is_some() && draft.key != present.key {
-            problems.push(Problem::at("key", "cannot change").hint("make another subscription"));
+            problems.push(Problem::new(Code::ReadOnly, "key", "cannot change").hint("make another subscription"));
         }
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
@@ -908,7 +952,7 @@ impl Service {
         let basis = Basis::of(present, &class.fields)?;
         let checked = check(draft, &class, &basis).map_err(ServiceError::Invalid)?;
         // What it has counts already; only another filter needs room.
-        let new = checked.beside(Some(present)).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        let new = checked.within_limits(Some(present)).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let change =
             SubscriptionChange { device: new.device, enabled: new.enabled, values: new.values, terms: new.terms };
         Ok(self.records.update_subscription(present.id, change, expect, now).await?)
@@ -919,7 +963,7 @@ impl Service {
         let mut required = |path: &str, given: &Option<std::borrow::Cow<'_, str>>| match given {
             Some(given) => given.to_string(),
             None => {
-                problems.push(Problem::at(path, "is required: give a string"));
+                problems.push(Problem::new(Code::Required, path, "is required: give a string"));
                 String::new()
             }
         };
@@ -935,7 +979,11 @@ impl Service {
     pub(crate) fn named_class(&self, application: &str, class: &str) -> Result<Class, ServiceError> {
         let compiled = application.parse::<Name>().ok().and_then(|name| self.pipeline.application(&name));
         let Some(compiled) = compiled else {
-            return Err(ServiceError::invalid("application", format!("`{application}` does not run here")));
+            return Err(ServiceError::from(
+                Problem::new(Code::UnknownReference, "application", format!("`{application}` does not run here"))
+                    .param("kind", "application")
+                    .param("value", application.to_string()),
+            ));
         };
         let used = Used::of(&self.pipeline, &compiled.application.name);
         let class = Class::of(&compiled, class).map_err(|problem| ServiceError::Invalid(vec![problem]))?;

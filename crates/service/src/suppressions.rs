@@ -1,11 +1,11 @@
-//! Suppressions of addresses: list, set and lift by hand, and reports of bounces and complaints.
+//! Suppressions of addresses: listing, setting and lifting by an operator, and reports of bounces and complaints.
 
 use serde::{Deserialize, Serialize};
 use tocsin_delivery::protocols;
 use tocsin_model::{
     id::{Name, NotificationId, SubscriberId},
     mailbox::Mailbox,
-    problem::{Problem, closest},
+    problem::{Code, Problem, closest},
     subscriber::Device,
     suppression::{
         ADDRESS_BYTES_MAX, Cause, DETAIL_BYTES_MAX, Report, Suppression, Target, TargetError, bound, cause_of_status,
@@ -96,8 +96,11 @@ pub struct Document {
     pub cause: &'static str,
     /// Whether nothing is sent there; soft bounces below the limit are only counted.
     pub in_force: bool,
-    /// Reporter.
+    /// Reporter: the id of a key, or a protocol.
     pub origin: String,
+    /// Description of the key, if the reporter is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_name: Option<String>,
     /// Reason in the reporter's words.
     pub detail: String,
     /// Notification that caused it, if known.
@@ -134,6 +137,7 @@ impl From<Suppression> for Document {
             cause: found.cause.word(),
             in_force: found.in_force,
             origin: found.origin,
+            origin_name: None,
             detail: found.detail,
             notification: found.notification,
             bounces: found.bounces.len(),
@@ -145,7 +149,7 @@ impl From<Suppression> for Document {
 }
 
 /// A report of a bounce or complaint: of an address (`protocol` and `address`), of a device (`subscriber` and
-/// `device`), or of a notification, whose recipient's address is meant.
+/// `device`), or of a notification: the address of its recipient.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SuppressionReport)]
@@ -162,7 +166,8 @@ pub struct ReportDraft {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub notification: Option<String>,
-    /// The protocol of the address, such as `smtp`; with a notification that several channels tried, which one is meant.
+    /// The protocol of the address, such as `smtp`; with a notification that several channels tried, the protocol of
+    /// the reporting one.
     #[serde(default)]
     pub protocol: Option<String>,
     /// The address.
@@ -211,14 +216,21 @@ pub fn check(draft: Draft, origin: &str, now: Timestamp) -> Result<Suppression, 
         None => Cause::Manual,
         Some(word) => word.parse().unwrap_or_else(|()| {
             let words = Cause::ALL.map(Cause::word).join(", ");
-            problems.push(Problem::at("cause", format!("`{word}` is not a cause")).hint(format!("causes are {words}")));
+            problems.push(
+                Problem::new(Code::UnknownValue, "cause", format!("`{word}` is not a cause"))
+                    .param("value", word.to_string())
+                    .hint(format!("causes are {words}")),
+            );
             Cause::Manual
         }),
     };
     let origin = checked_origin(draft.origin, origin, &mut problems);
     let detail = checked_detail(draft.detail, &mut problems);
     if draft.expires_at.is_some_and(|end| end <= now) {
-        problems.push(Problem::at("expires_at", "is over already").hint("leave it out for a suppression without end"));
+        problems.push(
+            Problem::new(Code::InThePast, "expires_at", "is over already")
+                .hint("leave it out for a suppression without end"),
+        );
     }
     if let Some(Target::Address { protocol, .. }) = &target
         && protocol.as_str() == "smtp"
@@ -259,7 +271,7 @@ fn target_of(
     if let Some(text) = address {
         check_address(text, problems);
     }
-    let missing = |path, what: &str| Problem::at(path, format!("is required: give {what}"));
+    let missing = |path, what: &str| Problem::new(Code::Required, path, format!("is required: give {what}"));
     match (protocol, address, subscriber, device) {
         (None, _, Some(subscriber), Some(device)) => {
             let subscriber = read("subscriber", subscriber, problems);
@@ -271,7 +283,7 @@ fn target_of(
             Some(Target::address(&protocol, address))
         }
         (Some(_), _, Some(_), _) | (Some(_), _, _, Some(_)) => {
-            let problem = Problem::at("protocol", "goes with an address, not with a device");
+            let problem = Problem::new(Code::ConflictingMembers, "protocol", "goes with an address, not with a device");
             problems.push(problem.hint("give `protocol` and `address`, or `subscriber` and `device`"));
             None
         }
@@ -292,7 +304,7 @@ fn target_of(
             None
         }
         (None, None, None, None) => {
-            let problem = Problem::at("", "names neither an address nor a device");
+            let problem = Problem::new(Code::Required, "", "names neither an address nor a device");
             problems.push(problem.hint("give `protocol` and `address`, or `subscriber` and `device`"));
             None
         }
@@ -306,7 +318,7 @@ fn check_address(text: &str, problems: &mut Vec<Problem>) {
         _ if text.chars().any(char::is_control) => "holds control characters".to_owned(),
         _ => return,
     };
-    problems.push(Problem::at("address", wrong));
+    problems.push(Problem::new(Code::InvalidFormat, "address", wrong).param("format", "address"));
 }
 
 /// Checks that a protocol exists.
@@ -315,7 +327,8 @@ pub fn known_protocol(text: &str, problems: &mut Vec<Problem>) -> Option<Name> {
     if names().any(|name| name == text) {
         return text.parse().ok();
     }
-    let problem = Problem::at("protocol", format!("`{text}` is not a protocol"));
+    let problem = Problem::new(Code::UnknownValue, "protocol", format!("`{text}` is not a protocol"))
+        .param("value", text.to_string());
     problems.push(match closest(text, names()) {
         Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
         None => problem.hint(format!("protocols are {}", names().collect::<Vec<_>>().join(", "))),
@@ -328,14 +341,18 @@ fn read<T: std::str::FromStr<Err = tocsin_model::id::IdError>>(
     text: &str,
     problems: &mut Vec<Problem>,
 ) -> Option<T> {
-    text.parse().map_err(|error: T::Err| problems.push(Problem::at(path, format!("is not {}", error.expected)))).ok()
+    text.parse()
+        .map_err(|error: T::Err| {
+            problems.push(Problem::not(Code::InvalidFormat, path, error.expected).param("format", "name"))
+        })
+        .ok()
 }
 
 fn checked_origin(given: Option<String>, standard: &str, problems: &mut Vec<Problem>) -> String {
     let origin = given.unwrap_or_else(|| standard.to_owned());
     if origin.is_empty() || origin.len() > ORIGIN_BYTES_MAX || origin.chars().any(char::is_control) {
         let message = format!("is a name of 1 to {ORIGIN_BYTES_MAX} bytes, without control characters");
-        problems.push(Problem::at("origin", message));
+        problems.push(Problem::new(Code::InvalidFormat, "origin", message).param("format", "name"));
     }
     origin
 }
@@ -343,7 +360,7 @@ fn checked_origin(given: Option<String>, standard: &str, problems: &mut Vec<Prob
 fn checked_detail(given: Option<String>, problems: &mut Vec<Problem>) -> String {
     let detail = given.unwrap_or_default();
     if detail.len() > DETAIL_BYTES_MAX {
-        problems.push(Problem::at("detail", format!("takes {} bytes; at most {DETAIL_BYTES_MAX} fit", detail.len())));
+        problems.push(Problem::too_long("detail", detail.len(), DETAIL_BYTES_MAX));
     }
     detail
 }
@@ -353,7 +370,7 @@ fn cause_of(draft: &ReportDraft, problems: &mut Vec<Problem>) -> Option<Cause> {
     let is_bounce = draft.kind == "bounce";
     for (path, given) in [("permanent", draft.permanent.is_some()), ("status", draft.status.is_some())] {
         if given && !is_bounce {
-            problems.push(Problem::at(path, "is for bounces only"));
+            problems.push(Problem::new(Code::NotApplicable, path, "is for bounces only"));
         }
     }
     match (draft.kind.as_str(), draft.permanent, draft.status.as_deref()) {
@@ -362,17 +379,20 @@ fn cause_of(draft: &ReportDraft, problems: &mut Vec<Problem>) -> Option<Cause> {
         ("bounce", Some(true), _) => Some(Cause::HardBounce),
         ("bounce", Some(false), _) => Some(Cause::SoftBounce),
         ("bounce", None, Some(status)) => cause_of_status(status).or_else(|| {
-            let problem = Problem::at("status", format!("`{status}` says of nothing that came back"));
+            let problem =
+                Problem::new(Code::UnknownValue, "status", format!("`{status}` says of nothing that came back"))
+                    .param("value", status.to_string());
             problems.push(problem.hint("give an enhanced status code, such as `5.1.1` or `4.2.2`, or `permanent`"));
             None
         }),
         ("bounce", None, None) => {
-            let problem = Problem::at("permanent", "is required: give true or false");
+            let problem = Problem::new(Code::Required, "permanent", "is required: give true or false");
             problems.push(problem.hint("or give `status`, such as `5.1.1`"));
             None
         }
         (kind, ..) => {
-            let problem = Problem::at("kind", format!("`{kind}` is not a kind of report"));
+            let problem = Problem::new(Code::UnknownValue, "kind", format!("`{kind}` is not a kind of report"))
+                .param("value", kind.to_string());
             problems.push(problem.hint("kinds are bounce, complaint, unsubscribe"));
             None
         }
@@ -394,7 +414,7 @@ impl Service {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<Target> = key_of(after)?;
         let found = self.records.scan_suppressions(&filter, after.as_ref(), limit).await?;
-        Ok(Page::of(found).map(Document::from))
+        Ok(Page::of(found).map(|found| self.named_suppression(found)))
     }
 
     /// Returns the suppression of a target.
@@ -403,8 +423,13 @@ impl Service {
     /// The target is not suppressed.
     pub async fn suppression(&self, caller: &Caller, target: &Target) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
-        let found = self.records.suppression(target).await?.filter(|found| found.stands(self.clock.now()));
-        found.map(Document::from).ok_or_else(|| ServiceError::Missing(format!("a suppression of `{target}`")))
+        let found = self.records.suppression(target).await?.filter(|found| found.is_active(self.clock.now()));
+        let found = found.map(|found| self.named_suppression(found));
+        found.ok_or_else(|| ServiceError::Missing(format!("a suppression of `{target}`")))
+    }
+
+    fn named_suppression(&self, found: Suppression) -> Document {
+        Document { origin_name: self.key_name(&found.origin), ..found.into() }
     }
 
     /// Suppresses a target, replacing its suppression. Returns whether it is new.
@@ -422,7 +447,7 @@ impl Service {
         let mut agree = |path: &str, written: &mut Option<String>, meant: &str| {
             let same = |written: &String| written == meant || path == "address" && bound(written) == bound(meant);
             if let Some(other) = written.as_ref().filter(|written| !same(written)) {
-                problems.push(Problem::at(path, format!("is `{other}`, but the address says `{meant}`")));
+                problems.push(Problem::address_mismatch(path, &other, &meant));
             }
             *written = Some(meant.to_owned());
         };
@@ -445,10 +470,10 @@ impl Service {
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
-        let before = self.records.suppression(&checked.target).await?.filter(|found| found.stands(now));
+        let before = self.records.suppression(&checked.target).await?.filter(|found| found.is_active(now));
         self.records.put_suppressions(vec![checked.clone()]).await?;
         tracing::info!(cause = checked.cause.word(), by = caller.key(), "suppressed an address");
-        Ok((checked.into(), before.is_none()))
+        Ok((self.named_suppression(checked), before.is_none()))
     }
 
     /// Lifts a suppression and resets its counters. Notifications refused meanwhile are not sent.
@@ -473,7 +498,10 @@ impl Service {
     ) -> Result<Vec<Reported>, ServiceError> {
         caller.needs(Scope::BouncesWrite)?;
         if drafts.is_empty() || drafts.len() > REPORTS_MAX {
-            return Err(ServiceError::invalid("reports", format!("should be 1 to {REPORTS_MAX} reports")));
+            return Err(ServiceError::from(
+                Problem::new(Code::TooMany, "reports", format!("should be 1 to {REPORTS_MAX} reports"))
+                    .param("limit", REPORTS_MAX),
+            ));
         }
         let mut reported = Vec::with_capacity(drafts.len());
         let mut reports = Vec::with_capacity(drafts.len());
@@ -548,7 +576,11 @@ impl Service {
             Some(Target::Device { subscriber, device }) => (subscriber, device),
             Some(target) => {
                 if draft.only_device {
-                    problems.push(Problem::at("only_device", "needs a device: give `subscriber` and `device`"));
+                    problems.push(Problem::new(
+                        Code::MissingCounterpart,
+                        "only_device",
+                        "needs a device: give `subscriber` and `device`",
+                    ));
                 }
                 return Ok(Some((target, None)));
             }
@@ -557,7 +589,10 @@ impl Service {
         let device = match self.find_device(&subscriber, &name).await {
             Ok(device) => device,
             Err(ServiceError::Missing(what)) => {
-                problems.push(Problem::at("device", format!("{what} does not exist")));
+                problems.push(
+                    Problem::new(Code::UnknownReference, "device", format!("{what} does not exist"))
+                        .param("kind", "device"),
+                );
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -573,7 +608,12 @@ impl Service {
         match protocol {
             Some(protocol) => Ok(Some((Target::address(&protocol, &address), None))),
             None => {
-                let problem = Problem::at("device", format!("no application has its channel `{}`", device.channel));
+                let problem = Problem::new(
+                    Code::UnknownReference,
+                    "device",
+                    format!("no application has its channel `{}`", device.channel),
+                )
+                .param("kind", "channel");
                 problems.push(problem.hint("give `protocol` and `address` instead"));
                 Ok(None)
             }
@@ -590,14 +630,24 @@ impl Service {
         let found = match self.find_notification(id).await {
             Ok(found) => found,
             Err(ServiceError::Missing(_)) => {
-                let problem = Problem::at("notification", format!("`{id}` is not known, or not any more"));
+                let problem = Problem::new(
+                    Code::UnknownReference,
+                    "notification",
+                    format!("`{id}` is not known, or not any more"),
+                )
+                .param("kind", "notification")
+                .param("value", id.to_string());
                 problems.push(problem.hint("give the address"));
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
         if draft.subscriber.is_some() || draft.device.is_some() {
-            problems.push(Problem::at("notification", "goes without `subscriber` and `device`: it says whose it was"));
+            problems.push(Problem::new(
+                Code::ConflictingMembers,
+                "notification",
+                "goes without `subscriber` and `device`: it says whose it was",
+            ));
             return Ok(None);
         }
         let protocol = draft.protocol.as_deref().map(|text| known_protocol(text, problems));
@@ -621,7 +671,7 @@ impl Service {
         let device = found
             .recipient
             .as_ref()
-            .and_then(|recipient| meant_device(recipient, |device| fits(device) && of_address(device)));
+            .and_then(|recipient| device_of(recipient, |device| fits(device) && of_address(device)));
         match (device, &draft.address) {
             (Some((name, device)), _) if draft.only_device => {
                 let subscriber = found.recipient.as_ref().map(|found| found.id.clone());
@@ -637,7 +687,9 @@ impl Service {
             }
             _ => {
                 let text = "its subscriber has no device by which it could have left";
-                problems.push(Problem::at("notification", text).hint("give `protocol` and `address`"));
+                problems.push(
+                    Problem::new(Code::MissingCounterpart, "notification", text).hint("give `protocol` and `address`"),
+                );
                 Ok(None)
             }
         }
@@ -651,7 +703,7 @@ impl Service {
 }
 
 /// The device of a recipient: the subscription's own, else the first by name.
-fn meant_device(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
+fn device_of(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
     let named = recipient.interest.device.as_ref();
     let named = named.and_then(|name| recipient.devices.iter().find(|(known, _)| *known == name));
     named.filter(|(_, device)| fits(device)).or_else(|| recipient.devices.iter().find(|(_, device)| fits(device)))
@@ -669,6 +721,6 @@ pub fn address_target(protocol: &str, address: &str) -> Result<Target, ServiceEr
 
 impl From<TargetError> for ServiceError {
     fn from(error: TargetError) -> Self {
-        ServiceError::invalid("", error.to_string())
+        ServiceError::from(Problem::new(Code::InvalidFormat, "", error.to_string()).param("format", "target"))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tocsin_model::{
     edit::Edit,
     id::{NotificationBatchId, NotificationId},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 pub use tocsin_pipeline::Preview;
 use tocsin_store::journal::{StoredSuspension, SuspensionFilter};
@@ -72,13 +72,13 @@ impl Service {
         let text: Option<Arc<str>> = edit.map(|edit| serde_json::to_string(&edit).expect("an edit is JSON").into());
         let edited = self.journal.edit_suspension(id, ordinals.as_deref(), text).await?;
         let edited = edited.ok_or_else(|| ServiceError::Missing(format!("the suspension {id}")))?;
-        tracing::info!(suspension = id, edited, by = caller.key(), "edited what is suspended");
+        tracing::info!(suspension = id, edited, by = caller.key(), "a suspension was edited");
         Ok(edited)
     }
 
     async fn check_edit(&self, batch: NotificationBatchId, edit: &Edit) -> Result<(), ServiceError> {
         if *edit == Edit::default() {
-            let problem = Problem::at("edit", "changes nothing");
+            let problem = Problem::new(Code::Empty, "edit", "changes nothing");
             return Err(ServiceError::Invalid(vec![
                 problem.hint("give `fields`, `content` or `address`, or null to take an edit away"),
             ]));
@@ -110,10 +110,18 @@ fn ordinals_in(
     let missing: Vec<Problem> = only
         .iter()
         .filter(|id| !holds(id))
-        .map(|id| Problem::at("notifications", format!("`{id}` is not suspended under {}", stored.id)))
+        .map(|id| {
+            Problem::new(
+                Code::UnknownReference,
+                "notifications",
+                format!("`{id}` is not suspended under {}", stored.id),
+            )
+            .param("kind", "notification")
+            .param("value", id.to_string())
+        })
         .collect();
     if only.is_empty() {
-        let problem = Problem::at("notifications", "is empty");
+        let problem = Problem::new(Code::Empty, "notifications", "is empty");
         return Err(ServiceError::Invalid(vec![problem.hint("leave it out to mean all of the suspension")]));
     }
     match missing.is_empty() {

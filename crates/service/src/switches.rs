@@ -1,8 +1,11 @@
 //! Switches of roles, applications, event classes, sources and channels; and immediate operator actions: retention,
 //! backups.
 
-use tocsin_exchange::intake::Intake;
-use tocsin_model::{id::Name, problem::Problem};
+use tocsin_exchange::intake::IntakeState;
+use tocsin_model::{
+    id::Name,
+    problem::{Code, Problem},
+};
 use tocsin_pipeline::Pipeline;
 pub use tocsin_pipeline::Switched;
 use tocsin_store::{
@@ -27,14 +30,14 @@ pub struct CreatedBackup {
 }
 
 /// Intake of the exchanges by the switches `role:accept` and `role:sources`.
-pub fn intake(pipeline: &Pipeline) -> Intake {
+pub fn intake(pipeline: &Pipeline) -> IntakeState {
     let switches = pipeline.switches();
     let reason = |role: Role| {
         let found =
             switches.iter().map(|found| &found.switch).find(|switch| switch.component == Component::Role(role))?;
         Some(format!("`{}` is {} by {}: {}", found.component, found.state.word(), found.by, found.reason))
     };
-    Intake { refusal: reason(Role::Accept), hold: reason(Role::Sources) }
+    IntakeState { refusal: reason(Role::Accept), hold: reason(Role::Sources) }
 }
 
 impl Service {
@@ -49,10 +52,10 @@ impl Service {
         Ok(switches)
     }
 
-    /// Switches something off, or otherwise than it was. What is begun is finished first.
+    /// Pauses or disables a component, or changes its switch. Work in progress is completed first.
     ///
     /// # Errors
-    /// The scope `operations:write` is missing; the thing does not exist; it cannot be switched off like that.
+    /// The scope `operations:write` is missing; the component does not exist, or does not support this state.
     pub async fn switch_off(
         &self,
         caller: &Caller,
@@ -85,7 +88,7 @@ impl Service {
     /// Closes or opens the intake of the exchanges with that of the applications.
     fn update_intake(&self) {
         if let Some(exchanges) = &self.exchanges {
-            exchanges.set_intake(intake(&self.pipeline));
+            exchanges.intake.set_state(intake(&self.pipeline));
         }
     }
 
@@ -111,7 +114,8 @@ impl Service {
         };
         let (folder, to) = (space.folder.clone(), space.folder.join("backups").join(name.as_str()));
         let (version, now, shown) = (self.version, self.clock.now(), to.display().to_string());
-        let taking = tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, now));
+        let reserve = space.bytes_min;
+        let taking = tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, now, reserve));
         let manifest = taking.await.map_err(|error| ServiceError::Unavailable(error.into()))??;
         tracing::info!(folder = shown, by = caller.key(), "a backup was taken");
         Ok(CreatedBackup { folder: shown, manifest })
@@ -143,7 +147,8 @@ impl Service {
         if can {
             return Ok(());
         }
-        let problem = Problem::at("state", format!("`{component}` cannot be {}", state.word()));
+        let problem = Problem::new(Code::NotApplicable, "state", format!("`{component}` cannot be {}", state.word()))
+            .param("value", component.to_string());
         Err(ServiceError::Invalid(vec![problem.hint(format!("it can be {other}"))]))
     }
 }

@@ -129,26 +129,26 @@ impl Service {
     /// Builds the trace of a thing. Examines at most [`BATCHES_MAX`] notification batches.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing; the thing does not exist (any more).
+    /// The scope `operations:read` is missing; the object does not exist (any more).
     pub async fn trace(&self, caller: &Caller, subject: Subject) -> Result<Trace, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let mut story = Story::default();
+        let mut trace = TraceBuilder::default();
         match &subject {
             Subject::EventBatch(id) => {
                 let (batch, state) = self.find_event_batch(*id).await?;
-                story.accepted(&batch, None);
-                story.state(&batch, &state);
-                self.add_batches(&mut story, *id, |_| true, false).await?;
+                trace.accepted(&batch, None);
+                trace.state(&batch, &state);
+                self.add_batches(&mut trace, *id, |_| true, false).await?;
             }
             Subject::Event(id) => {
                 let (batch, state) = self.find_event_batch(id.batch).await?;
                 if id.ordinal >= batch.events.count() {
                     return Err(ServiceError::Missing(format!("the event {id}")));
                 }
-                story.accepted(&batch, Some(*id));
-                story.state(&batch, &state);
-                let wanted = *id;
-                self.add_batches(&mut story, id.batch, move |event| event == wanted, true).await?;
+                trace.accepted(&batch, Some(*id));
+                trace.state(&batch, &state);
+                let requested = *id;
+                self.add_batches(&mut trace, id.batch, move |event| event == requested, true).await?;
             }
             Subject::NotificationBatch(id) => {
                 let stored = self.find_notification_batch(*id).await?;
@@ -156,54 +156,54 @@ impl Service {
                 if let Some(from) = from
                     && let Some((batch, _)) = self.journal.event_batch(from).await?
                 {
-                    story.accepted(&batch, None);
+                    trace.accepted(&batch, None);
                 }
                 let attempts = self.journal.attempts(*id).await?;
-                story.batch(&stored, &attempts);
-                self.add_open_work(&mut story, *id, None).await?;
+                trace.batch(&stored, &attempts);
+                self.add_open_work(&mut trace, *id, None).await?;
             }
             Subject::Notification(id) => {
                 let notification = self.find_notification(*id).await?;
                 if let Some((batch, _)) = self.journal.event_batch(notification.event_id.batch).await? {
-                    story.accepted(&batch, Some(notification.event_id));
+                    trace.accepted(&batch, Some(notification.event_id));
                 }
                 let head = &notification.head;
                 let text = format!(
                     "rule `{}` for {}, through channel `{}`",
                     head.rule, notification.subscription, head.channel
                 );
-                story.point(head.matched_at, "matched", id, text);
-                story.matched = Some(head.matched_at);
+                trace.point(head.matched_at, "matched", id, text);
+                trace.matched = Some(head.matched_at);
                 for attempt in &notification.attempts {
-                    story.attempt(*id, attempt);
+                    trace.attempt(*id, attempt);
                 }
-                story.outcome(notification.outcome, 1);
-                self.add_open_work(&mut story, id.batch, Some(id.ordinal)).await?;
+                trace.outcome(notification.outcome, 1);
+                self.add_open_work(&mut trace, id.batch, Some(id.ordinal)).await?;
             }
-            Subject::Message(id) => self.tell_message(&mut story, *id).await?,
-            Subject::Subscriber(id) => self.tell_subscriber(&mut story, id).await?,
+            Subject::Message(id) => self.add_message(&mut trace, *id).await?,
+            Subject::Subscriber(id) => self.add_subscriber(&mut trace, id).await?,
         }
-        Ok(story.finish(subject))
+        Ok(trace.finish(subject))
     }
 
     /// Adds the notification batches of an event batch: each as a whole, or its notifications of wanted events.
     async fn add_batches(
         &self,
-        story: &mut Story,
+        trace: &mut TraceBuilder,
         of: EventBatchId,
-        wanted: impl Fn(EventId) -> bool,
+        requested: impl Fn(EventId) -> bool,
         each: bool,
     ) -> Result<(), ServiceError> {
         let batches = self.journal.notification_batches_of(of, NotificationBatchId(0), BATCHES_MAX + 1).await?;
-        story.truncated |= batches.len() > BATCHES_MAX;
+        trace.truncated |= batches.len() > BATCHES_MAX;
         for (id, ..) in batches.into_iter().take(BATCHES_MAX) {
             let Some(stored) = self.journal.notification_batch(id).await? else { continue };
             let attempts = self.journal.attempts(id).await?;
             if each {
-                let places = stored.notifications.event_of_each().enumerate().filter(|(_, event)| wanted(*event));
-                story.notifications(&stored, &attempts, places.map(|(at, _)| at as u32).collect());
+                let places = stored.notifications.event_of_each().enumerate().filter(|(_, event)| requested(*event));
+                trace.notifications(&stored, &attempts, places.map(|(at, _)| at as u32).collect());
             } else {
-                story.batch(&stored, &attempts);
+                trace.batch(&stored, &attempts);
             }
         }
         Ok(())
@@ -212,7 +212,7 @@ impl Service {
     /// Adds the due times of a batch's open work, and its suspensions.
     async fn add_open_work(
         &self,
-        story: &mut Story,
+        trace: &mut TraceBuilder,
         id: NotificationBatchId,
         ordinal: Option<u32>,
     ) -> Result<(), ServiceError> {
@@ -220,7 +220,7 @@ impl Service {
         for item in self.journal.open_work(id).await? {
             if item.ordinals.as_ref().is_none_or(concerns) {
                 let text = format!("due for attempt {}", item.attempts + 1);
-                story.point(item.due_at, "due", item.claim.id, text);
+                trace.point(item.due_at, "due", item.claim.id, text);
             }
         }
         let filter = tocsin_store::journal::SuspensionFilter { batch: Some(id), ..Default::default() };
@@ -228,29 +228,29 @@ impl Service {
             if concerns(&stored.suspension.ordinals) {
                 let text =
                     format!("{} wait for an operator: {}", stored.suspension.ordinals.len(), stored.suspension.reason);
-                story.point(stored.suspension.since, "suspended", stored.id, text);
+                trace.point(stored.suspension.since, "suspended", stored.id, text);
             }
         }
         Ok(())
     }
 
     /// Adds a subscriber, its subscriptions, and its notifications in the newest batches.
-    async fn tell_subscriber(&self, story: &mut Story, id: &SubscriberId) -> Result<(), ServiceError> {
+    async fn add_subscriber(&self, trace: &mut TraceBuilder, id: &SubscriberId) -> Result<(), ServiceError> {
         let subscriber = self.find_subscriber(id).await?;
-        story.point(subscriber.created_at, "created", id, String::new());
+        trace.point(subscriber.created_at, "created", id, String::new());
         if subscriber.updated_at != subscriber.created_at {
-            story.point(subscriber.updated_at, "changed", id, format!("revision {}", subscriber.revision));
+            trace.point(subscriber.updated_at, "changed", id, format!("revision {}", subscriber.revision));
         }
         let filter = SubscriptionFilter { subscriber: Some(id.clone()), ..SubscriptionFilter::default() };
         let subscriptions = self.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
-        story.truncated |= subscriptions.len() == SUBSCRIPTIONS_MAX;
+        trace.truncated |= subscriptions.len() == SUBSCRIPTIONS_MAX;
         for subscription in subscriptions.iter().take(100) {
             let text = format!("to `{}` of `{}`", subscription.class, subscription.application);
-            story.point(subscription.created_at, "subscribed", subscription.id, text);
+            trace.point(subscription.created_at, "subscribed", subscription.id, text);
         }
         let numbers: std::collections::HashSet<SubscriptionId> = subscriptions.iter().map(|found| found.id).collect();
         let newest = self.journal.notification_batches(None, BATCHES_MAX).await?;
-        story.truncated |= newest.len() == BATCHES_MAX;
+        trace.truncated |= newest.len() == BATCHES_MAX;
         for (id, _, _) in newest {
             let Some(stored) = self.journal.notification_batch(id).await? else { continue };
             let places: Vec<u32> = (0..)
@@ -260,7 +260,7 @@ impl Service {
                 .collect();
             if !places.is_empty() {
                 let attempts = self.journal.attempts(id).await?;
-                story.notifications(&stored, &attempts, places);
+                trace.notifications(&stored, &attempts, places);
             }
         }
         Ok(())
@@ -268,7 +268,7 @@ impl Service {
 }
 
 #[derive(Default)]
-struct Story {
+struct TraceBuilder {
     points: Vec<Point>,
     notifications: BTreeMap<&'static str, u64>,
     truncated: bool,
@@ -279,7 +279,7 @@ struct Story {
     context: Option<TraceContext>,
 }
 
-impl Story {
+impl TraceBuilder {
     fn point(&mut self, at: Timestamp, what: &'static str, id: impl ToString, text: String) {
         if self.points.len() < POINTS_MAX {
             self.points.push(Point { at, what, id: id.to_string(), text });

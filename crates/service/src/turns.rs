@@ -15,7 +15,7 @@ const REPEATS_MAX: u32 = 100;
 const STRIPES: usize = 256;
 
 /// The turns of the writers of this process, striped by resource.
-pub(crate) struct Turns {
+pub struct Turns {
     stripes: Box<[Mutex<()>]>,
     hasher: std::hash::RandomState,
 }
@@ -28,14 +28,14 @@ impl Default for Turns {
 
 impl Turns {
     /// Waits for the turn of a resource. Unrelated resources may share a turn, so a writer must hold only one.
-    pub(crate) async fn take(&self, resource: &impl Hash) -> Turn<'_> {
+    pub async fn take(&self, resource: &impl Hash) -> Turn<'_> {
         let stripe = self.hasher.hash_one(resource) as usize % STRIPES;
         Turn { _held: self.stripes[stripe].lock().await, repeats: 0 }
     }
 }
 
 /// The turn of one writer, until it is dropped.
-pub(crate) struct Turn<'a> {
+pub struct Turn<'a> {
     _held: MutexGuard<'a, ()>,
     repeats: u32,
 }
@@ -45,7 +45,7 @@ impl Turn<'_> {
     ///
     /// # Errors
     /// [`ServiceError::Full`] after 100 repetitions: the caller may try again later. It set no condition, so none failed.
-    pub(crate) fn repeat(&mut self, resource: impl std::fmt::Display) -> Result<(), ServiceError> {
+    pub fn repeat(&mut self, resource: impl std::fmt::Display) -> Result<(), ServiceError> {
         self.repeats += 1;
         if self.repeats <= REPEATS_MAX {
             return Ok(());

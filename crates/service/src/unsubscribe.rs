@@ -36,7 +36,7 @@ impl Service {
         let mut turn = self.turns.take(&leave.id).await;
         loop {
             let Some(found) = self.records.subscription(leave.id).await? else { return Ok(()) };
-            if !found.is_wanted() {
+            if !found.is_active_or_snoozed() {
                 return Ok(());
             }
             let change =

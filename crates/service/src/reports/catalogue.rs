@@ -1,6 +1,6 @@
 //! Catalogue of reports, with the parameters of each.
 
-use tocsin_model::problem::Problem;
+use tocsin_model::problem::{Code, Problem};
 
 use super::{
     Column, ReportRequest, diagnostics, event_batches, failures, history, notification_batches, quanta, schedules,
@@ -68,19 +68,19 @@ impl Parameter {
         }
     }
 
-    fn is_asked(self, asked: &ReportRequest) -> bool {
+    fn is_requested(self, request: &ReportRequest) -> bool {
         match self {
-            Id => asked.id.is_some(),
-            Application => asked.application.is_some(),
-            Class => asked.class.is_some(),
-            Rule => asked.rule.is_some(),
-            Channel => asked.channel.is_some(),
-            Source => asked.source.is_some(),
-            Status => asked.status.is_some(),
-            Time => asked.from.is_some() || asked.to.is_some(),
-            Interval => asked.interval.is_some(),
-            Before => asked.before.is_some(),
-            Limit => asked.limit.is_some(),
+            Id => request.id.is_some(),
+            Application => request.application.is_some(),
+            Class => request.class.is_some(),
+            Rule => request.rule.is_some(),
+            Channel => request.channel.is_some(),
+            Source => request.source.is_some(),
+            Status => request.status.is_some(),
+            Time => request.from.is_some() || request.to.is_some(),
+            Interval => request.interval.is_some(),
+            Before => request.before.is_some(),
+            Limit => request.limit.is_some(),
         }
     }
 }
@@ -105,17 +105,21 @@ impl Description {
     }
 
     /// Checks that only supported parameters are given, and that a required id is present.
-    pub(super) fn check(&self, asked: &ReportRequest) -> Result<(), ServiceError> {
+    pub(super) fn check(&self, request: &ReportRequest) -> Result<(), ServiceError> {
         let known: Vec<&str> = self.parameters.iter().flat_map(|known| known.words()).copied().collect();
-        let unknown = PARAMETERS.into_iter().filter(|found| found.is_asked(asked) && !self.parameters.contains(found));
+        let unknown =
+            PARAMETERS.into_iter().filter(|found| found.is_requested(request) && !self.parameters.contains(found));
         let mut problems: Vec<Problem> = unknown
             .map(|found| {
                 let text = format!("means nothing to the report `{}`", self.name);
-                Problem::at(found.words()[0], text).hint(format!("it knows {}", known.join(", ")))
+                Problem::new(Code::NotApplicable, found.words()[0], text).hint(format!("it knows {}", known.join(", ")))
             })
             .collect();
-        if self.parameters.contains(&Id) && asked.id.is_none() {
-            problems.push(Problem::at("id", "is missing").hint("give the id of the quantum, batch or subscription"));
+        if self.parameters.contains(&Id) && request.id.is_none() {
+            problems.push(
+                Problem::new(Code::Required, "id", "is missing")
+                    .hint("give the id of the quantum, batch or subscription"),
+            );
         }
         if problems.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(problems)) }
     }
@@ -125,15 +129,15 @@ impl Description {
 pub const CATALOGUE: &[Description] = &[
     Description {
         name: "quantum-list",
-        description: "Turns of the matcher, newest first: when, how long, how much, and what did not happen. `status` is \
-                      `failed` or `skipped`.",
+        description: "Quanta of the matcher, newest first: times, event and notification counts, and missed firings. `status` \
+                      is `failed` or `skipped`.",
         parameters: &[Time, Status, Before, Limit],
         tables: &[("quanta", quanta::LIST)],
     },
     Description {
         name: "quantum-details",
-        description: "One turn of the matcher: the event batches that it took up, the firings that it missed, and the \
-                      notification batches that it made.",
+        description: "One quantum of the matcher: its event batches, its missed firings, and the notification \
+                      batches that it created.",
         parameters: &[Id, Before, Limit],
         tables: &[
             ("quantum", quanta::LIST),
@@ -144,7 +148,7 @@ pub const CATALOGUE: &[Description] = &[
     },
     Description {
         name: "event-batch-list",
-        description: "Event batches, newest first, with the time of their collection and what became of them.",
+        description: "Event batches, newest first, with their collection times and outcomes.",
         parameters: &[Application, Class, Source, Status, Time, Before, Limit],
         tables: &[("event_batches", event_batches::LIST)],
     },
@@ -161,14 +165,14 @@ pub const CATALOGUE: &[Description] = &[
     },
     Description {
         name: "notification-batch-list",
-        description: "Notification batches, newest first: generation, wait until distribution, delivery, and how far they \
-                      have come. `status` is `open` or `closed`.",
+        description: "Notification batches, newest first: generation, wait until distribution, delivery and progress. \
+                      `status` is `open` or `closed`.",
         parameters: &[Application, Class, Rule, Channel, Status, Time, Before, Limit],
         tables: &[("notification_batches", notification_batches::LIST)],
     },
     Description {
         name: "notification-batch-details",
-        description: "One notification batch: the channels through which it left, and its notifications.",
+        description: "One notification batch: its channels and its notifications.",
         parameters: &[Id, Before, Limit],
         tables: &[
             ("notification_batch", notification_batches::LIST),
@@ -178,98 +182,98 @@ pub const CATALOGUE: &[Description] = &[
     },
     Description {
         name: "event-class",
-        description: "By event class and interval: how much was collected, and how long the parts of the way took.",
+        description: "Event counts and latencies of each stage, by event class and interval.",
         parameters: &[Application, Class, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::EVENT_CLASS)],
     },
     Description {
         name: "source",
-        description: "By source and interval: how much it submitted, and how long that took.",
+        description: "Submitted events and collection times, by source and interval.",
         parameters: &[Application, Source, Class, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::SOURCE)],
     },
     Description {
         name: "notification-class",
-        description: "By notification class and interval: what was made, delivered and failed.",
+        description: "Notifications created, delivered and failed, by notification class and interval.",
         parameters: &[Application, Class, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::NOTIFICATION_CLASS)],
     },
     Description {
         name: "subscription-class",
-        description: "By subscription class, rule and interval: how long its rules took, and what became of what they \
-                      made.",
+        description: "Latency of rules, and outcomes of their notifications, by subscription class, rule and interval.",
         parameters: &[Application, Class, Rule, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::SUBSCRIPTION_CLASS)],
     },
     Description {
         name: "channel",
-        description: "By channel and interval: batches, attempts and their outcome, and how fast the receiver answers.",
+        description: "Batches, attempts, outcomes and response times, by channel and interval.",
         parameters: &[Application, Channel, Time, Interval, Before, Limit],
         tables: &[("intervals", diagnostics::CHANNEL)],
     },
     Description {
         name: "failed-notifications",
-        description: "Notifications that were refused or too late, newest batch first, with the receiver's replies.",
+        description: "Notifications that were rejected or expired, newest batch first, with the replies of the \
+                      receivers.",
         parameters: &[Application, Class, Rule, Channel, Time, Before, Limit],
         tables: &[("notifications", failures::LIST)],
     },
     Description {
         name: "timings",
-        description: "How long the parts of the way took in a time, by percentile, for each application.",
+        description: "Percentiles of the latency of each stage in a time range, by application.",
         parameters: &[Application, Time, Before, Limit],
         tables: &[("timings", timings::LIST)],
     },
     Description {
         name: "administration-history",
-        description: "How much there was of everything, period by period; days if nothing else is said.",
+        description: "Totals of events, notifications and attempts by period; the default period is a day.",
         parameters: &[Application, Time, Interval, Before, Limit],
         tables: &[("periods", history::LIST)],
     },
     Description {
         name: "snapshot-applications",
-        description: "Every application now: its state, its index, and when something happened last.",
+        description: "Current state of every application, with its index and last activity.",
         parameters: &[Application, Before, Limit],
         tables: &[("applications", snapshots::APPLICATIONS)],
     },
     Description {
         name: "snapshot-sources",
-        description: "Every source now: its state, and when it submitted last.",
+        description: "Current state of every source, with its last submission.",
         parameters: &[Application, Source, Before, Limit],
         tables: &[("sources", snapshots::SOURCES)],
     },
     Description {
         name: "snapshot-events",
-        description: "Every event class now: its state, and when the last event came.",
+        description: "Current state of every event class, with its last event.",
         parameters: &[Application, Class, Before, Limit],
         tables: &[("event_classes", snapshots::EVENTS)],
     },
     Description {
         name: "snapshot-subscriptions",
-        description: "Every subscription class now: how many subscriptions there are, and when one was added last.",
+        description: "Current number of subscriptions of every subscription class, with the last addition.",
         parameters: &[Application, Class, Before, Limit],
         tables: &[("subscription_classes", snapshots::SUBSCRIPTIONS)],
     },
     Description {
         name: "snapshot-channels",
-        description: "Every channel now: its state, what it did last, and where it has trouble.",
+        description: "Current state of every channel, with its last activity and failing destinations.",
         parameters: &[Application, Channel, Before, Limit],
         tables: &[("channels", snapshots::CHANNELS)],
     },
     Description {
         name: "schedules",
-        description: "How far the schedules of an application have come, and when they are due next.",
+        description: "Progress of the schedules of an application, and their next due times.",
         parameters: &[Application, Rule, Before, Limit],
         tables: &[("schedules", schedules::LIST)],
     },
     Description {
         name: "scheduled-runs",
-        description: "What schedules did: the runs of an application, newest first, with what they made.",
+        description: "Scheduled runs of an application, newest first, with the notifications that they created.",
         parameters: &[Application, Time, Before, Limit],
         tables: &[("runs", schedules::RUNS)],
     },
     Description {
         name: "subscription",
-        description: "Newest notifications of one subscription, and when it is due next.",
+        description: "Newest notifications of one subscription, and its next due times.",
         parameters: &[Id, Before, Limit],
         tables: &[
             ("subscription", subscription::ITSELF),

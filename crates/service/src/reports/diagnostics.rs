@@ -12,91 +12,91 @@ use super::{Cell, Column, MINUTE, Report, ReportRequest, Table, is_or_any, share
 use crate::{Service, error::ServiceError};
 
 pub(super) const EVENT_CLASS: &[Column] = &[
-    column("interval_from", "When the interval begins."),
-    column("interval_to", "When it ends."),
+    column("interval_from", "Start of the interval."),
+    column("interval_to", "End of the interval."),
     column("application", "The application."),
     column("class", "The event class."),
-    column("event_batches", "Event batches collected."),
-    column("events", "Events collected."),
-    column("event_batches_unfinished", "Event batches that were set aside, because they could not be matched."),
-    column("events_per_batch", "Events of a batch, on average."),
-    column("events_per_second", "Events collected in a second, on average over the interval."),
-    column("collection_ms", "From the first byte of a batch to its acceptance, on average."),
-    column("pickup_wait_ms", "From the acceptance of a batch until a quantum took it up, on average."),
-    column("generation_ms", "From the acceptance of events to their notification batch, on average."),
-    column("wait_until_distribution_ms", "From the making of a notification batch to its first hand-over, on average."),
-    column("delivery_ms", "From the first hand-over of a notification batch to its last answer, on average."),
+    column("event_batches", "Number of event batches accepted."),
+    column("events", "Number of events accepted."),
+    column("event_batches_unfinished", "Number of event batches that could not be matched and were set aside."),
+    column("events_per_batch", "Mean number of events per batch."),
+    column("events_per_second", "Mean rate of accepted events."),
+    column("collection_ms", "Mean time from the first byte of a batch to its acceptance."),
+    column("pickup_wait_ms", "Mean time from the acceptance of a batch to the start of its quantum."),
+    column("generation_ms", "Mean time from the acceptance of events to the creation of their notification batch."),
+    column("wait_until_distribution_ms", "Mean time from the creation of a notification batch to its first attempt."),
+    column("delivery_ms", "Mean time from the first attempt of a notification batch to its last response."),
 ];
 
 pub(super) const SOURCE: &[Column] = &[
-    column("interval_from", "When the interval begins."),
-    column("interval_to", "When it ends."),
+    column("interval_from", "Start of the interval."),
+    column("interval_to", "End of the interval."),
     column("application", "The application."),
     column("source", "The source."),
     column("class", "The event class."),
-    column("event_batches", "Event batches that it submitted."),
-    column("events", "Events that it submitted."),
-    column("event_bytes", "Their packed bytes."),
-    column("events_per_batch", "Events of a batch, on average."),
-    column("events_per_second", "Events in a second, on average over the interval."),
-    column("collection_ms", "From the first byte of a batch to its acceptance, on average."),
-    column("event_batches_failed", "Batches of it that were set aside."),
-    column("last_at", "When something of it happened last."),
+    column("event_batches", "Number of event batches submitted by the source."),
+    column("events", "Number of events submitted by the source."),
+    column("event_bytes", "Packed size of the events, in bytes."),
+    column("events_per_batch", "Mean number of events per batch."),
+    column("events_per_second", "Mean rate of submitted events."),
+    column("collection_ms", "Mean time from the first byte of a batch to its acceptance."),
+    column("event_batches_failed", "Number of its event batches that were set aside."),
+    column("last_at", "Time of the last event batch of the source."),
 ];
 
 pub(super) const NOTIFICATION_CLASS: &[Column] = &[
-    column("interval_from", "When the interval begins."),
-    column("interval_to", "When it ends."),
+    column("interval_from", "Start of the interval."),
+    column("interval_to", "End of the interval."),
     column("application", "The application."),
     column("class", "The notification class."),
-    column("notification_batches", "Notification batches made."),
-    column("notifications", "Notifications made."),
-    column("notifications_per_batch", "Notifications of a batch, on average."),
-    column("notification_batches_delivered", "Notification batches of which the last notification was closed."),
-    column("delivered", "Notifications delivered."),
-    column("refused", "Notifications refused for good."),
-    column("expired", "Notifications that were too late."),
-    column("suspended", "Notifications that began to wait for an operator."),
-    column("success_percent", "Delivered among those delivered, refused and too late."),
-    column("generation_ms", "From the acceptance of events to their notification batch, on average."),
-    column("wait_until_distribution_ms", "From the making of a batch to its first hand-over, on average."),
-    column("delivery_ms", "From the first hand-over of a batch to its last answer, on average."),
+    column("notification_batches", "Number of notification batches created."),
+    column("notifications", "Number of notifications created."),
+    column("notifications_per_batch", "Mean number of notifications per batch."),
+    column("notification_batches_delivered", "Number of notification batches completed: all notifications are closed."),
+    column("delivered", "Number of notifications delivered."),
+    column("refused", "Number of notifications rejected permanently."),
+    column("expired", "Number of notifications expired."),
+    column("suspended", "Number of notifications suspended for an operator in this time."),
+    column("success_percent", "Share of `delivered` in the sum of `delivered`, `refused` and `expired`."),
+    column("generation_ms", "Mean time from the acceptance of events to the creation of their notification batch."),
+    column("wait_until_distribution_ms", "Mean time from the creation of a notification batch to its first attempt."),
+    column("delivery_ms", "Mean time from the first attempt of a notification batch to its last response."),
 ];
 
 pub(super) const SUBSCRIPTION_CLASS: &[Column] = &[
-    column("interval_from", "When the interval begins."),
-    column("interval_to", "When it ends."),
+    column("interval_from", "Start of the interval."),
+    column("interval_to", "End of the interval."),
     column("application", "The application."),
-    column("class", "The subscription class; nothing of a rule that the application does not have any more."),
+    column("class", "The subscription class; null if the application no longer has the rule."),
     column("rule", "The rule."),
-    column("firings", "Firings that made a notification batch, each batch counted."),
-    column("firings_failed", "Firings that failed."),
-    column("firings_skipped", "Firings that were skipped."),
-    column("notifications", "Notifications made."),
-    column("firing_ms", "From the acceptance of events to their notification batch, on average."),
-    column("firing_p95_ms", "The same, which 95 of 100 did not exceed."),
-    column("delivered", "Notifications delivered."),
-    column("failed", "Notifications that were refused or too late."),
+    column("firings", "Number of notification batches that the rule created."),
+    column("firings_failed", "Number of firings that failed."),
+    column("firings_skipped", "Number of firings that were skipped."),
+    column("notifications", "Number of notifications created."),
+    column("firing_ms", "Mean time from the acceptance of events to the creation of their notification batch."),
+    column("firing_p95_ms", "95th percentile of this time."),
+    column("delivered", "Number of notifications delivered."),
+    column("failed", "Number of notifications that were rejected or expired."),
 ];
 
 pub(super) const CHANNEL: &[Column] = &[
-    column("interval_from", "When the interval begins."),
-    column("interval_to", "When it ends."),
+    column("interval_from", "Start of the interval."),
+    column("interval_to", "End of the interval."),
     column("application", "The application."),
     column("channel", "The channel."),
-    column("notification_batches_delivered", "Notification batches of which the last notification was closed."),
-    column("attempts", "Attempts that contacted the receiver."),
-    column("delivered", "Attempts that delivered."),
-    column("failed", "Attempts that did not."),
-    column("deferred", "Attempts that will be repeated."),
-    column("refused", "Attempts that were refused for good."),
-    column("expired", "Notifications that were too late."),
-    column("suspended", "Notifications that began to wait for an operator."),
-    column("success_percent", "Attempts that delivered among all attempts."),
-    column("delivered_per_second", "Deliveries in a second, on average over the interval."),
-    column("wait_until_distribution_ms", "From the making of a batch to its first hand-over, on average."),
-    column("answer_ms", "From the hand-over of a notification to the answer, on average."),
-    column("answer_p95_ms", "The same, which 95 of 100 did not exceed."),
+    column("notification_batches_delivered", "Number of notification batches completed: all notifications are closed."),
+    column("attempts", "Number of attempts that contacted the receiver."),
+    column("delivered", "Number of successful attempts."),
+    column("failed", "Number of failed attempts."),
+    column("deferred", "Number of attempts that failed temporarily and are retried."),
+    column("refused", "Number of attempts that were rejected permanently."),
+    column("expired", "Number of notifications expired."),
+    column("suspended", "Number of notifications suspended for an operator in this time."),
+    column("success_percent", "Share of successful attempts."),
+    column("delivered_per_second", "Mean rate of deliveries."),
+    column("wait_until_distribution_ms", "Mean time from the creation of a notification batch to its first attempt."),
+    column("answer_ms", "Mean time from an attempt to the response of the receiver."),
+    column("answer_p95_ms", "95th percentile of this time."),
 ];
 
 /// Activity by name and beginning of the interval.
@@ -106,12 +106,12 @@ impl Service {
     /// Sums of a window, by the names that `key` returns for a stream.
     async fn intervals<const N: usize>(
         &self,
-        asked: &ReportRequest,
+        request: &ReportRequest,
         key: impl Fn(&Stream) -> Option<[Name; N]>,
     ) -> Result<(Window, Intervals<N>), ServiceError> {
-        let window = self.window(asked, MINUTE)?;
+        let window = self.window(request, MINUTE)?;
         let mut intervals: Intervals<N> = BTreeMap::new();
-        for row in self.journal.activity(&window, asked.application.as_ref()).await? {
+        for row in self.journal.activity(&window, request.application.as_ref()).await? {
             if let Some(key) = key(&row.stream) {
                 intervals.entry((key, row.from)).or_default().add(&row.activity);
             }
@@ -119,16 +119,16 @@ impl Service {
         Ok((window, intervals))
     }
 
-    pub(super) async fn event_class_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
+    pub(super) async fn event_class_diagnostics(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| {
             let (application, class) = match stream {
                 Stream::Events { application, class, .. } => (application, class),
                 Stream::Notifications { application, event_class, .. } => (application, event_class),
                 Stream::Firings { .. } => return None,
             };
-            is_or_any(&asked.class, class).then(|| [application.clone(), class.clone()])
+            is_or_any(&request.class, class).then(|| [application.clone(), class.clone()])
         };
-        let (window, intervals) = self.intervals(asked, key).await?;
+        let (window, intervals) = self.intervals(request, key).await?;
         let mut table = Table::new("intervals", EVENT_CLASS);
         for (([application, class], from), activity) in &intervals {
             let (to, length) = ends(&window, *from);
@@ -153,16 +153,16 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn source_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
+    pub(super) async fn source_diagnostics(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
             Stream::Events { application, class, source }
-                if is_or_any(&asked.source, source) && is_or_any(&asked.class, class) =>
+                if is_or_any(&request.source, source) && is_or_any(&request.class, class) =>
             {
                 Some([application.clone(), source.clone(), class.clone()])
             }
             _ => None,
         };
-        let (window, intervals) = self.intervals(asked, key).await?;
+        let (window, intervals) = self.intervals(request, key).await?;
         let mut table = Table::new("intervals", SOURCE);
         for (([application, source, class], from), activity) in &intervals {
             let (to, length) = ends(&window, *from);
@@ -186,14 +186,14 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn notification_class_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
+    pub(super) async fn notification_class_diagnostics(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
-            Stream::Notifications { application, class, .. } if is_or_any(&asked.class, class) => {
+            Stream::Notifications { application, class, .. } if is_or_any(&request.class, class) => {
                 Some([application.clone(), class.clone()])
             }
             _ => None,
         };
-        let (window, intervals) = self.intervals(asked, key).await?;
+        let (window, intervals) = self.intervals(request, key).await?;
         let mut table = Table::new("intervals", NOTIFICATION_CLASS);
         for (([application, class], from), activity) in &intervals {
             let (batches, made) = (activity.count(Count::NotificationBatches), activity.count(Count::Notifications));
@@ -221,20 +221,20 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn subscription_class_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
+    pub(super) async fn subscription_class_diagnostics(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
             Stream::Notifications { application, rule, .. } | Stream::Firings { application, rule } => {
-                is_or_any(&asked.rule, rule).then(|| [application.clone(), rule.clone()])
+                is_or_any(&request.rule, rule).then(|| [application.clone(), rule.clone()])
             }
             Stream::Events { .. } => None,
         };
-        let (window, intervals) = self.intervals(asked, key).await?;
+        let (window, intervals) = self.intervals(request, key).await?;
         let mut table = Table::new("intervals", SUBSCRIPTION_CLASS);
         for (([application, rule], from), activity) in &intervals {
             let compiled = self.pipeline.application(application);
             let class = compiled.as_ref().and_then(|compiled| compiled.application.rules.get(rule));
             let class = class.map(|rule| &rule.subscription);
-            if asked.class.is_some() && asked.class.as_ref() != class {
+            if request.class.is_some() && request.class.as_ref() != class {
                 continue;
             }
             table.push([
@@ -256,14 +256,14 @@ impl Service {
         Ok(table.alone().of_window(&window))
     }
 
-    pub(super) async fn channel_diagnostics(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
+    pub(super) async fn channel_diagnostics(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let key = |stream: &Stream| match stream {
-            Stream::Notifications { application, channel, .. } if is_or_any(&asked.channel, channel) => {
+            Stream::Notifications { application, channel, .. } if is_or_any(&request.channel, channel) => {
                 Some([application.clone(), channel.clone()])
             }
             _ => None,
         };
-        let (window, intervals) = self.intervals(asked, key).await?;
+        let (window, intervals) = self.intervals(request, key).await?;
         let mut table = Table::new("intervals", CHANNEL);
         for (([application, channel], from), activity) in &intervals {
             let (to, length) = ends(&window, *from);

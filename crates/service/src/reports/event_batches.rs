@@ -4,6 +4,7 @@ use tocsin_model::{
     event::EventBatch,
     id::{EventBatchId, EventId, NotificationBatchId},
     notification::NotificationHead,
+    problem::Code,
     time::Timestamp,
 };
 use tocsin_store::journal::EventBatchState;
@@ -11,7 +12,7 @@ use tocsin_store::journal::EventBatchState;
 use super::{
     Cell, Column, Report, ReportRequest, Table, is_or_any,
     table::column,
-    walk::{Look, PAGE, ReportCursor, walk},
+    walk::{PAGE, ReportCursor, RowSelection, walk},
 };
 use crate::{Service, error::ServiceError};
 
@@ -19,39 +20,43 @@ use crate::{Service, error::ServiceError};
 const CLOCK_LEEWAY: std::time::Duration = std::time::Duration::from_secs(2);
 
 pub(super) const LIST: &[Column] = &[
-    column("event_batch", "Its id."),
+    column("event_batch", "Id of the event batch."),
     column("application", "The application."),
     column("class", "The event class."),
-    column("source", "Who submitted it."),
-    column("version", "The version of the application that packed it."),
+    column("source", "The source that submitted the batch."),
+    column("version", "Version of the application that packed the batch."),
     column("status", "`accepted`, `matched` or `failed`."),
-    column("events", "Its events."),
-    column("collection_started_at", "When the first byte was read."),
-    column("collection_ended_at", "When it was accepted."),
-    column("collection_ms", "How long that took."),
-    column("matched_at", "When it was matched."),
-    column("generation_ms", "From its acceptance to that."),
-    column("reason", "Why it was set aside."),
+    column("events", "Number of events."),
+    column("collection_started_at", "Time at which the first byte was read."),
+    column("collection_ended_at", "Time of acceptance."),
+    column("collection_ms", "Time from the first byte to the acceptance."),
+    column("matched_at", "Time at which the batch was matched."),
+    column("generation_ms", "Time from the acceptance to the match."),
+    column("reason", "Reason for which the batch was set aside."),
 ];
 
-pub(super) const EVENTS: &[Column] = &[column("event", "Its id."), column("fields", "Its fields.")];
+pub(super) const EVENTS: &[Column] = &[column("event", "Id of the event."), column("fields", "Fields of the event.")];
 
 impl Service {
-    pub(super) async fn event_batch_list(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(asked)?;
-        let limit = asked.limit()?;
-        if asked.status.as_deref().is_some_and(|status| !["accepted", "matched", "failed"].contains(&status)) {
-            return Err(ServiceError::invalid("status", "is none of `accepted`, `matched` and `failed`"));
+    pub(super) async fn event_batch_list(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(request)?;
+        let limit = request.limit()?;
+        if request.status.as_deref().is_some_and(|status| !["accepted", "matched", "failed"].contains(&status)) {
+            return Err(ServiceError::invalid(
+                Code::UnknownValue,
+                "status",
+                "is none of `accepted`, `matched` and `failed`",
+            ));
         }
-        let before = match asked.before::<EventBatchId>()? {
+        let before = match request.before::<EventBatchId>()? {
             Some(before) => Some(before),
             None => self.first_after(to).await?,
         };
-        let look = |(batch, state): &(EventBatch, EventBatchState)| {
-            let is_wanted = batch.accepted_at < to && asked.wants(batch, state);
-            (batch.id, Look::of(batch.accepted_at < from, is_wanted))
+        let selects = |(batch, state): &(EventBatch, EventBatchState)| {
+            let is_selected = batch.accepted_at < to && request.wants(batch, state);
+            (batch.id, RowSelection::of(batch.accepted_at < from, is_selected))
         };
-        let found = walk(before, limit, |before| self.event_heads(before), look).await?;
+        let found = walk(before, limit, |before| self.event_heads(before), selects).await?;
         let mut table = Table::new("event_batches", LIST);
         for (batch, state) in &found.items {
             table.push(row(batch, state));
@@ -67,13 +72,13 @@ impl Service {
         Ok(self.journal.event_batches(before, PAGE).await?)
     }
 
-    pub(super) async fn event_batch_details(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let id: EventBatchId = asked.thing("the id of an event batch, such as `eb-12`")?;
-        let limit = asked.limit()?;
+    pub(super) async fn event_batch_details(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let id: EventBatchId = request.thing("the id of an event batch, such as `eb-12`")?;
+        let limit = request.limit()?;
         let (batch, state) = self.find_event_batch(id).await?;
         let mut itself = Table::new("event_batch", LIST);
         itself.push(row(&batch, &state));
-        let ReportCursor(after, first) = asked.before()?.unwrap_or(ReportCursor(Some(0), Some(0)));
+        let ReportCursor(after, first) = request.before()?.unwrap_or(ReportCursor(Some(0), Some(0)));
         let (heads, after) = match after {
             Some(after) => self.batches_of(id, NotificationBatchId(after), limit).await?,
             None => (Vec::new(), None),
@@ -125,7 +130,7 @@ impl ReportRequest {
     fn wants(&self, batch: &EventBatch, state: &EventBatchState) -> bool {
         self.means(&batch.application, Some(&batch.class))
             && is_or_any(&self.source, &batch.source)
-            && self.status.as_ref().is_none_or(|wanted| wanted == state.word())
+            && self.status.as_ref().is_none_or(|requested| requested == state.word())
     }
 }
 

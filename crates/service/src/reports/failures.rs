@@ -14,25 +14,25 @@ use crate::{Service, error::ServiceError};
 const BATCHES_MAX: usize = 1_000;
 
 pub(super) const LIST: &[Column] = &[
-    column("notification", "Its id."),
+    column("notification", "Id of the notification."),
     column("application", "The application."),
     column("class", "The notification class."),
     column("rule", "The rule."),
-    column("channel", "The channel of its batch."),
-    column("subscription", "The subscription that it was for."),
+    column("channel", "The channel of the notification batch."),
+    column("subscription", "The subscription of the notification."),
     column("status", "`refused` or `expired`."),
-    column("attempts", "How many there were."),
-    column("failed_at", "When it failed for good."),
-    column("reply", "The receiver's reply, or why it was not contacted."),
+    column("attempts", "Number of attempts."),
+    column("failed_at", "Time of the permanent failure."),
+    column("reply", "Reply of the receiver, or the reason for which it was not contacted."),
 ];
 
 impl Service {
-    pub(super) async fn failed_notifications(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(asked)?;
-        let limit = asked.limit()?;
+    pub(super) async fn failed_notifications(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(request)?;
+        let limit = request.limit()?;
         let mut table = Table::new("notifications", LIST);
         // The batch in which the previous page ended, and the next index in it.
-        let (begun, first) = match asked.before::<ReportCursor>()? {
+        let (begun, first) = match request.before::<ReportCursor>()? {
             Some(ReportCursor(batch, first)) => (batch, first.unwrap_or(0)),
             None => (None, 0),
         };
@@ -43,7 +43,7 @@ impl Service {
         let mut next = last.and_then(|last| ReportCursor(Some(last.0.saturating_sub(1)), Some(0)).next());
         'batches: for (id, head) in found {
             let first = if Some(id.0) == begun { first } else { 0 };
-            if !asked.wants_batch(&head) {
+            if !request.wants_batch(&head) {
                 continue;
             }
             let attempts = self.journal.attempts(id).await?;

@@ -11,27 +11,27 @@ use crate::{Service, error::ServiceError};
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) const LIST: &[Column] = &[
-    column("period_from", "When the period begins."),
-    column("period_to", "When it ends."),
-    column("event_batches", "Event batches accepted."),
-    column("events", "Events accepted."),
-    column("events_per_second", "Events in a second, on average."),
-    column("notification_batches", "Notification batches made."),
-    column("notifications", "Notifications made."),
-    column("notifications_per_event", "Notifications of an event, on average."),
-    column("attempts", "Attempts that contacted a receiver."),
-    column("delivered", "Notifications delivered."),
-    column("failed", "Notifications that were refused or too late."),
-    column("suspended", "Notifications that began to wait for an operator."),
-    column("firings_missed", "Firings that failed or were skipped."),
-    column("end_to_end_ms", "From the acceptance of events to a delivery, on average."),
+    column("period_from", "Start of the period."),
+    column("period_to", "End of the period."),
+    column("event_batches", "Number of event batches accepted."),
+    column("events", "Number of events accepted."),
+    column("events_per_second", "Mean rate of accepted events."),
+    column("notification_batches", "Number of notification batches created."),
+    column("notifications", "Number of notifications created."),
+    column("notifications_per_event", "Mean number of notifications per event."),
+    column("attempts", "Number of attempts that contacted a receiver."),
+    column("delivered", "Number of notifications delivered."),
+    column("failed", "Number of notifications that were rejected or expired."),
+    column("suspended", "Number of notifications suspended for an operator in this time."),
+    column("firings_missed", "Number of firings that failed or were skipped."),
+    column("end_to_end_ms", "Mean time from the acceptance of an event to the delivery of a notification."),
 ];
 
 impl Service {
-    pub(super) async fn administration_history(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let window = self.window(asked, DAY)?;
+    pub(super) async fn administration_history(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let window = self.window(request, DAY)?;
         let mut periods: BTreeMap<Timestamp, Activity> = BTreeMap::new();
-        for row in self.journal.activity(&window, asked.application.as_ref()).await? {
+        for row in self.journal.activity(&window, request.application.as_ref()).await? {
             periods.entry(row.from).or_default().add(&row.activity);
         }
         let mut table = Table::new("periods", LIST);

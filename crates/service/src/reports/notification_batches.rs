@@ -5,88 +5,89 @@ use std::collections::BTreeMap;
 use tocsin_model::{
     id::{Name, NotificationBatchId, NotificationId},
     notification::NotificationHead,
+    problem::Code,
     receipt::{Attempt, Outcome},
     time::Timestamp,
 };
 use tocsin_store::journal::{Progress, SuspensionFilter};
 
 use super::{
-    Cell, Column, LOOKED_THROUGH_MAX, Report, ReportRequest, Table, is_or_any,
+    Cell, Column, Report, ReportRequest, SCANNED_MAX, Table, is_or_any,
     table::column,
-    walk::{Look, PAGE, walk},
+    walk::{PAGE, RowSelection, walk},
 };
 use crate::{Service, error::ServiceError};
 
 pub(super) const LIST: &[Column] = &[
-    column("notification_batch", "Its id."),
+    column("notification_batch", "Id of the notification batch."),
     column("application", "The application."),
     column("class", "The notification class."),
     column("rule", "The rule that fired."),
-    column("event_class", "Class of its events."),
-    column("channel", "The channel through which it leaves."),
-    column("notifications", "Its notifications."),
+    column("event_class", "The event class."),
+    column("channel", "The channel of the notification batch."),
+    column("notifications", "Number of notifications."),
     column("status", "`open` or `closed`."),
-    column("generation_started_at", "When the oldest of its events was accepted."),
-    column("generation_ended_at", "When it was made."),
-    column("generation_ms", "How long that took."),
-    column("expires_at", "After this time it is not sent any more."),
-    column("first_sent_at", "When the first of it was handed over."),
-    column("wait_ms", "From its making to that."),
-    column("last_answered_at", "When the last answer came."),
-    column("delivery_ms", "From the first hand-over to that, once it is closed."),
-    column("closed_at", "When the last of it was closed."),
-    column("attempts", "Attempts."),
-    column("delivered", "Notifications that were delivered."),
-    column("failed", "Notifications that were refused or too late."),
-    column("open", "Notifications without a result yet."),
+    column("generation_started_at", "Time at which its oldest event was accepted."),
+    column("generation_ended_at", "Time of creation."),
+    column("generation_ms", "Time from the acceptance of the oldest event to the creation."),
+    column("expires_at", "Expiry; later, nothing is sent."),
+    column("first_sent_at", "Time of the first attempt."),
+    column("wait_ms", "Time from the creation to the first attempt."),
+    column("last_answered_at", "Time of the last response."),
+    column("delivery_ms", "Time from the first attempt to the last response, if the batch is closed."),
+    column("closed_at", "Time at which the last notification was closed."),
+    column("attempts", "Number of attempts."),
+    column("delivered", "Number of notifications delivered."),
+    column("failed", "Number of notifications that were rejected or expired."),
+    column("open", "Number of notifications without a final outcome."),
 ];
 
 pub(super) const CHANNELS: &[Column] = &[
     column("channel", "The channel."),
-    column("last_distribution_at", "When something was last handed over to it."),
-    column("not_attempted", "Notifications without an attempt."),
-    column("delivered", "Notifications that were delivered."),
-    column("failed", "Notifications that were refused or too late."),
-    column("deferred", "Notifications that will be tried again."),
-    column("suspended", "Notifications that wait for an operator."),
+    column("last_distribution_at", "Time of the last attempt."),
+    column("not_attempted", "Number of notifications without an attempt."),
+    column("delivered", "Number of notifications delivered."),
+    column("failed", "Number of notifications that were rejected or expired."),
+    column("deferred", "Number of notifications that wait for a retry."),
+    column("suspended", "Number of notifications suspended for an operator."),
 ];
 
 pub(super) const NOTIFICATIONS: &[Column] = &[
-    column("notification", "Its id."),
-    column("subscription", "The subscription that it is for."),
-    column("event", "Its event."),
-    column("status", "The outcome of its last attempt, or `waiting`."),
-    column("attempts", "How many there were."),
-    column("last_sent_at", "When it was handed over last."),
-    column("last_answered_at", "When the last answer came."),
+    column("notification", "Id of the notification."),
+    column("subscription", "The subscription of the notification."),
+    column("event", "Id of the event."),
+    column("status", "Outcome of the last attempt, or `waiting`."),
+    column("attempts", "Number of attempts."),
+    column("last_sent_at", "Time of the last attempt."),
+    column("last_answered_at", "Time of the last response."),
     column("delivery_ms", "Response time of the receiver."),
-    column("reply", "Its words."),
+    column("reply", "Reply of the receiver."),
 ];
 
 type Head = (NotificationBatchId, NotificationHead, u32);
 
 impl Service {
-    pub(super) async fn notification_batch_list(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(asked)?;
-        let limit = asked.limit()?;
-        let is_wanted = of_status(asked.status.as_deref())?;
+    pub(super) async fn notification_batch_list(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(request)?;
+        let limit = request.limit()?;
+        let is_selected = of_status(request.status.as_deref())?;
         // Progress is read for listed batches, and for all if the filter depends on it.
         let page = async |before| {
             let heads: Vec<Head> = self.journal.notification_batches(before, PAGE).await?;
             let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
-            let progress = match asked.status {
+            let progress = match request.status {
                 Some(_) => self.journal.progress(&ids).await?,
                 None => vec![None; ids.len()],
             };
             Ok(heads.into_iter().zip(progress).collect())
         };
-        let look = |((id, head, _), progress): &(Head, Option<Progress>)| {
-            let is_of_status = asked.status.is_none() || progress.as_ref().is_some_and(is_wanted);
-            let is_wanted = head.matched_at < to && is_of_status && asked.wants_batch(head);
+        let selects = |((id, head, _), progress): &(Head, Option<Progress>)| {
+            let is_of_status = request.status.is_none() || progress.as_ref().is_some_and(is_selected);
+            let is_selected = head.matched_at < to && is_of_status && request.wants_batch(head);
             // Ids follow the order of creation, except that commits may overtake each other a little.
-            (*id, Look::of(head.matched_at < from, is_wanted))
+            (*id, RowSelection::of(head.matched_at < from, is_selected))
         };
-        let found = walk(asked.before()?, limit, page, look).await?;
+        let found = walk(request.before()?, limit, page, selects).await?;
         let heads: Vec<Head> = found.items.into_iter().map(|(head, _)| head).collect();
         Ok(Report { next: found.next, ..self.batch_rows(&heads).await?.alone() })
     }
@@ -102,9 +103,9 @@ impl Service {
         Ok(table)
     }
 
-    pub(super) async fn notification_batch_details(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let id: NotificationBatchId = asked.thing("the id of a notification batch, such as `nb-3`")?;
-        let limit = asked.limit()?;
+    pub(super) async fn notification_batch_details(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let id: NotificationBatchId = request.thing("the id of a notification batch, such as `nb-3`")?;
+        let limit = request.limit()?;
         let stored = self.find_notification_batch(id).await?;
         let count = stored.notifications.count() as u32;
         let mut itself = self.batch_rows(&[(id, stored.head.clone(), count)]).await?;
@@ -114,7 +115,7 @@ impl Service {
         let channels = self.channels_of(id, &stored.head.channel, count, &last).await?;
         let mut notifications = Table::new("notifications", NOTIFICATIONS);
         let each = stored.notifications.subscriptions.iter().zip(stored.notifications.event_of_each());
-        let first = asked.before::<u32>()?.unwrap_or(0);
+        let first = request.before::<u32>()?.unwrap_or(0);
         for (ordinal, (subscription, event)) in (0..).zip(each).skip(first as usize).take(limit) {
             let tried = last.get(&ordinal);
             notifications.push([
@@ -134,8 +135,8 @@ impl Service {
         Ok(Report { tables: vec![itself, channels, notifications], next, ..Report::default() })
     }
 
-    /// Channels of the notifications of a batch: waiting ones belong to the channel of their work item or suspension, the
-    /// others to that of the batch.
+    /// Channels of the notifications of a batch: a waiting one belongs to the channel of its work item or suspension,
+    /// any other to the channel of the batch.
     async fn channels_of(
         &self,
         id: NotificationBatchId,
@@ -145,7 +146,7 @@ impl Service {
     ) -> Result<Table, ServiceError> {
         let mut of_each: Vec<&Name> = vec![own; count as usize];
         let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
-        let suspended = self.journal.suspensions(&filter, 0, LOOKED_THROUGH_MAX).await?;
+        let suspended = self.journal.suspensions(&filter, 0, SCANNED_MAX).await?;
         for stored in &suspended {
             for ordinal in &stored.suspension.ordinals {
                 if let Some(channel) = of_each.get_mut(*ordinal as usize) {
@@ -199,7 +200,7 @@ fn of_status(status: Option<&str>) -> Result<fn(&Progress) -> bool, ServiceError
         None => Ok(|_| true),
         Some("open") => Ok(|progress| progress.closed_at.is_none()),
         Some("closed") => Ok(|progress| progress.closed_at.is_some()),
-        Some(_) => Err(ServiceError::invalid("status", "is neither `open` nor `closed`")),
+        Some(_) => Err(ServiceError::invalid(Code::UnknownValue, "status", "is neither `open` nor `closed`")),
     }
 }
 

@@ -1,54 +1,55 @@
 //! Reports on quanta: runs of the matcher.
 
-use tocsin_model::id::EventBatchId;
+use tocsin_model::{id::EventBatchId, problem::Code};
 use tocsin_store::journal::{EventBatchState, FiringFilter, Quantum};
 
 use super::{
-    Cell, Column, LOOKED_THROUGH_MAX, Report, ReportRequest, Table,
+    Cell, Column, Report, ReportRequest, SCANNED_MAX, Table,
     table::column,
-    walk::{Look, PAGE, walk},
+    walk::{PAGE, RowSelection, walk},
 };
 use crate::{Service, error::ServiceError};
 
 pub(super) const LIST: &[Column] = &[
-    column("quantum", "Its number."),
-    column("accepted_from", "When the first of its event batches was accepted."),
-    column("accepted_to", "When the last was."),
+    column("quantum", "Number of the quantum."),
+    column("accepted_from", "Time at which its first event batch was accepted."),
+    column("accepted_to", "Time at which its last event batch was accepted."),
     column(
         "status",
         "`succeeded`; `failed`: an event batch was set aside or a rule failed; `skipped`: a rule did not fire.",
     ),
-    column("execution_started_at", "When it took up its event batches."),
-    column("execution_ended_at", "When they were matched."),
-    column("execution_ms", "How long that took."),
-    column("event_batches", "Event batches that it took up."),
-    column("events", "Events in them."),
-    column("event_batches_failed", "Those of the batches that were set aside."),
-    column("notification_batches", "Notification batches that it made."),
-    column("event_notifications", "Notifications of events."),
-    column("scheduled_notifications", "Notifications of schedules."),
-    column("firings_failed", "Firings that failed."),
-    column("firings_skipped", "Firings that were skipped."),
+    column("execution_started_at", "Start of the quantum."),
+    column("execution_ended_at", "End of the quantum."),
+    column("execution_ms", "Duration of the quantum."),
+    column("event_batches", "Number of event batches."),
+    column("events", "Number of events."),
+    column("event_batches_failed", "Number of event batches that were set aside."),
+    column("notification_batches", "Number of notification batches created."),
+    column("event_notifications", "Number of notifications created for events."),
+    column("scheduled_notifications", "Number of notifications created by schedules."),
+    column("firings_failed", "Number of firings that failed."),
+    column("firings_skipped", "Number of firings that were skipped."),
 ];
 
 pub(super) const FIRINGS: &[Column] = &[
-    column("firing", "Its number, by which it is fired again or dismissed."),
+    column("firing", "Number of the missed firing, for `tocsin firings`."),
     column("application", "The application."),
     column("rule", "The rule."),
     column("status", "`failed` or `skipped`."),
-    column("reason", "Why."),
-    column("first_event_batch", "The first event batch that it missed."),
-    column("last_event_batch", "The last."),
+    column("reason", "Reason."),
+    column("first_event_batch", "First event batch for which the rule did not fire."),
+    column("last_event_batch", "Last event batch for which the rule did not fire."),
 ];
 
 impl Service {
-    pub(super) async fn quantum_list(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(asked)?;
-        let limit = asked.limit()?;
-        let wanted = wanted(asked.status.as_deref())?;
+    pub(super) async fn quantum_list(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(request)?;
+        let limit = request.limit()?;
+        let is_listed = status_filter(request.status.as_deref())?;
         let page = async |before| Ok(self.journal.quanta(from, to, before, PAGE).await?);
         let found =
-            walk(asked.before()?, limit, page, |quantum| (quantum.id, Look::of(false, wanted(quantum)))).await?;
+            walk(request.before()?, limit, page, |quantum| (quantum.id, RowSelection::of(false, is_listed(quantum))))
+                .await?;
         let mut table = Table::new("quanta", LIST);
         for quantum in &found.items {
             table.push(row(quantum));
@@ -56,8 +57,8 @@ impl Service {
         Ok(Report { next: found.next, ..table.alone() })
     }
 
-    pub(super) async fn quantum_details(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let id: u64 = asked.thing("the number of a quantum")?;
+    pub(super) async fn quantum_details(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let id: u64 = request.thing("the number of a quantum")?;
         let quantum = self.journal.quantum(id).await?;
         let quantum = quantum.ok_or_else(|| ServiceError::Missing(format!("the quantum {id}")))?;
         let mut itself = Table::new("quantum", LIST);
@@ -66,7 +67,7 @@ impl Service {
         let mut firings = Table::new("firings_missed", FIRINGS);
         if quantum.firings_failed + quantum.firings_skipped > 0 {
             let (first, last) = (quantum.first_events, quantum.last_events);
-            let listed = self.journal.firings(&FiringFilter::default(), 0, LOOKED_THROUGH_MAX).await?;
+            let listed = self.journal.firings(&FiringFilter::default(), 0, SCANNED_MAX).await?;
             for missed in listed.iter().filter(|missed| missed.first <= last && missed.last >= first) {
                 firings.push([
                     missed.id.into(),
@@ -87,7 +88,7 @@ impl Service {
     /// before.
     async fn event_batches_of(&self, quantum: &Quantum) -> Result<Table, ServiceError> {
         let mut table = Table::new("event_batches", super::event_batches::LIST);
-        let count = (quantum.last_events.0 - quantum.first_events.0 + 1).min(LOOKED_THROUGH_MAX as u64) as usize;
+        let count = (quantum.last_events.0 - quantum.first_events.0 + 1).min(SCANNED_MAX as u64) as usize;
         let found = self.journal.event_batches(Some(EventBatchId(quantum.last_events.0 + 1)), count).await?;
         let of_quantum = |state: &EventBatchState| match state {
             EventBatchState::Matched(at) => *at >= quantum.started_at && *at <= quantum.ended_at,
@@ -106,7 +107,7 @@ impl Service {
         let Some(first) = quantum.first_batch else {
             return Ok(Table::new("notification_batches", super::notification_batches::LIST));
         };
-        let count = (quantum.notification_batches as usize).min(LOOKED_THROUGH_MAX);
+        let count = (quantum.notification_batches as usize).min(SCANNED_MAX);
         let before_first = tocsin_model::id::NotificationBatchId(first.0 - 1);
         let mut heads = self.journal.notification_batches_after(before_first, count).await?;
         heads.retain(|(id, _, _)| id.0 < first.0 + quantum.notification_batches);
@@ -139,11 +140,11 @@ fn row(quantum: &Quantum) -> [Cell; 15] {
     ]
 }
 
-fn wanted(status: Option<&str>) -> Result<fn(&Quantum) -> bool, ServiceError> {
+fn status_filter(status: Option<&str>) -> Result<fn(&Quantum) -> bool, ServiceError> {
     match status {
         None => Ok(|_| true),
         Some("failed") => Ok(|quantum| quantum.failed_batches + quantum.firings_failed > 0),
         Some("skipped") => Ok(|quantum| quantum.firings_skipped > 0),
-        Some(_) => Err(ServiceError::invalid("status", "is neither `failed` nor `skipped`")),
+        Some(_) => Err(ServiceError::invalid(Code::UnknownValue, "status", "is neither `failed` nor `skipped`")),
     }
 }

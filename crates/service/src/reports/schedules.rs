@@ -11,49 +11,49 @@ use tocsin_store::journal::EventBatchState;
 use super::{
     Column, Report, ReportRequest, Table, is_or_any,
     table::column,
-    walk::{Look, PAGE, walk},
+    walk::{PAGE, RowSelection, walk},
 };
 use crate::{Service, error::ServiceError, keys::Caller, page::LIMIT_MAX};
 
 pub(super) const LIST: &[Column] = &[
     column("application", "The application."),
     column("rule", "The rule."),
-    column("schedule", "The schedule, with its zone."),
-    column("last_run_at", "Up to when its due times are dealt with."),
-    column("next_run_at", "When it is due next."),
-    column("stopped", "Whether the rule is stopped, so that it waits."),
-    column("skipped", "Runs that were missed and not made up for."),
-    column("skipped_at", "When runs were last skipped."),
-    column("missed", "What becomes of missed runs."),
+    column("schedule", "The schedule, with its time zone."),
+    column("last_run_at", "Time up to which all due times are processed."),
+    column("next_run_at", "Next due time."),
+    column("stopped", "Whether the rule is stopped; its runs wait."),
+    column("skipped", "Number of missed runs that were skipped."),
+    column("skipped_at", "Time at which runs were last skipped."),
+    column("missed", "Policy for missed runs."),
 ];
 
 pub(super) const RUNS: &[Column] = &[
-    column("event_batch", "The event batch by which it was due."),
+    column("event_batch", "Id of the event batch with the due time."),
     column("application", "The application."),
     column("rule", "The rule."),
     column("schedule", "The schedule."),
-    column("due_at", "When it was due."),
-    column("accepted_at", "When that was noticed."),
-    column("late_ms", "How much later that is."),
+    column("due_at", "Due time."),
+    column("accepted_at", "Time at which the run was queued."),
+    column("late_ms", "Time from `due_at` to `accepted_at`."),
     column("status", "`accepted`, `matched` or `failed`."),
-    column("skipped", "Runs before it that were missed and not made up for."),
-    column("notification_batches", "Notification batches that the runs of this event batch made."),
-    column("notifications", "Notifications in them."),
+    column("skipped", "Number of missed runs before this one that were skipped."),
+    column("notification_batches", "Number of notification batches that the runs of this event batch created."),
+    column("notifications", "Number of notifications in these batches."),
 ];
 
 impl Service {
     pub(super) async fn schedules_report(
         &self,
         caller: &Caller,
-        asked: &ReportRequest,
+        request: &ReportRequest,
     ) -> Result<Report, ServiceError> {
         let mut table = Table::new("schedules", LIST);
-        for compiled in self.meant(asked)? {
+        for compiled in self.requested_applications(request)? {
             let application = &compiled.application.name;
             let mut cursor = None;
             loop {
                 let found = self.schedules(caller, application, cursor.as_deref(), LIMIT_MAX).await?;
-                for status in found.items.into_iter().filter(|status| is_or_any(&asked.rule, &status.rule)) {
+                for status in found.items.into_iter().filter(|status| is_or_any(&request.rule, &status.rule)) {
                     table.push([
                         application.into(),
                         (&status.rule).into(),
@@ -73,27 +73,27 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn scheduled_runs(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(asked)?;
-        let limit = asked.limit()?;
-        let before = match asked.before::<EventBatchId>()? {
+    pub(super) async fn scheduled_runs(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(request)?;
+        let limit = request.limit()?;
+        let before = match request.before::<EventBatchId>()? {
             Some(before) => Some(before),
             None => self.first_after(to).await?,
         };
-        let look = |(batch, _): &(EventBatch, EventBatchState)| {
-            let is_due = batch.class == due_class() && is_or_any(&asked.application, &batch.application);
-            (batch.id, Look::of(batch.accepted_at < from, is_due && batch.accepted_at < to))
+        let selects = |(batch, _): &(EventBatch, EventBatchState)| {
+            let is_due = batch.class == due_class() && is_or_any(&request.application, &batch.application);
+            (batch.id, RowSelection::of(batch.accepted_at < from, is_due && batch.accepted_at < to))
         };
-        let found = walk(before, limit, |before| self.event_heads(before), look).await?;
+        let found = walk(before, limit, |before| self.event_heads(before), selects).await?;
         let mut table = Table::new("runs", RUNS);
         for (batch, _) in found.items {
-            self.tell_runs(batch.id, &mut table).await?;
+            self.add_runs(batch.id, &mut table).await?;
         }
         Ok(Report { next: found.next, ..table.alone() })
     }
 
     /// The runs of one event batch: each of its events is a rule that was due.
-    async fn tell_runs(&self, id: EventBatchId, table: &mut Table) -> Result<(), ServiceError> {
+    async fn add_runs(&self, id: EventBatchId, table: &mut Table) -> Result<(), ServiceError> {
         let (batch, state) = self.find_event_batch(id).await?;
         let (runs, _) = self.named_events(&batch, 0, LIMIT_MAX).await?;
         let (mut batches, mut notifications, mut after) = (0_u64, 0_u64, NotificationBatchId(0));

@@ -12,65 +12,65 @@ use crate::{Service, error::ServiceError};
 pub(super) const APPLICATIONS: &[Column] = &[
     column("application", "The application."),
     column("state", "`enabled`, `paused` or `disabled`; `starting` until its index is built."),
-    column("version", "The version that runs."),
-    column("event_classes", "Its event classes."),
-    column("rules", "Its rules."),
-    column("rules_stopped", "Those that are stopped."),
-    column("channels", "Its channels."),
-    column("subscriptions_enabled", "Its subscriptions that are enabled."),
-    column("subscriptions_disabled", "Those that are not."),
-    column("subscriptions_indexed", "Subscriptions in its index."),
-    column("changes_behind", "Changes of the records that its index has not followed yet."),
-    column("last_event_at", "When an event was accepted or matched last."),
-    column("last_notification_at", "When a notification was made or delivered last."),
+    column("version", "Active version."),
+    column("event_classes", "Number of event classes."),
+    column("rules", "Number of rules."),
+    column("rules_stopped", "Number of stopped rules."),
+    column("channels", "Number of channels."),
+    column("subscriptions_enabled", "Number of enabled subscriptions."),
+    column("subscriptions_disabled", "Number of disabled subscriptions."),
+    column("subscriptions_indexed", "Number of subscriptions in the index."),
+    column("changes_behind", "Number of record changes that the index has not applied yet."),
+    column("last_event_at", "Time at which an event was last accepted or matched."),
+    column("last_notification_at", "Time at which a notification was last created or delivered."),
 ];
 
 pub(super) const SOURCES: &[Column] = &[
     column("application", "The application."),
     column("source", "The source."),
     column("state", "`enabled`, `paused` or `disabled`."),
-    column("defined", "Whether the application that runs defines it."),
-    column("last_batch_at", "When something of it happened last."),
-    column("seconds_since", "How long that is ago."),
-    column("last_minute_batches", "Event batches in the last minute in which there were any."),
-    column("last_minute_events", "Events in it."),
+    column("defined", "Whether the active version of the application defines the source."),
+    column("last_batch_at", "Time of the last event batch of the source."),
+    column("seconds_since", "Age of that time, in seconds."),
+    column("last_minute_batches", "Number of event batches in the most recent minute with activity."),
+    column("last_minute_events", "Number of events in that minute."),
 ];
 
 pub(super) const EVENTS: &[Column] = &[
     column("application", "The application."),
     column("class", "The event class."),
     column("state", "`enabled`, `paused` or `disabled`."),
-    column("rules", "Rules on it."),
-    column("retention_ms", "How long its finished batches are kept."),
-    column("last_event_at", "When something of it happened last."),
-    column("seconds_since", "How long that is ago."),
-    column("last_minute_events", "Events in the last minute in which there were any."),
+    column("rules", "Number of rules that use the class."),
+    column("retention_ms", "Retention of finished event batches."),
+    column("last_event_at", "Time of the last event of the class."),
+    column("seconds_since", "Age of that time, in seconds."),
+    column("last_minute_events", "Number of events in the most recent minute with activity."),
 ];
 
 pub(super) const SUBSCRIPTIONS: &[Column] = &[
     column("application", "The application."),
     column("class", "The subscription class."),
-    column("state", "That of its application."),
-    column("rules", "Rules on it."),
-    column("enabled", "Subscriptions that are enabled."),
-    column("disabled", "Those that are not."),
-    column("last_added_at", "When one was added last."),
-    column("seconds_since", "How long that is ago."),
+    column("state", "State of the application."),
+    column("rules", "Number of rules that use the class."),
+    column("enabled", "Number of enabled subscriptions."),
+    column("disabled", "Number of disabled subscriptions."),
+    column("last_added_at", "Time at which a subscription was last added."),
+    column("seconds_since", "Age of that time, in seconds."),
 ];
 
 pub(super) const CHANNELS: &[Column] = &[
     column("application", "The application."),
     column("channel", "The channel."),
-    column("protocol", "Its protocol."),
+    column("protocol", "The protocol."),
     column("state", "`enabled` or `paused`."),
-    column("destinations_open", "Destinations that are served."),
-    column("destinations_trial", "Destinations that are tried after a pause."),
-    column("destinations_paused", "Destinations that are let be after failures."),
-    column("destinations_stalled", "Destinations whose messages wait although none is held back."),
-    column("last_at", "When something was made for it or sent by it last."),
-    column("seconds_since", "How long that is ago."),
-    column("last_minute_delivered", "Deliveries in the last minute in which there was anything."),
-    column("last_minute_failed", "Attempts that failed in it."),
+    column("destinations_open", "Number of destinations with a closed circuit breaker."),
+    column("destinations_trial", "Number of destinations that are probed after a pause."),
+    column("destinations_paused", "Number of destinations that are paused after failures."),
+    column("destinations_stalled", "Number of destinations whose messages wait although nothing holds them back."),
+    column("last_at", "Time at which a notification was last created for the channel or sent by it."),
+    column("seconds_since", "Age of that time, in seconds."),
+    column("last_minute_delivered", "Number of deliveries in the most recent minute with activity."),
+    column("last_minute_failed", "Number of failed attempts in that minute."),
 ];
 
 /// Current state of all parts.
@@ -120,29 +120,32 @@ struct Latest {
 }
 
 impl Service {
-    async fn now_of(&self, asked: &ReportRequest) -> Result<Now, ServiceError> {
-        let latest = self.journal.latest_activity(asked.application.as_ref()).await?;
+    async fn now_of(&self, request: &ReportRequest) -> Result<Now, ServiceError> {
+        let latest = self.journal.latest_activity(request.application.as_ref()).await?;
         let switches = self.pipeline.switches().into_iter().map(|switched| switched.switch).collect();
         Ok(Now { at: self.clock.now(), switches, latest })
     }
 
     /// Running applications, or the requested one.
-    pub(super) fn meant(&self, asked: &ReportRequest) -> Result<Vec<std::sync::Arc<Compiled>>, ServiceError> {
+    pub(super) fn requested_applications(
+        &self,
+        request: &ReportRequest,
+    ) -> Result<Vec<std::sync::Arc<Compiled>>, ServiceError> {
         let names = self.pipeline.status().into_iter().map(|(name, _)| name);
-        let found: Vec<_> = names.filter(|name| is_or_any(&asked.application, name)).collect();
-        match &asked.application {
+        let found: Vec<_> = names.filter(|name| is_or_any(&request.application, name)).collect();
+        match &request.application {
             Some(name) if found.is_empty() => Err(ServiceError::no_application(name)),
             _ => Ok(found.iter().filter_map(|name| self.pipeline.application(name)).collect()),
         }
     }
 
-    pub(super) async fn snapshot_applications(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let now = self.now_of(asked).await?;
+    pub(super) async fn snapshot_applications(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let now = self.now_of(request).await?;
         let counts = self.records.subscription_counts().await?;
         let stops = self.pipeline.stopped_rules();
         let status: BTreeMap<Name, _> = self.pipeline.status().into_iter().collect();
         let mut table = Table::new("applications", APPLICATIONS);
-        for compiled in self.meant(asked)? {
+        for compiled in self.requested_applications(request)? {
             let application = &compiled.application;
             let name = &application.name;
             let status = status.get(name).cloned().unwrap_or_default();
@@ -173,21 +176,21 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_sources(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let now = self.now_of(asked).await?;
+    pub(super) async fn snapshot_sources(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let now = self.now_of(request).await?;
         let mut sources: BTreeMap<(Name, Name), bool> = BTreeMap::new();
         for row in &now.latest {
             if let Stream::Events { application, source, .. } = &row.stream {
                 sources.insert((application.clone(), source.clone()), false);
             }
         }
-        for compiled in self.meant(asked)? {
+        for compiled in self.requested_applications(request)? {
             let Application { name, sources: defined, .. } = &compiled.application;
             sources.extend(defined.keys().map(|source| ((name.clone(), source.clone()), true)));
         }
         let mut table = Table::new("sources", SOURCES);
         for ((application, source), is_defined) in &sources {
-            if !is_or_any(&asked.source, source) {
+            if !is_or_any(&request.source, source) {
                 continue;
             }
             let of = |stream: &Stream| matches!(stream, Stream::Events { application: a, source: s, .. } if a == application && s == source);
@@ -211,13 +214,13 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_events(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let now = self.now_of(asked).await?;
+    pub(super) async fn snapshot_events(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let now = self.now_of(request).await?;
         let mut table = Table::new("event_classes", EVENTS);
-        for compiled in self.meant(asked)? {
+        for compiled in self.requested_applications(request)? {
             let application = &compiled.application;
             let name = &application.name;
-            for class in application.events.keys().filter(|class| is_or_any(&asked.class, class)) {
+            for class in application.events.keys().filter(|class| is_or_any(&request.class, class)) {
                 let of = |stream: &Stream| matches!(stream, Stream::Events { application: a, class: c, .. } if a == name && c == class);
                 let latest = now.latest(of);
                 let parts = [
@@ -240,14 +243,14 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_subscriptions(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let now = self.now_of(asked).await?;
+    pub(super) async fn snapshot_subscriptions(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let now = self.now_of(request).await?;
         let counts = self.records.subscription_counts().await?;
         let mut table = Table::new("subscription_classes", SUBSCRIPTIONS);
-        for compiled in self.meant(asked)? {
+        for compiled in self.requested_applications(request)? {
             let application = &compiled.application;
             let name = &application.name;
-            for class in application.subscriptions.keys().filter(|class| is_or_any(&asked.class, class)) {
+            for class in application.subscriptions.keys().filter(|class| is_or_any(&request.class, class)) {
                 let found = counts.iter().find(|found| (&found.application, &found.class) == (name, class));
                 let last = found.and_then(|found| found.last_added_at);
                 table.push([
@@ -265,8 +268,8 @@ impl Service {
         Ok(table.alone())
     }
 
-    pub(super) async fn snapshot_channels(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let now = self.now_of(asked).await?;
+    pub(super) async fn snapshot_channels(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let now = self.now_of(request).await?;
         let destination_counts: BTreeMap<(Name, Name), [usize; DestinationState::ALL.len()]> = self
             .pipeline
             .destination_counts()
@@ -274,7 +277,7 @@ impl Service {
             .map(|(application, channel, counts)| ((application, channel), counts))
             .collect();
         let mut table = Table::new("channels", CHANNELS);
-        for compiled in self.meant(asked)? {
+        for compiled in self.requested_applications(request)? {
             let application = &compiled.application;
             let name = &application.name;
             let mut used: BTreeSet<Name> = application.channels.keys().cloned().collect();
@@ -282,8 +285,11 @@ impl Service {
                 Stream::Notifications { application, channel, .. } if application == name => Some(channel.clone()),
                 _ => None,
             }));
-            for channel in used.iter().filter(|channel| is_or_any(&asked.channel, channel)) {
-                let of = |stream: &Stream| matches!(stream, Stream::Notifications { application: a, channel: c, .. } if a == name && c == channel);
+            for channel in used.iter().filter(|channel| is_or_any(&request.channel, channel)) {
+                let of = |stream: &Stream| {
+                    matches!(stream, Stream::Notifications { application: a, channel: c, .. }
+                        if a == name && c == channel)
+                };
                 let latest = now.latest(of);
                 let counts = destination_counts.get(&(name.clone(), channel.clone())).copied().unwrap_or_default();
                 let in_state = |state: DestinationState| -> Cell {

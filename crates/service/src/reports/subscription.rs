@@ -16,42 +16,42 @@ const BATCHES_MAX: usize = 200;
 const RUNS: usize = 10;
 
 pub(super) const ITSELF: &[Column] = &[
-    column("subscription", "Its id."),
-    column("application", "Its application."),
-    column("class", "Its class."),
-    column("subscriber", "Whose it is."),
-    column("enabled", "Whether it is enabled."),
-    column("created_at", "When it was made."),
-    column("updated_at", "When it was changed last."),
-    column("filter", "Its own filter."),
-    column("schedule", "Its own schedule."),
-    column("batches_looked_through", "Notification batches of all that this answer looked through."),
+    column("subscription", "Id of the subscription."),
+    column("application", "The application."),
+    column("class", "The subscription class."),
+    column("subscriber", "The subscriber."),
+    column("enabled", "Whether the subscription is enabled."),
+    column("created_at", "Time of creation."),
+    column("updated_at", "Time of the last change."),
+    column("filter", "Filter of the subscription."),
+    column("schedule", "Schedule of the subscription."),
+    column("batches_looked_through", "Number of notification batches scanned for this response."),
 ];
 
 pub(super) const NOTIFICATIONS: &[Column] = &[
-    column("notification", "Its id."),
+    column("notification", "Id of the notification."),
     column("rule", "The rule that fired."),
     column("class", "The notification class."),
     column("channel", "The channel."),
-    column("event", "Its event."),
-    column("made_at", "When it was made."),
-    column("status", "The outcome of its last attempt, or `waiting`."),
-    column("last_answered_at", "When the last answer came."),
+    column("event", "Id of the event."),
+    column("made_at", "Time of creation."),
+    column("status", "Outcome of the last attempt, or `waiting`."),
+    column("last_answered_at", "Time of the last response."),
 ];
 
 pub(super) const NEXT: &[Column] = &[
-    column("at", "When."),
-    column("local", "What the clocks of its zone show then."),
-    column("note", "Which policy decided it, if one did."),
+    column("at", "Due time."),
+    column("local", "Due time in the time zone of the schedule."),
+    column("note", "Policy that moved the due time, if any."),
 ];
 
 impl Service {
-    pub(super) async fn subscription_report(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let id: SubscriptionId = asked.thing("the id of a subscription, such as `s-15`")?;
-        let limit = asked.limit()?;
+    pub(super) async fn subscription_report(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let id: SubscriptionId = request.thing("the id of a subscription, such as `s-15`")?;
+        let limit = request.limit()?;
         let found = self.find_subscription(id).await?;
         // The batch in which the previous page ended, and the next index in it.
-        let (begun, first) = match asked.before::<ReportCursor>()? {
+        let (begun, first) = match request.before::<ReportCursor>()? {
             Some(ReportCursor(batch, first)) => (batch, first.unwrap_or(0)),
             None => (None, 0),
         };
@@ -97,7 +97,7 @@ impl Service {
             (&found.application).into(),
             (&found.class).into(),
             found.subscriber.to_string().into(),
-            found.is_wanted().into(),
+            found.is_active_or_snoozed().into(),
             found.created_at.into(),
             found.updated_at.into(),
             found.terms.filter.as_ref().map(|filter| filter.text.to_string()).into(),

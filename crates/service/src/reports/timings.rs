@@ -15,30 +15,31 @@ pub(super) const LIST: &[Column] = &[
     column("application", "The application."),
     column(
         "timing",
-        "`collection`: from the first byte of an event batch to its acceptance; `pickup`: from there until a quantum took it \
-         up; `generation`: from acceptance to a notification batch; `wait`: from there to its first hand-over; `delivery`: \
-         from there to its last answer; `answer`: of one notification; `end_to_end`: from acceptance to a delivery.",
+        "`collection`: from the first byte of an event batch to its acceptance; `pickup`: from there to the start of its \
+         quantum; `generation`: from acceptance to a notification batch; `wait`: from there to its first attempt; \
+         `delivery`: from there to its last response; `answer`: response time of one notification; `end_to_end`: from \
+         acceptance to a delivery.",
     ),
-    column("count", "How many were timed."),
-    column("average_ms", "The average."),
-    column("p50_ms", "Half took no longer."),
-    column("p90_ms", "90 of 100 took no longer."),
-    column("p95_ms", "95 of 100 took no longer."),
-    column("p99_ms", "99 of 100 took no longer."),
-    column("max_ms", "None took longer."),
+    column("count", "Number of measurements."),
+    column("average_ms", "Mean."),
+    column("p50_ms", "Median."),
+    column("p90_ms", "90th percentile."),
+    column("p95_ms", "95th percentile."),
+    column("p99_ms", "99th percentile."),
+    column("max_ms", "Maximum."),
 ];
 
 impl Service {
-    pub(super) async fn timings(&self, asked: &ReportRequest) -> Result<Report, ServiceError> {
-        let to = asked.to.unwrap_or_else(|| self.clock.now());
-        let from = asked.from.unwrap_or(to - USUAL);
+    pub(super) async fn timings(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
+        let to = request.to.unwrap_or_else(|| self.clock.now());
+        let from = request.from.unwrap_or(to - USUAL);
         // One interval: the whole period, in minutes.
         let minutes = to.since(from).as_secs() / 60 + 2;
         let interval = Duration::from_secs(minutes * 60);
-        let whole = ReportRequest { from: Some(from), to: asked.to, interval: Some(interval), ..asked.clone() };
+        let whole = ReportRequest { from: Some(from), to: request.to, interval: Some(interval), ..request.clone() };
         let window = self.window(&whole, interval)?;
         let mut applications: BTreeMap<Name, Activity> = BTreeMap::new();
-        for row in self.journal.activity(&window, asked.application.as_ref()).await? {
+        for row in self.journal.activity(&window, request.application.as_ref()).await? {
             applications.entry(row.stream.application().clone()).or_default().add(&row.activity);
         }
         let mut table = Table::new("timings", LIST);

@@ -7,7 +7,7 @@ use std::{
 
 use tocsin_model::id::IdError;
 
-use super::LOOKED_THROUGH_MAX;
+use super::SCANNED_MAX;
 use crate::error::ServiceError;
 
 /// A cursor in two parts: `12.300`. A report may page two lists at once, or a list and the rows within an item. The
@@ -48,22 +48,22 @@ impl FromStr for ReportCursor {
 pub(super) const PAGE: usize = 1_000;
 
 /// Decision of a list about a row.
-pub(super) enum Look {
+pub(super) enum RowSelection {
     /// It is listed.
-    Wanted,
+    Selected,
     /// It is skipped.
     Other,
     /// It and all later rows are older than the requested period.
     TooOld,
 }
 
-impl Look {
+impl RowSelection {
     /// Decides by age and filter.
-    pub(super) fn of(is_too_old: bool, is_wanted: bool) -> Look {
-        match (is_too_old, is_wanted) {
-            (true, _) => Look::TooOld,
-            (false, true) => Look::Wanted,
-            (false, false) => Look::Other,
+    pub(super) fn of(is_too_old: bool, is_selected: bool) -> RowSelection {
+        match (is_too_old, is_selected) {
+            (true, _) => RowSelection::TooOld,
+            (false, true) => RowSelection::Selected,
+            (false, false) => RowSelection::Other,
         }
     }
 }
@@ -74,7 +74,7 @@ pub(super) struct ListPage<T> {
     pub(super) next: Option<String>,
 }
 
-/// Scans backwards from an id, in pages of [`PAGE`], until `limit` rows are found, [`LOOKED_THROUGH_MAX`] are
+/// Scans backwards from an id, in pages of [`PAGE`], until `limit` rows are found, [`SCANNED_MAX`] are
 /// examined, or there are no more.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ pub(super) async fn walk<Id, Item, Page>(
     mut before: Option<Id>,
     limit: usize,
     mut page: impl FnMut(Option<Id>) -> Page,
-    look: impl Fn(&Item) -> (Id, Look),
+    select: impl Fn(&Item) -> (Id, RowSelection),
 ) -> Result<ListPage<Item>, ServiceError>
 where
     Id: Copy + Display,
@@ -94,15 +94,15 @@ where
         let found = page(before).await?;
         let is_last = found.len() < PAGE;
         for item in found {
-            let (id, look) = look(&item);
-            if matches!(look, Look::TooOld) {
+            let (id, selection) = select(&item);
+            if matches!(selection, RowSelection::TooOld) {
                 return Ok(ListPage { items, next: None });
             }
-            if items.len() == limit || looked_through == LOOKED_THROUGH_MAX {
+            if items.len() == limit || looked_through == SCANNED_MAX {
                 return Ok(ListPage { items, next: before.map(|before| before.to_string()) });
             }
             (before, looked_through) = (Some(id), looked_through + 1);
-            if matches!(look, Look::Wanted) {
+            if matches!(selection, RowSelection::Selected) {
                 items.push(item);
             }
         }
@@ -128,8 +128,8 @@ mod tests {
             let newest = before.map_or(count, |before| before - 1);
             std::future::ready(Ok((1..=newest).rev().take(PAGE).collect()))
         };
-        let look = |item: &u64| (*item, Look::of(*item < from, item.is_multiple_of(divisor)));
-        let found = walk(before, limit, page, look).await.expect("found");
+        let select = |item: &u64| (*item, RowSelection::of(*item < from, item.is_multiple_of(divisor)));
+        let found = walk(before, limit, page, select).await.expect("found");
         (found.items, found.next)
     }
 

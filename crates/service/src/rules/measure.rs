@@ -7,7 +7,7 @@ use tocsin_matching::{
     rule::RuleNumber,
     shard::{MatchSink, Run, Shard},
 };
-use tocsin_model::{application::Rule, field::Row, id::EventId, time::Timestamp};
+use tocsin_model::{application::Rule, field::Row, id::EventId, problem::Code, time::Timestamp};
 use tocsin_pipeline::Compiled;
 use tocsin_store::queries::QueryTables;
 
@@ -75,7 +75,9 @@ fn took(index: &mut TestIndex, tested: &Tested, rows: &[Row], now: Timestamp) ->
     let began = Instant::now();
     let fired = index.fire(tested, &batch, rows, &mut Nobody);
     let took = began.elapsed();
-    fired.map(|()| took).map_err(|reason| ServiceError::invalid("rule", format!("cannot be measured: {reason}")))
+    fired
+        .map(|()| took)
+        .map_err(|reason| ServiceError::invalid(Code::NotApplicable, "rule", format!("cannot be measured: {reason}")))
 }
 
 /// A sink that discards matches.

@@ -80,7 +80,7 @@ pub(super) fn batch_of(tested: &Tested, rows: &[Row], now: Timestamp) -> EventBa
         source: api_source(),
         received_at: now,
         accepted_at: now,
-        sees: None,
+        snapshot_sequence: None,
         events: packer.finish(),
         chronicled: Default::default(),
     }
@@ -96,7 +96,7 @@ pub(super) fn try_query(
 ) -> Vec<TestedEvent> {
     let fields = tested.rules.class_fields(&tested.class);
     if let (Some(tables), Some(fields)) = (&mut index.tables, fields) {
-        // One that is not stored, or disabled, is tried as if it were.
+        // A subscription that is not stored, or is disabled, is tested as if it were stored and enabled.
         let one = IndexedSubscription {
             id: witness.id,
             subscriber: SubscriberNumber(0),
@@ -164,15 +164,15 @@ impl MatchSink for TestSink {
         event.subscriptions.extend(run.slots.iter().take(room).map(|slot| run.id(*slot)));
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, event: EventId, trouble: EvalError) {
+    fn rule_failed(&mut self, _: RuleNumber, event: EventId, error: EvalError) {
         if let Some(event) = self.events.get_mut(event.ordinal as usize) {
-            event.failures.push(trouble.to_string());
+            event.failures.push(error.to_string());
         }
     }
 
-    fn subscriptions_failed(&mut self, _: RuleNumber, event: EventId, trouble: EvalError, count: u32) {
+    fn subscriptions_failed(&mut self, _: RuleNumber, event: EventId, error: EvalError, count: u32) {
         if let Some(event) = self.events.get_mut(event.ordinal as usize) {
-            event.failures.push(format!("{trouble} (for {count} subscriptions or filters)"));
+            event.failures.push(format!("{error} (for {count} subscriptions or filters)"));
         }
     }
 }

@@ -9,32 +9,37 @@ use tocsin_store::{
     tracking::TrackedBody,
 };
 
-use super::Story;
+use super::TraceBuilder;
 use crate::{Service, error::ServiceError};
 
 /// Maximum number of messages of one journey.
 const MESSAGES_MAX: usize = 100;
 
 impl Service {
-    pub(super) async fn tell_message(&self, story: &mut Story, id: MessageId) -> Result<(), ServiceError> {
+    pub(super) async fn add_message(&self, trace: &mut TraceBuilder, id: MessageId) -> Result<(), ServiceError> {
         let exchanges = self.exchanges()?;
-        let asked = exchanges.message(id).await?;
+        let asked = exchanges.operations.message(id).await?;
         let asked = asked.ok_or_else(|| ServiceError::Missing(format!("the message {id}")))?;
-        story.context = asked.head.trace.as_deref().cloned();
+        trace.context = asked.head.trace.as_deref().cloned();
         let mut left = VecDeque::from([first(exchanges, asked.clone()).await?, asked]);
         let mut traced = HashSet::new();
         while let Some(message) = left.pop_front() {
             if traced.len() == MESSAGES_MAX {
-                story.truncated = true;
+                trace.truncated = true;
                 break;
             }
             if !traced.insert(message.id) {
                 continue;
             }
-            let history = exchanges.history(message.id).await?;
-            story.message(&message, &history);
-            for body in exchanges.tracked(message.id).await? {
-                story.tracked(&body);
+            let mut history = exchanges.operations.history(message.id).await?;
+            for entry in &mut history {
+                if let Some(name) = self.key_name(&entry.by) {
+                    entry.by = name.into();
+                }
+            }
+            trace.message(&message, &history);
+            for body in exchanges.operations.tracked(message.id).await? {
+                trace.tracked(&body);
             }
             left.extend(next(exchanges, &message).await?);
         }
@@ -49,7 +54,7 @@ async fn first(exchanges: &Exchanges, mut message: StoredMessage) -> Result<Stor
         let whole = message.part_of.filter(|_| message.ending != Some(Ending::Assembled));
         let Some(before) = message.answers.or(whole) else { break };
         // Earlier messages may be removed by retention.
-        let Some(found) = exchanges.message(before).await? else { break };
+        let Some(found) = exchanges.operations.message(before).await? else { break };
         message = found;
     }
     Ok(message)
@@ -59,21 +64,21 @@ async fn first(exchanges: &Exchanges, mut message: StoredMessage) -> Result<Stor
 async fn next(exchanges: &Exchanges, message: &StoredMessage) -> Result<Vec<StoredMessage>, ServiceError> {
     let mut next = Vec::new();
     if let Some(reply) = message.reply {
-        next.extend(exchanges.message(reply).await?);
+        next.extend(exchanges.operations.message(reply).await?);
     }
     if message.ending == Some(Ending::Split) {
         let parts = MessageFilter { part_of: Some(message.id), ..MessageFilter::default() };
-        let mut parts = exchanges.messages(parts, None, MESSAGES_MAX).await?;
+        let mut parts = exchanges.operations.messages(parts, None, MESSAGES_MAX).await?;
         parts.reverse();
         next.extend(parts);
     }
     if let (Some(Ending::Assembled), Some(whole)) = (message.ending, message.part_of) {
-        next.extend(exchanges.message(whole).await?);
+        next.extend(exchanges.operations.message(whole).await?);
     }
     Ok(next)
 }
 
-impl Story {
+impl TraceBuilder {
     fn message(&mut self, message: &StoredMessage, history: &[HistoryEntry]) {
         let (id, bytes) = (message.id, message.bytes);
         let (what, how) = match message.kind {

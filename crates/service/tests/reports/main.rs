@@ -231,7 +231,7 @@ async fn live(journal: &dyn Journal) {
             source: name(entry.source),
             received_at: at(entry.at),
             accepted_at: at(entry.accepted()),
-            sees: Default::default(),
+            snapshot_sequence: Default::default(),
             events: packer.finish(),
             idempotency: None,
             marks: Vec::new(),

@@ -18,18 +18,18 @@ type Hours<'a> = BTreeMap<(&'a str, i64), Vec<(&'static str, i64)>>;
 fn diagnostics_add_up_hour_by_hour() {
     on_each(async |platform| {
         let mut classes: Hours = BTreeMap::new();
-        let mut note = |class: &'static str, at: i64, what, value| {
+        let mut add_stage = |class: &'static str, at: i64, what, value| {
             classes.entry((class, hour(at))).or_default().push((what, value))
         };
         for entry in DAY {
-            note(entry.class, entry.accepted(), "events", entry.events.into());
-            note(entry.class, entry.accepted(), "collection", entry.collection);
-            note(entry.class, entry.matched(), "pickup", entry.pickup);
+            add_stage(entry.class, entry.accepted(), "events", entry.events.into());
+            add_stage(entry.class, entry.accepted(), "collection", entry.collection);
+            add_stage(entry.class, entry.matched(), "pickup", entry.pickup);
             for sent_batch in entry.sent_batches {
-                note(entry.class, entry.matched(), "generation", entry.pickup + entry.matching);
-                note(entry.class, sent_batch.sent(entry), "wait", sent_batch.wait);
+                add_stage(entry.class, entry.matched(), "generation", entry.pickup + entry.matching);
+                add_stage(entry.class, sent_batch.sent(entry), "wait", sent_batch.wait);
                 let answered = sent_batch.last_answered(entry);
-                note(entry.class, answered, "delivery", answered - sent_batch.sent(entry));
+                add_stage(entry.class, answered, "delivery", answered - sent_batch.sent(entry));
             }
         }
         let of = |values: &[(&str, i64)], wanted: &str| -> Vec<i64> {

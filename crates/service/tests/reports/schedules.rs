@@ -98,7 +98,7 @@ async fn live(journal: &dyn Journal) {
             source: name("schedule"),
             received_at: now,
             accepted_at: now,
-            sees: ChangeSequence(0),
+            snapshot_sequence: ChangeSequence(0),
             events: packer.finish(),
             idempotency: None,
             marks: Vec::new(),
