@@ -6,7 +6,7 @@ use axum::{
     http::{Method, header},
 };
 
-use crate::problems::Failure;
+use crate::problems::{Failure, UNSUPPORTED_HEADER};
 
 /// The routes that evaluate the conditions of a change.
 #[rustfmt::skip]
@@ -40,13 +40,20 @@ pub(crate) fn refuse(request: &Request, route: Option<&str>) -> Option<Failure> 
     }
     let names = [(header::IF_MATCH, "If-Match"), (header::IF_NONE_MATCH, "If-None-Match")];
     let (_, given) = names.into_iter().find(|(name, _)| headers.contains_key(name))?;
-    Some(Failure::malformed(format!("this route evaluates no `{given}`: leave it out")))
+    Some(Failure::new(UNSUPPORTED_HEADER, format!("this route evaluates no `{given}`: leave it out")))
 }
 
 /// Whether a list of tags names one, or is `*`. Tags are compared as weak ones (RFC 9110, 13.1.2).
 pub(crate) fn names(list: &[u8], tag: &[u8]) -> bool {
     let tag = opaque(tag);
     list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).any(|given| given == b"*" || opaque(given) == tag)
+}
+
+/// Whether a list of tags names exactly this one, or is `*`. Tags are compared as strong ones (RFC 9110, 13.1.1), but a
+/// weak tag of this server names itself: SCIM has weak tags only, and uses them in `If-Match` (RFC 7644, 3.14).
+pub(crate) fn is_same(list: &[u8], tag: &[u8]) -> bool {
+    let mut given = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    given.any(|given| given == b"*" || (!tag.is_empty() && given == tag))
 }
 
 fn opaque(tag: &[u8]) -> &[u8] {
@@ -68,7 +75,8 @@ mod tests {
                 let is_documented = parameters.iter().any(|parameter| parameter["name"] == "If-Match");
                 let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).expect("a method");
                 let is_evaluated = EVALUATED.iter().any(|(known, route)| *known == method && route == path);
-                assert!(is_evaluated || !is_documented, "{method} {path}");
+                // Conditions of reads are evaluated for all routes.
+                assert!(is_evaluated || !is_documented || method == Method::GET, "{method} {path}");
             }
         }
         let paths = document["paths"].as_object().expect("paths");
@@ -92,6 +100,18 @@ mod tests {
         assert_eq!(status("PUT", "/v1/segments/{name}", "if-match", "\"7\""), None);
         assert_eq!(status("GET", broadcast, "if-match", "\"7\""), None);
         assert_eq!(status("PUT", broadcast, "if-range", "\"7\""), None);
+    }
+
+    #[test]
+    fn a_strong_comparison_takes_no_weak_tag_for_a_strong_one() {
+        for list in ["\"7\"", "\"5\", \"7\"", "*"] {
+            assert!(is_same(list.as_bytes(), b"\"7\""), "{list}");
+        }
+        for list in ["", "W/\"7\"", "\"5\"", "7"] {
+            assert!(!is_same(list.as_bytes(), b"\"7\""), "{list}");
+        }
+        assert!(is_same(b"W/\"7\"", b"W/\"7\""), "a tag of SCIM");
+        assert!(is_same(b"*", b"") && !is_same(b"", b"") && !is_same(b"\"7\"", b""), "a response without a tag");
     }
 
     #[test]

@@ -32,9 +32,9 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let known = KnownEtags::of(&request);
+    let conditions = ReadConditions::of(&request);
     let id = request.headers().get(REQUEST_ID).filter(|id| is_fair(id)).cloned().unwrap_or_else(fresh_id);
-    let is_scim = scim::is_here(request.uri().path());
+    let is_scim = scim::is_scim_path(request.uri().path());
     let failed = |failure: Failure| if is_scim { scim::failed(failure) } else { failure.into_response() };
     let path = route.as_ref().map(MatchedPath::as_str);
     let refused = idempotency::refuse(&request, path).or_else(|| conditions::refuse(&request, path));
@@ -52,11 +52,20 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
             Failure::internal().into_response()
         }
     };
-    if response.status() == StatusCode::OK && response.headers().get(header::ETAG).is_some_and(|tag| known.has(tag)) {
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-        *response.body_mut() = Body::empty();
-        response.headers_mut().remove(header::CONTENT_TYPE);
-        response.headers_mut().remove(header::CONTENT_LENGTH);
+    match conditions.result(&response) {
+        ReadResult::Met => {}
+        ReadResult::Failed => {
+            let unmet = failed(Failure::precondition("its tag is none of those in `If-Match`"));
+            response = with_shared_headers(unmet, &response);
+        }
+        ReadResult::NotModified => {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            *response.body_mut() = Body::empty();
+            // RFC 9110, 15.4.5: ETag, Location and caching fields are kept; representation metadata is removed.
+            for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING] {
+                response.headers_mut().remove(name);
+            }
+        }
     }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
@@ -67,23 +76,63 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
     response
 }
 
-/// Entity tags that the caller has cached, by `If-None-Match` (RFC 9110, 13.1.2). They apply to reads only; changes
-/// have their own conditions.
-struct KnownEtags(Vec<HeaderValue>);
+/// Conditions of a read, by `If-Match` and `If-None-Match` (RFC 9110, 13.1). Changes have their own conditions. No
+/// response has a modification date, so `If-Modified-Since` and `If-Unmodified-Since` are ignored (13.1.3, 13.1.4).
+#[derive(Default)]
+struct ReadConditions {
+    matching: Vec<HeaderValue>,
+    none_matching: Vec<HeaderValue>,
+}
 
-impl KnownEtags {
-    fn of(request: &Request) -> KnownEtags {
+/// Result of the conditions of a read.
+#[derive(Debug, PartialEq)]
+enum ReadResult {
+    /// The response is sent.
+    Met,
+    /// `If-Match` names another state: 412.
+    Failed,
+    /// The client has this state: 304.
+    NotModified,
+}
+
+impl ReadConditions {
+    fn of(request: &Request) -> ReadConditions {
+        let given = |name| request.headers().get_all(name).iter().cloned().collect();
         match *request.method() {
             Method::GET | Method::HEAD => {
-                KnownEtags(request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect())
+                ReadConditions { matching: given(header::IF_MATCH), none_matching: given(header::IF_NONE_MATCH) }
             }
-            _ => KnownEtags(Vec::new()),
+            _ => ReadConditions::default(),
         }
     }
 
-    fn has(&self, tag: &HeaderValue) -> bool {
-        self.0.iter().any(|value| conditions::names(value.as_bytes(), tag.as_bytes()))
+    /// Evaluates the conditions in the order of RFC 9110, 13.2.2. Only a successful response is subject to them
+    /// (13.2.1).
+    fn result(&self, response: &Response<Body>) -> ReadResult {
+        if response.status() != StatusCode::OK {
+            return ReadResult::Met;
+        }
+        let tag = response.headers().get(header::ETAG).map_or(&b""[..], HeaderValue::as_bytes);
+        let any = |lists: &[HeaderValue], names: fn(&[u8], &[u8]) -> bool| {
+            lists.iter().any(|list| names(list.as_bytes(), tag))
+        };
+        if !self.matching.is_empty() && !any(&self.matching, conditions::is_same) {
+            return ReadResult::Failed;
+        }
+        let is_known = !tag.is_empty() && any(&self.none_matching, conditions::names);
+        if is_known { ReadResult::NotModified } else { ReadResult::Met }
     }
+}
+
+/// A failure in place of a response, with the headers by which browsers and caches assign it to an origin.
+fn with_shared_headers(mut failure: Response<Body>, response: &Response<Body>) -> Response<Body> {
+    let shared = [header::ACCESS_CONTROL_ALLOW_ORIGIN, header::ACCESS_CONTROL_EXPOSE_HEADERS, header::VARY];
+    for name in shared {
+        for value in response.headers().get_all(&name) {
+            failure.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    failure
 }
 
 /// A received request id is kept if it is safe to log.

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of a line that are kept, to read the field and the chunk size at its begin.
+/// Buffered bytes of a line, enough for the field name and the chunk size at its start.
 const LINE_KEPT: usize = 128;
 /// No head may contain it: hyper answers 400 and closes the connection.
 const NUL: u8 = 0;
@@ -46,7 +46,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictFraming<S> {
         std::task::ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
         let new = &mut buffer.filled_mut()[before..];
         let was_broken = this.framing.part == Part::BrokenHead;
-        match this.framing.follow(new) {
+        match this.framing.scan(new) {
             Ok(()) if this.framing.part == Part::BrokenHead && !was_broken => {
                 metrics::counter!("tocsin_http_ambiguous_requests_total").increment(1);
             }
@@ -133,7 +133,7 @@ impl Framing {
     ///
     /// # Errors
     /// A body is ambiguous after so many of them.
-    fn follow(&mut self, bytes: &mut [u8]) -> Result<(), usize> {
+    fn scan(&mut self, bytes: &mut [u8]) -> Result<(), usize> {
         let mut at = 0;
         while at < bytes.len() {
             let rest = bytes.len() - at;
@@ -153,11 +153,11 @@ impl Framing {
                 }
                 Part::Head | Part::ChunkSize | Part::ChunkEnd | Part::Trailer => {
                     let Some(end) = bytes[at..].iter().position(|byte| *byte == b'\n') else {
-                        self.keep(&bytes[at..]);
+                        self.buffer(&bytes[at..]);
                         return Ok(());
                     };
                     let end = at + end;
-                    self.keep(&bytes[at..end]);
+                    self.buffer(&bytes[at..end]);
                     match self.end_line() {
                         Some(next) => self.part = next,
                         None if self.part == Part::Head => {
@@ -176,7 +176,7 @@ impl Framing {
         Ok(())
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
+    fn buffer(&mut self, bytes: &[u8]) {
         let Some(last) = bytes.last() else { return };
         let kept = self.line_bytes.min(LINE_KEPT);
         let more = bytes.len().min(LINE_KEPT - kept);
@@ -233,7 +233,7 @@ impl Framing {
         }
         let colon = line.iter().position(|byte| *byte == b':');
         let (name, value) = colon.map_or((line, &line[line.len()..]), |colon| (&line[..colon], &line[colon + 1..]));
-        let is = |wanted: &str| name.trim_ascii().eq_ignore_ascii_case(wanted.as_bytes());
+        let is = |requested: &str| name.trim_ascii().eq_ignore_ascii_case(requested.as_bytes());
         let (is_length, is_coding) = (is("content-length"), is("transfer-encoding"));
         if !is_length && !is_coding {
             return true;
@@ -265,11 +265,11 @@ mod tests {
     use super::*;
 
     /// Follows bytes in pieces. Gives the part at their end, and whether they were changed.
-    fn follow(text: &str, piece: usize) -> (Part, bool) {
+    fn scan(text: &str, piece: usize) -> (Part, bool) {
         let mut framing = Framing::default();
         let mut bytes = text.as_bytes().to_vec();
         for piece in bytes.chunks_mut(piece) {
-            if framing.follow(piece).is_err() {
+            if framing.scan(piece).is_err() {
                 break;
             }
         }
@@ -290,7 +290,7 @@ mod tests {
             (&long, Part::Head),
         ] {
             for piece in [1, 2, 3, 7, 1_000] {
-                assert_eq!(follow(good, piece), (part, false), "{good:?} in pieces of {piece}");
+                assert_eq!(scan(good, piece), (part, false), "{good:?} in pieces of {piece}");
             }
         }
     }
@@ -320,7 +320,7 @@ mod tests {
             &format!("POST / HTTP/1.1\r\nContent-Length: {}5\r\n\r\n", "0".repeat(LINE_KEPT)),
         ] {
             for piece in [1, 2, 3, 7, 1_000] {
-                assert_eq!(follow(bad, piece), (Part::BrokenHead, true), "{bad:?} in pieces of {piece}");
+                assert_eq!(scan(bad, piece), (Part::BrokenHead, true), "{bad:?} in pieces of {piece}");
             }
         }
     }
@@ -341,7 +341,7 @@ mod tests {
         ] {
             let text = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{bad}");
             for piece in [1, 2, 3, 7, 1_000] {
-                assert_eq!(follow(&text, piece), (Part::BrokenBody, false), "{bad:?} in pieces of {piece}");
+                assert_eq!(scan(&text, piece), (Part::BrokenBody, false), "{bad:?} in pieces of {piece}");
             }
         }
     }
@@ -376,7 +376,7 @@ mod tests {
             let mut rest = &mut bytes[..];
             while !rest.is_empty() {
                 let (piece, behind) = rest.split_at_mut(random.usize(1..=rest.len()));
-                framing.follow(piece).expect("good");
+                framing.scan(piece).expect("good");
                 rest = behind;
             }
             assert_eq!((framing.part, bytes), (Part::Head, before));

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, Request, Version, header, uri::Authority};
 /// optional port. An empty value is valid.
 ///
 /// # Errors
-/// The request must be answered 400; the text says why.
+/// The request must be answered 400; the text is the reason.
 pub(crate) fn check<B>(request: &Request<B>) -> Result<(), String> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let Some(host) = hosts.next() else {

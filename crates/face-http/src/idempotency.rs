@@ -3,74 +3,74 @@
 
 use axum::{extract::Request, http::Method};
 
-use crate::problems::Failure;
+use crate::problems::{Failure, UNSUPPORTED_HEADER};
 
 /// The effect of a repeated POST.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Repeat {
     /// The route honours the key: a repetition has the result of the first request.
     Honoured,
-    /// A repetition has no effect of its own, so a key changes nothing.
-    Harmless,
-    /// A repetition has an effect of its own, and the route keeps no keys. The text says what to use instead.
+    /// A repetition has no further effect, so the key is ignored.
+    Idempotent,
+    /// A repetition has another effect, and the route stores no keys. The text says what to use instead.
     Refused(&'static str),
 }
 
-use Repeat::{Harmless, Honoured, Refused};
+use Repeat::{Honoured, Idempotent, Refused};
 
 const READ_FIRST: &str = "read first whether the request before had its effect";
 
 #[rustfmt::skip]
 const POSTS: &[(&str, Repeat)] = &[
-    ("/unsubscribe/{token}", Harmless),
-    ("/v1/applications/check", Harmless),
+    ("/unsubscribe/{token}", Idempotent),
+    ("/v1/applications/check", Idempotent),
     ("/v1/applications/{application}/rematch", Refused(READ_FIRST)),
-    ("/v1/applications/{application}/channels/probe", Harmless),
-    ("/v1/applications/{application}/rules/test", Harmless),
-    ("/v1/applications/{application}/rules/{rule}/stop", Harmless),
-    ("/v1/applications/{application}/rules/{rule}/resume", Harmless),
-    ("/v1/applications/{application}/preview", Harmless),
+    ("/v1/applications/{application}/channels/probe", Idempotent),
+    ("/v1/applications/{application}/rules/test", Idempotent),
+    ("/v1/applications/{application}/rules/{rule}/stop", Idempotent),
+    ("/v1/applications/{application}/rules/{rule}/resume", Idempotent),
+    ("/v1/applications/{application}/preview", Idempotent),
     ("/v1/applications/{application}/send-test", Refused(READ_FIRST)),
-    ("/v1/schedules/preview", Harmless),
+    ("/v1/schedules/preview", Idempotent),
     ("/v1/applications/{application}/events", Honoured),
     ("/v1/applications/{application}/events/{class}", Honoured),
     ("/v1/subscribers", Refused("the `id` of the body makes a repetition known: it is answered 409")),
-    ("/v1/subscribers/{id}/claim", Refused(READ_FIRST)),
+    ("/v1/subscribers/{id}/verification-token", Refused(READ_FIRST)),
     ("/v1/subscribers/{id}/merge", Refused(READ_FIRST)),
-    ("/scim/v2/.search", Harmless),
+    ("/scim/v2/.search", Idempotent),
     ("/scim/v2/Bulk", Refused("`userName` and `displayName` make a repetition known: it is answered 409")),
     ("/scim/v2/{resources}", Refused("`userName` and `displayName` make a repetition known: it is answered 409")),
-    ("/scim/v2/{resources}/.search", Harmless),
+    ("/scim/v2/{resources}/.search", Idempotent),
     ("/v1/segments", Refused("the `name` of the body makes a repetition known: it is answered 409")),
-    ("/v1/segments/preview", Harmless),
+    ("/v1/segments/preview", Idempotent),
     ("/v1/subscriptions", Refused("give `key` in the body: a request with the same key replaces the subscription")),
     ("/v1/suppressions/reports", Refused(READ_FIRST)),
-    ("/v1/import/subscribers", Harmless),
+    ("/v1/import/subscribers", Idempotent),
     ("/v1/import/subscriptions", Refused("give each line a `key`: a line with the same key replaces the subscription")),
-    ("/v1/import/suppressions", Harmless),
+    ("/v1/import/suppressions", Idempotent),
     ("/v1/exchanges/{exchange}/receive/{port}", Honoured),
-    ("/v1/messages/edit", Harmless),
-    ("/v1/messages/resume", Harmless),
-    ("/v1/messages/end", Harmless),
-    ("/v1/suspensions/resume", Harmless),
-    ("/v1/suspensions/end", Harmless),
+    ("/v1/messages/edit", Idempotent),
+    ("/v1/messages/resume", Idempotent),
+    ("/v1/messages/end", Idempotent),
+    ("/v1/suspensions/resume", Idempotent),
+    ("/v1/suspensions/end", Idempotent),
     ("/v1/firings/refire", Refused(READ_FIRST)),
-    ("/v1/firings/dismiss", Harmless),
+    ("/v1/firings/dismiss", Idempotent),
     ("/v1/resends", Honoured),
-    ("/v1/resends/preview", Harmless),
-    ("/v1/switches/off", Harmless),
-    ("/v1/switches/on", Harmless),
-    ("/v1/retention/run", Harmless),
+    ("/v1/resends/preview", Idempotent),
+    ("/v1/switches/off", Idempotent),
+    ("/v1/switches/on", Idempotent),
+    ("/v1/retention/run", Idempotent),
     ("/v1/backups", Refused(READ_FIRST)),
     ("/v1/keys", Refused("list the keys, and remove the one whose text was lost")),
-    ("/v1/subscribers/{id}/inbox/mark", Harmless),
-    ("/v1/subscribers/{id}/inbox/token", Harmless),
-    ("/v1/applications/{application}/collections/{collection}/rows", Harmless),
-    ("/v1/applications/{application}/conflicts/{number}/revert", Harmless),
+    ("/v1/subscribers/{id}/inbox/mark", Idempotent),
+    ("/v1/subscribers/{id}/inbox/token", Idempotent),
+    ("/v1/applications/{application}/collections/{collection}/rows", Idempotent),
+    ("/v1/applications/{application}/conflicts/{number}/revert", Idempotent),
     ("/v1/sync/devices", Refused("list the devices, and remove the one whose token was lost")),
-    ("/v1/sync/devices/{id}/wipe", Harmless),
-    ("/v1/sync/sessions", Harmless),
-    ("/v1/sync/sessions/{id}/changes", Harmless),
+    ("/v1/sync/devices/{id}/wipe", Idempotent),
+    ("/v1/sync/sessions", Idempotent),
+    ("/v1/sync/sessions/{id}/changes", Idempotent),
 ];
 
 /// Refuses an `Idempotency-Key` that its route would ignore although a repetition has an effect.
@@ -79,10 +79,11 @@ pub(crate) fn refuse(request: &Request, route: Option<&str>) -> Option<Failure> 
         return None;
     }
     match POSTS.iter().find(|(path, _)| Some(*path) == route)?.1 {
-        Honoured | Harmless => None,
-        Refused(instead) => {
-            Some(Failure::malformed(format!("this route keeps no `Idempotency-Key`: leave it out; {instead}")))
-        }
+        Honoured | Idempotent => None,
+        Refused(instead) => Some(Failure::new(
+            UNSUPPORTED_HEADER,
+            format!("this route keeps no `Idempotency-Key`: leave it out; {instead}"),
+        )),
     }
 }
 

@@ -26,6 +26,7 @@ mod wire; // JSON bodies
 pub mod fuzzing; // parsers of SCIM for fuzz targets
 pub mod metrics; // metrics of this crate
 mod openapi; // the OpenAPI document and its explorer
+mod error_codes; // codes of problems and their reference page
 mod problems; // maps errors to problem details (RFC 9457)
 mod status_page; // HTML status page
 
@@ -37,9 +38,11 @@ use tocsin_sync::Replicas;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+pub use error_codes::{error_codes_module, errors_page};
 pub use needs::scopes_page;
 pub use openapi::document as openapi_document;
 pub use rate_limits::RateLimit;
+pub use routes::directory::OpenDirectory;
 pub use scim::ScimOptions;
 pub use serve::{HttpOptions, serve};
 
@@ -55,6 +58,8 @@ pub(crate) struct App {
     body_idle_timeout: std::time::Duration,
     /// The directory for SCIM, if enabled.
     scim: Option<ScimOptions>,
+    /// Opens the directory for exports.
+    directory: Option<OpenDirectory>,
     rate_limits: rate_limits::RateLimits,
     measures: edge::Measures,
     /// Permits for event streams.

@@ -13,7 +13,10 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use tocsin_model::id::{IdError, NotificationBatchId, StoredNumber, SubscriberId};
+use tocsin_model::{
+    id::{IdError, NotificationBatchId, StoredNumber, SubscriberId},
+    problem::{CredentialError, Problem},
+};
 use tocsin_service::{
     Caller,
     Scope::{self, *},
@@ -98,7 +101,7 @@ const NEEDS: &[Row] = &[
     ("PUT", "/v1/subscribers/{id}", Key(&[SubscribersWrite])),
     ("PATCH", "/v1/subscribers/{id}", Key(&[SubscribersWrite])),
     ("DELETE", "/v1/subscribers/{id}", Key(&[SubscribersWrite])),
-    ("POST", "/v1/subscribers/{id}/claim", Key(&[SubscribersWrite])),
+    ("POST", "/v1/subscribers/{id}/verification-token", Key(&[SubscribersWrite])),
     ("PUT", "/v1/subscribers/{id}/devices/{device}", Key(&[SubscribersWrite])),
     ("DELETE", "/v1/subscribers/{id}/devices/{device}", Key(&[SubscribersWrite])),
     ("POST", "/v1/subscribers/{id}/merge", Key(&[SubscribersWrite])),
@@ -151,6 +154,7 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/export/subscribers", Key(&[SubscribersRead])),
     ("GET", "/v1/export/subscriptions", Key(&[SubscribersRead])),
     ("GET", "/v1/export/suppressions", Key(&[SubscribersRead])),
+    ("GET", "/v1/directory/export", Key(&[SubscribersRead])),
 
     ("GET", "/v1/exchanges", Key(&[ApplicationsRead])),
     ("GET", "/v1/exchanges/{exchange}", Key(&[ApplicationsRead])),
@@ -268,7 +272,7 @@ pub(crate) async fn needs(state: State, request: Request, next: Next) -> Respons
         Some(Key(scopes)) => caller(&state, &request, scopes),
         // Tokens are looked at where the route takes them; so is what else the service can say of the key.
         Some(Visitor(scopes)) => caller(&state, &request, scopes).or_else(|failure| match failure {
-            ServiceError::Unauthenticated(_) => Ok(None),
+            ServiceError::Unauthenticated(..) => Ok(None),
             failure => Err(failure),
         }),
         Some(Nothing | Device) | None => Ok(None),
@@ -285,7 +289,7 @@ pub(crate) async fn needs(state: State, request: Request, next: Next) -> Respons
     response
 }
 
-/// Counts a request for its caller, or for its address if it shows no good key. Health checks are not counted.
+/// Counts a request for its caller, or for its address without a valid key. Health checks are not counted.
 fn count(
     state: &State,
     request: &Request,
@@ -342,7 +346,7 @@ async fn admit(
         (let_in, _) => let_in,
     };
     if let (Ok(_), Some(failure)) = (&let_in, refuse_coding(&request, path.as_deref())) {
-        let is_scim = scim::is_here(request.uri().path());
+        let is_scim = scim::is_scim_path(request.uri().path());
         let mut response = if is_scim { scim::failed(failure) } else { failure.into_response() };
         response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         return response;
@@ -355,7 +359,7 @@ async fn admit(
             return bind_response(&state, &caller, response);
         }
         Ok(None) => {}
-        Err(error) if scim::is_here(request.uri().path()) => return scim::refused(error),
+        Err(error) if scim::is_scim_path(request.uri().path()) => return scim::refused(error),
         Err(error) => return Failure::from(error).into_response(),
     }
     next.run(request).await
@@ -373,20 +377,20 @@ fn need(method: &Method, path: &str) -> Option<AccessRequirement> {
     BY_PATH.get(path)?.iter().find(|row| row.0 == method).map(|row| row.2)
 }
 
-/// The rule by which a route is within the resources of a limited key.
+/// How the resource of a route is determined, for keys limited to resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// It concerns no resource.
     Open,
     /// The application in the path.
     Application,
-    /// The application in the path, or a source of it; the service looks at the source.
+    /// The application in the path, or one of its sources; the service checks the source.
     Source,
     /// The exchange in the path.
     Exchange,
     /// The exchange and the port in the path.
     Port,
-    /// The resource of the thing with the id in the path.
+    /// The resource of the object with the id in the path.
     Thing,
     /// The container of the subscriber in the path.
     Subscriber,
@@ -429,7 +433,7 @@ fn reach(method: &Method, path: &str) -> Reach {
         }
         (_, "/v1/trace/{id}") => Reach::Thing,
         // These name another subscriber in the body.
-        (_, "/v1/subscribers/{id}/merge" | "/v1/subscribers/{id}/claim") => Reach::All,
+        (_, "/v1/subscribers/{id}/merge" | "/v1/subscribers/{id}/verification-token") => Reach::All,
         (_, path) if path.starts_with("/v1/subscribers/{id}") => Reach::Subscriber,
         (_, "/v1/suppressions/devices/{subscriber}/{device}") => Reach::Subscriber,
         _ => Reach::All,
@@ -504,7 +508,8 @@ async fn limit(
 /// The values of a parameter of the query.
 fn queried(request: &Request, name: &str) -> Result<Vec<String>, ServiceError> {
     let pairs = Query::<Vec<(String, String)>>::try_from_uri(request.uri());
-    let Query(pairs) = pairs.map_err(|_| ServiceError::invalid("", "the query cannot be read"))?;
+    let Query(pairs) =
+        pairs.map_err(|_| ServiceError::from(Problem::syntax("query", "", "the query cannot be read")))?;
     Ok(pairs.into_iter().filter(|(known, _)| known == name).map(|(_, value)| value).collect())
 }
 
@@ -534,7 +539,8 @@ fn batch_of(id: &str) -> Result<NotificationBatchId, IdError> {
 
 /// Authenticates the caller; it must have one of these scopes, unless the list is empty.
 fn caller(state: &State, request: &Request, scopes: &[Scope]) -> Result<Option<Caller>, ServiceError> {
-    let key = shown(request.headers())?.ok_or(ServiceError::Unauthenticated("no key was given"))?;
+    let key = shown(request.headers())?
+        .ok_or(ServiceError::Unauthenticated(CredentialError::Required, "no key was given"))?;
     let caller = state.service.authenticate(key)?;
     match scopes.first() {
         Some(first) if scopes.iter().all(|scope| caller.needs(*scope).is_err()) => Err(ServiceError::Forbidden(*first)),
@@ -542,7 +548,7 @@ fn caller(state: &State, request: &Request, scopes: &[Scope]) -> Result<Option<C
     }
 }
 
-/// Writes into the description of a route what it needs, if the table knows it.
+/// Adds the required scopes to the description of a route, if the table contains it.
 pub(crate) fn describe(method: &Method, path: &str, operation: &mut Operation) {
     let Some(need) = need(method, path) else { return };
     let key = |scopes: &[&str]| SecurityRequirement::new("key", scopes.iter().copied());

@@ -28,7 +28,7 @@ fn is_for_pages(path: &str) -> bool {
 }
 
 /// The origin of a page that may use this path.
-fn let_in(origins: &Arc<[String]>, request: &Request) -> Option<HeaderValue> {
+fn allowed_origin(origins: &Arc<[String]>, request: &Request) -> Option<HeaderValue> {
     let origin = request.headers().get(header::ORIGIN)?;
     let is_named = origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
     (is_named && is_for_pages(request.uri().path())).then(|| origin.clone())
@@ -37,7 +37,7 @@ fn let_in(origins: &Arc<[String]>, request: &Request) -> Option<HeaderValue> {
 /// Checks the origin, then the access requirement of the route.
 pub(crate) async fn origins(state: State, request: Request, next: Next) -> Response<Body> {
     let varies = !state.origins.is_empty() && is_for_pages(request.uri().path());
-    let Some(origin) = let_in(&state.origins, &request) else {
+    let Some(origin) = allowed_origin(&state.origins, &request) else {
         let mut response = needs(state, request, next).await;
         if varies {
             // A cache must not serve this response to other origins.

@@ -1,4 +1,5 @@
-//! Maps errors to problem details (RFC 9457), in one place. The response says what to do; the log has the cause.
+//! Maps errors to problem details (RFC 9457), in one place. The response contains the remedy; the log contains the
+//! cause.
 
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ use axum::{
     response::IntoResponse,
 };
 use serde::Serialize;
-use tocsin_model::problem::{Problem, first_of};
+use tocsin_model::problem::{CredentialError, Problem, first_of};
 use tocsin_service::ServiceError;
 use tocsin_sync::SyncError;
 use utoipa::ToSchema;
 
 /// The kinds of problems: `type`, title, status and page.
+#[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) slug: &'static str,
     pub(crate) title: &'static str,
@@ -76,6 +78,72 @@ kinds! {
         "A part of the platform does not answer. Nothing was acknowledged. Try again after the time that `Retry-After` names.";
 }
 
+/// A code of problem documents: one case of a kind.
+#[derive(Debug)]
+pub(crate) struct DocumentCode {
+    pub(crate) word: &'static str,
+    pub(crate) kind: &'static Kind,
+    pub(crate) meaning: &'static str,
+}
+
+macro_rules! document_codes {
+    ($($name:ident $word:literal $kind:ident $meaning:literal;)*) => {
+        $(pub(crate) const $name: &DocumentCode = &DocumentCode { word: $word, kind: $kind, meaning: $meaning };)*
+        /// All codes of problem documents.
+        pub(crate) const DOCUMENT_CODES: &[&DocumentCode] = &[$($name),*];
+    };
+}
+
+document_codes! {
+    MALFORMED_REQUEST "malformed_request" MALFORMED "The request line or the header `Host` is not valid.";
+    MALFORMED_PATH "malformed_path" MALFORMED "A segment of the path does not have its form, such as an id.";
+    MALFORMED_QUERY "malformed_query" MALFORMED "The query has an unknown parameter, or a value of the wrong type.";
+    MALFORMED_HEADER "malformed_header" MALFORMED "A header field does not have its form.";
+    UNSUPPORTED_HEADER "unsupported_header" MALFORMED "The route does not evaluate this header field.";
+    MALFORMED_BODY "malformed_body" MALFORMED "The body is not valid in its media type; `problems` has the position.";
+    INCOMPLETE_BODY "incomplete_body" MALFORMED "The connection ended before the end of the body.";
+    CONFIRMATION_REQUIRED "confirmation_required" MALFORMED "The operation needs the parameter `confirm`.";
+    CREDENTIALS_REQUIRED "credentials_required" UNAUTHENTICATED "The request has no key or token.";
+    CREDENTIALS_MALFORMED "credentials_malformed" UNAUTHENTICATED "The header `Authorization` does not have its form.";
+    CREDENTIALS_UNKNOWN "credentials_unknown" UNAUTHENTICATED "The key or token does not exist.";
+    CREDENTIALS_EXPIRED "credentials_expired" UNAUTHENTICATED "The key or token has expired.";
+    CREDENTIALS_REVOKED "credentials_revoked" UNAUTHENTICATED "The key or token was revoked.";
+    CREDENTIALS_CHANGED "credentials_changed" UNAUTHENTICATED
+        "The scopes of the key were changed during the request; send it again.";
+    INSUFFICIENT_SCOPE "insufficient_scope" FORBIDDEN "The key lacks the scope in `scope`.";
+    OUTSIDE_RESOURCES "outside_resources" FORBIDDEN "The key is limited to other resources.";
+    DEVICE_NOT_PERMITTED "device_not_permitted" FORBIDDEN "The token of the device does not permit this.";
+    NOT_FOUND_CODE "not_found" NOT_FOUND "The object does not exist, or is outside of the resources of the key.";
+    ROUTE_NOT_FOUND "route_not_found" NOT_FOUND "There is no route with this path.";
+    METHOD_NOT_ALLOWED_CODE "method_not_allowed" METHOD_NOT_ALLOWED "The route does not support the method.";
+    REQUEST_TIMEOUT "request_timeout" TIMEOUT "The body arrived too slowly.";
+    ALREADY_EXISTS "already_exists" TAKEN "An object of this name exists.";
+    IN_USE_CODE "in_use" IN_USE "Another object refers to this one.";
+    WOULD_DROP_DATA "would_drop_data" WOULD_DROP "The definition would drop stored data; `drops` lists the paths.";
+    LAST_ADMIN_KEY "last_admin_key" LAST_ADMIN "The key is the last one with the scope `admin`.";
+    IDEMPOTENCY_KEY_REUSED "idempotency_key_reused" KEY_REUSED "The idempotency key was used for other content.";
+    OUTDATED_CODE "outdated" OUTDATED "The cursor or session is too old.";
+    PRECONDITION_FAILED "precondition_failed" CHANGED "`If-Match` or `If-None-Match` does not hold.";
+    REVISION_CONFLICT "revision_conflict" CHANGED "The object was changed by another request in the meantime.";
+    BODY_TOO_LARGE "body_too_large" TOO_LARGE "The body is larger than `bytes_max`.";
+    UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" UNSUPPORTED
+        "The route does not support the media type of the body.";
+    UNSUPPORTED_CONTENT_ENCODING "unsupported_content_encoding" UNSUPPORTED
+        "The route does not support the content coding of the body.";
+    INVALID_CONTENT "invalid_content" INVALID "The content is not valid; each of `problems` has a code.";
+    RATE_LIMITED "rate_limited" TOO_MANY "The key or the address sends more requests per second than allowed.";
+    CONCURRENCY_LIMITED "concurrency_limited" TOO_MANY "Too many requests of this kind run at the same time.";
+    NOT_ANSWERED_CODE "not_answered" NOT_ANSWERED "No receiver answered the message.";
+    NOT_ANSWERED_IN_TIME "not_answered_in_time" EXPIRED "No receiver answered within the timeout of the receive port.";
+    INTERNAL_CODE "internal" INTERNAL "The server failed.";
+    CAPACITY_EXCEEDED "capacity_exceeded" BUSY "A queue, the disk or another limit of the server is full.";
+    PORT_THROTTLED "port_throttled" BUSY "The receive port accepts no message now; `reason` has the cause.";
+    SYNC_POOL_FULL "sync_pool_full" BUSY
+        "Too many devices synchronize at the same time; `position` is the place in the queue.";
+    TOO_MANY_CONNECTIONS "too_many_connections" BUSY "Too many connections are open.";
+    UNAVAILABLE_CODE "unavailable" UNAVAILABLE "A part of the server does not answer.";
+}
+
 /// Problem details (RFC 9457).
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Problem)]
@@ -83,6 +151,9 @@ pub(crate) struct ProblemBody {
     /// The kind, as an address of a page that explains it.
     #[serde(rename = "type")]
     kind: String,
+    /// Machine-readable code, which never changes its meaning.
+    #[schema(value_type = crate::error_codes::ProblemCode)]
+    code: &'static str,
     /// The kind in words.
     title: &'static str,
     /// The status code.
@@ -110,9 +181,11 @@ struct Parts {
 }
 
 impl Failure {
-    fn new(kind: &Kind, detail: impl Into<String>) -> Failure {
+    pub(crate) fn new(code: &DocumentCode, detail: impl Into<String>) -> Failure {
+        let kind = code.kind;
         let body = ProblemBody {
             kind: format!("/problems/{}", kind.slug),
+            code: code.word,
             title: kind.title,
             status: kind.status.as_u16(),
             detail: detail.into(),
@@ -168,42 +241,38 @@ impl Failure {
         self.0.body
     }
 
-    pub(crate) fn malformed(detail: impl Into<String>) -> Failure {
-        Failure::new(MALFORMED, detail)
-    }
-
     pub(crate) fn no_route(path: &str) -> Failure {
-        Failure::new(NOT_FOUND, format!("nothing is at `{path}`")).with("see", "/openapi.json")
+        Failure::new(ROUTE_NOT_FOUND, format!("nothing is at `{path}`")).with("see", "/openapi.json")
     }
 
     pub(crate) fn method_not_allowed() -> Failure {
-        Failure::new(METHOD_NOT_ALLOWED, "this address does not know the method")
+        Failure::new(METHOD_NOT_ALLOWED_CODE, "this address does not know the method")
     }
 
     pub(crate) fn precondition(detail: impl Into<String>) -> Failure {
-        Failure::new(CHANGED, detail)
+        Failure::new(PRECONDITION_FAILED, detail)
     }
 
     pub(crate) fn too_large(bytes_max: usize) -> Failure {
-        Failure::new(TOO_LARGE, format!("the body is larger than {bytes_max} bytes"))
+        Failure::new(BODY_TOO_LARGE, format!("the body is larger than {bytes_max} bytes"))
             .with("bytes_max", bytes_max)
             .closing()
     }
 
     pub(crate) fn timeout(detail: impl Into<String>) -> Failure {
-        Failure::new(TIMEOUT, detail).closing()
+        Failure::new(REQUEST_TIMEOUT, detail).closing()
     }
 
     pub(crate) fn unsupported(given: &str, supported: &[&str]) -> Failure {
         let detail =
             if given.is_empty() { "no media type is given".to_owned() } else { format!("`{given}` is not known here") };
-        Failure::new(UNSUPPORTED, detail).with("supported", supported)
+        Failure::new(UNSUPPORTED_MEDIA_TYPE, detail).with("supported", supported)
     }
 
     /// A content coding that the route does not take (RFC 9110, 15.5.16).
     pub(crate) fn packed(coding: &str) -> Failure {
         Failure::new(
-            UNSUPPORTED,
+            UNSUPPORTED_CONTENT_ENCODING,
             format!("a body with `Content-Encoding: {coding}` is not taken here: send it unpacked"),
         )
         .with("supported", ["identity"])
@@ -211,23 +280,34 @@ impl Failure {
     }
 
     pub(crate) fn no_body_room() -> Failure {
-        Failure::new(TOO_MANY, "too many large bodies are on their way").retry_after(Duration::from_secs(1))
+        Failure::new(CONCURRENCY_LIMITED, "too many large bodies are on their way").retry_after(Duration::from_secs(1))
     }
 
     pub(crate) fn no_connection() -> Failure {
-        Failure::new(BUSY, "too many connections are open").retry_after(Duration::from_secs(1))
+        Failure::new(TOO_MANY_CONNECTIONS, "too many connections are open").retry_after(Duration::from_secs(1))
     }
 
     pub(crate) fn not_answered(why: impl Into<String>) -> Failure {
-        Failure::new(NOT_ANSWERED, why)
+        Failure::new(NOT_ANSWERED_CODE, why)
     }
 
     pub(crate) fn expired() -> Failure {
-        Failure::new(EXPIRED, "no receiver replied within the timeout of the receive port")
+        Failure::new(NOT_ANSWERED_IN_TIME, "no receiver replied within the timeout of the receive port")
     }
 
     pub(crate) fn internal() -> Failure {
-        Failure::new(INTERNAL, "the request could not be finished")
+        Failure::new(INTERNAL_CODE, "the request could not be finished")
+    }
+}
+
+fn code_of(cause: CredentialError) -> &'static DocumentCode {
+    match cause {
+        CredentialError::Required => CREDENTIALS_REQUIRED,
+        CredentialError::Malformed => CREDENTIALS_MALFORMED,
+        CredentialError::Unknown => CREDENTIALS_UNKNOWN,
+        CredentialError::Expired => CREDENTIALS_EXPIRED,
+        CredentialError::Revoked => CREDENTIALS_REVOKED,
+        CredentialError::Changed => CREDENTIALS_CHANGED,
     }
 }
 
@@ -235,36 +315,43 @@ impl From<ServiceError> for Failure {
     fn from(error: ServiceError) -> Self {
         let detail = error.to_string();
         match error {
-            ServiceError::Unauthenticated(_) => Failure::new(UNAUTHENTICATED, detail)
+            ServiceError::Unauthenticated(cause, _) => Failure::new(code_of(cause), detail)
                 .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tocsin\"")),
-            ServiceError::Forbidden(scope) => Failure::new(FORBIDDEN, detail).with("scope", scope.word()),
-            ServiceError::Limited(_) => Failure::new(FORBIDDEN, detail),
-            ServiceError::Malformed(problem) => Failure::new(MALFORMED, detail).problems(vec![problem]),
-            ServiceError::Invalid(problems) => Failure::new(INVALID, detail).problems(problems),
-            ServiceError::Missing(_) => Failure::new(NOT_FOUND, detail),
-            ServiceError::Taken(_) => Failure::new(TAKEN, detail),
-            ServiceError::InUse { .. } => Failure::new(IN_USE, detail),
-            ServiceError::Changed(_) => Failure::new(CHANGED, detail),
+            ServiceError::Forbidden(scope) => Failure::new(INSUFFICIENT_SCOPE, detail).with("scope", scope.word()),
+            ServiceError::Limited(_) => Failure::new(OUTSIDE_RESOURCES, detail),
+            ServiceError::Malformed(problem) => Failure::new(MALFORMED_BODY, detail).problems(vec![problem]),
+            ServiceError::Invalid(problems) => Failure::new(INVALID_CONTENT, detail).problems(problems),
+            ServiceError::Missing(_) => Failure::new(NOT_FOUND_CODE, detail),
+            ServiceError::Taken(_) => Failure::new(ALREADY_EXISTS, detail),
+            ServiceError::InUse { .. } => Failure::new(IN_USE_CODE, detail),
+            ServiceError::Changed(_) => Failure::new(REVISION_CONFLICT, detail),
             ServiceError::WouldDrop(drops) => {
                 let paths: Vec<&String> = drops.iter().filter_map(|found| found.drops.as_ref()).collect();
                 let sentences: Vec<&String> = drops.iter().map(|found| &found.sentence).collect();
-                Failure::new(WOULD_DROP, detail).with("drops", paths).with("sentences", sentences)
+                Failure::new(WOULD_DROP_DATA, detail).with("drops", paths).with("sentences", sentences)
             }
-            ServiceError::LastAdmin(_) => Failure::new(LAST_ADMIN, detail),
-            ServiceError::KeyReused(batch) => Failure::new(KEY_REUSED, detail).with("batch", batch),
-            ServiceError::MessageKeyReused(message) => Failure::new(KEY_REUSED, detail).with("message", message),
+            ServiceError::LastAdmin(_) => Failure::new(LAST_ADMIN_KEY, detail),
+            ServiceError::KeyReused(batch) => Failure::new(IDEMPOTENCY_KEY_REUSED, detail).with("batch", batch),
+            ServiceError::MessageKeyReused(message) => {
+                Failure::new(IDEMPOTENCY_KEY_REUSED, detail).with("message", message)
+            }
             ServiceError::Throttled { code, retry_after, .. } => {
-                Failure::new(BUSY, detail).with("reason", code).retry_after(retry_after)
+                Failure::new(PORT_THROTTLED, detail).with("reason", code).retry_after(retry_after)
             }
-            ServiceError::Full { retry_after, .. } => Failure::new(BUSY, detail).retry_after(retry_after),
-            ServiceError::TooMany { retry_after, .. } => Failure::new(TOO_MANY, detail).retry_after(retry_after),
+            ServiceError::Full { retry_after, .. } => Failure::new(CAPACITY_EXCEEDED, detail).retry_after(retry_after),
+            ServiceError::RateLimited { retry_after, .. } => {
+                Failure::new(RATE_LIMITED, detail).retry_after(retry_after)
+            }
+            ServiceError::TooMany { retry_after, .. } => {
+                Failure::new(CONCURRENCY_LIMITED, detail).retry_after(retry_after)
+            }
             ServiceError::BrokenStream(source) => match crate::request::body_failure(&*source) {
                 Some(failure) => failure,
-                None => Failure::new(MALFORMED, "the body broke off"),
+                None => Failure::new(INCOMPLETE_BODY, "the body broke off"),
             },
             ServiceError::Unavailable(source) => {
                 tracing::error!(error = %source, "a request could not be done");
-                Failure::new(UNAVAILABLE, detail).retry_after(Duration::from_secs(5))
+                Failure::new(UNAVAILABLE_CODE, detail).retry_after(Duration::from_secs(5))
             }
         }
     }
@@ -274,14 +361,14 @@ impl From<SyncError> for Failure {
     fn from(error: SyncError) -> Self {
         let detail = error.to_string();
         match error {
-            SyncError::Unauthenticated(why) => ServiceError::Unauthenticated(why).into(),
-            SyncError::Forbidden(_) => Failure::new(FORBIDDEN, detail),
+            SyncError::Unauthenticated(cause, why) => ServiceError::Unauthenticated(cause, why).into(),
+            SyncError::Forbidden(_) => Failure::new(DEVICE_NOT_PERMITTED, detail),
             SyncError::Invalid(problems) => ServiceError::Invalid(problems).into(),
             SyncError::Missing(what) => ServiceError::Missing(what).into(),
             SyncError::Changed(what) => ServiceError::Changed(what).into(),
-            SyncError::Expired(_) => Failure::new(OUTDATED, detail),
+            SyncError::Expired(_) => Failure::new(OUTDATED_CODE, detail),
             SyncError::Busy { retry_after, position, .. } => {
-                Failure::new(BUSY, detail).retry_after(retry_after).with("position", position)
+                Failure::new(SYNC_POOL_FULL, detail).retry_after(retry_after).with("position", position)
             }
             SyncError::Store(error) => ServiceError::from(error).into(),
         }

@@ -28,7 +28,7 @@ const CALLERS_KEPT: usize = 100_000;
 /// Number of requests after which idle callers are removed.
 const FORGET_EVERY: u32 = 65_536;
 
-/// The most requests of a caller: `per_second`, and `burst` at once after a pause.
+/// Maximum request rate of a caller: `per_second`, and a burst of `burst` after a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
     /// Requests a second in the long run.
@@ -45,11 +45,11 @@ impl RateLimit {
     }
 }
 
-/// The address that a request came from, as limits count it.
+/// Address of the client, as counted by the limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
-/// The caller that a request counts for.
+/// Caller whose limit a request counts against.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Partition {
     /// A key, by its id.
@@ -58,7 +58,7 @@ pub(crate) enum Partition {
     Device(String),
     /// A subscriber with an inbox token, by its number.
     Subscriber(u64),
-    /// No good key.
+    /// A request without a valid key.
     Address(IpAddr),
     /// All callers beyond [`CALLERS_KEPT`].
     Others,
@@ -88,13 +88,13 @@ pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
     requests: AtomicU32,
 }
 
-/// The rest of a limit after a request, for its answer.
+/// Remaining quota after a request, for its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     policy: &'static str,
     limit: RateLimit,
     remaining: u32,
-    /// Time until the next request is let in, if this one is not.
+    /// Time until the next request is admitted, if this one is refused.
     wait: Option<Duration>,
 }
 
@@ -147,7 +147,7 @@ impl Left {
     /// Whether the request is admitted.
     ///
     /// # Errors
-    /// `TooMany` says how long to wait.
+    /// `RateLimited`, with the time to wait.
     pub(crate) fn check(&self) -> Result<(), ServiceError> {
         let Some(retry_after) = self.wait else { return Ok(()) };
         let RateLimit { per_second, burst } = self.limit;
@@ -158,7 +158,7 @@ impl Left {
         let reason = format!(
             "{who} sent more than {per_second} requests a second, {burst} at once: send fewer, or several things in one request"
         );
-        Err(ServiceError::TooMany { reason, retry_after })
+        Err(ServiceError::RateLimited { reason, retry_after })
     }
 
     /// Writes what is left (draft-ietf-httpapi-ratelimit-headers-10): `q` requests in `w` seconds, `r` of them left, and `t`
@@ -199,7 +199,7 @@ mod tests {
         let limits = RateLimits::with_clock(RateLimit::new(20, 2), None, clock.clone());
         let (seconds, tick) = (60, Duration::from_millis(2));
         let (mut noisy, mut quiet) = ((0, 0), [(0, 0); 10]);
-        let ask = |tenant: Partition, counts: &mut (u32, u32)| {
+        let count_request = |tenant: Partition, counts: &mut (u32, u32)| {
             let left = limits.count(tenant).expect("keys are limited");
             match left.check() {
                 Ok(()) => counts.0 += 1,
@@ -207,10 +207,10 @@ mod tests {
             }
         };
         for number in 0..seconds * 500 {
-            ask(key("noisy"), &mut noisy);
+            count_request(key("noisy"), &mut noisy);
             if number % 50 == 0 {
                 for (tenant, counts) in quiet.iter_mut().enumerate() {
-                    ask(key(&format!("quiet-{tenant}")), counts);
+                    count_request(key(&format!("quiet-{tenant}")), counts);
                 }
             }
             clock.advance(tick);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn i12_a_refused_caller_is_told_when_to_come_back_and_is_let_in_then() {
+    fn i12_a_refused_caller_gets_a_retry_time_and_is_admitted_then() {
         let clock = FakeRelativeClock::default();
         let limits = RateLimits::with_clock(RateLimit::new(2, 5), RateLimit::new(1, 1), clock.clone());
         for left in (0..10).rev() {
@@ -231,7 +231,7 @@ mod tests {
         }
         let refused = limits.count(key("a")).expect("limited");
         assert_eq!(refused.wait, Some(Duration::from_millis(500)));
-        let Err(ServiceError::TooMany { reason, retry_after }) = refused.check() else { panic!("it is let in") };
+        let Err(ServiceError::RateLimited { reason, retry_after }) = refused.check() else { panic!("it is let in") };
         assert!(reason.contains("2 requests a second, 10 at once"), "{reason}");
         let mut headers = HeaderMap::new();
         refused.write(&mut headers);
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(headers["ratelimit"], "\"key\";r=0;t=1");
         clock.advance(retry_after);
         assert_eq!(limits.count(key("a")).expect("limited").wait, None);
-        // Callers without a good key have limits of their own, by address.
+        // Callers without a valid key have separate limits, by address.
         let address = Partition::Address([192, 0, 2, 1].into());
         assert_eq!(limits.count(address.clone()).expect("limited").wait, None);
         assert!(limits.count(address).expect("limited").check().is_err());

@@ -15,6 +15,7 @@ use tocsin_model::{
     id::{IdError, StoredNumber, SubscriberId},
     json::{VALUE_BYTES, check, without_mark},
     media_type,
+    problem::{Code, CredentialError, Problem},
     trace_context::TraceContext,
 };
 use tocsin_service::{BoxError, Caller, ServiceError, inbox::InboxCaller, page, subscribers::Put};
@@ -25,7 +26,7 @@ use utoipa::IntoParams;
 use crate::{
     App,
     credential::CredentialEnded,
-    problems::Failure,
+    problems::{Failure, INCOMPLETE_BODY, MALFORMED_HEADER, MALFORMED_PATH, MALFORMED_QUERY, UNSUPPORTED_HEADER},
     serve::{BODY_RATE_MIN, BodyIdle},
 };
 
@@ -48,7 +49,8 @@ impl FromRequestParts<Arc<App>> for Authorized {
         if let Some(caller) = parts.extensions.remove() {
             return Ok(Authorized(caller));
         }
-        let key = shown(&parts.headers)?.ok_or(ServiceError::Unauthenticated("no key was given"))?;
+        let key = shown(&parts.headers)?
+            .ok_or(ServiceError::Unauthenticated(CredentialError::Required, "no key was given"))?;
         Ok(Authorized(app.service.authenticate(key)?))
     }
 }
@@ -58,9 +60,11 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Failu
     let mut keys = headers.get_all("idempotency-key").iter();
     match (keys.next(), keys.next()) {
         (None, _) => Ok(None),
-        (Some(_), Some(_)) => Err(Failure::malformed("`Idempotency-Key` is given more than once: send one")),
+        (Some(_), Some(_)) => {
+            Err(Failure::new(MALFORMED_HEADER, "`Idempotency-Key` is given more than once: send one"))
+        }
         (Some(key), None) => {
-            key.to_str().map(Some).map_err(|_| Failure::malformed("`Idempotency-Key` is not visible ASCII"))
+            key.to_str().map(Some).map_err(|_| Failure::new(MALFORMED_HEADER, "`Idempotency-Key` is not visible ASCII"))
         }
     }
 }
@@ -79,15 +83,29 @@ pub(crate) fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     if let Some(value) = given.next() {
         if given.next().is_some() {
-            return Err(ServiceError::Unauthenticated("`Authorization` is given more than once: send it once"));
+            return Err(ServiceError::Unauthenticated(
+                CredentialError::Malformed,
+                "`Authorization` is given more than once: send it once",
+            ));
         }
         let text = value.to_str().unwrap_or_default();
         return match text.split_at_checked(7) {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer ") => Ok(Some(key.trim())),
-            _ => Err(ServiceError::Unauthenticated("`Authorization` should be `Bearer` and a key")),
+            _ => Err(ServiceError::Unauthenticated(
+                CredentialError::Malformed,
+                "`Authorization` should be `Bearer` and a key",
+            )),
         };
     }
-    Ok(headers.get("x-api-key").map(|key| key.to_str().unwrap_or_default().trim()))
+    let mut keys = headers.get_all("x-api-key").iter();
+    let key = keys.next().map(|key| key.to_str().unwrap_or_default().trim());
+    match keys.next() {
+        Some(_) => Err(ServiceError::Unauthenticated(
+            CredentialError::Malformed,
+            "`X-Api-Key` is given more than once: send it once",
+        )),
+        None => Ok(key),
+    }
 }
 
 /// A caller with a valid key or inbox token: in the header, or the token as `?token=` where no header can be set.
@@ -104,7 +122,7 @@ impl FromRequestParts<Arc<App>> for InboxAccess {
 /// The inbox caller of a request.
 ///
 /// # Errors
-/// `Unauthenticated`: it shows no good key and no good inbox token.
+/// `Unauthenticated`: no valid key and no valid inbox token.
 pub(crate) fn visitor(app: &App, request: &Request) -> Result<InboxCaller, ServiceError> {
     visitor_of(app, request.headers(), request.uri())
 }
@@ -115,7 +133,8 @@ fn visitor_of(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<InboxCaller, 
     }
     let mut pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let queried = pairs.find(|(name, _)| *name == "token").map(|(_, token)| token);
-    let queried = queried.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
+    let queried = queried
+        .ok_or(ServiceError::Unauthenticated(CredentialError::Required, "no key and no inbox token was given"))?;
     // Proxies log URLs, so a key, which may never expire, is not accepted there.
     app.service.visitor_of_address(queried)
 }
@@ -127,13 +146,14 @@ impl FromRequestParts<Arc<App>> for DeviceCaller {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
-        let token = shown(&parts.headers)?.ok_or(ServiceError::Unauthenticated("no device token was given"))?;
+        let token = shown(&parts.headers)?
+            .ok_or(ServiceError::Unauthenticated(CredentialError::Required, "no device token was given"))?;
         Ok(DeviceCaller(app.sync()?.device(token)?))
     }
 }
 
 impl App {
-    /// The name of a subscriber's entry in the directory, in normal form; `None`: there is none, or no directory here.
+    /// Normalized DN of a subscriber's entry; `None`: no entry, or no directory in this process.
     pub(crate) async fn container_of(&self, id: &SubscriberId) -> Result<Option<String>, ServiceError> {
         let Some(options) = &self.scim else { return Ok(None) };
         let Some(number) = self.service.subscriber_number(id).await? else { return Ok(None) };
@@ -146,7 +166,11 @@ impl App {
     pub(crate) fn normal_resources(&self, resources: Vec<String>) -> Result<Vec<String>, ServiceError> {
         let normal = |(at, text): (usize, String)| {
             let Some(name) = text.strip_prefix("container:") else { return Ok(text) };
-            let wrong = |message: String| ServiceError::invalid(format!("resources[{at}]"), message);
+            let wrong = |message: String| {
+                ServiceError::from(
+                    Problem::new(Code::InvalidFormat, format!("resources[{at}]"), message).param("format", "resource"),
+                )
+            };
             let options = self.scim.as_ref();
             let directory =
                 &options.ok_or_else(|| wrong("needs the directory: set `ldap.scim = true`".to_owned()))?.directory;
@@ -172,7 +196,9 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Segments<T> {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
         match Path::<T>::from_request_parts(parts, app).await {
             Ok(Path(segments)) => Ok(Segments(segments)),
-            Err(rejection) => Err(Failure::malformed(format!("the address cannot be read: {}", rejection.body_text()))),
+            Err(rejection) => {
+                Err(Failure::new(MALFORMED_PATH, format!("the address cannot be read: {}", rejection.body_text())))
+            }
         }
     }
 }
@@ -189,7 +215,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Parameters<T> {
             Err(rejection) => {
                 let text = rejection.body_text();
                 let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
-                Err(Failure::malformed(format!("the query cannot be read: {text}")))
+                Err(Failure::new(MALFORMED_QUERY, format!("the query cannot be read: {text}")))
             }
         }
     }
@@ -203,7 +229,7 @@ pub(crate) struct PageParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     pub(crate) limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     #[serde(default)]
     pub(crate) after: Option<String>,
 }
@@ -217,7 +243,7 @@ impl PageParameters {
 
 /// Reads an id in the path.
 pub(crate) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Failure> {
-    text.parse().map_err(|error: IdError| Failure::malformed(error.to_string()))
+    text.parse().map_err(|error: IdError| Failure::new(MALFORMED_PATH, error.to_string()))
 }
 
 /// A body in memory, with its share of the memory for bodies.
@@ -245,7 +271,9 @@ pub(crate) async fn take_body(
         reserve_room(app, &mut room, length)?;
     }
     let mut chunks = body.into_data_stream();
-    let broken = |error: axum::Error| body_failure(&error).unwrap_or_else(|| Failure::malformed("the body broke off"));
+    let broken = |error: axum::Error| {
+        body_failure(&error).unwrap_or_else(|| Failure::new(INCOMPLETE_BODY, "the body broke off"))
+    };
     let first = match chunks.next().await {
         Some(chunk) => chunk.map_err(broken)?,
         None => Bytes::new(),
@@ -314,7 +342,7 @@ pub(crate) fn media_type(headers: &HeaderMap) -> String {
     media_type::essence(given)
 }
 
-/// Reads a JSON body of a single thing. The bytes are given, so that what is read may borrow from them.
+/// Reads a JSON body of one resource. Returns its bytes, so that the parsed value can borrow from them.
 pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Result<BufferedBody, Failure> {
     json_body_of(app, headers, body, &["application/json"]).await
 }
@@ -352,10 +380,10 @@ impl BufferedBody {
 
 /// Raises the reserved memory of a body to this number of bytes.
 fn reserve_room(app: &App, room: &mut BodyRoom, bytes: usize) -> Result<(), Failure> {
-    let wanted = if bytes <= FREE_BYTES { 0 } else { bytes.div_ceil(1024) };
+    let requested = if bytes <= FREE_BYTES { 0 } else { bytes.div_ceil(1024) };
     let has = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-    if wanted > has {
-        let more = u32::try_from(wanted - has).unwrap_or(u32::MAX);
+    if requested > has {
+        let more = u32::try_from(requested - has).unwrap_or(u32::MAX);
         let more = app.body_room.clone().try_acquire_many_owned(more).map_err(|_| Failure::no_body_room())?;
         match room {
             Some(room) => room.merge(more),
@@ -368,12 +396,15 @@ fn reserve_room(app: &App, room: &mut BodyRoom, bytes: usize) -> Result<(), Fail
 /// Reads a JSON object.
 pub(crate) fn read_json<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Failure> {
     if bytes.trim_ascii_start().starts_with(b"[") {
-        return Err(ServiceError::invalid("", "should be a JSON object with named members").into());
+        return Err(ServiceError::from(
+            Problem::new(Code::WrongType, "", "should be a JSON object with named members").param("expected", "object"),
+        )
+        .into());
     }
     serde_json::from_slice(bytes).map_err(|error| tocsin_service::error::json_error(&error).into())
 }
 
-/// A JSON body of a single thing, read whole.
+/// A JSON body of one resource, buffered as a whole.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
@@ -386,7 +417,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
     }
 }
 
-/// A merge patch (RFC 7396), which may also call itself plain JSON.
+/// A merge patch (RFC 7396), which may also be sent as `application/json`.
 pub(crate) struct MergePatch(pub(crate) serde_json::Value);
 
 impl FromRequest<Arc<App>> for MergePatch {
@@ -429,7 +460,7 @@ impl Condition {
             return match others.as_deref().map(str::trim) {
                 None => Ok(Condition::None),
                 Some("*") => Ok(Condition::Absent),
-                Some(_) => Err(Failure::malformed("`If-None-Match` knows only `*` here")),
+                Some(_) => Err(Failure::new(UNSUPPORTED_HEADER, "`If-None-Match` knows only `*` here")),
             };
         };
         if others.is_some() {
@@ -442,7 +473,8 @@ impl Condition {
         // A weak or foreign tag matches nothing (RFC 9110, 13.1.1).
         let revision = |tag: &str| {
             let digits = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
-            digits.parse::<StoredNumber>().ok().map(|StoredNumber(revision)| revision)
+            // Revisions begin at 1; 0 would mean that the resource must not exist.
+            digits.parse::<StoredNumber>().ok().map(|StoredNumber(revision)| revision).filter(|revision| *revision > 0)
         };
         let revisions: Vec<u64> = tags.split(',').filter_map(revision).collect();
         let unmet = || Failure::precondition(format!("`{tags}` is not its tag"));
@@ -458,7 +490,7 @@ impl Condition {
         }
     }
 
-    /// The required revision, where a condition on absence makes no sense.
+    /// The required revision, for routes where `If-None-Match` does not apply.
     pub(crate) async fn revision<E: Into<Failure>>(
         headers: &HeaderMap,
         present: impl Future<Output = Result<u64, E>>,
@@ -480,7 +512,7 @@ impl Condition {
         })
     }
 
-    /// Why it was not stored: that the condition did not hold, or what the service says.
+    /// Failure of a conditional change: the precondition failed, or an error of the service.
     pub(crate) fn unmet(self, error: ServiceError) -> Failure {
         match (self, error) {
             (Condition::Absent, ServiceError::Taken(what)) => Failure::precondition(format!("{what} exists")),
@@ -493,7 +525,7 @@ impl Condition {
 }
 
 /// The tags of a header, which may stand in several lines.
-fn tags_of(headers: &HeaderMap, name: &header::HeaderName) -> Option<String> {
+pub(crate) fn tags_of(headers: &HeaderMap, name: &header::HeaderName) -> Option<String> {
     let lines: Vec<&str> = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect();
     (!lines.is_empty()).then(|| lines.join(","))
 }
@@ -521,9 +553,26 @@ mod tests {
         assert_eq!(of(&is("\"5\", \"6\""), Ok(7)).await, Err(412));
         assert_eq!(of(&is("\"5\", \"6\""), Err(ServiceError::Missing("it".to_owned()))).await, Err(412));
         assert_eq!(of(&is("W/\"7\""), Ok(7)).await, Err(412), "weak tags match nothing");
+        assert_eq!(of(&is("\"0\""), Ok(7)).await, Err(412), "nothing has the revision 0");
         assert_eq!(of(&[("if-none-match", "*")], Ok(7)).await, Ok(Condition::Absent));
         assert_eq!(of(&[("if-none-match", "\"7\"")], Ok(7)).await, Err(400));
         assert_eq!(of(&[("if-match", "*"), ("if-none-match", "*")], Ok(7)).await, Err(412));
+    }
+
+    #[test]
+    fn a_key_is_given_once() {
+        let key_of = |lines: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, axum::http::HeaderValue::from_static(value));
+            }
+            shown(&headers).map(|key| key.map(str::to_owned)).map_err(drop)
+        };
+        assert_eq!(key_of(&[]), Ok(None));
+        assert_eq!(key_of(&[("x-api-key", " k ")]), Ok(Some("k".to_owned())));
+        assert_eq!(key_of(&[("x-api-key", "a"), ("x-api-key", "b")]), Err(()));
+        assert_eq!(key_of(&[("authorization", "Bearer a")]), Ok(Some("a".to_owned())));
+        assert_eq!(key_of(&[("authorization", "Bearer a"), ("authorization", "Bearer b")]), Err(()));
     }
 
     #[tokio::test(start_paused = true)]

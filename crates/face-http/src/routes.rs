@@ -18,6 +18,7 @@ mod replicas;
 mod rows;
 mod rules;
 mod destinations;
+pub(crate) mod directory;
 mod endpoints;
 pub(crate) mod exchanges;
 mod messages;
@@ -62,6 +63,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(sources::routes())
         .merge(chronicles::routes())
         .merge(transfer::routes())
+        .merge(directory::routes())
         .merge(operations::routes())
         .merge(reports::routes())
         .merge(switches::routes())
@@ -95,11 +97,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn no_route(uri: Uri) -> Response {
-    if scim::is_here(uri.path()) { scim::no_route(uri.path()) } else { Failure::no_route(uri.path()).into_response() }
+    if scim::is_scim_path(uri.path()) {
+        scim::no_route(uri.path())
+    } else {
+        Failure::no_route(uri.path()).into_response()
+    }
 }
 
 async fn no_method(uri: Uri) -> Response {
-    if scim::is_here(uri.path()) { scim::no_method() } else { Failure::method_not_allowed().into_response() }
+    if scim::is_scim_path(uri.path()) { scim::no_method() } else { Failure::method_not_allowed().into_response() }
 }
 
 /// A JSON answer.

@@ -18,7 +18,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-pub(crate) use routes::{failed, is_here, no_method, no_route, refused, routes};
+pub(crate) use routes::{failed, is_scim_path, no_method, no_route, refused, routes};
 use serde_json::{Value as Json, json};
 use tocsin_directory::Directory;
 
@@ -33,7 +33,7 @@ use crate::request::SINGLE_BYTES_MAX;
 pub struct ScimOptions {
     /// The entries.
     pub directory: Directory,
-    /// The address under which clients reach the face, such as `https://tocsin.example`; without it, what they ask for.
+    /// The address under which clients reach the face, such as `https://tocsin.example`; without it, the `Host` of the request.
     pub public_url: Option<String>,
 }
 

@@ -25,10 +25,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    App, ScimOptions, compression, edge,
+    App, OpenDirectory, ScimOptions, compression, edge,
     framing::StrictFraming,
     host,
-    problems::Failure,
+    problems::{Failure, MALFORMED_REQUEST},
     rate_limits::{Peer, RateLimit, RateLimits},
     routes,
     seats::{Seat, Seats, network},
@@ -43,7 +43,7 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The bounds of the face. Sizes are in bytes.
 #[derive(Clone)]
 pub struct HttpOptions {
-    /// Most connections; one more is answered 503 and closed, unless it asks for health.
+    /// Maximum connections. A further one gets 503 and is closed, except for health checks.
     pub connections_max: usize,
     /// Most connections from one address (IPv6: from one /64 network).
     pub connections_per_address_max: usize,
@@ -61,7 +61,7 @@ pub struct HttpOptions {
     pub body_memory_max: usize,
     /// Most requests of a key or token; one more is answered 429.
     pub key_rate: Option<RateLimit>,
-    /// Most requests of an address (IPv6: of one /64 network) without a good key.
+    /// Most requests of an address (IPv6: of one /64 network) without a valid key.
     pub address_rate: Option<RateLimit>,
     /// Origins whose pages may read feeds, such as `https://shop.example.org`.
     pub origins: Vec<String>,
@@ -69,12 +69,14 @@ pub struct HttpOptions {
     pub streams_max: usize,
     /// Interval of heartbeats on idle event streams.
     pub stream_heartbeat: Duration,
-    /// Renders `/metrics`; without it there is no such page.
+    /// Renders `/metrics`; without it, the route answers 404.
     pub metrics: Option<PrometheusHandle>,
     /// The sync service; without it, its routes answer 404.
     pub sync: Option<Arc<Replicas>>,
     /// The directory for SCIM; without it, its routes answer 404.
     pub scim: Option<ScimOptions>,
+    /// Opens the directory for exports; without it, the route answers 404.
+    pub directory: Option<OpenDirectory>,
 }
 
 impl Default for HttpOptions {
@@ -96,6 +98,7 @@ impl Default for HttpOptions {
             metrics: None,
             sync: None,
             scim: None,
+            directory: None,
         }
     }
 }
@@ -104,7 +107,7 @@ impl Default for HttpOptions {
 /// most `drain_patience`, and returns.
 ///
 /// # Errors
-/// The listener is gone for good.
+/// The listener failed permanently.
 pub async fn serve(
     listener: TcpListener,
     service: Arc<Service>,
@@ -118,6 +121,7 @@ pub async fn serve(
         metrics: options.metrics.clone(),
         sync: options.sync.clone(),
         scim: options.scim.clone(),
+        directory: options.directory.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
         body_idle_timeout: options.body_idle_timeout,
         rate_limits: RateLimits::new(options.key_rate, options.address_rate),
@@ -140,7 +144,7 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Too many open files, or a connection that was gone before it was taken: neither ends the server.
+                // Too many open files, or a connection that was closed before it was accepted; the server continues.
                 tracing::warn!(%error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -150,7 +154,7 @@ pub async fn serve(
         let _ = stream.set_nodelay(true);
         let Some(seat) = seats.take(peer.ip()) else {
             metrics::counter!("tocsin_http_connections_refused_total").increment(1);
-            turn_away(stream);
+            reject_connection(stream);
             continue;
         };
         let is_full = matches!(seat, Seat::Full(..));
@@ -199,7 +203,7 @@ pub async fn serve(
 /// Answers one request: 400 to a bad `Host`, 503 to all but health checks where the connection is beyond a limit.
 async fn answer(router: axum::Router, request: Request<Body>, is_full: bool) -> axum::response::Response {
     if let Err(reason) = host::check(&request) {
-        return Failure::malformed(reason).into_response();
+        return Failure::new(MALFORMED_REQUEST, reason).into_response();
     }
     if !is_full && !matches!(request.uri().path(), "/livez" | "/readyz") {
         metrics::counter!("tocsin_http_connections_refused_total").increment(1);
@@ -209,8 +213,8 @@ async fn answer(router: axum::Router, request: Request<Body>, is_full: bool) -> 
 }
 
 /// Answers 503 to a connection without a seat, and reads nothing from it. Does not wait for a slow reader.
-fn turn_away(mut stream: TcpStream) {
-    const BODY: &str = r#"{"type":"/problems/busy","title":"There is no room just now","status":503,"detail":"too many connections are open"}"#;
+fn reject_connection(mut stream: TcpStream) {
+    const BODY: &str = r#"{"type":"/problems/busy","code":"too_many_connections","title":"There is no room just now","status":503,"detail":"too many connections are open"}"#;
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nContent-Length: {}\r\n\
          Retry-After: 1\r\nConnection: close\r\n\r\n{BODY}",

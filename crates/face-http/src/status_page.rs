@@ -5,7 +5,7 @@ use std::{fmt::Write, time::Duration};
 use tocsin_model::{id::Name, markup::escape, receipt::Outcome};
 use tocsin_service::status::{Percentiles, Status};
 
-use crate::problems::Kind;
+use crate::problems::{DOCUMENT_CODES, Kind};
 
 pub(crate) const STYLE: &str = include_str!("../assets/style.css");
 pub(crate) const ICON: &str = include_str!("../assets/favicon.svg");
@@ -113,8 +113,11 @@ fn sources(body: &mut String, status: &Status) {
 
 /// The page that explains a kind of problem.
 pub(crate) fn problem(kind: &Kind) -> String {
+    let codes = DOCUMENT_CODES.iter().filter(|code| code.kind.slug == kind.slug);
+    let codes: String =
+        codes.map(|code| format!("<li><code>{}</code>: {}</li>", code.word, escape(code.meaning))).collect();
     let body = format!(
-        "<header><h1>{}</h1><p>Status {}</p></header>\n<section><p>{}</p></section>\n\
+        "<header><h1>{}</h1><p>Status {}</p></header>\n<section><p>{}</p><ul>{codes}</ul></section>\n\
          <footer><a href=\"/\">Status</a> <a href=\"/explorer/\">API explorer</a></footer>\n",
         escape(kind.title),
         kind.status.as_u16(),
@@ -145,7 +148,7 @@ pub(crate) fn unsubscribed() -> String {
     page("Unsubscribed", body, false)
 }
 
-/// The page for a link that is none of ours.
+/// The page for an invalid link.
 pub(crate) fn unknown_link() -> String {
     let body = "<header><h1>This link is not valid</h1></header>\n\
                 <section><p>Perhaps a part of it was lost. Try the whole link from the mail.</p></section>\n";

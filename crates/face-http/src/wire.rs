@@ -43,6 +43,8 @@ impl<T> From<tocsin_service::Page<T>> for List<T> {
 #[derive(ToSchema)]
 #[allow(dead_code)]
 pub(crate) struct ProblemItem {
+    /// Machine-readable code, which never changes its meaning.
+    code: crate::error_codes::ProblemItemCode,
     /// Dotted path of the value; empty for the whole body.
     path: String,
     /// Line, from 1.
@@ -51,6 +53,8 @@ pub(crate) struct ProblemItem {
     column: Option<u32>,
     /// Error text.
     message: String,
+    /// Parameters of the message, such as `limit`.
+    params: Option<std::collections::BTreeMap<String, serde_json::Value>>,
     /// Suggested fix.
     hint: Option<String>,
 }

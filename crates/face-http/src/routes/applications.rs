@@ -14,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{Failures, json, located, tagged};
 use crate::{
     App,
-    problems::Failure,
+    problems::{CONFIRMATION_REQUIRED, Failure, MALFORMED_BODY},
     request::{Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, id, media_type, parts, take_body},
     wire::{ApplicationBody, AppliedBody, ChannelProbeBody, CheckedBody, List, RematchedBody},
 };
@@ -38,14 +38,17 @@ pub(super) async fn yaml(app: &App, request: Request) -> Result<String, Failure>
         return Err(Failure::unsupported(&given, &YAML));
     }
     let taken = take_body(app, &headers, body, SINGLE_BYTES_MAX).await?;
-    String::from_utf8(taken.bytes.into()).map_err(|_| Failure::malformed("the definition is not UTF-8"))
+    String::from_utf8(taken.bytes.into()).map_err(|_| Failure::new(MALFORMED_BODY, "the definition is not UTF-8"))
 }
 
 /// The applications, by name.
 #[utoipa::path(get, path = "/v1/applications", tag = "applications", responses((status = 200, body = List<ApplicationBody>), Failures))]
 async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     let found = app.service.applications(&caller).await?;
-    let items = found.into_iter().map(|(stored, running)| ApplicationBody::new(stored, running.as_deref(), false));
+    let items = found.into_iter().map(|(stored, running)| {
+        let author_name = app.service.key_name(&stored.author);
+        ApplicationBody::new(stored, running.as_deref(), author_name, false)
+    });
     Ok(json(StatusCode::OK, &List { items: items.collect(), next: None }))
 }
 
@@ -57,8 +60,8 @@ async fn read(
     Segments(name): Segments<String>,
 ) -> Result<Response, Failure> {
     let (stored, running) = app.service.application(&caller, &id::<Name>(&name)?).await?;
-    let version = stored.version;
-    Ok(tagged(StatusCode::OK, version.into(), &ApplicationBody::new(stored, running.as_deref(), true)))
+    let (version, author_name) = (stored.version, app.service.key_name(&stored.author));
+    Ok(tagged(StatusCode::OK, version.into(), &ApplicationBody::new(stored, running.as_deref(), author_name, true)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -135,7 +138,7 @@ async fn remove(
     let name = id::<Name>(&name)?;
     if parameters.confirm != name.as_str() {
         let detail = format!("this removes `{name}` and its subscriptions; to go on, add `?confirm={name}`");
-        return Err(Failure::malformed(detail));
+        return Err(Failure::new(CONFIRMATION_REQUIRED, detail));
     }
     app.service.remove_application(&caller, &name).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -150,8 +153,11 @@ async fn history(
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
     let (versions, running) = app.service.application_history(&caller, &name).await?;
-    let body = |stored| ApplicationBody::new(stored, running.as_deref(), true);
-    let items = versions.into_iter().map(body).collect();
+    let items = versions.into_iter().map(|stored| {
+        let author_name = app.service.key_name(&stored.author);
+        ApplicationBody::new(stored, running.as_deref(), author_name, true)
+    });
+    let items = items.collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 

@@ -74,7 +74,7 @@ impl From<ChronicleEntry> for EntryBody {
     }
 }
 
-/// The chronicles of the running version: what is kept of its events, key by key.
+/// Lists the chronicles (per-key aggregates) of the running version.
 #[utoipa::path(get, path = "/v1/applications/{application}/chronicles", tag = "operations", params(("application" = String, Path)), responses((status = 200, body = List<ChronicleBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
@@ -96,7 +96,7 @@ struct EntryParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     #[serde(default)]
     after: Option<String>,
 }

@@ -54,7 +54,7 @@ struct CloseBody {
 /// Result of opening the intake.
 #[derive(Serialize, ToSchema)]
 struct OpenedBody {
-    /// Whether any of it was closed.
+    /// Whether any part of the intake was closed.
     was_closed: bool,
 }
 
@@ -66,28 +66,28 @@ struct DrainBody {
     drained: bool,
     /// Whether the intake is closed.
     closed: bool,
-    /// Whether what a source or a submission had begun is still being finished.
+    /// Whether work of a source or submission is still in progress.
     closing: bool,
     /// Event batches that wait to be matched.
     event_batches: u64,
-    /// Work items that are due, those on their way among them.
+    /// Work items that are due, including those in flight.
     due: u64,
     /// Work items that wait for a time to come: retries, quiet hours, digests.
     later: u64,
-    /// The first of those times.
+    /// Earliest of these times.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_due_at: Option<Timestamp>,
     /// Notifications that wait for an operator.
     suspended: u64,
     /// Event batches that could not be matched and were set aside.
     failed_batches: u64,
-    /// Deliveries of exchange messages that are due, those on their way among them.
+    /// Due deliveries of exchange messages, including those in flight.
     messages_due: u64,
     /// Deliveries of exchange messages that are due later: retries, closed service windows.
     messages_later: u64,
     /// Deliveries of exchange messages through send ports on hold or off.
     messages_held: u64,
-    /// Switches that are off, whose work is not processed.
+    /// Components that are switched off, so that their work is not processed.
     held: Vec<String>,
 }
 

@@ -2,7 +2,10 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
-use tocsin_model::{id::Name, problem::Problem};
+use tocsin_model::{
+    id::Name,
+    problem::{Code, Problem},
+};
 use tocsin_service::{
     ServiceError,
     endpoints::{self, Document, EndpointFilter},
@@ -30,14 +33,14 @@ struct ListParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     #[serde(default)]
     after: Option<String>,
-    /// Only of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only of this channel.
+    /// Filter by channel.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     channel: Option<Name>,
@@ -56,7 +59,8 @@ async fn list(
     let limit = page::limit(asked.limit)?;
     let read = |word: String| {
         endpoints::State::ALL.into_iter().find(|state| state.word() == word).ok_or_else(|| {
-            let problem = Problem::at("state", format!("`{word}` is not a state of an endpoint"));
+            let problem = Problem::new(Code::UnknownValue, "state", format!("`{word}` is not a state of an endpoint"))
+                .param("value", word.to_string());
             ServiceError::Invalid(vec![problem.hint("states are failing, warned, disabled")])
         })
     };

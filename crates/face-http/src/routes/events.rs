@@ -41,7 +41,8 @@ struct SubmitParameters {
 }
 
 /// Submits events: one JSON object, an array of them (all or nothing), or one in each line (application/x-ndjson, in
-/// batches of 1,000; what precedes a bad line is accepted). When the answer comes, they are durable.
+/// batches of 1,000; what precedes a bad line is accepted). When the answer comes, they are durable. CloudEvents in
+/// binary mode (`ce-` headers) are refused here: their route has no class.
 #[utoipa::path(post, path = "/v1/applications/{application}/events/{class}", tag = "events",
     params(("application" = String, Path), ("class" = String, Path), SubmitParameters,
         ("Idempotency-Key" = Option<String>, Header, description = "The same key with the same content is the same submission; at most 255 characters"),
@@ -58,6 +59,7 @@ async fn submit(
 ) -> Result<Response, Failure> {
     let intake = app.service.intake(&caller, &application, &class, parameters.source.as_deref())?;
     let (headers, body) = parts(request);
+    refuse_cloud_event(&headers, &application)?;
     let key = idempotency_key(&headers)?;
     let intake = intake.traced(trace_context(&headers));
     let given = media_type(&headers);
@@ -75,6 +77,22 @@ async fn submit(
         return lines_answer(app.service.submit_lines(intake, stream_body(body), key).await);
     }
     Err(Failure::unsupported(&given, &["application/json", LINES[0]]))
+}
+
+/// Rejects a CloudEvent in binary mode at the route of a class, which would lose its id and source.
+fn refuse_cloud_event(headers: &HeaderMap, application: &str) -> Result<(), Failure> {
+    let attributes = ["ce-specversion", "ce-id", "ce-source", "ce-type"];
+    let Some(found) = attributes.into_iter().find(|name| headers.contains_key(*name)) else { return Ok(()) };
+    let problem = tocsin_model::problem::Problem::new(
+        tocsin_model::problem::Code::NotApplicable,
+        found,
+        "is an attribute of a CloudEvent, and this route has none",
+    );
+    let hint = format!(
+        "submit CloudEvents to `/v1/applications/{application}/events`, where `ce-type` names the class; without `ce-` \
+         headers the body is an event of this class"
+    );
+    Err(ServiceError::Invalid(vec![problem.hint(hint)]).into())
 }
 
 fn lines_answer(mut answer: SubmittedLines) -> Result<Response, Failure> {
@@ -125,7 +143,7 @@ async fn submit_cloud_events(
     } else {
         vec![binary_cloud_event(&headers, taken.bytes.clone())?]
     };
-    // What an event says of itself goes before what the request says.
+    // The trace context of an event takes precedence over that of the request.
     let of_request = trace_context(&headers);
     for event in &mut events {
         event.trace = event.trace.take().or_else(|| of_request.clone());
@@ -150,23 +168,43 @@ fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<Cl
     let mut problems = Vec::new();
     let mut attribute = |name: &str| match headers.get(name).map(|value| percent_decoded(value.as_bytes())) {
         Some(_) if headers.get_all(name).iter().count() > 1 => {
-            problems.push(tocsin_model::problem::Problem::at(name, "is given more than once"));
+            problems.push(tocsin_model::problem::Problem::new(
+                tocsin_model::problem::Code::Duplicate,
+                name,
+                "is given more than once",
+            ));
             String::new()
         }
         Some(Some(text)) => text,
         Some(None) => {
-            problems.push(tocsin_model::problem::Problem::at(name, "is not percent-encoded UTF-8"));
+            problems.push(
+                tocsin_model::problem::Problem::new(
+                    tocsin_model::problem::Code::InvalidFormat,
+                    name,
+                    "is not percent-encoded UTF-8",
+                )
+                .param("format", "percent_encoding"),
+            );
             String::new()
         }
         None => {
-            problems.push(tocsin_model::problem::Problem::at(name, "is required: give the header"));
+            problems.push(tocsin_model::problem::Problem::new(
+                tocsin_model::problem::Code::Required,
+                name,
+                "is required: give the header",
+            ));
             String::new()
         }
     };
     let version = attribute("ce-specversion");
     let (id, source, kind) = (attribute("ce-id"), attribute("ce-source"), attribute("ce-type"));
     if !version.is_empty() && version != "1.0" {
-        let problem = tocsin_model::problem::Problem::at("ce-specversion", format!("is `{version}`"));
+        let problem = tocsin_model::problem::Problem::new(
+            tocsin_model::problem::Code::Unsupported,
+            "ce-specversion",
+            format!("is `{version}`"),
+        )
+        .param("value", version.to_string());
         problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
     }
     if problems.is_empty() {

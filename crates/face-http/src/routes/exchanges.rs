@@ -17,9 +17,10 @@ use tocsin_model::{
     application::Rate,
     exchange::{FlowSide, PortState, ThrottleReason, TrackPlace, TrackPoint, TrackSwitch},
     id::Name,
+    problem::{Code, Problem},
     time::Timestamp,
 };
-use tocsin_service::{ServiceError, page};
+use tocsin_service::{ServiceError, exchanges::AppliedExchange, page};
 use tocsin_store::spool::{StoredExchange, ThrottleChange};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -29,7 +30,7 @@ use crate::{
     App,
     problems::Failure,
     request::{Authorized, JsonBody, Parameters, Segments, id},
-    wire::List,
+    wire::{DifferenceBody, List},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -48,7 +49,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[utoipa::path(get, path = "/v1/exchanges", tag = "exchanges", responses((status = 200, body = List<ExchangeBody>), Failures))]
 async fn exchanges(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     let stored = app.service.stored_exchanges(&caller).await?;
-    let items = stored.into_iter().map(|(stored, running)| ExchangeBody::new(stored, running, false)).collect();
+    let items = stored.into_iter().map(|(stored, running)| ExchangeBody::new(&app, stored, running, false)).collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
@@ -60,7 +61,7 @@ async fn exchange(
     Segments(exchange): Segments<String>,
 ) -> Result<Response, Failure> {
     let (stored, running) = app.service.stored_exchange(&caller, &id(&exchange)?).await?;
-    Ok(tagged(StatusCode::OK, stored.version.into(), &ExchangeBody::new(stored, running, true)))
+    Ok(tagged(StatusCode::OK, stored.version.into(), &ExchangeBody::new(&app, stored, running, true)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -84,11 +85,11 @@ async fn apply(
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&exchange)?;
     let text = yaml(&app, request).await?;
-    let version = app.service.apply_exchange(&caller, &name, &text, parameters.dry_run).await?;
-    Ok(json(StatusCode::OK, &AppliedBody { version }))
+    let applied = app.service.apply_exchange(&caller, &name, &text, parameters.dry_run).await?;
+    Ok(json(StatusCode::OK, &AppliedBody::from(applied)))
 }
 
-/// Removes an exchange that has no open messages. Its ended messages stay for as long as they are kept.
+/// Removes an exchange that has no open messages. Its ended messages remain until their retention ends.
 #[utoipa::path(delete, path = "/v1/exchanges/{exchange}", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 204), Failures))]
 async fn remove(
     State(app): State<Arc<App>>,
@@ -156,10 +157,21 @@ async fn set_tracking(
     JsonBody(SetTrackingBody { port, route, bodies, sample }): JsonBody<SetTrackingBody>,
 ) -> Result<Response, Failure> {
     if sample > 100 {
-        return Err(ServiceError::invalid("sample", "is a percentage: give 0 to 100").into());
+        return Err(ServiceError::from(
+            Problem::new(Code::OutOfRange, "sample", "is a percentage: give 0 to 100")
+                .param("least", 0)
+                .param("most", 100),
+        )
+        .into());
     }
     let place = match (port, route) {
-        (Some(_), Some(_)) => return Err(ServiceError::invalid("route", "cannot stand beside `port`: give one").into()),
+        (Some(_), Some(_)) => {
+            return Err(ServiceError::from(
+                Problem::new(Code::ConflictingMembers, "route", "cannot stand beside `port`: give one")
+                    .param("with", "port"),
+            )
+            .into());
+        }
         (Some(port), None) => TrackPlace::Ports(port),
         (None, Some(route)) => TrackPlace::Route(route),
         (None, None) => TrackPlace::Exchange,
@@ -188,7 +200,11 @@ async fn set_rate(
     Segments(exchange): Segments<String>,
     JsonBody(SetRateBody { side, port, rate }): JsonBody<SetRateBody>,
 ) -> Result<Response, Failure> {
-    let read = |text: String| text.parse::<Rate>().map_err(|error| ServiceError::invalid("rate", error.to_string()));
+    let read = |text: String| {
+        text.parse::<Rate>().map_err(|error| {
+            ServiceError::from(Problem::new(Code::InvalidFormat, "rate", error.to_string()).param("format", "rate"))
+        })
+    };
     let rate = rate.map(read).transpose()?;
     app.service.set_exchange_rate(&caller, &id(&exchange)?, side, port.as_ref(), rate).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -350,6 +366,9 @@ struct ExchangeBody {
     version: u32,
     /// The id of the key that applied it.
     author: String,
+    /// The description of that key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    author_name: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     applied_at: Timestamp,
     /// Whether the exchange runs. If not, the log has the reason.
@@ -360,9 +379,10 @@ struct ExchangeBody {
 }
 
 impl ExchangeBody {
-    fn new(stored: StoredExchange, running: bool, whole: bool) -> Self {
+    fn new(app: &App, stored: StoredExchange, running: bool, whole: bool) -> Self {
+        let author_name = app.service.key_name(&stored.author);
         let StoredExchange { name, version, text, author, applied_at } = stored;
-        ExchangeBody { name, version, author, applied_at, running, definition: whole.then_some(text) }
+        ExchangeBody { name, version, author, author_name, applied_at, running, definition: whole.then_some(text) }
     }
 }
 
@@ -372,6 +392,20 @@ impl ExchangeBody {
 struct AppliedBody {
     /// Its version; 0 if it was only checked.
     version: u32,
+    /// Whether the exchange is new.
+    created: bool,
+    /// Parts that differ from the stored definition.
+    differences: Vec<DifferenceBody>,
+    /// Locations that the server's configuration does not allow, which do not run.
+    #[schema(value_type = Vec<crate::wire::ProblemItem>)]
+    warnings: Vec<Problem>,
+}
+
+impl From<AppliedExchange> for AppliedBody {
+    fn from(AppliedExchange { version, created, differences, warnings }: AppliedExchange) -> Self {
+        let differences = differences.into_iter().map(DifferenceBody::from).collect();
+        AppliedBody { version, created, differences, warnings }
+    }
 }
 
 /// A send port.
@@ -401,7 +435,7 @@ impl From<PortLoad> for PortBody {
     }
 }
 
-/// A location of a receive port, as it is at this moment; it counts since it was started.
+/// Current state of a receive location; counters start at its last start.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Location)]
 pub(crate) struct LocationBody {
@@ -481,7 +515,7 @@ struct TrackingBody {
     waiting: u64,
     /// Entries dropped since the start.
     dropped: u64,
-    /// Bytes that are kept, compressed.
+    /// Stored bytes, compressed.
     bytes: u64,
 }
 

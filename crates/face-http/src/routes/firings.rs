@@ -37,11 +37,11 @@ struct FiringParameters {
     /// The `next` of the page before.
     #[serde(default)]
     after: Option<u64>,
-    /// Only those of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only those of this rule.
+    /// Filter by rule.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     rule: Option<Name>,
@@ -72,11 +72,11 @@ struct SlowParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// Only those of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only those of this rule.
+    /// Filter by rule.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     rule: Option<Name>,
@@ -123,7 +123,11 @@ async fn dismiss(
 /// The rules that are stopped, by application and name.
 #[utoipa::path(get, path = "/v1/stopped-rules", tag = "operations", responses((status = 200, body = List<RuleStopBody>), Failures))]
 async fn stopped(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    let items = app.service.stopped_rules(&caller)?.into_iter().map(RuleStopBody::from).collect();
+    let items = app.service.stopped_rules(&caller)?.into_iter().map(|stop| {
+        let by_name = app.service.key_name(&stop.by);
+        RuleStopBody { by_name, ..stop.into() }
+    });
+    let items = items.collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
@@ -193,7 +197,7 @@ impl From<Firing> for FiringBody {
 #[schema(as = SlowFiring)]
 struct SlowFiringBody {
     application: String,
-    /// The version by which it was matched.
+    /// The version of the application that matched it.
     version: u32,
     rule: String,
     batch: String,
@@ -247,7 +251,7 @@ struct FiringFilterBody {
 }
 
 impl FiringFilterBody {
-    /// The filter, and whether all are meant.
+    /// The filter, and whether all firings are selected.
     fn filter(self) -> (FiringFilter, bool) {
         let FiringFilterBody { id, application, rule, status, all } = self;
         (FiringFilter { id, application, rule, status }, all)
@@ -285,8 +289,11 @@ struct DismissedBody {
 struct RuleStopBody {
     application: String,
     rule: String,
-    /// Name of the key that stopped it, or `tocsin` itself.
+    /// The id of the key that stopped it, or `tocsin` itself.
     by: String,
+    /// The description of that key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_name: Option<String>,
     reason: String,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
@@ -298,6 +305,7 @@ impl From<RuleStop> for RuleStopBody {
             application: stop.application.to_string(),
             rule: stop.rule.to_string(),
             by: stop.by,
+            by_name: None,
             reason: stop.reason,
             since: stop.since,
         }

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use tocsin_model::{
     id::{Name, SubscriberId},
     inbox::{InboxItemFilter, ItemId, Mark},
+    problem::{Code, Problem},
 };
 use tocsin_service::{
     ServiceError,
@@ -53,21 +54,21 @@ struct FeedParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     #[serde(default)]
     after: Option<String>,
-    /// `current` (not archived; this if nothing is said), `unread`, `read`, `archived` or `all`.
+    /// `current` (not archived; the default), `unread`, `read`, `archived` or `all`.
     #[serde(default)]
     state: Option<String>,
-    /// Only of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only of this notification class.
+    /// Filter by notification class.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     class: Option<Name>,
-    /// Only those that came through this channel.
+    /// Filter by channel.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     channel: Option<Name>,
@@ -88,11 +89,15 @@ struct TokenParameters {
     _token: Option<String>,
 }
 
-fn standing(word: Option<&str>) -> Result<InboxItemFilter, Failure> {
+fn state_filter(word: Option<&str>) -> Result<InboxItemFilter, Failure> {
     let Some(word) = word else { return Ok(InboxItemFilter::default()) };
-    InboxItemFilter::ALL.into_iter().find(|standing| standing.word() == word).ok_or_else(|| {
+    InboxItemFilter::ALL.into_iter().find(|item_filter| item_filter.word() == word).ok_or_else(|| {
         let words: Vec<&str> = InboxItemFilter::ALL.into_iter().map(InboxItemFilter::word).collect();
-        ServiceError::invalid("state", format!("`{word}` is none of {}", words.join(", "))).into()
+        ServiceError::from(
+            Problem::new(Code::UnknownValue, "state", format!("`{word}` is none of {}", words.join(", ")))
+                .param("value", word.to_string()),
+        )
+        .into()
     })
 }
 
@@ -116,7 +121,7 @@ async fn list(
     let feed = open(&app, &visiting, &subscriber, Intent::Read).await?;
     let limit = page::limit(asked.limit)?;
     let FeedParameters { state, application, class, channel, after, .. } = asked;
-    let filter = FeedFilter { standing: standing(state.as_deref())?, application, class, channel };
+    let filter = FeedFilter { item_filter: state_filter(state.as_deref())?, application, class, channel };
     let found = app.service.feed_items(&feed, &filter, after.as_deref(), limit).await?;
     Ok(private(json(StatusCode::OK, &List::from(found.map(|item| ItemBody::new(&item, feed.locale()))))))
 }
@@ -221,18 +226,24 @@ async fn mark_some(
     let feed = open(&app, &visiting, &subscriber, Intent::Mark).await?;
     let mark = mark_of(&asked.mark).ok_or_else(|| {
         let words: Vec<&str> = Mark::ALL.into_iter().map(Mark::word).collect();
-        ServiceError::invalid("mark", format!("`{}` is none of {}", asked.mark, words.join(", ")))
+        ServiceError::invalid(Code::UnknownValue, "mark", format!("`{}` is none of {}", asked.mark, words.join(", ")))
     })?;
     let MarkBody { ids, all, state, application, class, channel, newest, .. } = asked;
     let chooses = state.is_some() || application.is_some() || class.is_some() || channel.is_some() || newest.is_some();
     let marked = match (ids, all) {
         (Some(ids), false) if !chooses => app.service.mark_items(&feed, ids, mark).await?.len() as u64,
         (None, true) => {
-            let filter = FeedFilter { standing: standing(state.as_deref())?, application, class, channel };
+            let filter = FeedFilter { item_filter: state_filter(state.as_deref())?, application, class, channel };
             app.service.mark_all_items(&feed, &filter, newest, mark).await?
         }
-        (Some(_), _) => return Err(ServiceError::invalid("ids", "goes without `all` and what narrows it").into()),
-        (None, false) => return Err(ServiceError::invalid("ids", "is required, or `all: true`").into()),
+        (Some(_), _) => {
+            return Err(ServiceError::from(
+                Problem::new(Code::ConflictingMembers, "ids", "goes without `all` and what narrows it")
+                    .param("with", "all"),
+            )
+            .into());
+        }
+        (None, false) => return Err(ServiceError::invalid(Code::Required, "ids", "is required, or `all: true`").into()),
     };
     let unread = app.service.feed_unread(&feed).await?;
     Ok(private(json(StatusCode::OK, &MarkedBody { marked, unread })))

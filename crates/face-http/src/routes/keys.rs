@@ -20,7 +20,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list, make)).routes(routes!(remove)).routes(routes!(roles))
 }
 
-/// All keys, oldest first, without their secrets. A limited key sees those within its resources.
+/// All keys, oldest first, without their secrets. A limited key sees the keys within its resources.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", responses((status = 200, body = List<KeyBody>), Failures))]
 async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
     let keys = app.service.api_keys(&caller).await?;

@@ -18,6 +18,7 @@ use tocsin_model::{
     exchange::Mode,
     filter::{Dialect, Filter},
     id::{MessageId, Name},
+    problem::{Code, Problem},
     time::Timestamp,
 };
 use tocsin_service::{
@@ -31,7 +32,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{Failures, json, located};
 use crate::{
     App,
-    problems::Failure,
+    problems::{Failure, MALFORMED_HEADER},
     request::{
         Authorized, BodyRoom, BufferedBody, JsonBody, Parameters, Segments, id, idempotency_key, parts, take_body,
     },
@@ -77,28 +78,28 @@ async fn send(
     Segments((exchange, port)): Segments<(String, String)>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let entrance = app.service.entrance(&caller, &id::<Name>(&exchange)?, id::<Name>(&port)?)?;
-    let (incoming, _room) = incoming(&app, &entrance, &caller, request).await?;
-    let received = app.while_good(&caller, app.service.receive(&entrance, incoming)).await?;
-    answer(received, entrance.mode)
+    let receive_port_handle = app.service.receive_port_handle(&caller, &id::<Name>(&exchange)?, id::<Name>(&port)?)?;
+    let (incoming, _room) = incoming(&app, &receive_port_handle, &caller, request).await?;
+    let received = app.while_good(&caller, app.service.receive(&receive_port_handle, incoming)).await?;
+    answer(received, receive_port_handle.mode)
 }
 
 /// Reads a message; gives the room that it takes, too. Its sender may wait long: nothing else of the request is kept.
 async fn incoming(
     app: &App,
-    entrance: &ReceivePortHandle,
+    receive_port_handle: &ReceivePortHandle,
     caller: &Caller,
     request: Request,
 ) -> Result<(IncomingMessage, BodyRoom), Failure> {
     let (headers, body) = parts(request);
     let key = idempotency_key(&headers)?.map(str::to_owned);
     let wait = wait_of(&headers)?;
-    let BufferedBody { bytes, room } = take_body(app, &headers, body, entrance.body_bytes_max).await?;
+    let BufferedBody { bytes, room } = take_body(app, &headers, body, receive_port_handle.body_bytes_max).await?;
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let given = headers.iter().filter(|(name, _)| !is_secret(name));
     let given = given.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
     let content_type = content_type.to_owned();
-    // A small body is a part of what its connection has read, all of which would be kept with it.
+    // A small body is a slice of the connection's read buffer; without a copy it would keep the whole buffer.
     let body = if bytes.len() <= OWN_BYTES { Bytes::copy_from_slice(&bytes) } else { bytes };
     Ok((IncomingMessage { content_type, headers: given.collect(), body, key, sender: caller.key().into(), wait }, room))
 }
@@ -118,8 +119,10 @@ fn wait_of(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
         name.trim().eq_ignore_ascii_case("wait").then(|| value.trim())
     });
     let parse = |text: &str| text.trim_matches('"').parse().map(Duration::from_secs);
-    wait.map(|text| parse(text).map_err(|_| Failure::malformed("`Prefer: wait=` takes a number of seconds")))
-        .transpose()
+    wait.map(|text| {
+        parse(text).map_err(|_| Failure::new(MALFORMED_HEADER, "`Prefer: wait=` takes a number of seconds"))
+    })
+    .transpose()
 }
 
 fn answer(received: ReceiveResult, mode: Mode) -> Result<Response, Failure> {
@@ -180,26 +183,27 @@ fn number(id: MessageId) -> HeaderValue {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct MessagesParameters {
-    /// Only of this exchange.
+    /// Filter by exchange.
     exchange: Option<String>,
-    /// Only those that came through this port; of replies the send port.
+    /// Filter by receive port; for replies, by send port.
     port: Option<String>,
     /// Only the parts of this message, which was split or made of them.
     part_of: Option<String>,
-    /// Only those that go to this send port.
+    /// Filter by send port of a leg.
     to: Option<String>,
     /// `open`, `suspended` or `ended`.
     #[param(value_type = Option<String>)]
     standing: Option<MessageStatus>,
-    /// Only those whose reason to be suspended contains this text.
+    /// Filter by text that the reason of the suspension contains.
     reason: Option<String>,
     /// Maximum number of results, 1 to 1,000; default 100.
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     after: Option<String>,
 }
 
-/// Messages without their bodies, newest first.
+/// Messages without their bodies, newest first. A request reads at most 10,000 messages of each partition, so a page
+/// can have fewer than `limit`, or none, and still a `next`.
 #[utoipa::path(get, path = "/v1/messages", tag = "exchanges", params(MessagesParameters), responses((status = 200, body = List<MessageBody>), Failures))]
 async fn messages(
     State(app): State<Arc<App>>,
@@ -217,11 +221,9 @@ async fn messages(
         reason: parameters.reason,
         ..MessageFilter::default()
     };
-    let mut found = app.service.messages(&caller, filter, before, limit + 1).await?;
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let next = found.last().filter(|_| has_more).map(|last| last.id.to_string());
-    let items = found.into_iter().map(MessageBody::from).collect();
+    let found = app.service.messages(&caller, filter, before, limit).await?;
+    let next = found.next.map(|last| last.to_string());
+    let items = found.items.into_iter().map(MessageBody::from).collect();
     Ok(json(StatusCode::OK, &List { items, next }))
 }
 
@@ -235,7 +237,11 @@ async fn message(
     let id = id(&message)?;
     let found = app.service.message(&caller, id).await?;
     let history = app.service.message_history(&caller, id).await?;
-    let history = Some(history.into_iter().map(HistoryEntryBody::from).collect());
+    let history = history.into_iter().map(|entry| {
+        let by_name = app.service.key_name(&entry.by);
+        HistoryEntryBody { by_name, ..entry.into() }
+    });
+    let history = Some(history.collect());
     Ok(json(StatusCode::OK, &MessageBody { history, ..MessageBody::from(found) }))
 }
 
@@ -277,7 +283,7 @@ async fn resume(
     Ok(json(StatusCode::OK, &ActedBody::from(acted)))
 }
 
-/// Cancels messages: nothing more of them is sent. Suspended ones, unless `standing` is `open`.
+/// Cancels messages: no further leg is sent. Applies to suspended messages, unless `standing` is `open`.
 #[utoipa::path(post, path = "/v1/messages/end", tag = "exchanges", request_body = FilterBody, responses((status = 200, body = ActedBody), Failures))]
 async fn end(
     State(app): State<Arc<App>>,
@@ -344,7 +350,7 @@ struct EditBody {
     body: Option<String>,
     /// Another body that is not text, in base64.
     body_base64: Option<String>,
-    /// A merge patch (RFC 7396) of bodies of JSON. What it does not name stays as it is written, numbers digit by digit.
+    /// A merge patch (RFC 7396) of bodies of JSON. Other members keep their exact text, numbers digit by digit.
     #[schema(value_type = Option<serde_json::Value>)]
     patch: Option<Box<RawValue>>,
     content_type: Option<String>,
@@ -357,32 +363,43 @@ impl EditBody {
     fn read(self, is_one: bool) -> Result<Edit, ServiceError> {
         let EditBody { body, body_base64, patch, content_type, properties } = self;
         let body = match (body, body_base64) {
-            (Some(_), Some(_)) => return Err(ServiceError::invalid("edit.body", "goes without `body_base64`")),
+            (Some(_), Some(_)) => {
+                return Err(ServiceError::from(
+                    Problem::new(Code::ConflictingMembers, "edit.body", "goes without `body_base64`")
+                        .param("with", "body_base64"),
+                ));
+            }
             (Some(text), None) => Some(text.into_bytes()),
-            (None, Some(text)) => Some(
-                BASE64_STANDARD
-                    .decode(text)
-                    .map_err(|error| ServiceError::invalid("edit.body_base64", format!("is not base64: {error}")))?,
-            ),
+            (None, Some(text)) => Some(BASE64_STANDARD.decode(text).map_err(|error| {
+                ServiceError::from(
+                    Problem::new(Code::InvalidFormat, "edit.body_base64", format!("is not base64: {error}"))
+                        .param("format", "base64"),
+                )
+            })?),
             (None, None) => None,
         };
         if body.is_some() && !is_one {
             let text = "is for one message: give its `id`, or change several with `patch`";
-            return Err(ServiceError::invalid("edit.body", text));
+            return Err(ServiceError::invalid(Code::NotApplicable, "edit.body", text));
         }
         let named = properties.into_iter().map(|(name, value)| match name.parse::<Name>() {
             Ok(name) => Ok((name, value)),
-            Err(_) => Err(ServiceError::invalid("edit.properties", format!("`{name}` is not a name"))),
+            Err(_) => Err(ServiceError::from(
+                Problem::new(Code::InvalidFormat, "edit.properties", format!("`{name}` is not a name"))
+                    .param("format", "name")
+                    .param("value", name.to_string()),
+            )),
         });
         let properties = named.collect::<Result<Vec<_>, _>>()?;
         let read = |patch: Box<RawValue>| {
-            Exact::read(patch.get().as_bytes()).map_err(|error| ServiceError::invalid("edit.patch", error.to_string()))
+            Exact::read(patch.get().as_bytes())
+                .map_err(|error| ServiceError::from(Problem::syntax("json", "edit.patch", error.to_string())))
         };
         let patch = patch.map(read).transpose()?;
         let edit = Edit { body: body.map(Into::into), patch, content_type, properties };
         if edit == Edit::default() {
             let text = "changes nothing: give `body`, `patch`, `content_type` or `properties`";
-            return Err(ServiceError::invalid("edit", text));
+            return Err(ServiceError::invalid(Code::Empty, "edit", text));
         }
         Ok(edit)
     }
@@ -449,17 +466,23 @@ struct FilterBody {
 impl FilterBody {
     fn read(self) -> Result<WhichMessages, ServiceError> {
         let FilterBody { id, exchange, port, part_of, to, standing, reason, before, when, dialect, all } = self;
-        // Every reason contains the empty text: it would mean all messages, which `all` says.
+        // Every reason contains the empty text, so it would select all messages; that requires `all`.
         if reason.as_deref() == Some("") {
-            return Err(ServiceError::invalid("reason", "is empty: give a part of the reason, or `all: true`"));
+            return Err(ServiceError::invalid(
+                Code::Empty,
+                "reason",
+                "is empty: give a part of the reason, or `all: true`",
+            ));
         }
         let filter = MessageFilter { id, exchange, port, part_of, to, reason, before, standing: None };
         let when = when.map(|text| Filter { dialect: dialect.unwrap_or(Dialect::Cel), text });
         match (filter == MessageFilter::default() && when.is_none(), all) {
-            (true, false) => {
-                Err(ServiceError::invalid("", "says not which messages: give a condition, or `all: true`"))
-            }
-            (false, true) => Err(ServiceError::invalid("all", "goes without conditions")),
+            (true, false) => Err(ServiceError::invalid(
+                Code::Required,
+                "",
+                "says not which messages: give a condition, or `all: true`",
+            )),
+            (false, true) => Err(ServiceError::invalid(Code::ConflictingMembers, "all", "goes without conditions")),
             _ => Ok(WhichMessages { filter: MessageFilter { standing, ..filter }, when }),
         }
     }
@@ -573,6 +596,9 @@ struct HistoryEntryBody {
     /// The id of the key of the operator who did it.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
+    /// The description of that key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_name: Option<String>,
     /// The receiver's answer, or the reason.
     #[serde(skip_serializing_if = "String::is_empty")]
     text: String,
@@ -582,7 +608,7 @@ impl From<HistoryEntry> for HistoryEntryBody {
     fn from(entry: HistoryEntry) -> Self {
         let HistoryEntry { number, at, act, port, attempt, on_backup, by, text } = entry;
         let by = (!by.is_empty()).then(|| by.into());
-        HistoryEntryBody { number, at, act: act.word(), port, attempt, on_backup, by, text: text.into() }
+        HistoryEntryBody { number, at, act: act.word(), port, attempt, on_backup, by, by_name: None, text: text.into() }
     }
 }
 
@@ -599,7 +625,7 @@ struct LegBody {
     attempts: u32,
     /// Whether it uses the backup transport.
     on_backup: bool,
-    /// The receive port through which its reply comes later.
+    /// The receive port of the asynchronous reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     reply_through: Option<Name>,

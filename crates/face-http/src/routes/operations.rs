@@ -2,7 +2,10 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
-use tocsin_model::id::{EventBatchId, Name, NotificationBatchId, NotificationId, StoredNumber};
+use tocsin_model::{
+    id::{EventBatchId, Name, NotificationBatchId, NotificationId, StoredNumber},
+    problem::{Code, Problem},
+};
 use tocsin_service::{Caller, ServiceError, page, trace::Subject};
 use tocsin_store::journal::{Resolution, SuspensionFilter};
 use utoipa::IntoParams;
@@ -11,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{Failures, json};
 use crate::{
     App,
-    problems::Failure,
+    problems::{Failure, MALFORMED_PATH},
     request::{Authorized, JsonBody, Parameters, Segments, id},
     wire::{
         EditBody, EditedBody, EventBatchBody, FilterBody, List, Named, NotificationBatchBody, NotificationBody,
@@ -39,7 +42,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Status of the platform.
 #[utoipa::path(get, path = "/v1/status", tag = "operations", responses((status = 200, body = StatusBody), Failures))]
 async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    Ok(json(StatusCode::OK, &StatusBody::from(app.service.status(&caller)?)))
+    Ok(json(StatusCode::OK, &StatusBody::from(app.service.status(&caller).await?).named(&app)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -50,14 +53,16 @@ struct BeforeParameters {
     #[serde(default)]
     limit: Option<usize>,
     /// The `next` of the page before, or any id: only older ones.
-    #[serde(default)]
+    #[serde(default, alias = "after")]
     before: Option<String>,
 }
 
 impl BeforeParameters {
     fn before<T: std::str::FromStr<Err = tocsin_model::id::IdError>>(&self) -> Result<Option<T>, Failure> {
         let read = |text: &String| {
-            text.parse::<T>().map_err(|error| ServiceError::invalid("before", format!("is not {}", error.expected)))
+            text.parse::<T>().map_err(|error| {
+                ServiceError::from(Problem::not(Code::InvalidFormat, "before", error.expected).param("format", "id"))
+            })
         };
         Ok(self.before.as_ref().map(read).transpose()?)
     }
@@ -130,7 +135,7 @@ async fn notification_batches(
     Ok(json(StatusCode::OK, &List::from(found)))
 }
 
-/// One notification batch, with what became of its notifications.
+/// One notification batch, with the outcomes of its notifications.
 #[utoipa::path(get, path = "/v1/notification-batches/{id}", tag = "operations", params(("id" = String, Path)), responses((status = 200, body = NotificationBatchBody), Failures))]
 async fn notification_batch(
     State(app): State<Arc<App>>,
@@ -160,7 +165,7 @@ async fn trace(
     Authorized(caller): Authorized,
     Segments(text): Segments<String>,
 ) -> Result<Response, Failure> {
-    let subject = Subject::read(&text).map_err(|error| Failure::malformed(error.to_string()))?;
+    let subject = Subject::read(&text).map_err(|error| Failure::new(MALFORMED_PATH, error.to_string()))?;
     let found = app.service.trace(&caller, subject).await?;
     Ok(json(StatusCode::OK, &TraceBody::new(text, found)))
 }
@@ -175,26 +180,26 @@ struct SuspensionParameters {
     /// The `next` of the page before.
     #[serde(default)]
     after: Option<u64>,
-    /// Only those of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only those of this channel.
+    /// Filter by channel.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     channel: Option<Name>,
-    /// Only those of this notification batch.
+    /// Filter by notification batch.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     batch: Option<NotificationBatchId>,
-    /// Only those of this notification class.
+    /// Filter by notification class.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     class: Option<Name>,
-    /// Only those whose reason contains this text.
+    /// Filter by text that the reason contains.
     #[serde(default)]
     reason: Option<String>,
-    /// Only those that were suspended before this time.
+    /// Filter by time of suspension: before this time.
     #[serde(default)]
     #[param(value_type = Option<String>, format = DateTime)]
     before: Option<tocsin_model::time::Timestamp>,

@@ -73,7 +73,7 @@ struct AboutBody {
 struct PreviewBody {
     #[serde(flatten)]
     about: AboutBody,
-    /// The fields of the notification, with those that are computed.
+    /// The fields of the notification, including computed fields.
     #[schema(value_type = Object)]
     fields: serde_json::Map<String, serde_json::Value>,
     /// The keys under which each part is looked for, in order.

@@ -17,7 +17,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(read))
 }
 
-/// The keys of channels to browsers.
+/// VAPID keys of the web push channels.
 #[derive(Serialize, ToSchema)]
 struct WebPushKeys {
     /// The public VAPID key of each channel with the protocol `webpush`, in base64 for URLs.

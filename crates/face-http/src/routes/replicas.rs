@@ -1,6 +1,6 @@
 //! Administration of devices with replicas: devices, sessions and status.
 
-use std::{sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
@@ -10,7 +10,7 @@ use axum::{
 use serde::Deserialize;
 use tocsin_model::id::StoredNumber;
 use tocsin_service::{Page, Scope, page};
-use tocsin_sync::devices::NewDevice;
+use tocsin_sync::{devices::NewDevice, sessions::Session};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -18,7 +18,7 @@ use super::{Failures, json, located};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, JsonBody, Parameters, Segments},
+    request::{Authorized, JsonBody, PageParameters, Parameters, Segments},
     wire::{
         List,
         sync::{NewDeviceBody, PoolBody, ReplicaDeviceBody, SessionBody, SyncStatusBody},
@@ -47,19 +47,26 @@ async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> 
         events_waiting: counts.raised,
         devices: sync.all_devices().len(),
         sessions: sync.active_sessions().len(),
-        resting: sync.resting(),
+        resting: sync.waiting_devices(),
         pools: sync.pools().into_iter().map(PoolBody::from).collect(),
     };
     Ok(json(StatusCode::OK, &body))
 }
 
 /// The devices that keep replicas, oldest first. Needs the scope `sync:read`.
-#[utoipa::path(get, path = "/v1/sync/devices", tag = "sync", responses((status = 200, body = List<ReplicaDeviceBody>), Failures))]
-async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+#[utoipa::path(get, path = "/v1/sync/devices", tag = "sync", params(PageParameters), responses((status = 200, body = List<ReplicaDeviceBody>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<PageParameters>,
+) -> Result<Response, Failure> {
     caller.needs(Scope::SyncRead)?;
-    let devices = app.sync()?.all_devices();
-    let items = devices.iter().map(|device| ReplicaDeviceBody::new(device, None)).collect();
-    Ok(json(StatusCode::OK, &List { items, next: None }))
+    let limit = asked.limit()?;
+    let after: Option<u32> = page::key_of(asked.after.as_deref())?;
+    let devices =
+        app.sync()?.all_devices().into_iter().filter(|device| after.is_none_or(|after| device.number > after));
+    let page = Page::cut(devices.take(limit + 1).collect(), limit, |device| device.number.to_string());
+    Ok(json(StatusCode::OK, &List::from(page.map(|device| ReplicaDeviceBody::new(&device, None)))))
 }
 
 /// Registers a device for a subscriber. Its token is returned only once. Needs the scope `sync:write`.
@@ -73,7 +80,7 @@ async fn make(
     let NewDeviceBody { application, subscriber, name, collections, read_only, expires_in } = asked;
     let lasts = expires_in.map(Duration::from_secs);
     let new = NewDevice { application, subscriber, name, collections, may_write: !read_only, lasts };
-    let (device, token) = app.sync()?.make_device(new).await?;
+    let (device, token) = app.sync()?.create_device(new).await?;
     let path = format!("/v1/sync/devices/{}", device.id);
     let body = ReplicaDeviceBody::new(&device, Some(token));
     let mut response = located(json(StatusCode::CREATED, &body), path);
@@ -81,7 +88,7 @@ async fn make(
     Ok(response)
 }
 
-/// Revokes the token of a device. What it wrote stays. Needs the scope `sync:write`.
+/// Revokes the token of a device. Its edits remain. Needs the scope `sync:write`.
 #[utoipa::path(delete, path = "/v1/sync/devices/{id}", tag = "sync", params(("id" = String, Path)), responses((status = 204), Failures))]
 async fn remove(
     State(app): State<Arc<App>>,
@@ -106,25 +113,55 @@ async fn wipe(
 }
 
 /// Lists active sessions, oldest first. Needs the scope `sync:read`.
-#[utoipa::path(get, path = "/v1/sync/sessions", tag = "sync", responses((status = 200, body = List<SessionBody>), Failures))]
-async fn sessions(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+#[utoipa::path(get, path = "/v1/sync/sessions", tag = "sync", params(PageParameters), responses((status = 200, body = List<SessionBody>), Failures))]
+async fn sessions(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<PageParameters>,
+) -> Result<Response, Failure> {
     caller.needs(Scope::SyncRead)?;
-    let items = app.sync()?.active_sessions().into_iter().map(SessionBody::from).collect();
-    Ok(json(StatusCode::OK, &List { items, next: None }))
+    let limit = asked.limit()?;
+    let after: Option<SessionKey> = page::key_of(asked.after.as_deref())?;
+    let active = app.sync()?.active_sessions().into_iter();
+    let active = active.filter(|session| after.as_ref().is_none_or(|after| SessionKey::of(session) > *after));
+    let page = Page::cut(active.take(limit + 1).collect(), limit, |session| {
+        let SessionKey(began, device) = SessionKey::of(session);
+        format!("{began}.{device}")
+    });
+    Ok(json(StatusCode::OK, &List::from(page.map(SessionBody::from))))
+}
+
+/// Position of a session in the list: start in microseconds, and device number.
+#[derive(PartialEq, PartialOrd)]
+struct SessionKey(i64, u32);
+
+impl SessionKey {
+    fn of(session: &Session) -> SessionKey {
+        SessionKey(session.began_at.0, session.device.number)
+    }
+}
+
+impl FromStr for SessionKey {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<SessionKey, ()> {
+        let (began, device) = text.split_once('.').ok_or(())?;
+        Ok(SessionKey(began.parse().map_err(drop)?, device.parse().map_err(drop)?))
+    }
 }
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct HistoryParameters {
-    /// Only of this device.
+    /// Filter by device.
     #[serde(default)]
     device: Option<String>,
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
-    #[serde(default)]
+    /// Cursor from the previous page.
+    #[serde(default, alias = "after")]
     before: Option<String>,
 }
 

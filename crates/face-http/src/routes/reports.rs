@@ -3,7 +3,12 @@ use std::{sync::Arc, time::Duration};
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tocsin_model::{definition::parse_duration, id::Name, time::Timestamp};
+use tocsin_model::{
+    definition::parse_duration,
+    id::Name,
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 use tocsin_service::{
     ServiceError,
     attention::Attention,
@@ -45,23 +50,23 @@ struct QuestionParameters {
     /// The subject: a quantum, a batch or a subscription.
     #[serde(default)]
     id: Option<String>,
-    /// Only of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only of this class.
+    /// Filter by class.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     class: Option<Name>,
-    /// Only of this rule.
+    /// Filter by rule.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     rule: Option<Name>,
-    /// Only of this channel.
+    /// Filter by channel.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     channel: Option<Name>,
-    /// Only of this source.
+    /// Filter by source.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     source: Option<Name>,
@@ -93,14 +98,18 @@ impl QuestionParameters {
             id, application, class, rule, channel, source, status, from, to, before, limit, ..
         } = self;
         let read = |text: String| -> Result<Duration, ServiceError> {
-            parse_duration(&text).map_err(|error| ServiceError::invalid("interval", error.to_string()))
+            parse_duration(&text).map_err(|error| {
+                ServiceError::from(
+                    Problem::new(Code::InvalidFormat, "interval", error.to_string()).param("format", "duration"),
+                )
+            })
         };
         let interval = self.interval.map(read).transpose()?;
         Ok(ReportRequest { id, application, class, rule, channel, source, status, from, to, interval, before, limit })
     }
 }
 
-/// A report. `GET /v1/reports` says which there are.
+/// Runs a report. `GET /v1/reports` lists them.
 #[utoipa::path(get, path = "/v1/reports/{name}", tag = "operations", params(("name" = String, Path), QuestionParameters), responses((status = 200, body = ReportBody), Failures))]
 async fn report(
     State(app): State<Arc<App>>,
@@ -112,7 +121,7 @@ async fn report(
     Ok(json(StatusCode::OK, &ReportBody::from(found)))
 }
 
-/// A report, for those who look for one.
+/// Description of a report.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ReportDescription)]
 struct DescriptionBody {

@@ -12,9 +12,13 @@ use serde_json::{Map, Value as Json};
 use tocsin_model::{
     collection::Stamp,
     id::{Name, StoredNumber},
+    problem::{Code, Problem},
 };
 use tocsin_service::{Page, Scope, ServiceError, page};
-use tocsin_sync::rows::{RefusedRow, RowChange, WriteMode};
+use tocsin_sync::{
+    SyncError,
+    rows::{RefusedRow, RowChange, WriteMode},
+};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -83,7 +87,8 @@ struct PutParameters {
 /// Most values and keys of the rows of one request. As trees they take about 400 MB.
 const ROWS_VALUES_MAX: usize = 6_000_000;
 
-/// Puts many rows, a line for each, in one commit: all or none, or with `partial` those that can be. Needs the scope `sync:write`.
+/// Puts many rows, a line for each, in one commit: all or none, or with `partial` all valid rows. Needs the scope
+/// `sync:write`.
 #[utoipa::path(post, path = "/v1/applications/{application}/collections/{collection}/rows", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), PutParameters), request_body(content = RowLine, content_type = "application/x-ndjson"), responses((status = 200, body = PutBody), Failures))]
 async fn put_many(
     State(app): State<Arc<App>>,
@@ -117,7 +122,7 @@ async fn put_many(
     Ok(json(StatusCode::OK, &PutBody::new(given, refused)))
 }
 
-/// The lines of a body of which each stands for itself: one that cannot be read stops no other.
+/// The lines of a body, each independent: a malformed line does not affect the others.
 #[derive(Default)]
 struct Lines {
     rows: Vec<(String, Map<String, Json>)>,
@@ -190,7 +195,10 @@ async fn patch(
 ) -> Result<Response, Failure> {
     caller.needs(Scope::SyncWrite)?;
     let Json::Object(values) = values else {
-        return Err(ServiceError::invalid("", "should be a JSON object with named members").into());
+        return Err(ServiceError::from(
+            Problem::new(Code::WrongType, "", "should be a JSON object with named members").param("expected", "object"),
+        )
+        .into());
     };
     change(&app, segments, RowChange::Patch(values), &headers).await
 }
@@ -217,7 +225,11 @@ async fn change(
     let present = async { Ok::<_, Failure>(sync.row(&application, &collection, &row).await?.version.0) };
     let expect = match Condition::of(headers, present).await? {
         Condition::None => None,
-        Condition::Exists => Some(sync.row(&application, &collection, &row).await?.version),
+        Condition::Exists => match sync.row(&application, &collection, &row).await {
+            Ok(row) => Some(row.version),
+            Err(SyncError::Missing(what)) => return Err(Failure::precondition(format!("{what} does not exist"))),
+            Err(error) => return Err(error.into()),
+        },
         Condition::Absent => Some(Stamp(0)),
         Condition::Revision(revision) => Some(Stamp(revision)),
     };
@@ -231,14 +243,14 @@ async fn change(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ConflictParameters {
-    /// Only of this collection.
+    /// Filter by collection.
     #[serde(default)]
     collection: Option<String>,
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
-    #[serde(default)]
+    /// Cursor from the previous page.
+    #[serde(default, alias = "after")]
     before: Option<String>,
 }
 

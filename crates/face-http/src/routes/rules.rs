@@ -226,7 +226,7 @@ struct ConditionBody {
 struct ReadBody {
     /// Such as `event.price`.
     field: String,
-    /// Its value as it stands in JSON, cut at 120 characters.
+    /// Its value as JSON, truncated to 120 characters.
     value: String,
 }
 

@@ -111,7 +111,7 @@ async fn members(
     Ok(json(StatusCode::OK, &List::from(found)))
 }
 
-/// Whether a subscriber belongs to a segment, and what each part of the filter says of it.
+/// Membership of a subscriber in a segment, with the truth value of each part of the filter.
 #[utoipa::path(get, path = "/v1/segments/{name}/members/{subscriber}", tag = "segments", params(("name" = String, Path), ("subscriber" = String, Path)), responses((status = 200, body = Membership), Failures))]
 async fn membership(
     State(app): State<Arc<App>>,

@@ -17,7 +17,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// The sources of an application that run by themselves, by name: how each does and what it has taken. One page.
+/// Lists the sources of an application that the server runs, by name, with their state and counters. One page.
 #[utoipa::path(get, path = "/v1/applications/{application}/sources", tag = "operations", params(("application" = String, Path)), responses((status = 200, body = List<SourceStatus>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,

@@ -6,7 +6,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
-use tocsin_model::id::{Name, SubscriberId};
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    problem::{Code, Problem},
+};
 use tocsin_service::{
     ServiceError,
     merges::Proof,
@@ -24,7 +27,7 @@ use crate::{
     request::{Authorized, Condition, JsonBody, MergePatch, Parameters, Segments, id},
     wire::{
         List,
-        merges::{ClaimBody, ClaimDraft, MergeBody, MergeDraft},
+        merges::{MergeBody, MergeDraft, VerificationTokenBody, VerificationTokenDraft},
     },
 };
 
@@ -36,7 +39,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(list, create))
         .routes(routes!(read, replace, patch, remove))
         .routes(routes!(put_device, remove_device))
-        .routes(routes!(claim))
+        .routes(routes!(verification_token))
         .routes(routes!(merge))
 }
 
@@ -47,22 +50,22 @@ pub(super) struct ListParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     #[serde(default)]
     after: Option<String>,
-    /// Only those whose id begins so.
+    /// Filter by prefix of the id.
     #[serde(default)]
     id_prefix: Option<String>,
-    /// Only those with a device of this address.
+    /// Filter by address of a device.
     #[serde(default)]
     address: Option<String>,
-    /// Only those of this locale.
+    /// Filter by locale.
     #[serde(default)]
     locale: Option<String>,
-    /// Only enabled or disabled ones.
+    /// Filter by state: enabled or disabled.
     #[serde(default)]
     enabled: Option<bool>,
-    /// `name:value`: only those whose attribute equals the value, or is a list that holds it.
+    /// `name:value`: filter by attribute; the attribute equals the value, or is a list that contains it.
     #[serde(default)]
     attribute: Option<String>,
 }
@@ -78,7 +81,13 @@ pub(super) fn filter(
         None => None,
         Some(text) => match text.split_once(':') {
             Some((name, value)) => Some((name.to_owned(), value.to_owned())),
-            None => return Err(ServiceError::invalid("attribute", "should be `name:value`").into()),
+            None => {
+                return Err(ServiceError::from(
+                    Problem::new(Code::InvalidFormat, "attribute", "should be `name:value`")
+                        .param("format", "attribute"),
+                )
+                .into());
+            }
         },
     };
     Ok(SubscriberFilter { id_prefix, address, locale, enabled, attribute })
@@ -183,17 +192,17 @@ async fn put_device(
     let mut tries = 0;
     let (stored, is_new) = loop {
         // The tag is that of the subscriber; `*` is about the device.
-        let wanted = match condition {
+        let requested = match condition {
             Condition::Exists => Some(true),
             Condition::Absent => Some(false),
             Condition::None | Condition::Revision(_) => None,
         };
-        let revision = match (condition, wanted) {
+        let revision = match (condition, requested) {
             (Condition::Revision(revision), _) => Some(revision),
             (_, None) => None,
-            (_, Some(wanted)) => {
+            (_, Some(requested)) => {
                 let (revision, is_there) = app.service.device_standing(&caller, &subscriber, &device).await?;
-                if is_there != wanted {
+                if is_there != requested {
                     let standing = if is_there { "exists" } else { "does not exist" };
                     return Err(Failure::precondition(format!("the device `{device}` of `{subscriber}` {standing}")));
                 }
@@ -203,7 +212,7 @@ async fn put_device(
         tries += 1;
         match app.service.put_device(&caller, &subscriber, &device, draft.clone(), revision).await {
             // The subscriber was changed concurrently, but no condition was given.
-            Err(ServiceError::Changed(_)) if wanted.is_some() && tries < TRIES_MAX => {}
+            Err(ServiceError::Changed(_)) if requested.is_some() && tries < TRIES_MAX => {}
             stored => break stored?,
         }
     };
@@ -225,19 +234,20 @@ async fn remove_device(
     Ok((StatusCode::NO_CONTENT, [(axum::http::header::ETAG, super::etag(stored.revision))]).into_response())
 }
 
-/// Creates a claim for a device. A subscriber that presents it takes the device over. Send it to the device, and
-/// nowhere else.
-#[utoipa::path(post, path = "/v1/subscribers/{id}/claim", tag = "subscribers", params(("id" = String, Path)), request_body = ClaimDraft, responses((status = 201, body = ClaimBody), Failures))]
-async fn claim(
+/// Creates a verification token for a device. Send it to the device, and nowhere else: the user who returns it receives
+/// the messages of the device, which a merge of two subscribers requires.
+#[utoipa::path(post, path = "/v1/subscribers/{id}/verification-token", tag = "subscribers", params(("id" = String, Path)), request_body = VerificationTokenDraft, responses((status = 201, body = VerificationTokenBody), Failures))]
+async fn verification_token(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    JsonBody(asked): JsonBody<ClaimDraft>,
+    JsonBody(asked): JsonBody<VerificationTokenDraft>,
 ) -> Result<Response, Failure> {
     let lasts = asked.expires_in.map(std::time::Duration::from_secs);
     let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&asked.device)?);
-    let (claim, expires_at) = app.service.make_claim(&caller, &subscriber, &device, lasts).await?;
-    Ok(json(StatusCode::CREATED, &ClaimBody { claim, expires_at }))
+    let (verification_token, expires_at) =
+        app.service.make_verification_token(&caller, &subscriber, &device, lasts).await?;
+    Ok(json(StatusCode::CREATED, &VerificationTokenBody { verification_token, expires_at }))
 }
 
 /// Merges a subscriber that is known only by its addresses into this one. A repetition returns the earlier result.
@@ -248,14 +258,23 @@ async fn merge(
     Segments(name): Segments<String>,
     JsonBody(asked): JsonBody<MergeDraft>,
 ) -> Result<Response, Failure> {
-    let proof = match (asked.claim, asked.unverified) {
-        (Some(claim), false) => Proof::Claim(claim),
+    let proof = match (asked.verification_token, asked.unverified) {
+        (Some(token), false) => Proof::VerificationToken(token),
         (None, true) => Proof::OfCaller,
-        (Some(_), true) => return Err(ServiceError::invalid("unverified", "is not needed beside a claim").into()),
+        (Some(_), true) => {
+            return Err(ServiceError::from(
+                Problem::new(Code::ConflictingMembers, "unverified", "excludes `verification_token`")
+                    .param("with", "verification_token"),
+            )
+            .into());
+        }
         (None, false) => {
-            let message =
-                "is missing: nothing says that both are the same; or say `unverified: true` and answer for it";
-            return Err(ServiceError::invalid("claim", message).into());
+            let message = "is missing; give the token that was sent to a device of `from`, or `unverified: true` if you verified otherwise that \
+                 both are the same person";
+            return Err(ServiceError::from(
+                Problem::new(Code::InvalidFormat, "verification_token", message).param("format", "verification_token"),
+            )
+            .into());
         }
     };
     let (from, into) = (id::<SubscriberId>(&asked.from)?, id::<SubscriberId>(&name)?);

@@ -34,25 +34,25 @@ struct ListParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     #[serde(default)]
     after: Option<String>,
-    /// Only those of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only those of this class.
+    /// Filter by class.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     class: Option<Name>,
-    /// Only those of this subscriber.
+    /// Filter by subscriber.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     subscriber: Option<SubscriberId>,
-    /// Only those of this key.
+    /// Filter by key.
     #[serde(default)]
     key: Option<String>,
-    /// Only enabled or disabled ones.
+    /// Filter by state: enabled or disabled.
     #[serde(default)]
     enabled: Option<bool>,
 }

@@ -8,7 +8,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, SubscriberId},
-    problem::Problem,
+    problem::{Code, Problem},
     suppression::{Cause, Target},
 };
 use tocsin_service::{
@@ -42,7 +42,7 @@ struct ListParameters {
     /// Maximum number of results, 1 to 1,000; default 100.
     #[serde(default)]
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     #[serde(default)]
     after: Option<String>,
     /// Only addresses of this protocol.
@@ -52,13 +52,13 @@ struct ListParameters {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     subscriber: Option<SubscriberId>,
-    /// Only those of this cause: `soft_bounce`, `manual`, `hard_bounce`, `unsubscribed`, `complaint`.
+    /// Filter by cause: `soft_bounce`, `manual`, `hard_bounce`, `unsubscribed`, `complaint`.
     #[serde(default)]
     cause: Option<String>,
-    /// Only those that are in force, or with `false` those that are only counted.
+    /// Filter by state: active, or with `false` only counted bounces.
     #[serde(default)]
     in_force: Option<bool>,
-    /// Only those whose address, or whose subscriber's id, contains this text.
+    /// Filter by text in the address or the subscriber id.
     #[serde(default)]
     contains: Option<String>,
 }
@@ -78,7 +78,8 @@ pub(super) fn filter(
         word.parse::<Cause>()
             .map_err(|()| {
                 let words = Cause::ALL.map(Cause::word).join(", ");
-                let problem = Problem::at("cause", format!("`{word}` is not a cause"));
+                let problem = Problem::new(Code::UnknownValue, "cause", format!("`{word}` is not a cause"))
+                    .param("value", word.to_string());
                 problems.push(problem.hint(format!("causes are {words}")));
             })
             .ok()
@@ -106,7 +107,7 @@ async fn list(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ReportsBody {
-    /// Up to 1,000, each of its own.
+    /// Up to 1,000 reports; each is processed independently.
     reports: Vec<ReportDraft>,
 }
 

@@ -2,7 +2,11 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
-use tocsin_model::{id::Name, time::Timestamp};
+use tocsin_model::{
+    id::Name,
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 use tocsin_service::{
     ServiceError,
     switches::{CreatedBackup, Switched},
@@ -31,7 +35,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Everything that is switched off.
 #[utoipa::path(get, path = "/v1/switches", tag = "operations", responses((status = 200, body = List<SwitchBody>), Failures))]
 async fn switches(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    let items = app.service.switches(&caller)?.into_iter().map(SwitchBody::from).collect();
+    let items =
+        app.service.switches(&caller)?.into_iter().map(|switched| SwitchBody::from(switched).named(&app)).collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
@@ -58,9 +63,11 @@ async fn on(
 }
 
 fn read(component: &str) -> Result<Component, ServiceError> {
-    component
-        .parse()
-        .map_err(|error: tocsin_store::journal::ComponentError| ServiceError::invalid("component", error.to_string()))
+    component.parse().map_err(|error: tocsin_store::journal::ComponentError| {
+        ServiceError::from(
+            Problem::new(Code::InvalidFormat, "component", error.to_string()).param("format", "component"),
+        )
+    })
 }
 
 /// Deletes expired data now instead of at the next upkeep.
@@ -87,15 +94,25 @@ async fn back_up(
 pub(crate) struct SwitchBody {
     /// Such as `role:match`, `application:stock` or `channel:stock/email`.
     component: String,
-    /// `paused`: what comes to it waits; `disabled`: what comes to it is refused.
+    /// `paused`: new work waits; `disabled`: new work is refused.
     state: &'static str,
-    /// Whether something that was begun before is still under way.
+    /// Whether work that started before the switch is still in progress.
     pending: bool,
-    /// Name of the key that switched it off.
+    /// The id of the key that switched it off.
     by: String,
+    /// The description of that key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_name: Option<String>,
     reason: String,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
+}
+
+impl SwitchBody {
+    /// Adds the description of the key.
+    pub(crate) fn named(self, app: &App) -> Self {
+        SwitchBody { by_name: app.service.key_name(&self.by), ..self }
+    }
 }
 
 impl From<Switched> for SwitchBody {
@@ -105,6 +122,7 @@ impl From<Switched> for SwitchBody {
             state: switch.state.word(),
             pending,
             by: switch.by,
+            by_name: None,
             reason: switch.reason,
             since: switch.since,
         }

@@ -19,7 +19,7 @@ use axum::{
 };
 use serde::Deserialize;
 use tocsin_model::{
-    problem::Problem,
+    problem::{Code, Problem},
     replica::{BLOCK_BYTES_MAX, Begin, BlockEnd, read_edits},
 };
 use tocsin_service::ServiceError;
@@ -35,7 +35,7 @@ use crate::{
 };
 
 const NDJSON: &str = "application/x-ndjson";
-/// Seconds that a device waits for news if it says nothing else, and at most.
+/// Default and maximum wait of a long poll in seconds.
 const WAIT_DEFAULT: u64 = 50;
 const WAIT_MAX: u64 = 300;
 /// Fast: a phone and its server are on the same line for long, and the processor is shared by many.
@@ -112,7 +112,7 @@ async fn download(
     Parameters(Reading { cursor }): Parameters<Reading>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let packing = Packing::accepted(&headers);
+    let packing = BlockCoding::accepted(&headers);
     let pack = |mut lines: Vec<u8>, end: BlockEnd| {
         serde_json::to_writer(&mut lines, &end).expect("text and numbers are JSON");
         lines.push(b'\n');
@@ -162,7 +162,7 @@ async fn wait(
 ) -> Result<Response, Failure> {
     let seconds = seconds.unwrap_or(WAIT_DEFAULT);
     if !(1..=WAIT_MAX).contains(&seconds) {
-        return Err(ServiceError::invalid("seconds", format!("should be from 1 to {WAIT_MAX}")).into());
+        return Err(ServiceError::from(Problem::out_of_range("seconds", 1, WAIT_MAX)).into());
     }
     let news = tokio::select! {
         news = app.sync()?.wait_for_news(&device, &cursor, Duration::from_secs(seconds)) => news?,
@@ -175,15 +175,15 @@ async fn wait(
 
 /// Compression of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Packing {
+enum BlockCoding {
     None,
     Gzip,
     Zstd,
 }
 
-impl Packing {
-    /// The best that a device takes.
-    fn accepted(headers: &HeaderMap) -> Packing {
+impl BlockCoding {
+    /// The best coding that a device accepts.
+    fn accepted(headers: &HeaderMap) -> BlockCoding {
         let accepts = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let takes = |word: &str| {
             accepts.split(',').map(str::trim).any(|coding| {
@@ -193,32 +193,32 @@ impl Packing {
             })
         };
         if takes("zstd") {
-            Packing::Zstd
+            BlockCoding::Zstd
         } else if takes("gzip") {
-            Packing::Gzip
+            BlockCoding::Gzip
         } else {
-            Packing::None
+            BlockCoding::None
         }
     }
 
     fn word(self) -> Option<&'static str> {
         match self {
-            Packing::None => None,
-            Packing::Gzip => Some("gzip"),
-            Packing::Zstd => Some("zstd"),
+            BlockCoding::None => None,
+            BlockCoding::Gzip => Some("gzip"),
+            BlockCoding::Zstd => Some("zstd"),
         }
     }
 
     fn pack(self, lines: Vec<u8>) -> Bytes {
         match self {
-            Packing::None => lines.into(),
-            Packing::Gzip => {
+            BlockCoding::None => lines.into(),
+            BlockCoding::Gzip => {
                 let mut packed = Vec::new();
                 let mut encoder = flate2::read::GzEncoder::new(&lines[..], flate2::Compression::fast());
                 encoder.read_to_end(&mut packed).expect("memory can be read");
                 packed.into()
             }
-            Packing::Zstd => zstd::bulk::compress(&lines, ZSTD_LEVEL).expect("memory can be packed").into(),
+            BlockCoding::Zstd => zstd::bulk::compress(&lines, ZSTD_LEVEL).expect("memory can be packed").into(),
         }
     }
 }
@@ -226,7 +226,7 @@ impl Packing {
 /// Why a body is not unpacked.
 #[derive(Debug)]
 enum Unpacked {
-    /// It is not packed as its header says.
+    /// The body is not encoded as its `Content-Encoding`.
     Wrong(Problem),
     /// It would have more than [`BLOCK_BYTES_MAX`].
     TooLarge,
@@ -245,11 +245,17 @@ fn unpack(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, Unpacked> {
             decoder.take(most).read_to_end(&mut unpacked)
         }),
         other => {
-            let problem = Problem::at("Content-Encoding", format!("`{other}` is not known here"));
+            let problem = Problem::new(Code::Unsupported, "Content-Encoding", format!("`{other}` is not known here"))
+                .param("value", other.to_string());
             return Err(Unpacked::Wrong(problem.hint("send zstd, gzip, or no packing at all")));
         }
     };
-    read.map_err(|error| Unpacked::Wrong(Problem::at("", format!("the body is not {coding}: {error}"))))?;
+    read.map_err(|error| {
+        Unpacked::Wrong(
+            Problem::new(Code::InvalidFormat, "", format!("the body is not {coding}: {error}"))
+                .param("format", "content_coding"),
+        )
+    })?;
     if unpacked.len() > BLOCK_BYTES_MAX {
         return Err(Unpacked::TooLarge);
     }
@@ -260,16 +266,16 @@ fn unpack(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, Unpacked> {
 mod tests {
     use super::*;
 
-    fn accepts(text: &'static str) -> Packing {
-        Packing::accepted(&HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(text))]))
+    fn accepts(text: &'static str) -> BlockCoding {
+        BlockCoding::accepted(&HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(text))]))
     }
 
     #[test]
     fn blocks_are_packed_as_the_device_takes_them() {
-        assert_eq!(accepts("gzip, deflate, zstd"), Packing::Zstd);
-        assert_eq!(accepts("GZIP;q=0.5, zstd;q=0"), Packing::Gzip);
-        assert_eq!(accepts("identity"), Packing::None);
-        for packing in [Packing::None, Packing::Gzip, Packing::Zstd] {
+        assert_eq!(accepts("gzip, deflate, zstd"), BlockCoding::Zstd);
+        assert_eq!(accepts("GZIP;q=0.5, zstd;q=0"), BlockCoding::Gzip);
+        assert_eq!(accepts("identity"), BlockCoding::None);
+        for packing in [BlockCoding::None, BlockCoding::Gzip, BlockCoding::Zstd] {
             let packed = packing.pack(b"lines".to_vec());
             let coding = HeaderValue::from_static(packing.word().unwrap_or("identity"));
             let headers = HeaderMap::from_iter([(header::CONTENT_ENCODING, coding)]);
@@ -282,7 +288,7 @@ mod tests {
 
     #[test]
     fn e3_a_little_that_becomes_much_is_refused() {
-        for packing in [Packing::Gzip, Packing::Zstd] {
+        for packing in [BlockCoding::Gzip, BlockCoding::Zstd] {
             let bomb = packing.pack(vec![b' '; BLOCK_BYTES_MAX + 1]);
             let headers =
                 HeaderMap::from_iter([(header::CONTENT_ENCODING, HeaderValue::from_static(packing.word().unwrap()))]);

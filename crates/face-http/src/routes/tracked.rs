@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use tocsin_exchange::tracking_queries::MessageQuery;
 use tocsin_model::{
     id::{MessageId, Name},
+    problem::{Code, Problem},
     time::Timestamp,
 };
 use tocsin_service::ServiceError;
@@ -35,15 +36,15 @@ struct FoundParameters {
     property: String,
     /// Its value.
     value: String,
-    /// Only those that came not earlier than this.
+    /// Filter by time: at or after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
-    /// Only those that came earlier than this.
+    /// Filter by time: before this time.
     #[param(value_type = Option<String>, format = DateTime)]
     until: Option<Timestamp>,
     /// Maximum number of results, 1 to 1,000; default 100.
     limit: Option<usize>,
-    /// The cursor of the page before.
+    /// Cursor from the previous page.
     after: Option<String>,
 }
 
@@ -68,10 +69,14 @@ async fn found(
 /// A place between messages: when one came, and its id.
 fn cursor(text: &str) -> Result<(Timestamp, MessageId), Failure> {
     let parts = text.split_once('.').and_then(|(at, id)| Some((Timestamp(at.parse().ok()?), id.parse().ok()?)));
-    Ok(parts.ok_or_else(|| ServiceError::invalid("after", "is not the `next` of a page before"))?)
+    Ok(parts.ok_or_else(|| {
+        ServiceError::from(
+            Problem::new(Code::InvalidFormat, "after", "is not the `next` of a page before").param("format", "cursor"),
+        )
+    })?)
 }
 
-/// The bodies of a message that were kept on its way, in the order of time; of a reply they are with its request.
+/// Lists the tracked bodies of a message by time; those of a reply are listed with its request.
 #[utoipa::path(get, path = "/v1/messages/{message}/tracked", tag = "exchanges", params(("message" = String, Path)), responses((status = 200, body = List<TrackedItem>), Failures))]
 async fn tracked(
     State(app): State<Arc<App>>,
@@ -97,26 +102,26 @@ async fn body(
     Ok(attached(found.content_type, found.body))
 }
 
-/// A body that was kept on its way.
+/// A tracked body of a message.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TrackedBody)]
 struct TrackedItem {
-    /// By which it can be read.
+    /// Number by which the body is read.
     number: u32,
     /// `received`, `sent`, `replied` or `returned`.
     point: &'static str,
-    /// The port there.
+    /// The port.
     #[schema(value_type = String)]
     port: Name,
-    /// At a send port: which attempt it was.
+    /// At a send port: number of the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<u32>,
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     content_type: String,
-    /// Bytes that it had.
+    /// Size of the body in bytes.
     bytes: u64,
-    /// Bytes that are kept.
+    /// Stored bytes of the body.
     kept: u64,
     /// `cut`, `redacted`, or `withheld` if the body could not be parsed for redaction and so is not stored.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,10 @@ use axum::{
 };
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tocsin_model::id::{Name, SubscriberId};
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    problem::Code,
+};
 use tocsin_service::{
     ServiceError,
     exports::ExportStream,
@@ -139,10 +142,10 @@ async fn import_subscribers(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ImportParameters {
-    /// The application of all of them; without it, each line names its own.
+    /// The application of all lines; default: each line names its own.
     #[serde(default)]
     application: Option<String>,
-    /// The subscription class of all of them; without it, each line names its own.
+    /// The subscription class of all lines; default: each line names its own.
     #[serde(default)]
     class: Option<String>,
 }
@@ -167,7 +170,9 @@ fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Fai
     match asked {
         Some("ndjson") => return Ok(Format::Ndjson),
         Some("csv") => return Ok(Format::Csv),
-        Some(_) => return Err(ServiceError::invalid("format", "should be `ndjson` or `csv`").into()),
+        Some(_) => {
+            return Err(ServiceError::invalid(Code::UnknownValue, "format", "should be `ndjson` or `csv`").into());
+        }
         None => {}
     }
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
@@ -192,22 +197,22 @@ fn exported_answer(stream: ExportStream, format: Format, name: &str) -> Response
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ExportSubscribersParameters {
-    /// `ndjson` or `csv`; without it, as `Accept` says.
+    /// `ndjson` or `csv`; default: by `Accept`.
     #[serde(default)]
     format: Option<String>,
-    /// Only those whose id begins so.
+    /// Only subscribers whose id has this prefix.
     #[serde(default)]
     id_prefix: Option<String>,
-    /// Only those with a device of this address.
+    /// Only subscribers with a device of this address.
     #[serde(default)]
     address: Option<String>,
-    /// Only those of this locale.
+    /// Only subscribers of this locale.
     #[serde(default)]
     locale: Option<String>,
-    /// Only enabled or disabled ones.
+    /// Only enabled, or only disabled, subscribers.
     #[serde(default)]
     enabled: Option<bool>,
-    /// `name:value`: only those whose attribute equals the value, or is a list that holds it.
+    /// `name:value`: only subscribers whose attribute equals the value, or is a list that contains it.
     #[serde(default)]
     attribute: Option<String>,
 }
@@ -231,25 +236,25 @@ async fn export_subscribers(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ExportSubscriptionsParameters {
-    /// `ndjson` or `csv`; without it, as `Accept` says. CSV needs application and class.
+    /// `ndjson` or `csv`; default: by `Accept`. CSV needs application and class.
     #[serde(default)]
     format: Option<String>,
-    /// Only those of this application.
+    /// Filter by application.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     application: Option<Name>,
-    /// Only those of this class.
+    /// Filter by class.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     class: Option<Name>,
-    /// Only those of this subscriber.
+    /// Filter by subscriber.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     subscriber: Option<SubscriberId>,
-    /// Only those of this key.
+    /// Filter by key.
     #[serde(default)]
     key: Option<String>,
-    /// Only enabled or disabled ones.
+    /// Filter by state: enabled or disabled.
     #[serde(default)]
     enabled: Option<bool>,
 }
@@ -286,7 +291,7 @@ async fn import_suppressions(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ExportSuppressionsParameters {
-    /// `ndjson` or `csv`; without it, as `Accept` says.
+    /// `ndjson` or `csv`; default: by `Accept`.
     #[serde(default)]
     format: Option<String>,
     /// Only addresses of this protocol.
@@ -296,12 +301,12 @@ struct ExportSuppressionsParameters {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     subscriber: Option<SubscriberId>,
-    /// Only those of this cause.
+    /// Filter by cause.
     #[serde(default)]
     cause: Option<String>,
 }
 
-/// All suppressions that are in force, as lines that an import reads. What is only counted stays out.
+/// All active suppressions, in the import format. Targets with only counted bounces are left out.
 #[utoipa::path(get, path = "/v1/export/suppressions", tag = "import and export", params(ExportSuppressionsParameters), responses((status = 200, content((String = "application/x-ndjson"), (String = "text/csv"))), Failures))]
 async fn export_suppressions(
     State(app): State<Arc<App>>,

@@ -18,7 +18,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(ask, unsubscribe))
 }
 
-/// A page that asks whether to end the subscription. Changes nothing: programs follow links before people do.
+/// Confirmation page for ending a subscription. Changes nothing, since mail scanners follow links.
 #[utoipa::path(get, path = "/unsubscribe/{token}", tag = "unsubscribe", security(()), params(("token" = String, Path, description = "From a mail's `List-Unsubscribe`")), responses((status = 200, body = String, content_type = "text/html"), (status = 404, body = String, content_type = "text/html", description = "No link of ours"), Failures))]
 async fn ask(State(app): State<Arc<App>>, Segments(token): Segments<String>) -> Result<Response, Failure> {
     match app.service.unsubscribing(&token).await {
@@ -27,7 +27,7 @@ async fn ask(State(app): State<Arc<App>>, Segments(token): Segments<String>) -> 
     }
 }
 
-/// Ends the subscription at once (RFC 8058). Doing it again changes nothing; what the body says does not matter.
+/// Ends the subscription at once (RFC 8058). Idempotent; the body is ignored.
 #[utoipa::path(post, path = "/unsubscribe/{token}", tag = "unsubscribe", security(()), params(("token" = String, Path, description = "From a mail's `List-Unsubscribe`")), responses((status = 200, body = String, content_type = "text/html"), (status = 404, body = String, content_type = "text/html", description = "No link of ours"), Failures))]
 async fn unsubscribe(State(app): State<Arc<App>>, Segments(token): Segments<String>) -> Result<Response, Failure> {
     match app.service.unsubscribing(&token).await {

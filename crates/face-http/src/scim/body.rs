@@ -15,7 +15,7 @@ const VALUES_MAX: usize = 10_000;
 /// Reads a whole resource.
 ///
 /// # Errors
-/// It is no object; an attribute is not known, or its value is none of its type; one that is required is missing.
+/// It is not an object; an attribute is unknown, its value has another type, or a required attribute is missing.
 pub(super) fn resource(body: &Json, kind: &ResourceType) -> Result<Resource, ScimError> {
     let body = body.as_object().ok_or_else(|| ScimError::bad("invalidSyntax", "the body is no JSON object"))?;
     let named = body.iter().find(|(name, _)| name.eq_ignore_ascii_case("schemas")).map(|(_, value)| value);
@@ -45,7 +45,7 @@ pub(super) fn once(object: &Resource) -> Result<(), ScimError> {
     }
 }
 
-/// Refuses a resource that lacks what it must have.
+/// Rejects a resource without a required attribute.
 pub(super) fn complete(resource: &Resource, kind: &ResourceType) -> Result<(), ScimError> {
     match kind.attributes.iter().find(|attribute| attribute.required && !resource.contains_key(attribute.name)) {
         Some(missing) => Err(ScimError::bad("invalidValue", format!("`{}` is required", missing.name))),
@@ -56,7 +56,7 @@ pub(super) fn complete(resource: &Resource, kind: &ResourceType) -> Result<(), S
 fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Result<(), ScimError> {
     if let Some(extension) = kind.extension.filter(|extension| extension.schema.eq_ignore_ascii_case(name)) {
         if let Some(parts) = parts(value, extension.attributes, extension.schema)? {
-            // Attributes of it may have stood before, without its name.
+            // Its attributes may already be present without the schema URN.
             let known = read.entry(extension.schema).or_insert_with(|| Json::Object(Map::new()));
             known.as_object_mut().expect("an extension is an object").extend(parts);
         }
@@ -84,10 +84,10 @@ fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Re
     Ok(())
 }
 
-/// A value as its type wants it; `None`: it is not assigned.
+/// Converts a value to its type; `None`: unassigned.
 ///
 /// # Errors
-/// It is none of its type.
+/// The value has another type.
 pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, ScimError> {
     if !attribute.many {
         return match value {
@@ -105,7 +105,7 @@ pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Optio
     if values.len() > VALUES_MAX {
         return Err(ScimError::bad("tooMany", format!("`{}` has more than {VALUES_MAX} values", attribute.name)));
     }
-    if values.iter().any(|value| is_nothing(value, attribute)) {
+    if values.iter().any(|value| names_no_value(value, attribute)) {
         let what = format!("a value of `{}` says nothing; leave it out, or give its `value`", attribute.name);
         return Err(ScimError::bad("invalidValue", what));
     }
@@ -117,9 +117,9 @@ pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Optio
     Ok((!read.is_empty()).then_some(Json::Array(read)))
 }
 
-/// Whether an item of a list names no value: it must not count as if the list had been empty. An empty text is a value that goes, but
-/// for references such as members, which are named by their `value` or `$ref`.
-pub(super) fn is_nothing(item: &Json, attribute: &Attribute) -> bool {
+/// Whether an item of a list names no value; such an item must not be treated like an empty list. An empty string names
+/// a value to remove, except for references such as members, which are named by `value` or `$ref`.
+pub(super) fn names_no_value(item: &Json, attribute: &Attribute) -> bool {
     let is_reference = attribute.part("value").is_some_and(|part| part.mutability == Mutability::Immutable);
     let is_empty = |value: &Json| value.is_null() || value.as_str().is_some_and(str::is_empty);
     let names_one = |(name, value): (&String, &Json)| {
@@ -139,7 +139,7 @@ fn single(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, S
         (_, Json::Null) => Ok(None),
         (Kind::Complex(known), Json::Object(_)) => Ok(parts(value, known, attribute.name)?.map(Json::Object)),
         (Kind::Complex(_), Json::String(text)) if text.is_empty() => Ok(None),
-        // The value alone stands for what has it as its only part.
+        // A plain value is short for an object with only `value`.
         (Kind::Complex(_), Json::String(_)) if attribute.part("value").is_some() => {
             Ok(Some(serde_json::json!({"value": value})))
         }

@@ -63,7 +63,7 @@ impl Bulk {
 }
 
 impl ScimService {
-    /// Does the operations in their order; one that refers to what a later one makes waits for that.
+    /// Runs the operations in order; one that refers to a resource created by a later one is run after that.
     pub(super) async fn bulk(&self, bulk: Bulk) -> Result<Json, ScimError> {
         if bulk.operations.len() > OPERATIONS_MAX {
             let what = format!("at most {OPERATIONS_MAX} operations fit in one request");
@@ -142,7 +142,7 @@ impl Operation {
         names.iter().any(|name| !made.contains_key(*name) && is_open(name))
     }
 
-    /// Puts the ids that were made in the places of what the client called them.
+    /// Replaces `bulkId` references by the ids of the created resources.
     fn resolve(&mut self, made: &Made) -> Result<(), ScimError> {
         fn replace(value: &mut Json, made: &Made) -> Result<(), ScimError> {
             match value {

@@ -69,7 +69,7 @@ impl From<LdapError> for ScimError {
 
 impl From<Failure> for ScimError {
     fn from(failure: Failure) -> ScimError {
-        // SCIM knows no 422: what makes no sense is a bad request (RFC 7644, 3.12).
+        // SCIM defines no 422: an invalid request is a 400 (RFC 7644, 3.12).
         match failure.summary() {
             (StatusCode::UNPROCESSABLE_ENTITY, detail) => ScimError::bad("invalidSyntax", detail),
             (status, detail) => ScimError::new(status, detail),

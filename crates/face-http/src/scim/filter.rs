@@ -26,7 +26,7 @@ pub(super) enum Filter {
     Not(Box<Filter>),
     Present(Path),
     Compare(Path, Operator, Json),
-    /// One value of an attribute meets all of it.
+    /// A single value of a multi-valued attribute satisfies the whole filter.
     Within(Path, Box<Filter>),
 }
 
@@ -147,21 +147,21 @@ impl<'a> Reader<'a> {
         self.at += self.rest().len() - self.rest().trim_start().len();
     }
 
-    fn takes(&mut self, wanted: char) -> bool {
-        let is_next = self.rest().starts_with(wanted);
+    fn takes(&mut self, requested: char) -> bool {
+        let is_next = self.rest().starts_with(requested);
         if is_next {
-            self.at += wanted.len_utf8();
+            self.at += requested.len_utf8();
         }
         is_next
     }
 
-    /// Takes a word if it stands here, and is not the beginning of a longer one.
-    fn takes_word(&mut self, wanted: &str) -> bool {
+    /// Consumes a word at the current position, unless it is the prefix of a longer word.
+    fn takes_word(&mut self, requested: &str) -> bool {
         let rest = self.rest();
-        let is_next = rest.get(..wanted.len()).is_some_and(|start| start.eq_ignore_ascii_case(wanted))
-            && rest[wanted.len()..].chars().next().is_none_or(|next| next.is_whitespace() || "()]".contains(next));
+        let is_next = rest.get(..requested.len()).is_some_and(|start| start.eq_ignore_ascii_case(requested))
+            && rest[requested.len()..].chars().next().is_none_or(|next| next.is_whitespace() || "()]".contains(next));
         if is_next {
-            self.at += wanted.len();
+            self.at += requested.len();
         }
         is_next
     }
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
         self.operation(path)
     }
 
-    /// The part of an attribute whose name stands here.
+    /// The sub-attribute named at the current position.
     fn part_of(&mut self, path: Path) -> Result<Path, ScimError> {
         let name = self.name();
         let found = path.attribute.part(name).map(|part| Path { part: Some(part), ..path });
@@ -376,7 +376,7 @@ pub(super) const WORK_MAX: u64 = 16 << 20;
 /// The cost of a comparison beside its text.
 const COMPARING: u64 = 16;
 
-/// The work that evaluations of filters may still cost. One bound is for a list's resource, or for a whole PATCH.
+/// Remaining work budget of filter evaluations: one budget for each resource of a list, or for a whole PATCH.
 #[derive(Debug)]
 pub(super) struct Work(Cell<u64>);
 
@@ -387,7 +387,7 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Takes some off; false if there was not enough left, from then on.
+    /// Charges work. Returns false once the budget is exhausted.
     fn take(&self, bytes: usize) -> bool {
         self.0.set(self.0.get().saturating_sub(COMPARING + bytes as u64));
         self.0.get() > 0
@@ -398,7 +398,7 @@ impl Work {
         WORK_MAX - self.0.get()
     }
 
-    /// Refuses what took too much: its result is none.
+    /// Rejects an evaluation that exhausted its budget; it has no valid result.
     pub(super) fn check(&self) -> Result<(), ScimError> {
         match self.0.get() > 0 {
             true => Ok(()),
@@ -416,7 +416,7 @@ impl Filter {
         self.holds(&|path| values(resource, path), work)
     }
 
-    /// Whether one value of an attribute meets it: what stands in `[...]`.
+    /// Whether one value of an attribute satisfies the filter in `[...]`.
     pub(super) fn is_met_by_value(&self, value: &Json, work: &Work) -> bool {
         self.holds(&|path| path.part.and_then(|part| value.get(part.name)).into_iter().collect(), work)
     }
@@ -430,19 +430,19 @@ impl Filter {
             Filter::Within(path, part) => {
                 values(*path).into_iter().any(|value| work.take(0) && part.is_met_by_value(value, work))
             }
-            Filter::Compare(path, Operator::NotEqual, wanted) => !equal(*path, &values(*path), wanted, work),
-            Filter::Compare(path, Operator::Equal, wanted) => equal(*path, &values(*path), wanted, work),
-            Filter::Compare(path, operator, wanted) => {
-                values(*path).into_iter().any(|value| compare(*path, value, *operator, wanted, work))
+            Filter::Compare(path, Operator::NotEqual, requested) => !equal(*path, &values(*path), requested, work),
+            Filter::Compare(path, Operator::Equal, requested) => equal(*path, &values(*path), requested, work),
+            Filter::Compare(path, operator, requested) => {
+                values(*path).into_iter().any(|value| compare(*path, value, *operator, requested, work))
             }
         }
     }
 
-    /// Whether it asks for an attribute.
-    pub(super) fn asks_for(&self, name: &str) -> bool {
+    /// Whether the filter tests an attribute.
+    pub(super) fn references(&self, name: &str) -> bool {
         match self {
-            Filter::And(parts) | Filter::Or(parts) => parts.iter().any(|part| part.asks_for(name)),
-            Filter::Not(part) => part.asks_for(name),
+            Filter::And(parts) | Filter::Or(parts) => parts.iter().any(|part| part.references(name)),
+            Filter::Not(part) => part.references(name),
             Filter::Present(path) | Filter::Compare(path, ..) | Filter::Within(path, _) => path.attribute.name == name,
         }
     }
@@ -508,7 +508,7 @@ impl Filter {
         }
     }
 
-    /// The one id that it asks for, if it does.
+    /// The single id that the filter requires, if any.
     pub(super) fn only_id(&self) -> Option<&str> {
         match self {
             Filter::And(parts) => parts.iter().find_map(Filter::only_id),
@@ -564,14 +564,14 @@ pub(super) fn values(resource: &Resource, path: Path) -> Vec<&Json> {
     }
 }
 
-fn equal(path: Path, found: &[&Json], wanted: &Json, work: &Work) -> bool {
-    match wanted {
+fn equal(path: Path, found: &[&Json], requested: &Json, work: &Work) -> bool {
+    match requested {
         Json::Null => found.is_empty(),
-        wanted => found.iter().any(|value| compare(path, value, Operator::Equal, wanted, work)),
+        requested => found.iter().any(|value| compare(path, value, Operator::Equal, requested, work)),
     }
 }
 
-fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json, work: &Work) -> bool {
+fn compare(path: Path, found: &Json, operator: Operator, requested: &Json, work: &Work) -> bool {
     let Ok(attribute) = compared(path) else { return false };
     let found = match found {
         Json::Object(parts) => match parts.get(attribute.name) {
@@ -580,26 +580,28 @@ fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json, work: &W
         },
         found => found,
     };
-    let (Json::String(found), Json::String(wanted)) = (found, wanted) else {
-        return work.take(0) && found == wanted;
+    let (Json::String(found), Json::String(requested)) = (found, requested) else {
+        return work.take(0) && found == requested;
     };
-    if !work.take(found.len() + wanted.len()) {
+    if !work.take(found.len() + requested.len()) {
         return false;
     }
     if attribute.kind == Kind::DateTime {
-        let (Ok(found), Ok(wanted)) = (found.parse::<Timestamp>(), wanted.parse::<Timestamp>()) else { return false };
-        return ordered(operator, found.cmp(&wanted)).unwrap_or(false);
+        let (Ok(found), Ok(requested)) = (found.parse::<Timestamp>(), requested.parse::<Timestamp>()) else {
+            return false;
+        };
+        return ordered(operator, found.cmp(&requested)).unwrap_or(false);
     }
     if attribute.unique && matches!(operator, Operator::Equal | Operator::NotEqual) {
-        return ordered(operator, name_key(found).cmp(&name_key(wanted))).unwrap_or(false);
+        return ordered(operator, name_key(found).cmp(&name_key(requested))).unwrap_or(false);
     }
     let folded = |text: &str| if attribute.exact { text.to_owned() } else { text.to_lowercase() };
-    let (found, wanted) = (folded(found), folded(wanted));
+    let (found, requested) = (folded(found), folded(requested));
     match operator {
-        Operator::Contains => found.contains(&wanted),
-        Operator::StartsWith => found.starts_with(&wanted),
-        Operator::EndsWith => found.ends_with(&wanted),
-        operator => ordered(operator, found.cmp(&wanted)).unwrap_or(false),
+        Operator::Contains => found.contains(&requested),
+        Operator::StartsWith => found.starts_with(&requested),
+        Operator::EndsWith => found.ends_with(&requested),
+        operator => ordered(operator, found.cmp(&requested)).unwrap_or(false),
     }
 }
 
@@ -645,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_say_what_they_mean() {
+    fn filters_are_evaluated() {
         check("userName eq \"vera\"", Ok(true));
         check("USERNAME EQ \"vera\" and not (active eq false)", Ok(true));
         check("id eq \"7\" or id eq \"8\"", Ok(true));

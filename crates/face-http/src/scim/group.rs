@@ -12,7 +12,7 @@ use super::{
 
 /// The classes of a group that is made here: one that may be empty.
 pub(super) const CLASSES: &[&str] = &["top", "groupOfEntries", "scimResource"];
-/// The classes whose entries are groups.
+/// Object classes of groups.
 pub(super) const KINDS: &[&str] = &["groupOfNames", "groupOfUniqueNames", "groupOfEntries", "groupOfURLs"];
 
 /// An entry as a group, without its members.
@@ -97,12 +97,12 @@ pub(super) fn changes(operations: Vec<Operation>) -> Result<(Vec<Operation>, Vec
     Ok((rest, changes.collect::<Result<_, _>>()?))
 }
 
-/// The modifications that make the members of a group those of `wanted`, given by their names.
-pub(super) fn modifications(entry: &Entry, wanted: &[String], schema: &Schema) -> Vec<Modification> {
+/// The modifications that make the members of a group those of `requested`, given by their names.
+pub(super) fn modifications(entry: &Entry, requested: &[String], schema: &Schema) -> Vec<Modification> {
     let key = |name: &str| Dn::parse(name).map_or_else(|_| name.to_owned(), |dn| schema.normal_dn(&dn));
     let present = member_names(entry);
     let keys = |names: &[String]| names.iter().map(|name| key(name)).collect::<std::collections::HashSet<_>>();
-    let (is, will_be) = (keys(&present), keys(wanted));
+    let (is, will_be) = (keys(&present), keys(requested));
     let of = |act: ModifyType, names: &[String], known: &std::collections::HashSet<String>| {
         let mut seen = known.clone();
         let new = names.iter().filter(|name| seen.insert(key(name)));
@@ -110,5 +110,5 @@ pub(super) fn modifications(entry: &Entry, wanted: &[String], schema: &Schema) -
         let attribute = member_attribute(entry).to_owned();
         (!values.is_empty()).then_some(Modification { act, attribute, values })
     };
-    [of(ModifyType::Add, wanted, &is), of(ModifyType::Delete, &present, &will_be)].into_iter().flatten().collect()
+    [of(ModifyType::Add, requested, &is), of(ModifyType::Delete, &present, &will_be)].into_iter().flatten().collect()
 }

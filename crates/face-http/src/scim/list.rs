@@ -190,7 +190,7 @@ impl ScimService {
         } else {
             let lookup = self.lookup(kind, query).await?;
             let base = self.directory.find(self.directory.suffix()).await?;
-            let mut search = self.directory.search(&self.asker, base, Scope::Subtree, &lookup).await?;
+            let mut search = self.directory.search(&self.requester, base, Scope::Subtree, &lookup).await?;
             while let Some(page) = search.next().await? {
                 for shown in page.into_iter().filter(|shown| is_of(kind, &shown.entry)) {
                     self.take(kind, query, shown, &mut found).await?;
@@ -216,7 +216,7 @@ impl ScimService {
         let sorted_by = query.sort_by.map(|(path, _)| path);
         if query.filter.is_some() || sorted_by.is_some() {
             let wants = |name: &str| {
-                query.filter.as_ref().is_some_and(|filter| filter.asks_for(name))
+                query.filter.as_ref().is_some_and(|filter| filter.references(name))
                     || sorted_by.is_some_and(|path| path.attribute.name == name)
             };
             let resource = self.resource(kind, &shown.entry, &wants).await?;

@@ -28,10 +28,10 @@ pub(super) enum PatchOp {
     Remove,
 }
 
-/// Reads the operations of a body. One without a path becomes one for each attribute that it names.
+/// Parses the operations of a body. An operation without a path becomes one operation for each attribute in its value.
 ///
 /// # Errors
-/// It is no `PatchOp`; an operation, a path or a value cannot be read; only the server writes what it names.
+/// It is not a `PatchOp`; an operation, a path or a value cannot be parsed; it names a read-only attribute.
 pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Operation>, ScimError> {
     let member = |object: &Json, name: &str| {
         let object = object.as_object()?;
@@ -93,7 +93,7 @@ fn of_path(
     value: Option<Json>,
     kind: &'static ResourceType,
 ) -> Result<Vec<Operation>, ScimError> {
-    // A whole extension stands for each of its attributes.
+    // A schema URN as path addresses each attribute of the extension.
     if let Some(extension) = kind.extension.filter(|extension| extension.schema.eq_ignore_ascii_case(path.trim())) {
         let inner = |name: &str, value| of_path(&format!("{}:{name}", extension.schema), act, value, kind);
         let each: Vec<Vec<Operation>> = match value {
@@ -124,7 +124,7 @@ fn of_path(
         (PatchOp::Remove, None) => None,
         (PatchOp::Remove, Some(_)) if target.filter.is_some() || target.part.is_some() => None,
         (PatchOp::Remove, Some(_)) if !target.path.attribute.many => None,
-        (PatchOp::Remove, Some(value)) => match gone(&value, target.path.attribute)? {
+        (PatchOp::Remove, Some(value)) => match named_values(&value, target.path.attribute)? {
             Some(value) => Some(value),
             None => return Ok(Vec::new()),
         },
@@ -138,16 +138,16 @@ fn of_path(
     Ok(vec![Operation { act, target, value }])
 }
 
-/// The values that a removal names; `None`: it names none, and none goes.
+/// The values that a removal names; `None`: none, so nothing is removed.
 ///
 /// # Errors
 /// It has a `value` that names nothing: that must not remove all.
-fn gone(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, ScimError> {
+fn named_values(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, ScimError> {
     let items = match value {
         Json::Array(items) => items.as_slice(),
         one => std::slice::from_ref(one),
     };
-    if items.iter().any(|item| item.is_null() || super::body::is_nothing(item, attribute)) {
+    if items.iter().any(|item| item.is_null() || super::body::names_no_value(item, attribute)) {
         let what = format!("`value` names no value of `{}`; leave it out to remove all of them", attribute.name);
         return Err(ScimError::bad("invalidValue", what));
     }
@@ -250,7 +250,7 @@ impl Operation {
             (PatchOp::Add, None, None) => {
                 given().into_iter().for_each(|value| add(&mut values, value, self.target.path.attribute))
             }
-            // A part of every value.
+            // A sub-attribute of every value.
             (_, None, Some(part)) if !values.is_empty() => {
                 values.iter_mut().for_each(|value| put(value, part, self.value.as_ref()));
             }
@@ -279,10 +279,10 @@ impl Operation {
         given: &[Json],
         work: &Work,
     ) {
-        let is_meant = |value: &Json| filter.is_none_or(|filter| filter.is_met_by_value(value, work));
+        let is_selected = |value: &Json| filter.is_none_or(|filter| filter.is_met_by_value(value, work));
         match part {
             Some(part) => {
-                let meant = values.iter_mut().filter(|value| is_meant(value));
+                let meant = values.iter_mut().filter(|value| is_selected(value));
                 meant.filter_map(Json::as_object_mut).for_each(|value| drop(value.remove(part.name)));
                 values.retain(|value| value.as_object().is_none_or(|value| !value.is_empty()));
             }
@@ -291,7 +291,7 @@ impl Operation {
                 let attribute = self.target.path.attribute;
                 values.retain(|value| !given.iter().any(|gone| is_same(value, gone, attribute)));
             }
-            None => values.retain(|value| !is_meant(value)),
+            None => values.retain(|value| !is_selected(value)),
         }
     }
 
@@ -331,7 +331,7 @@ impl Operation {
         if act == PatchOp::Replace || conditions.is_empty() {
             return Err(ScimError::bad("noTarget", format!("no value of `{name}` meets the filter")));
         }
-        // Nothing is such a value yet: it is made of what the filter wants.
+        // No value matches yet: a new one is created from the conditions of the filter.
         let mut made =
             Json::Object(conditions.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect());
         match (part, &self.value) {
@@ -370,7 +370,7 @@ fn add(values: &mut Vec<Json>, new: Json, attribute: &Attribute) {
         demote(values);
     }
     match (place.map(|place| &mut values[place]), new) {
-        // A value that is there gets what is new of it.
+        // An existing value is extended by the new sub-attributes.
         (Some(Json::Object(known)), Json::Object(parts)) => {
             let value = known.get("value").cloned();
             known.extend(parts);
@@ -430,7 +430,7 @@ mod tests {
             read(&json!({"Operations": operations}), &USER).and_then(|operations| apply(resource, &operations, &USER));
         match (done, expected) {
             (Ok(()), Ok(mut expected)) => {
-                // What the expectation does not name is as it was.
+                // Attributes that the expectation does not name are unchanged.
                 for (name, value) in before {
                     expected.as_object_mut().expect("an object").entry(name).or_insert(value);
                 }
@@ -562,7 +562,7 @@ mod tests {
             json!([{"op": "add", "value": {"emails[type eq \"other\"].value": "o@x.example"}}]),
             Ok(json!({"emails": [work, home, {"type": "other", "value": "o@x.example"}]})),
         );
-        // A value that is there is not added again; only one is the primary one.
+        // An existing value is not added again; only one value is primary.
         check(
             json!([{"op": "add", "path": "emails", "value": [{"value": "W@X.example", "type": "work"}, {"value": "h@x.example"}]}]),
             Ok(json!({})),

@@ -46,7 +46,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 /// Whether an address is one of SCIM.
-pub(crate) fn is_here(path: &str) -> bool {
+pub(crate) fn is_scim_path(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
@@ -83,8 +83,8 @@ impl FromRequestParts<Arc<App>> for Client {
         let options = app.scim.as_ref().ok_or_else(missing)?;
         let address = options.public_url.clone().unwrap_or_else(|| host::own_address(&parts.headers));
         let base = format!("{}{ROOT}", address.trim_end_matches('/'));
-        let asker = AuthzId { manages: true, dn: format!("key {}", caller.key()), ..AuthzId::default() };
-        Ok(Client { caller, service: ScimService { directory: options.directory.clone(), base, asker } })
+        let requester = AuthzId { manages: true, dn: format!("key {}", caller.key()), ..AuthzId::default() };
+        Ok(Client { caller, service: ScimService { directory: options.directory.clone(), base, requester } })
     }
 }
 
@@ -156,19 +156,14 @@ async fn asked_in(app: &App, request: Request) -> Result<Asked, ScimError> {
 
 /// The state that a change expects, by `If-Match` (RFC 9110, 13.1.1).
 fn expected(headers: &HeaderMap) -> Result<Option<Tag>, ScimError> {
-    match tag_of(headers, &header::IF_NONE_MATCH) {
-        None => Ok(tag_of(headers, &header::IF_MATCH)),
+    let tag = |name| request::tags_of(headers, &name).map(|tags| Tag::read(&tags));
+    match tag(header::IF_NONE_MATCH) {
+        None => Ok(tag(header::IF_MATCH)),
         Some(Tag::Any) => Err(ScimError::new(StatusCode::PRECONDITION_FAILED, "the resource exists")),
         Some(_) => {
             Err(ScimError::bad("invalidValue", "`If-None-Match` of a change knows only `*`; `If-Match` takes tags"))
         }
     }
-}
-
-/// The tags of a header, which may stand in several lines.
-fn tag_of(headers: &HeaderMap, name: &header::HeaderName) -> Option<Tag> {
-    let lines: Vec<&str> = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect();
-    (!lines.is_empty()).then(|| Tag::read(&lines.join(",")))
 }
 
 /// A resource with its tag, and where it is.
@@ -226,7 +221,7 @@ struct ErrorBody {
 #[derive(utoipa::IntoResponses)]
 #[allow(dead_code)]
 enum Refused {
-    /// The request cannot be read, or asks for something that is not there; `scimType` says which.
+    /// The request is malformed or names an unknown thing; `scimType` has the kind of error.
     #[response(status = 400, content_type = "application/scim+json")]
     Invalid(#[to_schema] ErrorBody),
     /// No key, or none that is valid.
@@ -238,13 +233,13 @@ enum Refused {
     /// There is no such resource, or no SCIM in the configuration.
     #[response(status = 404, content_type = "application/scim+json")]
     Missing(#[to_schema] ErrorBody),
-    /// Too many requests; `Retry-After` says when to send it again.
+    /// Too many requests; `Retry-After` has the time of the next attempt.
     #[response(status = 429, content_type = "application/scim+json")]
     TooMany(#[to_schema] ErrorBody),
     /// An internal error.
     #[response(status = 500, content_type = "application/scim+json")]
     Internal(#[to_schema] ErrorBody),
-    /// The store does not answer, or is full; `Retry-After` says when to send it again.
+    /// The store is unavailable or full; `Retry-After` has the time of the next attempt.
     #[response(status = 503, content_type = "application/scim+json")]
     Unavailable(#[to_schema] ErrorBody),
 }
@@ -273,7 +268,7 @@ enum BodyRefused {
     MediaType(#[to_schema] ErrorBody),
 }
 
-/// The status of changes that another resource is in the way of.
+/// The status of a change that conflicts with another resource.
 #[derive(utoipa::IntoResponses)]
 #[allow(dead_code)]
 enum Conflict {
@@ -374,23 +369,14 @@ async fn create(
 }
 
 /// A user or a group.
-#[utoipa::path(get, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query), ("If-None-Match" = Option<String>, Header)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), (status = 304), Refused, Unsupported))]
-async fn read(
-    client: Client,
-    Path((resources, id)): Path<(String, String)>,
-    query: AskedQuery,
-    headers: HeaderMap,
-) -> Answer {
+#[utoipa::path(get, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), (status = 304), Refused, Unsupported, Outdated))]
+async fn read(client: Client, Path((resources, id)): Path<(String, String)>, query: AskedQuery) -> Answer {
     let (kind, asked, service) = (resource_type(&resources)?, asked(query)?, client.reading()?);
     let found = service.find(kind, &id).await?;
-    let known = tag_of(&headers, &header::IF_NONE_MATCH);
-    if known.is_some_and(|known| known.names(&found.entry)) {
-        return Ok(StatusCode::NOT_MODIFIED.into_response());
-    }
     shown(&service, StatusCode::OK, kind, &found.entry, &asked).await
 }
 
-/// Puts a user or a group in place of what is there.
+/// Replaces a user or a group.
 #[utoipa::path(put, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), Refused, Unsupported, BodyRefused, Conflict, Outdated))]
 async fn replace(
     axum::extract::State(app): State,

@@ -32,25 +32,35 @@ pub(super) struct Attribute {
     pub(super) kind: Kind,
     pub(super) many: bool,
     pub(super) required: bool,
-    /// Whether upper and lower case differ.
+    /// Whether comparison is case-sensitive (`caseExact`).
     pub(super) exact: bool,
     pub(super) mutability: Mutability,
     /// Whether the value must be unique.
     pub(super) unique: bool,
-    /// Values that mean something, among others.
-    pub(super) usual: &'static [&'static str],
+    /// Suggested values (`canonicalValues`; RFC 7643, section 7).
+    pub(super) canonical_values: &'static [&'static str],
 }
 
 const fn attribute(name: &'static str, kind: Kind, help: &'static str) -> Attribute {
     let mutability = Mutability::ReadWrite;
-    Attribute { name, help, kind, many: false, required: false, exact: false, mutability, unique: false, usual: &[] }
+    Attribute {
+        name,
+        help,
+        kind,
+        many: false,
+        required: false,
+        exact: false,
+        mutability,
+        unique: false,
+        canonical_values: &[],
+    }
 }
 
 const fn text(name: &'static str, help: &'static str) -> Attribute {
     attribute(name, Kind::Text, help)
 }
 
-/// An attribute of several values, each with a value, a type and so on.
+/// A multi-valued complex attribute; each value has sub-attributes such as `value` and `type`.
 const fn several(name: &'static str, parts: &'static [Attribute], help: &'static str) -> Attribute {
     Attribute { many: true, ..attribute(name, Kind::Complex(parts), help) }
 }
@@ -72,8 +82,8 @@ impl Attribute {
         Attribute { required: true, ..self }
     }
 
-    const fn usual(self, usual: &'static [&'static str]) -> Attribute {
-        Attribute { usual, ..self }
+    const fn canonical_values(self, canonical_values: &'static [&'static str]) -> Attribute {
+        Attribute { canonical_values, ..self }
     }
 
     /// Its parts, if it has some.
@@ -112,8 +122,8 @@ impl Attribute {
         if let Kind::Reference(of) = self.kind {
             described["referenceTypes"] = json!(of);
         }
-        if !self.usual.is_empty() {
-            described["canonicalValues"] = json!(self.usual);
+        if !self.canonical_values.is_empty() {
+            described["canonicalValues"] = json!(self.canonical_values);
         }
         if !self.parts().is_empty() {
             described["subAttributes"] = self.parts().iter().map(Attribute::to_json).collect();
@@ -276,8 +286,8 @@ const DISPLAY: Attribute = text("display", "How it is shown");
 const PRIMARY: Attribute = attribute("primary", Kind::Boolean, "Whether it is the preferred one");
 
 /// The parts of an attribute of several texts.
-const fn labelled(usual: &'static [&'static str]) -> [Attribute; 4] {
-    [text("value", "The value"), DISPLAY, text("type", "What it is for").usual(usual), PRIMARY]
+const fn labelled(canonical_values: &'static [&'static str]) -> [Attribute; 4] {
+    [text("value", "The value"), DISPLAY, text("type", "What it is for").canonical_values(canonical_values), PRIMARY]
 }
 
 const EMAIL: &[Attribute] = &labelled(&["work", "home", "other"]);
@@ -287,7 +297,7 @@ const PLAIN: &[Attribute] = &labelled(&[]);
 const PHOTO: &[Attribute] = &[
     attribute("value", Kind::Reference(&["external"]), "Where the picture is").exact(),
     DISPLAY,
-    text("type", "What it is for").usual(&["photo", "thumbnail"]),
+    text("type", "What it is for").canonical_values(&["photo", "thumbnail"]),
     PRIMARY,
 ];
 const CERTIFICATE: &[Attribute] =
@@ -299,7 +309,7 @@ const ADDRESS: &[Attribute] = &[
     text("region", "State or region"),
     text("postalCode", "Postal code"),
     text("country", "Country"),
-    text("type", "What it is for").usual(&["work", "home", "other"]),
+    text("type", "What it is for").canonical_values(&["work", "home", "other"]),
     PRIMARY,
 ];
 const NAME: &[Attribute] = &[
@@ -314,13 +324,13 @@ const IN_GROUP: &[Attribute] = &[
     text("value", "The id of the group").exact().read_only(),
     attribute("$ref", Kind::Reference(&["Group"]), "Where the group is").exact().read_only(),
     text("display", "The name of the group").read_only(),
-    text("type", "Whether it is in the group itself").read_only().usual(&["direct"]),
+    text("type", "Whether it is in the group itself").read_only().canonical_values(&["direct"]),
 ];
 const MEMBER: &[Attribute] = &[
     text("value", "The id of the member").exact().immutable(),
     attribute("$ref", Kind::Reference(&["User", "Group"]), "Where the member is").exact().immutable(),
     text("display", "The name of the member").read_only(),
-    text("type", "The kind of the member").immutable().usual(&["User", "Group"]),
+    text("type", "The kind of the member").immutable().canonical_values(&["User", "Group"]),
 ];
 const MANAGER: &[Attribute] = &[
     text("value", "The id of the manager").exact(),

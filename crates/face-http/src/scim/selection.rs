@@ -19,7 +19,7 @@ impl Selection {
     /// Reads both lists; names are separated by commas.
     ///
     /// # Errors
-    /// A name is none of an attribute; both lists are given.
+    /// A name is not that of an attribute; both lists are given.
     pub(super) fn read(
         only: Option<&str>,
         without: Option<&str>,
@@ -80,7 +80,7 @@ impl Selection {
             for name in ["schemas", "id"] {
                 kept.extend(resource.get(name).map(|value| (name.to_owned(), value.clone())));
             }
-            only.iter().for_each(|path| keep(resource, &mut kept, *path));
+            only.iter().for_each(|path| copy_path(resource, &mut kept, *path));
             *resource = kept;
         }
         for path in self.without.iter().filter(|path| !matches!(path.attribute.name, "id" | "schemas")) {
@@ -113,7 +113,7 @@ fn paths(kind: &'static ResourceType, name: &str) -> Option<Vec<Path>> {
 }
 
 /// Copies what is at a path.
-fn keep(from: &Resource, kept: &mut Resource, path: Path) {
+fn copy_path(from: &Resource, kept: &mut Resource, path: Path) {
     let source = match path.extension {
         Some(schema) => from.get(schema).and_then(Json::as_object),
         None => Some(from),
@@ -158,7 +158,7 @@ mod tests {
     use super::{super::schema::USER, *};
 
     #[test]
-    fn only_what_is_wanted_is_told() {
+    fn only_selected_attributes_are_returned() {
         let check = |only: Option<&str>, without: Option<&str>, expected: Json| {
             let mut vera = json!({
                 "schemas": [], "id": "7", "userName": "vera", "name": {"givenName": "V", "familyName": "M"},

@@ -1,6 +1,6 @@
 //! SCIM operations: create, read, change and delete resources. Each change is one commit of the directory.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
@@ -11,8 +11,8 @@ use tocsin_directory::{
     entry::Entry,
     ldap_error::{Code, LdapError},
 };
+use tocsin_service::turns::Turns;
 use tocsin_store::entries::EntryNumber;
-use tokio::sync::Mutex;
 
 use super::{
     body::{self, Resource},
@@ -26,21 +26,18 @@ use super::{
 
 /// Most members that come and go by themselves in one request. With more, all members are looked at.
 const COME_AND_GO_MAX: usize = 1_000;
-/// Maximum attempts of a change that conflicts with changes by LDAP or the API.
-const TRIES_MAX: usize = 32;
-/// Changes of one resource by SCIM take turns, so that none of them comes too late as often as there are tries. A resource shares its
-/// place with others.
-static TURNS: [Mutex<()>; 256] = [const { Mutex::const_new(()) }; 256];
+/// Turns of changes by SCIM. Changes by LDAP and the API take none, and can force a retry.
+static TURNS: LazyLock<Turns> = LazyLock::new(Turns::default);
 /// Parent of new groups, below the first entry.
 const GROUPS: &str = "ou=groups";
 
 /// The operations, with the authorization of one request.
 pub(super) struct ScimService {
     pub(super) directory: Directory,
-    /// The address of the service, as the client knows it.
+    /// The base URL of the service as used by the client.
     pub(super) base: String,
     /// The authorization identity; API keys act as operators.
-    pub(super) asker: AuthzId,
+    pub(super) requester: AuthzId,
 }
 
 /// The revision that the client expects.
@@ -77,7 +74,7 @@ impl Tag {
 pub(super) enum Change {
     /// It is this.
     Whole(Resource),
-    /// Parts of it change.
+    /// Some attributes change (PATCH).
     Parts(Vec<patch::Operation>),
 }
 
@@ -152,7 +149,7 @@ impl ScimService {
     }
 
     async fn add_groups(&self, resource: &mut Resource, entry: &Entry) -> Result<(), ScimError> {
-        let Some(named) = self.directory.member_of(&self.asker, entry).await? else { return Ok(()) };
+        let Some(named) = self.directory.member_of(&self.requester, entry).await? else { return Ok(()) };
         let mut groups = Vec::new();
         for name in named.values.iter().filter_map(|name| std::str::from_utf8(name).ok()) {
             if let Some(found) = self.named(name).await? {
@@ -184,7 +181,7 @@ impl ScimService {
         let mut members = Vec::new();
         // Names that no longer exist are ignored.
         for (at, name) in group::member_names(entry).into_iter().enumerate() {
-            give_way(at).await;
+            yield_periodically(at).await;
             if let Some(found) = self.named(&name).await? {
                 members.extend(self.member(&found.entry));
             }
@@ -241,10 +238,10 @@ impl ScimService {
         // Groups of one name may stand in other places of the tree.
         let unique = if attribute == "uid" { vec![attribute.to_owned()] } else { Vec::new() };
         let terms = Preconditions { after: true, unique, ..Preconditions::default() };
-        let made = match self.directory.add(&self.asker, &dn, given.clone(), terms.clone()).await {
+        let made = match self.directory.add(&self.requester, &dn, given.clone(), terms.clone()).await {
             Err(refusal) if refusal.code == Code::NoSuchObject && kind == &GROUP => {
                 self.make_place_for_groups().await?;
-                self.directory.add(&self.asker, &dn, given, terms).await
+                self.directory.add(&self.requester, &dn, given, terms).await
             }
             made => made,
         };
@@ -255,7 +252,7 @@ impl ScimService {
         let classes = ["top", "organizationalUnit"].map(|class| class.as_bytes().to_vec()).to_vec();
         let given = vec![("objectClass".to_owned(), classes), ("ou".to_owned(), vec![b"groups".to_vec()])];
         let dn = format!("{GROUPS},{}", self.directory.suffix());
-        match self.directory.add(&self.asker, &dn, given, Preconditions::default()).await {
+        match self.directory.add(&self.requester, &dn, given, Preconditions::default()).await {
             Err(refusal) if refusal.code != Code::EntryAlreadyExists => Err(refusal.into()),
             _ => Ok(()),
         }
@@ -314,9 +311,8 @@ impl ScimService {
         change: &Change,
         expected: Option<&Tag>,
     ) -> Result<Entry, ScimError> {
-        let place = Entry::number_of(id).map_or(0, |number| number.0.unsigned_abs() as usize % TURNS.len());
-        let _turn = TURNS[place].lock().await;
-        for _ in 0..TRIES_MAX {
+        let mut turn = TURNS.take(&Entry::number_of(id)).await;
+        loop {
             let shown = self.find(kind, id).await?;
             if expected.is_some_and(|expected| !expected.names(&shown.entry)) {
                 return Err(ScimError::new(
@@ -331,13 +327,12 @@ impl ScimService {
             let Some((revision, unique)) = revision else { return Ok(shown.entry.clone()) };
             let terms =
                 Preconditions { after: true, revision: Some(shown.entry.revision), unique, ..Preconditions::default() };
-            match self.directory.revise(&self.asker, shown.entry.number, revision, terms).await {
+            match self.directory.revise(&self.requester, shown.entry.number, revision, terms).await {
                 // Conflict with a concurrent change: read the entry again and retry.
-                Err(refusal) if refusal.code == Code::AssertionFailed => {}
+                Err(refusal) if refusal.code == Code::AssertionFailed => turn.repeat("the resource")?,
                 changed => return entry_of(changed?),
             }
         }
-        Err(ScimError::new(StatusCode::SERVICE_UNAVAILABLE, "others change this resource all the time; try again"))
     }
 
     /// The modification of a user's entry; `None`: no change.
@@ -397,7 +392,7 @@ impl ScimService {
     ) -> Result<Option<(Revision, Vec<String>)>, ScimError> {
         let old = group::shown(entry);
         let (new, changes) = match change {
-            // A whole group that says nothing of its members keeps them; an empty list removes all.
+            // A PUT of a group without `members` keeps them; an empty list removes all.
             Change::Whole(whole) => {
                 let members = whole.get("members");
                 let becomes = members.map(|_| Ok::<_, ScimError>(group::Change::Become(group::ids(members)?)));
@@ -454,10 +449,10 @@ impl ScimService {
                     names = self.without(names, |entry| gone.contains(&entry.number)).await?;
                 }
                 group::Change::RemoveSome(filter) => {
-                    let is_meant = |entry: &Entry| {
+                    let is_selected = |entry: &Entry| {
                         self.member(entry).is_some_and(|member| filter.is_met_by_value(&member, &Work::default()))
                     };
-                    names = self.without(names, is_meant).await?;
+                    names = self.without(names, is_selected).await?;
                 }
             }
         }
@@ -492,9 +487,9 @@ impl ScimService {
         removed.dedup();
         let attribute = group::member_attribute(entry);
         let mut modifications = Vec::new();
-        for (act, names, wanted) in [(ModifyType::Add, added, false), (ModifyType::Delete, removed, true)] {
+        for (act, names, requested) in [(ModifyType::Add, added, false), (ModifyType::Delete, removed, true)] {
             let Some(held) = self.directory.holds(entry.number, attribute, &names).await? else { return Ok(None) };
-            let meant = names.into_iter().zip(held).filter(|(_, held)| *held == wanted);
+            let meant = names.into_iter().zip(held).filter(|(_, held)| *held == requested);
             let values: Vec<_> = meant.map(|(name, _)| name.into_bytes()).collect();
             if !values.is_empty() {
                 modifications.push(Modification { act, attribute: attribute.to_owned(), values });
@@ -503,11 +498,11 @@ impl ScimService {
         Ok(Some(modifications))
     }
 
-    /// Names without those of entries that go.
+    /// Names without those of removed entries.
     async fn without(&self, names: Vec<String>, goes: impl Fn(&Entry) -> bool) -> Result<Vec<String>, ScimError> {
         let mut kept = Vec::with_capacity(names.len());
         for (at, name) in names.into_iter().enumerate() {
-            give_way(at).await;
+            yield_periodically(at).await;
             let found = self.named(&name).await?;
             if !found.is_some_and(|found| goes(&found.entry)) {
                 kept.push(name);
@@ -522,22 +517,22 @@ impl ScimService {
         if expected.is_some_and(|expected| !expected.names(&shown.entry)) {
             return Err(ScimError::new(StatusCode::PRECONDITION_FAILED, "the resource has changed in the meantime"));
         }
-        // `*` asks for no revision, so no other change is in its way.
+        // `*` names no revision, so a concurrent change is not a conflict.
         let revision = expected.filter(|tag| !matches!(tag, Tag::Any)).map(|_| shown.entry.revision);
         let terms = Preconditions { revision, ..Preconditions::default() };
-        self.directory.remove(&self.asker, &shown.entry.dn, terms).await?;
+        self.directory.remove(&self.requester, &shown.entry.dn, terms).await?;
         Ok(())
     }
 }
 
-/// Gives way to others now and then, in a loop over cached entries, which waits for nothing.
-async fn give_way(at: usize) {
+/// Yields to other tasks periodically, in a loop over cached entries without another await point.
+async fn yield_periodically(at: usize) {
     if at % 256 == 255 {
         tokio::task::yield_now().await;
     }
 }
 
-/// A change of an entry with what its class and its name need; `None`: there is nothing to do.
+/// Computes the modifications and the new RDN of an entry for its class; `None`: nothing changes.
 fn revision(
     entry: &Entry,
     mut modifications: Vec<Modification>,
@@ -552,7 +547,7 @@ fn revision(
         let values = vec![class.as_bytes().to_vec()];
         modifications.insert(0, Modification { act: ModifyType::Add, attribute: "objectClass".to_owned(), values });
     }
-    // An entry that is called by something else keeps its name.
+    // An entry whose RDN has another attribute keeps its name.
     let is_named_by = entry.dn.split_once('=').is_some_and(|(name, _)| name.trim().eq_ignore_ascii_case(naming));
     let unique = if renamed { vec![naming.to_owned()] } else { Vec::new() };
     Some((Revision { modifications, rdn: (renamed && is_named_by).then_some(rdn) }, unique))

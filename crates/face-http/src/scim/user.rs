@@ -124,14 +124,14 @@ fn text<'a>(value: &'a Json, part: &str) -> Option<&'a str> {
     value.get(part).and_then(Json::as_str)
 }
 
-/// A telephone number without the scheme that RFC 3966 puts before it.
+/// A telephone number without the `tel:` scheme (RFC 3966).
 fn bare(value: &str) -> &str {
     value.strip_prefix("tel:").unwrap_or(value)
 }
 
 fn phone_attribute(value: &Json) -> &'static str {
-    let wanted = text(value, "type").unwrap_or_default().to_ascii_lowercase();
-    PHONES.iter().find(|(kind, _)| *kind == wanted).map_or(PHONES[0].1, |(_, key)| key)
+    let requested = text(value, "type").unwrap_or_default().to_ascii_lowercase();
+    PHONES.iter().find(|(kind, _)| *kind == requested).map_or(PHONES[0].1, |(_, key)| key)
 }
 
 /// The values that attributes have, with what is kept of each beside. Values that others brought stand behind.
@@ -190,7 +190,7 @@ pub(super) fn written(user: &Resource, is_person: bool) -> Attributes {
         }
     }
     if is_person {
-        let made = made_up(user, &attributes);
+        let made = derived_names(user, &attributes);
         attributes.extend(made.iter().map(|(key, text)| (*key, vec![text.clone()])));
         if !made.is_empty() {
             details.insert("made".to_owned(), json!(made));
@@ -221,7 +221,7 @@ pub(super) fn written(user: &Resource, is_person: bool) -> Attributes {
     attributes
 }
 
-/// Whether a text is what an attribute of the profile wants: a list of languages is kept, but is no locale.
+/// Whether a text is valid for an attribute of the profile: a list of languages is stored, but is not a locale.
 fn is_of_profile(key: &str, text: &str) -> bool {
     let profile = match key {
         "preferredlanguage" => Profile { locale: Some(text.to_owned()), ..Profile::default() },
@@ -232,14 +232,14 @@ fn is_of_profile(key: &str, text: &str) -> bool {
 }
 
 /// Derives names that the person class requires and that are missing.
-fn made_up(user: &Resource, attributes: &Attributes) -> BTreeMap<&'static str, String> {
+fn derived_names(user: &Resource, attributes: &Attributes) -> BTreeMap<&'static str, String> {
     let of = |key: &str| attributes.get(key).and_then(|values| values.first()).cloned();
     let known = user.get("userName").and_then(Json::as_str).unwrap_or_default().to_owned();
     let (given, family) = (of("givenname"), of("sn"));
     let whole = [given, family.clone()].into_iter().flatten().collect::<Vec<_>>().join(" ");
     let whole = of("displayname").or((!whole.is_empty()).then_some(whole)).unwrap_or_else(|| known.clone());
-    let wanted = [("cn", whole), ("sn", known)];
-    wanted.into_iter().filter(|(key, _)| !attributes.contains_key(key)).collect()
+    let requested = [("cn", whole), ("sn", known)];
+    requested.into_iter().filter(|(key, _)| !attributes.contains_key(key)).collect()
 }
 
 fn write_labelled(
@@ -276,7 +276,7 @@ mod tests {
             values: Arc::new(values.iter().map(|value| value.as_bytes().into()).collect()),
         };
         Entry {
-            number: Entry::nowhere(),
+            number: Entry::unassigned_number(),
             parent: None,
             dn: "uid=vera,o=x".into(),
             key: "uid=vera,o=x".into(),

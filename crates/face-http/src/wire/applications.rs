@@ -1,9 +1,11 @@
 //! Stored applications, apply results and check results.
 
 use serde::Serialize;
-use tocsin_model::definition::Difference;
-use tocsin_model::problem::{Problem, first_of};
-use tocsin_model::time::Timestamp;
+use tocsin_model::{
+    definition::Difference,
+    problem::{Problem, first_of},
+    time::Timestamp,
+};
 use tocsin_service::applications::Applied;
 use tocsin_service::applications::Checked;
 use tocsin_store::records::ApplicationVersion;
@@ -20,6 +22,9 @@ pub(crate) struct ApplicationBody {
     description: Option<String>,
     /// The id of the key that applied it.
     author: String,
+    /// The description of that key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    author_name: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     applied_at: Timestamp,
     /// Whether the application runs. If not, the log and a check of its definition have the reason.
@@ -33,6 +38,7 @@ impl ApplicationBody {
     pub(crate) fn new(
         stored: ApplicationVersion,
         running: Option<&tocsin_service::applications::Running>,
+        author_name: Option<String>,
         whole: bool,
     ) -> Self {
         // Another version has another description.
@@ -42,6 +48,7 @@ impl ApplicationBody {
             version: stored.version,
             description: running.and_then(|running| running.application.description.clone()),
             author: stored.author,
+            author_name,
             applied_at: stored.applied_at,
             running: running.is_some(),
             definition: whole.then_some(stored.text),
@@ -60,7 +67,7 @@ pub(crate) struct DifferenceBody {
     text: String,
     /// Whether stored data would be lost from sight, so that it must be allowed by name.
     drops: bool,
-    /// The name by which to allow it.
+    /// Name that allows it in `drop`.
     #[serde(skip_serializing_if = "Option::is_none")]
     allow: Option<String>,
 }

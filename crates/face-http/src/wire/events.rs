@@ -18,7 +18,7 @@ pub(crate) struct SubmittedBody {
     duplicate: bool,
 }
 
-/// The same by hand: this is the answer that is given most often.
+/// The same without a serializer: this is the most frequent response.
 pub(crate) fn submitted(submitted: Submitted) -> String {
     let Submitted { batch, events, duplicate } = submitted;
     format!(r#"{{"batch":"{batch}","events":{events},"duplicate":{duplicate}}}"#)

@@ -162,7 +162,7 @@ pub(crate) struct MarkBody {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub(crate) channel: Option<Name>,
-    /// The newest item that the reader has seen: what came later stays as it is.
+    /// The newest item that the reader has seen; later items are unchanged.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub(crate) newest: Option<ItemId>,
@@ -188,7 +188,7 @@ pub(crate) fn mark_of(word: &str) -> Option<Mark> {
 #[serde(default, deny_unknown_fields)]
 #[schema(as = NewInboxToken)]
 pub(crate) struct NewTokenBody {
-    /// After so many seconds it is over; 3,600 if nothing is said, 30 days at most.
+    /// Lifetime in seconds; default 3,600, at most 30 days.
     pub(crate) expires_in: Option<u64>,
     /// Whether its holder can only look, and mark nothing.
     pub(crate) read_only: bool,
@@ -205,14 +205,14 @@ pub(crate) struct TokenBody {
     pub(crate) expires_at: Timestamp,
 }
 
-/// A broadcast that asks to be stored.
+/// Request to store a broadcast.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(as = NewBroadcast)]
 pub(crate) struct NewBroadcastBody {
     /// Class, for filters; default `broadcast`.
     class: Option<String>,
-    /// The segment whose members see it; without one everybody does.
+    /// The segment whose members receive it; default: all subscribers.
     audience: Option<String>,
     /// One line.
     subject: Option<String>,
@@ -248,13 +248,13 @@ impl From<NewBroadcastBody> for Draft {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Broadcast)]
 pub(crate) struct BroadcastBody {
-    /// The id under which it stands in feeds.
+    /// Id of the item in feeds.
     id: String,
     /// Its name.
     name: String,
     /// Class.
     class: String,
-    /// The segment whose members see it; absent: everybody does.
+    /// The segment whose members receive it; absent: all subscribers.
     #[serde(skip_serializing_if = "Option::is_none")]
     audience: Option<String>,
     #[serde(flatten)]

@@ -44,7 +44,7 @@ impl From<MadeKey> for KeyBody {
     }
 }
 
-/// A key that is asked for.
+/// Request for an API key.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewKeyBody {
@@ -56,14 +56,14 @@ pub(crate) struct NewKeyBody {
     /// `inbox:write`, `messages:write`, `sync:read`, `sync:write`.
     #[serde(default)]
     pub(crate) scopes: Vec<String>,
-    /// Roles, whose scopes it gets as well; `/v1/roles` lists them.
+    /// Roles, whose scopes are added; `/v1/roles` lists them.
     #[serde(default)]
     pub(crate) roles: Vec<String>,
     /// Resources that it is limited to: `application:NAME`, `source:APPLICATION/NAME`, `exchange:NAME`,
-    /// `port:EXCHANGE/NAME`, `container:DN`. If not given, those of the key that makes it.
+    /// `port:EXCHANGE/NAME`, `container:DN`. Default: those of the creating key.
     #[serde(default)]
     pub(crate) resources: Vec<String>,
-    /// When it stops working; if not given, with the key that makes it.
+    /// Expiry; default: that of the creating key.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) expires_at: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! Claims and merges of subscribers.
+//! Verification tokens of devices, and merges of subscribers.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,25 @@ use tocsin_model::time::Timestamp;
 use tocsin_service::merges::Merged;
 use utoipa::ToSchema;
 
-/// A claim that asks to be made.
+/// Request for a verification token.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = NewClaim)]
-pub(crate) struct ClaimDraft {
-    /// The device to which it is sent.
+#[schema(as = NewVerificationToken)]
+pub(crate) struct VerificationTokenDraft {
+    /// The device to which you send it.
     pub(crate) device: String,
-    /// Seconds until it ends; an hour if not given, a week at most.
+    /// Lifetime in seconds; default an hour, at most a week.
     #[serde(default)]
     pub(crate) expires_in: Option<u64>,
 }
 
-/// A claim.
+/// Proof that a user receives the messages of a device.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Claim)]
-pub(crate) struct ClaimBody {
-    /// Send it to the device. The subscriber that presents it takes the device over.
-    pub(crate) claim: String,
-    /// When it is over.
+#[schema(as = VerificationToken)]
+pub(crate) struct VerificationTokenBody {
+    /// Send it to the device, and nowhere else. The user who returns it receives the messages of the device.
+    pub(crate) verification_token: String,
+    /// End of its validity.
     #[schema(value_type = String, format = DateTime)]
     pub(crate) expires_at: Timestamp,
 }
@@ -35,12 +35,12 @@ pub(crate) struct ClaimBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = NewMerge)]
 pub(crate) struct MergeDraft {
-    /// The id of the one who is known by its addresses only, and is gone afterwards.
+    /// The subscriber that is known by its addresses only; it is removed.
     pub(crate) from: String,
-    /// The claim that was sent to one of its devices and came back.
-    #[serde(default)]
-    pub(crate) claim: Option<String>,
-    /// Without a claim: the caller knows in another way that both are the same.
+    /// The verification token that was sent to one of its devices.
+    #[serde(default, alias = "claim")]
+    pub(crate) verification_token: Option<String>,
+    /// Merge without a token: the caller has verified otherwise that both are the same person.
     #[serde(default)]
     pub(crate) unverified: bool,
 }
@@ -53,20 +53,20 @@ pub(crate) struct MergeBody {
     from: String,
     /// The remaining subscriber.
     into: String,
-    /// Whether it had been done before; then the rest says what was done then.
+    /// Whether the merge was done before; then the other members describe the earlier merge.
     again: bool,
     /// When it was done.
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     /// Subscriptions that went over, under the numbers that they had.
     subscriptions: u64,
-    /// Subscriptions that the subscriber had already; these are gone.
+    /// Subscriptions that were removed because the target already has them.
     double_subscriptions: u64,
-    /// Devices that went over: the names that they had, with those that they have.
+    /// Moved devices: former name and new name.
     devices: BTreeMap<String, String>,
-    /// Devices whose address the subscriber had already, with the names of these.
+    /// Devices that were removed because the target already has their address, with the name of the target's device.
     double_devices: BTreeMap<String, String>,
-    /// Attributes that it had not.
+    /// Attributes that the target did not have.
     attributes: Vec<String>,
 }
 

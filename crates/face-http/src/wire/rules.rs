@@ -13,7 +13,7 @@ pub(crate) struct RuleBody {
     audience: Option<String>,
     /// Its alternatives; a subscription that several of them find is matched once.
     branches: Vec<BranchBody>,
-    /// State of the rule, by which matches are suppressed.
+    /// State clauses of the rule, which suppress matches.
     remembers: Vec<String>,
     /// The own filters of its class's subscriptions, of a rule that runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub(crate) struct FilterFiguresBody {
     events: u64,
     /// Alternatives that were looked at, since their values were found.
     candidates: u64,
-    /// Filters that were evaluated, since no index says all of them.
+    /// Filters that were evaluated because the index does not decide them.
     evaluated: u64,
     /// Filters that matched.
     matched: u64,

@@ -11,9 +11,12 @@ use tocsin_service::status;
 use tocsin_store::spool::PartitionLoad;
 use utoipa::ToSchema;
 
-use crate::routes::{
-    exchanges::{LocationBody, ThrottledBody},
-    switches::SwitchBody,
+use crate::{
+    App,
+    routes::{
+        exchanges::{LocationBody, ThrottledBody},
+        switches::SwitchBody,
+    },
 };
 
 use super::millis;
@@ -105,10 +108,10 @@ pub(crate) struct ResourceStateBody {
     /// Used share by the vectors; if it differs much from the measured one, the vectors belong to another machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     by_vectors: Option<f64>,
-    /// Factor by which the whole load can grow until the resource is exhausted.
+    /// Factor by which the total load can grow before the resource is exhausted.
     #[serde(skip_serializing_if = "Option::is_none")]
     headroom: Option<f64>,
-    /// In how many seconds it runs out, if the load goes on to grow as in the last hour.
+    /// Seconds until exhaustion, if the load continues to grow as in the last hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     full_in_seconds: Option<f64>,
 }
@@ -199,7 +202,10 @@ pub(crate) struct BacklogBody {
     failed_batches: u64,
     notifications: u64,
     work_items: u64,
+    /// Notifications that wait for an operator.
     suspended: u64,
+    /// Exchange messages that wait for an operator; counted up to 100,000 in each partition of the spool.
+    suspended_messages: u64,
     #[schema(value_type = Option<String>, format = DateTime)]
     oldest_event: Option<Timestamp>,
 }
@@ -245,6 +251,14 @@ impl From<tocsin_service::status::Percentiles> for PercentilesBody {
     }
 }
 
+impl StatusBody {
+    /// Adds the descriptions of keys.
+    pub(crate) fn named(mut self, app: &App) -> Self {
+        self.switches = self.switches.into_iter().map(|switch| switch.named(app)).collect();
+        self
+    }
+}
+
 impl From<status::Status> for StatusBody {
     fn from(status: status::Status) -> Self {
         let application = |(name, status): (Name, status::ApplicationStatus)| ApplicationStatusBody {
@@ -282,6 +296,7 @@ impl From<status::Status> for StatusBody {
                 notifications: backlog.notifications,
                 work_items: backlog.work_items,
                 suspended: backlog.suspended,
+                suspended_messages: status.suspended_messages.unwrap_or_default(),
                 oldest_event: backlog.oldest_event,
             },
             totals: TotalsBody {

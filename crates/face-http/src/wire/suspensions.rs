@@ -57,7 +57,7 @@ pub(crate) struct SuspendedBody {
     shown: Vec<SuspendedNotification>,
 }
 
-/// A suspended notification, and what it would say if it were resumed now.
+/// A suspended notification, with the content that a resumption would send now.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SuspendedNotification {
     notification: NotificationBody,
@@ -145,14 +145,14 @@ pub(crate) struct FilterBody {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     batch: Option<tocsin_model::id::NotificationBatchId>,
-    /// Only those of this notification class.
+    /// Filter by notification class.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     class: Option<Name>,
-    /// Only those whose reason contains this text.
+    /// Filter by text that the reason contains.
     #[serde(default)]
     reason: Option<String>,
-    /// Only those that were suspended before this time.
+    /// Filter by time of suspension: before this time.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     before: Option<Timestamp>,

@@ -44,7 +44,7 @@ impl From<&Ready> for CollectionBody {
 pub(crate) struct RowBody {
     /// Its id in the collection.
     id: String,
-    /// Grows with each change of what it says; also its ETag.
+    /// Version, increased by each change; also the ETag.
     version: String,
     /// When it was written last.
     #[schema(value_type = String)]
@@ -115,7 +115,7 @@ pub(crate) struct ConflictBody {
     /// When.
     #[schema(value_type = String)]
     at: Timestamp,
-    /// The device whose edit came second; absent if it is gone.
+    /// The device whose edit was applied second; absent if it was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
     /// The conflict resolver that decided.
@@ -211,7 +211,7 @@ pub(crate) struct ReplicaDeviceBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     wipe_at: Option<Timestamp>,
-    /// When it said that it did.
+    /// Time at which the device confirmed the wipe.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     wiped_at: Option<Timestamp>,
@@ -270,14 +270,14 @@ impl From<SessionCounts> for TallyBody {
 /// Whether a device should come.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NewsBody {
-    /// There may be something new for it.
+    /// There may be new data for the device.
     pub(crate) news: bool,
 }
 
 /// A session of a device.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SessionBody {
-    /// Its device; empty if that is gone.
+    /// Its device; empty if it was removed.
     device: String,
     /// When it began.
     #[schema(value_type = String)]
@@ -286,7 +286,7 @@ pub(crate) struct SessionBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     ended_at: Option<Timestamp>,
-    /// `active`, `done`, or `lost` when the device did not come back.
+    /// `active`, `done`, or `lost` if the device did not return.
     outcome: String,
     /// Its totals.
     #[serde(flatten)]
@@ -320,9 +320,9 @@ impl SessionBody {
 /// Status of sync.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SyncStatusBody {
-    /// Rows that are there.
+    /// Existing rows.
     pub(crate) rows: u64,
-    /// Rows of which is only known that they are gone.
+    /// Tombstones of removed rows.
     pub(crate) removed: u64,
     /// Events of changes of rows that wait to be accepted.
     pub(crate) events_waiting: u64,

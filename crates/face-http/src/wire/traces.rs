@@ -42,7 +42,7 @@ pub(crate) struct TraceContextBody {
     trace_id: String,
     /// The span from which it came; none if the trace began here.
     parent_span_id: Option<String>,
-    /// Whether those before record it.
+    /// Whether earlier steps sampled the trace.
     sampled: bool,
     /// Details, as received.
     #[serde(skip_serializing_if = "str::is_empty")]

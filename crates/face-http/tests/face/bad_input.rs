@@ -1,10 +1,13 @@
-//! Every kind of bad input gets its clear error.
+//! Every kind of invalid input is rejected with a specific error.
 
 use serde_json::json;
 
-use crate::platform::{Platform, QUAKES, answer};
+use crate::{
+    error_codes::check_codes,
+    platform::{Platform, QUAKES, answer},
+};
 
-/// Sends a request; the answer must be a problem of this status and kind, which says each of these things.
+/// Sends a request; the response must be a problem of this status and kind whose text contains each of these.
 async fn check(
     platform: &Platform,
     request: (&str, &str),
@@ -28,6 +31,7 @@ async fn check(
         "{method} {path}: {found}"
     );
     assert_eq!(problem["status"], status, "{found}");
+    check_codes(&problem);
     for text in said {
         assert!(found.contains(text), "{method} {path} should say {text:?}: {found}");
     }
@@ -225,7 +229,7 @@ async fn every_bad_input_has_its_error() {
     check(("POST", "/v1/keys"), JSON, r#"{"scopes": ["fly"]}"#, (422, "invalid"), &["scopes[0]", "events:write"]).await;
     check(("DELETE", "/v1/keys/nothing"), JSON, "", (404, "not-found"), &[]).await;
 
-    // Endpoints, and what is sent again.
+    // Endpoints and resends.
     check(("GET", "/v1/endpoints?state=broken"), JSON, "", (422, "invalid"), &["broken", "failing, warned, disabled"])
         .await;
     check(("GET", "/v1/endpoints?limit=0"), JSON, "", (422, "invalid"), &["from 1 to 1000"]).await;
@@ -273,7 +277,7 @@ async fn bodies_have_bounds() {
     let platform = Platform::with_quakes().await;
     let large = format!(r#"{{"id": "{}"}}"#, "x".repeat(1024 * 1024));
     check(&platform, ("POST", "/v1/subscribers"), JSON, &large, (413, "too-large"), &["1048576"]).await;
-    // Without a length announced, the bound is found on the way.
+    // Without `Content-Length`, the limit is detected while the body is read.
     let chunks = (0..20).map(|_| Ok::<_, std::io::Error>(vec![b' '; 100_000]));
     let body = reqwest::Body::wrap_stream(futures_util::stream::iter(chunks));
     let (status, problem) =
@@ -308,12 +312,12 @@ async fn keys_open_only_what_they_may() {
         assert_eq!(status, expected, "{method} {path}: {body}");
         assert!(body.to_string().contains(said), "{method} {path}: {body}");
     }
-    // Nobody can give what they do not hold.
+    // A key cannot grant scopes that it does not have.
     let (_, maker) = platform.post("/v1/keys", JSON, r#"{"scopes": ["keys:write"]}"#).await;
     let maker = maker["key"].as_str().expect("a key").to_owned();
     let (status, body) = answer(with(maker, "POST", "/v1/keys").body(r#"{"scopes": ["admin"]}"#)).await;
     assert_eq!((status.as_u16(), body["scope"].as_str()), (403, Some("admin")), "{body}");
-    // A removed key stops at once.
+    // A removed key is rejected at once.
     let (status, _) = answer(platform.request("DELETE", &format!("/v1/keys/{id}"))).await;
     assert_eq!(status, 204);
     let (status, body) = answer(with(key.to_owned(), "POST", event)).await;
@@ -363,7 +367,7 @@ async fn b39_a_question_about_what_never_was_is_not_answered_with_nothing() {
         let (status, answer) = platform.post(path, "application/json", &body.to_string()).await;
         assert_eq!(status, 404, "{path} {body}: {answer}");
     }
-    // What was there once is still asked for.
+    // Removed names can still be used in filters.
     let without = QUAKES.replace("strong_enough", "other_rule");
     assert_eq!(platform.put("/v1/applications/quakes", "application/yaml", &without).await.0, 200);
     assert_eq!(platform.get("/v1/firings?application=quakes&rule=strong_enough").await.0, 200);

@@ -7,7 +7,7 @@ use crate::platform::{Platform, QUAKES};
 const JSON: &str = "application/json";
 const PATH: &str = "/v1/applications/quakes/chronicles";
 
-/// Three quakes at two places have been taken.
+/// Submits three quakes at two places.
 async fn platform() -> Platform {
     let platform = Platform::with_quakes().await;
     let chronicle = "subscriptions:\n";
@@ -21,7 +21,7 @@ async fn platform() -> Platform {
     let events = r#"[{"place":"Lima","magnitude":7},{"place":"Kobe","magnitude":5},{"place":"Lima","magnitude":6}]"#;
     let (status, body) = platform.post("/v1/applications/quakes/events/quake", JSON, events).await;
     assert_eq!(status, 202, "{body}");
-    // Matching follows the answer; each look is a round trip.
+    // Events are matched after the response, so the result is polled.
     for _ in 0..10_000 {
         let (_, found) = platform.get(PATH).await;
         if found["items"][0]["keys"] == 2 {
@@ -49,13 +49,13 @@ async fn chronicles_say_what_they_know_of_a_key() {
     assert_eq!(lima["items"][0]["values"]["count"], 2, "{lima}");
     let (_, nobody) = platform.get(&format!("{PATH}/quake/here?key=%7B%22place%22:%22Oslo%22%7D")).await;
     assert_eq!(nobody["items"], json!([]), "{nobody}");
-    // In pages, each key once.
+    // Paginated, each key once.
     let (_, first) = platform.get(&format!("{PATH}/quake/here?limit=1")).await;
     let next = first["next"].as_str().expect("a next page");
     let (_, second) = platform.get(&format!("{PATH}/quake/here?limit=1&after={next}")).await;
     let places = [&first["items"][0]["key"]["place"], &second["items"][0]["key"]["place"]];
     assert_eq!((places, second["next"].is_null()), ([&json!("Kobe"), &json!("Lima")], true), "{first} {second}");
-    // A rule is tried on what comes, as if it came now.
+    // A rule is tested on the given events as if they had arrived now.
     let asked = json!({
         "rule": "strong_enough",
         "events": [{"place": "Lima", "magnitude": 7.0}, {"place": "Lima", "magnitude": 7.5}],
@@ -90,7 +90,7 @@ async fn a_query_that_joins_with_a_chronicle_is_tried_as_if_events_came_now() {
         let events = found["events"].as_array().expect("events").iter();
         events.map(|event| event["matches"].as_u64().expect("a number") > 0).collect::<Vec<_>>()
     };
-    // Lima has two already, Oslo has none.
+    // The chronicle has two events of Lima and none of Oslo.
     let events = json!([{"place": "Lima", "magnitude": 1}, {"place": "Oslo", "magnitude": 1}]);
     assert_eq!(shown(json!({"rule": "joined", "events": events})).await, [true, false]);
     assert_eq!(shown(json!({"rule": "joined", "last": 3})).await, [false, false, false]);

@@ -1,4 +1,4 @@
-//! Endpoints that only fail: listed with why, by page and filter, until they answer.
+//! Failing endpoints: listed with their reasons, with pagination and filters, until a delivery succeeds.
 
 use serde_json::{Value as Json, json};
 use tocsin_testkit::ScriptedAnswer;
@@ -7,7 +7,7 @@ use crate::platform::{Platform, QUAKES, answer};
 
 const JSON: &str = "application/json";
 
-/// A platform whose subscribers have hooks; each fails in its way.
+/// A platform whose subscribers have webhooks, each of which fails differently.
 async fn with_hooks(hooks: &[(&str, ScriptedAnswer)]) -> Platform {
     let platform = Platform::start().await;
     let definition = format!("{QUAKES}  hook:\n    protocol: http\n    retry: []\n");
@@ -33,7 +33,7 @@ async fn shake(platform: &Platform) {
     assert_eq!(status, 202, "{body}");
 }
 
-/// The list, once it has so many.
+/// The list, polled until it has this many entries.
 async fn listed(platform: &Platform, count: usize) -> Vec<Json> {
     loop {
         let (status, body) = platform.get("/v1/endpoints").await;

@@ -1,4 +1,4 @@
-//! Events by every way they can come, and what becomes of them.
+//! Every way of submitting events, and the results.
 
 use crate::platform::{Platform, answer};
 
@@ -49,14 +49,14 @@ async fn a_key_makes_a_submission_repeatable() {
     assert_eq!(other["batch"], first["batch"]);
     let (status, _) = send("application/json", &"x".repeat(256), KOBE).await;
     assert_eq!(status, 422);
-    // The same key of another caller is another key.
+    // Idempotency keys are scoped by caller.
     let (_, secret) = platform.make_key(&["events:write"]).await;
     let elsewhere = platform.client.post(format!("{}{QUAKE}", platform.address)).bearer_auth(&secret);
     let elsewhere = elsewhere.header("content-type", "application/json");
     let (status, foreign) = answer(elsewhere.header("idempotency-key", "a").body(KOBE)).await;
     assert_eq!((status.as_u16(), foreign["duplicate"].as_bool()), (202, Some(false)), "{foreign}");
     assert_ne!(foreign["batch"], first["batch"]);
-    // Each batch of a stream has its own place under the key.
+    // Each batch of a stream has its own number under the key.
     let lines = vec![KOBE; 1_500].join("\n");
     let (_, first) = send("application/x-ndjson", "lines", &lines).await;
     assert_eq!((first["duplicates"].as_u64(), first["events"].as_u64()), (Some(0), Some(1_500)), "{first}");
@@ -103,7 +103,8 @@ async fn an_event_can_be_followed_to_its_receipt() {
     let subscription = r#"{"application":"quakes","class":"strong","subscriber":"alice","values":{"magnitude":5}}"#;
     let (status, body) = platform.post("/v1/subscriptions", "application/json", subscription).await;
     assert_eq!(status, 201, "{body}");
-    // The match index follows the change feed: until it has, the event meets nobody, and another is sent.
+    // The match index applies the change feed with a delay. Until then an event matches no subscription, so another
+    // one is sent.
     let (trace, event) = loop {
         let (_, one) = platform.post(QUAKE, "application/json", KOBE).await;
         let event = format!("e-{}-0", one["batch"].as_str().and_then(|id| id.strip_prefix("eb-")).expect("an id"));
@@ -231,6 +232,25 @@ async fn d_cloud_events_of_every_form_are_read_by_the_specification() {
     platform.stop().await;
 }
 
+#[tokio::test]
+async fn d_a_binary_cloud_event_at_the_route_of_a_class_is_refused() {
+    let platform = Platform::with_quakes().await;
+    for (kind, header) in [
+        ("application/json", "ce-id"),
+        ("application/x-ndjson", "ce-specversion"),
+        ("application/json", "Ce-Type"),
+        ("application/json", "ce-source"),
+    ] {
+        let request = platform.request("POST", QUAKE).header("content-type", kind).header(header, "1.0");
+        let (status, refused) = answer(request.body(KOBE)).await;
+        assert!(status == 422 && refused["problems"][0]["path"] == header.to_lowercase(), "{refused}");
+        assert!(refused.to_string().contains("/v1/applications/quakes/events`"), "{refused}");
+    }
+    let request = platform.request("POST", QUAKE).header("content-type", "application/json");
+    assert_eq!(answer_of(request.header("ce-comexample", "x").body(KOBE)).await, 202, "it is no CloudEvent");
+    platform.stop().await;
+}
+
 async fn answer_of(request: reqwest::RequestBuilder) -> u16 {
     answer(request).await.0.as_u16()
 }
@@ -264,7 +284,7 @@ async fn a19_a_body_is_counted_by_the_values_it_holds() {
         let answer = answer.to_string();
         assert!(answer.contains("nested deeper") || answer.contains("holds more than"), "{answer}");
     }
-    // A byte-order mark in front of any JSON is passed over.
+    // A byte-order mark before JSON is ignored.
     let (status, answer) = platform.post("/v1/subscribers", "application/json", "\u{feff}{\"id\":\"bom\"}").await;
     assert_eq!(status, 201, "{answer}");
     let (status, answer) = platform.post(QUAKE, "application/json", &format!("\u{feff}{KOBE}")).await;
@@ -293,7 +313,7 @@ async fn e4_no_text_of_json_test_suite_is_more_than_refused() {
         ] {
             let response = platform.request("POST", address).header("content-type", kind).body(text.clone());
             let status = response.send().await.expect("an answer").status().as_u16();
-            // Lines that are empty are passed over, so a text of blanks has no line.
+            // Empty lines are skipped, so a blank body has no lines.
             let is_refused = matches!(status, 400 | 422)
                 || kind == "application/x-ndjson" && status == 202 && text.trim_ascii().is_empty();
             assert!(is_refused, "{name} to {address} as {kind}: {status}");

@@ -1,5 +1,4 @@
-//! Bytes that no good client sends: bodies without end or with a wrong length, requests within requests, and requests that go
-//! on after their key has ended.
+//! Hostile clients: endless bodies, wrong lengths, request smuggling, and requests that outlast their key.
 
 use std::num::NonZeroU32;
 
@@ -45,7 +44,7 @@ async fn e3_chunks_without_end_are_answered_at_the_bound() {
     let mut sent = 0;
     let send = async {
         to.write_all(head.as_bytes()).await.expect("written");
-        // Until the server closes the connection.
+        // Repeats until the server closes the connection.
         while to.write_all(&chunk).await.is_ok() {
             sent += chunk.len();
         }
@@ -54,11 +53,9 @@ async fn e3_chunks_without_end_are_answered_at_the_bound() {
     let read = async {
         from.read_exact(&mut answer).await.expect("an answer");
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), async { tokio::join!(send, read) })
-        .await
-        .expect("it ends");
+    tokio::time::timeout(tocsin_test_peers::wait_timeout(), async { tokio::join!(send, read) }).await.expect("it ends");
     assert_eq!(answer, b"HTTP/1.1 413");
-    // What the buffers of the connection hold was sent as well.
+    // The amount includes the buffers of the connection.
     assert!(sent < 64 * LARGEST, "{sent} bytes were taken");
     platform.stop().await;
 }
@@ -93,7 +90,7 @@ async fn e3_packed_bodies_are_refused_where_none_is_taken() {
 #[tokio::test]
 async fn e3_lengths_that_lie_make_no_request() {
     let platform = Platform::with_quakes().await;
-    // Shorter than the body: what is left is no request.
+    // Shorter than the body: the rest is not a request.
     let body = r#"{"id":"bob"}{"id":"eve"}"#;
     let text = head(&platform, "POST", "/v1/subscribers", "Content-Length: 12\r\n") + body;
     let answer = platform.exchange(text.as_bytes()).await;
@@ -102,7 +99,7 @@ async fn e3_lengths_that_lie_make_no_request() {
         "{answer}"
     );
     assert_eq!(platform.get("/v1/subscribers/eve").await.0, 404);
-    // Longer: the client ends before its body does.
+    // Longer: the client ends before the announced length.
     let mut stream = platform.connect().await;
     let text = head(&platform, "POST", "/v1/subscribers", "Content-Length: 99\r\n") + r#"{"id":"joe"}"#;
     stream.write_all(text.as_bytes()).await.expect("written");
@@ -148,7 +145,7 @@ async fn e7_requests_that_can_be_read_in_two_ways_are_refused_and_the_connection
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{name}: the connection is closed: {answer}");
         assert_eq!(platform.get("/v1/subscribers/alice").await.0, 200, "{name}: the request within was done");
     }
-    // Chunks that can be read in two ways end the request, and the connection.
+    // Ambiguous chunks end the request and the connection.
     for chunks in [
         "0\n\r\n",
         "0\r\n\n",
@@ -218,7 +215,7 @@ async fn i12_a_key_that_sends_too_much_is_refused_and_no_other_is() {
     let platform = Platform::with(options, JournalOptions::default()).await;
     let (_, noisy) = platform.make_key(&["subscribers:read"]).await;
     let (_, quiet) = platform.make_key(&["subscribers:read"]).await;
-    let ask = async |path: &str, key: Option<&str>| {
+    let send_request = async |path: &str, key: Option<&str>| {
         let request = platform.client.get(format!("{}{path}", platform.address));
         let answer = match key {
             Some(key) => request.bearer_auth(key).send().await,
@@ -228,7 +225,7 @@ async fn i12_a_key_that_sends_too_much_is_refused_and_no_other_is() {
     };
     let mut refused = 0;
     for number in 1..=500 {
-        let answer = ask("/v1/subscribers", Some(&noisy)).await;
+        let answer = send_request("/v1/subscribers", Some(&noisy)).await;
         let headers = answer.headers().clone();
         assert_eq!(headers["ratelimit-policy"], "\"key\";q=12;w=12");
         if answer.status() == 429 {
@@ -245,19 +242,23 @@ async fn i12_a_key_that_sends_too_much_is_refused_and_no_other_is() {
             assert!(headers["ratelimit"].to_str().expect("text").starts_with("\"key\";r="), "{headers:?}");
         }
         if number % 50 == 0 {
-            assert_eq!(ask("/v1/subscribers", Some(&quiet)).await.status(), 200, "the quiet one is let in");
+            assert_eq!(send_request("/v1/subscribers", Some(&quiet)).await.status(), 200, "the quiet one is let in");
         }
     }
     assert!(refused > 0, "500 requests are more than 12 and one a second");
-    // Without a good key the address counts, whatever is asked; health checks never do.
+    // Without a valid key, requests count against the address, whatever their path; health checks do not count.
     let mut statuses = Vec::new();
     for _ in 0..50 {
-        statuses.push(ask("/v1/subscribers", Some("tocsin_0_0")).await.status().as_u16());
-        statuses.push(ask("/openapi.json", None).await.status().as_u16());
-        assert_eq!(ask("/livez", None).await.status(), 200);
+        statuses.push(send_request("/v1/subscribers", Some("tocsin_0_0")).await.status().as_u16());
+        statuses.push(send_request("/openapi.json", None).await.status().as_u16());
+        assert_eq!(send_request("/livez", None).await.status(), 200);
     }
     assert_eq!(statuses[..3], [401, 200, 401]);
     assert!(statuses.contains(&429), "{statuses:?}");
-    assert_eq!(ask("/v1/subscribers", Some(&quiet)).await.status(), 200, "a good key does not count for its address");
+    assert_eq!(
+        send_request("/v1/subscribers", Some(&quiet)).await.status(),
+        200,
+        "a good key does not count for its address"
+    );
     platform.stop().await;
 }

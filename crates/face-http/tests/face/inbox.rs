@@ -1,4 +1,4 @@
-//! Feeds: pages, marks, tokens, broadcasts, and streams that miss nothing.
+//! Feeds: pages, marks, tokens, broadcasts, and streams without gaps.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ const ALICE: &str = "/v1/subscribers/alice/inbox";
 const FAR: Timestamp = Timestamp::from_millis(4_000_000_000_000);
 
 impl Platform {
-    /// Puts an item into the feed of the first subscriber or another one.
+    /// Adds an item to the feed of a subscriber.
     async fn deliver(&self, subscriber: u64, ordinal: u32, text: &str) {
         let content = InboxContent {
             application: "quakes".parse().expect("a name"),
@@ -102,7 +102,7 @@ async fn a_feed_is_listed_and_marked() {
     assert_eq!(body["read_at"], Json::Null);
     let (_, body) = answer(platform.request("DELETE", &format!("{ALICE}/n-7-1/archived"))).await;
     assert_eq!(body["archived_at"], Json::Null);
-    // Those that came after what the reader saw stay unread.
+    // Items newer than the given one stay unread.
     platform.deliver(1, 9, "late").await;
     let mark = async |body: Json| platform.post(&format!("{ALICE}/mark"), JSON, &body.to_string()).await;
     let all = json!({"mark": "read", "all": true, "newest": "n-7-3"});
@@ -112,7 +112,7 @@ async fn a_feed_is_listed_and_marked() {
     assert_eq!(mark(twice).await.1["marked"], 1, "an item that is named twice is one");
     let some = json!({"mark": "delete", "ids": ["n-7-3", "n-7-99"]});
     assert_eq!(mark(some).await.1, json!({"marked": 1, "unread": 1}));
-    // What goes with its subscriber does not come back with its name.
+    // Items that were removed with their subscriber do not reappear with a new subscriber of the same id.
     assert_eq!(answer(platform.request("DELETE", "/v1/subscribers/alice")).await.0, 204);
     assert_eq!(platform.get(ALICE).await.0, 404);
     assert_eq!(platform.inbox.counts().items, 0);
@@ -168,7 +168,7 @@ async fn a_token_opens_one_feed() {
     let looking = platform.token(r#"{"read_only": true}"#).await;
     assert_eq!(platform.as_bearer("GET", ALICE, Some(&looking)).await.0, 200);
     assert_eq!(platform.as_bearer("PUT", &format!("{ALICE}/n-7-0/read"), Some(&looking)).await.0, 403);
-    // Of others it says the same whether they exist or not, and it is no key.
+    // For other feeds the response does not depend on their existence; the token is not an API key.
     for other in ["bob", "nobody"] {
         assert_eq!(platform.as_bearer("GET", &format!("/v1/subscribers/{other}/inbox"), Some(&token)).await.0, 403);
     }
@@ -188,7 +188,7 @@ async fn a_token_opens_one_feed() {
     assert_eq!(platform.as_bearer("GET", ALICE, Some(&reader)).await.0, 200);
     assert_eq!(platform.as_bearer("PUT", &format!("{ALICE}/n-7-0/read"), Some(&reader)).await.0, 403);
     assert_eq!(platform.as_bearer("PUT", &format!("{ALICE}/n-7-0/read"), Some(&writer)).await.0, 200);
-    // Made anew under the same name it is somebody else.
+    // A new subscriber with the same id is another subscriber.
     assert_eq!(answer(platform.request("DELETE", "/v1/subscribers/alice")).await.0, 204);
     assert_eq!(platform.post("/v1/subscribers", JSON, r#"{"id": "alice"}"#).await.0, 201);
     assert_eq!(platform.as_bearer("GET", ALICE, Some(&token)).await.0, 403);
@@ -307,7 +307,7 @@ impl Events {
 
     /// The next event: its id, its name, its data; `None` at the end of the stream.
     async fn next(&mut self) -> Option<(String, String, Json)> {
-        tokio::time::timeout(Duration::from_secs(60), self.read()).await.expect("an event in time")
+        tokio::time::timeout(tocsin_test_peers::wait_timeout(), self.read()).await.expect("an event in time")
     }
 
     async fn read(&mut self) -> Option<(String, String, Json)> {
@@ -327,7 +327,7 @@ impl Events {
         }
     }
 
-    /// Why the stream ends, by its last event.
+    /// Reason for the end of the stream, from its last event.
     async fn end(&mut self) -> String {
         let (id, data) = loop {
             let (id, event, data) = self.next().await.expect("the reason");
@@ -340,7 +340,7 @@ impl Events {
         data["reason"].as_str().expect("a word").to_owned()
     }
 
-    /// The next events in a line each.
+    /// The next events, one per line.
     async fn lines(&mut self, count: usize) -> Vec<String> {
         let mut lines = Vec::new();
         for _ in 0..count {
@@ -377,7 +377,7 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
     let body = json!({"subject": "News"}).to_string();
     assert_eq!(platform.put("/v1/applications/quakes/broadcasts/news", JSON, &body).await.0, 201);
     let mut events = Events::open(&platform, Some(&last)).await;
-    // A feed of a hundred items has lost its oldest meanwhile.
+    // Meanwhile the feed, with its limit of a hundred items, has evicted its oldest ones.
     let mut received = std::collections::BTreeSet::new();
     let unread = loop {
         let line = events.lines(1).await.remove(0);
@@ -398,7 +398,7 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
     let (place, event, _) = events.next().await.expect("an event");
     assert_eq!((event.as_str(), place), ("reset", platform.inbox.newest().to_string()));
     assert_eq!(events.next().await.expect("an event").1, "unread");
-    // A server that ends lets its streams end.
+    // A stopping server ends its streams.
     let (_, ended) = tokio::join!(platform.stop(), events.end());
     assert_eq!(ended, "stopping");
 }
@@ -418,7 +418,7 @@ async fn no_text_becomes_an_event_of_its_own() {
         assert_eq!((event.as_str(), data["subject"].as_str()), ("new", Some(text.as_str())));
         assert_eq!(events.next().await.expect("an event").1, "unread");
         assert_eq!(platform.get(&format!("{ALICE}/n-7-{number}")).await.1["subject"], text.as_str());
-        // So that the count differs after each.
+        // This makes the count differ after each.
         assert_eq!(answer(platform.request("DELETE", &format!("{ALICE}/n-7-{number}"))).await.0, 204);
         assert_eq!(events.lines(2).await, [format!("deleted n-7-{number}"), "unread 0".into()]);
     }
@@ -442,7 +442,7 @@ async fn a9_a_stream_ends_as_soon_as_its_key_does() {
         match way {
             "revoked" => platform.revoke(&id).await,
             "changed" => {
-                // Another node gave it other limits.
+                // Another node changed the limits of the key.
                 stored.resources = vec!["application:other".to_owned()];
                 platform.records.remove_api_key(&id).await.expect("removed");
                 platform.records.put_api_key(stored).await.expect("stored");
@@ -461,13 +461,13 @@ async fn a9_a_stream_ends_as_soon_as_its_key_does() {
                     if answer.status() == 200 {
                         break Events { answer, text: String::new() };
                     }
-                    // A slow machine took longer than the key lasts.
+                    // On a slow machine the key has already expired.
                     lasts *= 2;
                 };
             }
         }
         let why = events.end().await;
-        // Between the two changes of the other node it was revoked.
+        // The key was revoked between the two changes of the other node.
         assert!(why == way || (way == "changed" && why == "revoked"), "{way}: {why}");
         if way == "revoked" {
             let again = platform.as_bearer("GET", &format!("{ALICE}/stream"), Some(&key)).await;
@@ -504,7 +504,7 @@ async fn e10_a_reader_that_takes_nothing_is_dropped_and_harms_no_other() {
         };
         assert_eq!(line, format!("new n-7-{number}"), "the quick reader misses nothing");
     }
-    // Its seat is free when it was dropped.
+    // The connection slot is free after the stream was dropped.
     let again = async {
         while platform.get("/v1/subscribers/nobody/inbox/stream").await.0 == 429 {
             tokio::task::yield_now().await;
@@ -519,10 +519,11 @@ async fn e10_a_reader_that_takes_nothing_is_dropped_and_harms_no_other() {
             tokio::task::yield_now().await;
         }
     };
-    let answer = tokio::time::timeout(Duration::from_secs(60), again).await.expect("the slow reader is dropped");
+    let answer =
+        tokio::time::timeout(tocsin_test_peers::wait_timeout(), again).await.expect("the slow reader is dropped");
     let got = crate::platform::rest(&mut slow).await;
     assert!(got.len() < count as usize * text.len(), "it was sent {} bytes", got.len());
-    // It comes back to where it was, and is sent what it missed.
+    // It reconnects at its position and receives the missed items.
     let mut back = Events { answer, text: String::new() };
     assert!(["new", "reset"].contains(&&*back.next().await.expect("an event").1));
     drop((back, quick, slow));
@@ -580,7 +581,7 @@ async fn streams_have_a_bound_and_show_that_they_live() {
         loop {
             let path = format!("{}{ALICE}/stream?token={token}", platform.address);
             let answer = platform.client.get(path).send().await.expect("an answer");
-            // The seats of those that left are free again when the server has seen that they left.
+            // The slots of disconnected streams are free as soon as the server notices.
             if answer.status() != 429 {
                 return answer;
             }
@@ -589,7 +590,8 @@ async fn streams_have_a_bound_and_show_that_they_live() {
     };
     let answer = opened.await;
     assert!(answer.status() == 200 || answer.status() == 401);
-    let said = tokio::time::timeout(Duration::from_secs(60), answer.text()).await.expect("it ends").expect("whole");
+    let said =
+        tokio::time::timeout(tocsin_test_peers::wait_timeout(), answer.text()).await.expect("it ends").expect("whole");
     assert!(said.contains("expired"), "{said}");
     platform.stop().await;
 }

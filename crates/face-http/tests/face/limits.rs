@@ -1,4 +1,4 @@
-//! Keys that are limited to resources: what they reach, and that they learn nothing of the rest.
+//! Keys limited to resources: what they can access, and that they disclose nothing else.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value as Json, json};
@@ -23,7 +23,13 @@ async fn make_limited(platform: &Platform, resources: &[&str]) -> String {
     made["key"].as_str().expect("a key").to_owned()
 }
 
-async fn ask(platform: &Platform, key: &str, method: &str, path: &str, body: Option<&str>) -> (StatusCode, Json) {
+async fn send_request(
+    platform: &Platform,
+    key: &str,
+    method: &str,
+    path: &str,
+    body: Option<&str>,
+) -> (StatusCode, Json) {
     let method: Method = method.parse().expect("a method");
     let request = platform.client.request(method, format!("{}{path}", platform.address)).bearer_auth(key);
     answer(match body {
@@ -42,7 +48,7 @@ async fn platform() -> Platform {
     platform
 }
 
-/// A path with ids of things that are there, of another tenant, and one with ids of things that are not.
+/// A path with ids of existing objects of another tenant, and one with ids that do not exist.
 fn paths(path: &str) -> [String; 2] {
     let fill = |there: bool| {
         let parts: Vec<&str> = path.split('/').collect();
@@ -95,8 +101,8 @@ async fn i2_a_limited_key_learns_nothing_of_other_resources_by_any_route() {
             for key in &keys {
                 let [there, not_there] = paths(path);
                 let (method, shown) = (method.to_uppercase(), format!("{} {there}", method.to_uppercase()));
-                let (status, reply) = ask(&platform, key, &method, &there, body).await;
-                let (other_status, other) = ask(&platform, key, &method, &not_there, body).await;
+                let (status, reply) = send_request(&platform, key, &method, &there, body).await;
+                let (other_status, other) = send_request(&platform, key, &method, &not_there, body).await;
                 let (told_there, told_not_there) = (reply.to_string().replace(&there, &not_there), other.to_string());
                 let same = told_there == told_not_there;
                 if there != not_there && (status != other_status || !same) {
@@ -155,10 +161,10 @@ async fn a8_a_key_limited_to_an_application_works_there_and_nowhere_else() {
         ("GET", "/scim/v2/Users", None, 403),
         ("GET", "/v1/export/subscribers", None, 403),
     ] {
-        let (status, reply) = ask(&platform, &key, method, path, body).await;
+        let (status, reply) = send_request(&platform, &key, method, path, body).await;
         assert_eq!(status.as_u16(), expected, "{method} {path}: {reply}");
     }
-    let (_, listed) = ask(&platform, &key, "GET", "/v1/applications", None).await;
+    let (_, listed) = send_request(&platform, &key, "GET", "/v1/applications", None).await;
     assert!(listed.to_string().contains("quakes") && !listed.to_string().contains("other"), "{listed}");
     let head = platform.client.head(format!("{}/v1/applications/other", platform.address)).bearer_auth(&key);
     assert_eq!(head.send().await.expect("an answer").status(), 404, "HEAD is limited as GET is");
@@ -177,13 +183,13 @@ async fn a8_a_key_limited_to_a_container_reaches_the_subscribers_below_it() {
     ] {
         let key = make_limited(&platform, &[&format!("container:{container}")]).await;
         for path in ["/v1/subscribers/alice", "/v1/subscribers/alice/inbox"] {
-            let (status, reply) = ask(&platform, &key, "GET", path, None).await;
+            let (status, reply) = send_request(&platform, &key, "GET", path, None).await;
             assert_eq!(status.as_u16(), expected, "{container} {path}: {reply}");
         }
-        let (status, reply) = ask(&platform, &key, "GET", "/v1/subscribers/nobody", None).await;
+        let (status, reply) = send_request(&platform, &key, "GET", "/v1/subscribers/nobody", None).await;
         assert_eq!(status, 404, "{reply}");
         let merge = Some(r#"{"into": "alice"}"#);
-        assert_eq!(ask(&platform, &key, "POST", "/v1/subscribers/alice/merge", merge).await.0, 403);
+        assert_eq!(send_request(&platform, &key, "POST", "/v1/subscribers/alice/merge", merge).await.0, 403);
     }
     let (status, reply) = make(&platform, &json!({"scopes": ["inbox:read"], "resources": ["container:x"]})).await;
     assert_eq!((status.as_u16(), reply["problems"][0]["path"].as_str()), (422, Some("resources[0]")), "{reply}");
@@ -208,8 +214,8 @@ async fn a8_nobody_makes_a_key_that_reaches_more_or_lasts_longer_than_the_own_on
         (json!({"scopes": ["events:write"], "resources": ["source:quakes/web"]}), 201),
         (json!({"scopes": ["events:write", "keys:write"]}), 201),
     ] {
-        let (status, reply) = ask(&platform, &key, "POST", "/v1/keys", Some(&asked.to_string())).await;
-        // A limited key gives `admin` no sooner than any other does: with resources it is no key at all.
+        let (status, reply) = send_request(&platform, &key, "POST", "/v1/keys", Some(&asked.to_string())).await;
+        // A limited key cannot grant `admin`, either: a key with resources and `admin` is invalid.
         let expected =
             if asked["scopes"][0] == "admin" { [403, 422].contains(&status.as_u16()) } else { status == expected };
         assert!(expected, "{asked}: {status} {reply}");
@@ -235,11 +241,12 @@ async fn a22_a_key_revokes_itself_and_keys_without_more_rights() {
     let admin = listed["items"].as_array().expect("keys").iter().find(|key| key["scopes"][0] == "admin").expect("one");
     let limited = make(&platform, &json!({"roles": ["key_admin"], "resources": ["exchange:e"]})).await.1;
     let limited_key = limited["key"].as_str().expect("a key");
-    let remove =
-        async |key: &str, id: &str| ask(&platform, key, "DELETE", &format!("/v1/keys/{id}"), None).await.0.as_u16();
+    let remove = async |key: &str, id: &str| {
+        send_request(&platform, key, "DELETE", &format!("/v1/keys/{id}"), None).await.0.as_u16()
+    };
     assert_eq!(remove(limited_key, &id_of(&equal)).await, 404, "a limited key does not see it");
     assert_eq!(remove(limited_key, "none").await, 404);
-    let (_, seen) = ask(&platform, limited_key, "GET", "/v1/keys", None).await;
+    let (_, seen) = send_request(&platform, limited_key, "GET", "/v1/keys", None).await;
     assert_eq!(seen["items"].as_array().map(Vec::len), Some(1), "only itself: {seen}");
     assert_eq!(remove(&keeper_key, &id_of(admin)).await, 403);
     assert_eq!(remove(&keeper_key, &id_of(&more)).await, 403);

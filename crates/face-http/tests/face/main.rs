@@ -1,8 +1,9 @@
-//! The face over a real socket, in front of a whole platform in memory.
+//! HTTP over a real socket, with a complete in-memory platform.
 
 mod bad_input;
 mod chronicles;
 mod endpoints;
+mod error_codes;
 mod events;
 mod hostile;
 mod inbox;

@@ -1,4 +1,4 @@
-//! Somebody who was known by an address only gets an account.
+//! Merges of an address-only subscriber into an account.
 
 use serde_json::{Value as Json, json};
 
@@ -12,7 +12,7 @@ async fn merge(platform: &Platform, into: &str, body: Json) -> (u16, Json) {
 }
 
 #[tokio::test]
-async fn a_claim_that_comes_back_makes_one_of_two() {
+async fn a_verification_token_that_is_returned_permits_a_merge() {
     let platform = Platform::with_quakes().await;
     let anonymous =
         r#"{"attributes": {"city": "Wien"}, "devices": {"main": {"channel": "mail", "address": "a@example.org"}}}"#;
@@ -23,33 +23,44 @@ async fn a_claim_that_comes_back_makes_one_of_two() {
     assert_eq!(status, 201, "{made}");
     let path = format!("/v1/subscriptions/{}", made["id"].as_str().expect("an id"));
 
-    let claim = async |subscriber: &str, body: &str| {
-        let (status, body) = platform.post(&format!("/v1/subscribers/{subscriber}/claim"), JSON, body).await;
+    let verify = async |subscriber: &str, body: &str| {
+        let (status, body) =
+            platform.post(&format!("/v1/subscribers/{subscriber}/verification-token"), JSON, body).await;
         (status.as_u16(), body)
     };
-    assert_eq!(claim("nobody", r#"{"device": "main"}"#).await.0, 404);
-    assert_eq!(claim("cookie-81", r#"{"device": "other"}"#).await.0, 404);
-    assert_eq!(claim("cookie-81", r#"{"device": "main", "expires_in": 0}"#).await.0, 422);
-    assert_eq!(claim("cookie-81", r#"{"device": "main", "expires_in": 604801}"#).await.0, 422);
-    let (status, good) = claim("cookie-81", r#"{"device": "main"}"#).await;
+    assert_eq!(verify("nobody", r#"{"device": "main"}"#).await.0, 404);
+    assert_eq!(verify("cookie-81", r#"{"device": "other"}"#).await.0, 404);
+    assert_eq!(verify("cookie-81", r#"{"device": "main", "expires_in": 0}"#).await.0, 422);
+    assert_eq!(verify("cookie-81", r#"{"device": "main", "expires_in": 604801}"#).await.0, 422);
+    let (status, good) = verify("cookie-81", r#"{"device": "main"}"#).await;
     assert_eq!(status, 201, "{good}");
-    let (_, of_another) = claim("alice", r#"{"device": "mail"}"#).await;
+    let (_, of_another) = verify("alice", r#"{"device": "mail"}"#).await;
 
     for (into, body, status, path) in [
-        ("alice", json!({"from": "cookie-81"}), 422, "claim"),
-        ("alice", json!({"from": "cookie-81", "claim": "claim.1.2.3"}), 422, "claim"),
-        ("alice", json!({"from": "cookie-81", "claim": of_another["claim"]}), 422, "claim"),
-        ("alice", json!({"from": "cookie-81", "claim": good["claim"], "unverified": true}), 422, "unverified"),
-        ("cookie-81", json!({"from": "cookie-81", "claim": good["claim"]}), 422, "from"),
-        ("nobody", json!({"from": "cookie-81", "claim": good["claim"]}), 404, ""),
-        ("alice", json!({"from": "nobody", "claim": good["claim"]}), 404, ""),
+        ("alice", json!({"from": "cookie-81"}), 422, "verification_token"),
+        ("alice", json!({"from": "cookie-81", "verification_token": "claim.1.2.3"}), 422, "verification_token"),
+        (
+            "alice",
+            json!({"from": "cookie-81", "verification_token": of_another["verification_token"]}),
+            422,
+            "verification_token",
+        ),
+        (
+            "alice",
+            json!({"from": "cookie-81", "verification_token": good["verification_token"], "unverified": true}),
+            422,
+            "unverified",
+        ),
+        ("cookie-81", json!({"from": "cookie-81", "verification_token": good["verification_token"]}), 422, "from"),
+        ("nobody", json!({"from": "cookie-81", "verification_token": good["verification_token"]}), 404, ""),
+        ("alice", json!({"from": "nobody", "verification_token": good["verification_token"]}), 404, ""),
     ] {
         let (got, problem) = merge(&platform, into, body.clone()).await;
         assert_eq!(got, status, "{body}: {problem}");
         assert!(path.is_empty() || problem["problems"][0]["path"] == path, "{body}: {problem}");
     }
 
-    let request = json!({"from": "cookie-81", "claim": good["claim"]});
+    let request = json!({"from": "cookie-81", "verification_token": good["verification_token"]});
     let (status, merged) = merge(&platform, "alice", request.clone()).await;
     assert_eq!(status, 200, "{merged}");
     assert_eq!((&merged["subscriptions"], &merged["again"]), (&json!(1), &json!(false)), "{merged}");

@@ -1,5 +1,5 @@
-//! Stored values meet a later version of their application: they are shown and changed as that version says, and nothing is
-//! refused for what it was before.
+//! Stored values under a newer version of their application: they are shown and changed by that version, and values
+//! stored earlier are not rejected.
 
 use serde_json::{Value as Json, json};
 
@@ -9,7 +9,7 @@ const JSON: &str = "application/json";
 const NDJSON: &str = "application/x-ndjson";
 const STRONG: &str = "/v1/import/subscriptions?application=quakes&class=strong";
 
-/// Without the field `note`, with the required field `region`; the class takes no filters and wants a schedule.
+/// Without the field `note`, with the required field `region`; the class accepts no filters and requires a schedule.
 const NEWER: [(&str, &str); 1] = [(
     "      note: {type: string}\n",
     "      region: {type: string, required: true}\n      depth: {type: integer, default: 7}\n",
@@ -116,7 +116,7 @@ async fn b8_filters_and_schedules_that_a_class_does_not_take_any_more_stay() {
     let (status, body) = platform.patch(&path, &json!({"filter": "cel:event.magnitude > 3.0"})).await;
     assert_eq!((status, &body["problems"][0]["path"]), (422, &json!("filter")), "another one is checked");
 
-    // The class goes: the flags of its subscriptions can be changed, and they can be removed.
+    // The class is removed: its subscriptions can still be enabled, disabled and removed.
     let other = [("  strong:\n    fields:", "  weak:\n    fields:"), ("subscription: strong", "subscription: weak")];
     platform.apply_newer(&other, "subscriptions.strong").await;
     let (status, changed) = platform.patch(&path, &json!({"enabled": true})).await;
@@ -142,7 +142,7 @@ async fn b8_exports_come_in_again_across_versions() {
         assert!(!newer.contains("note"), "{newer}");
 
         for (text, said) in [(&older, "values.note: is not a field"), (&newer, "values.region: is required")] {
-            // Once over what is stored, and once where nothing is.
+            // Once over stored subscriptions, and once into an empty store.
             for _ in 0..2 {
                 let answer = from.lines(STRONG, kind, text).await;
                 assert_eq!(
@@ -158,7 +158,7 @@ async fn b8_exports_come_in_again_across_versions() {
                 assert_eq!(answer_of(&from, &gone).await, 204);
             }
         }
-        // Others than lines of an export are checked as a whole.
+        // Lines that are not from an export are checked completely.
         let typed = from.lines(STRONG, NDJSON, r#"{"subscriber":"alice","values":{"magnitude":5,"note":"n"}}"#).await;
         assert_eq!(typed.last(), Some(&json!({"lines": 1, "stored": 0, "failed": 1})), "{typed:?} {id}");
         from.stop().await;
@@ -177,7 +177,7 @@ async fn b8_subscribers_keep_attributes_and_addresses_of_another_version() {
         "devices": {"post": {"channel": "post", "address": "not a mailbox"}},
     });
     assert_eq!(platform.post("/v1/subscribers", JSON, &person.to_string()).await.0, 201);
-    // Now an attribute has a type that its value has not, and a channel takes other addresses.
+    // Now the declared type of an attribute differs from its value, and a channel accepts other addresses.
     let newer = [
         ("application: quakes\n", "application: quakes\nattributes: {age: integer}\n"),
         (

@@ -1,4 +1,4 @@
-//! A whole platform in memory behind a real socket, for the tests of the face.
+//! A complete in-memory platform with a real socket, for the HTTP tests.
 
 use std::sync::{
     Arc,
@@ -9,8 +9,11 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
 use tocsin_delivery::{Context, SystemClock, TokenSigner, networks::Networks};
 use tocsin_directory::{Directory, Options, access::AuthzId, entry::Shape};
-use tocsin_face_http::{HttpOptions, ScimOptions};
-use tocsin_model::{problem::Problem, time::Timestamp};
+use tocsin_face_http::{HttpOptions, OpenDirectory, ScimOptions};
+use tocsin_model::{
+    problem::{Code, Problem},
+    time::Timestamp,
+};
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Parts, Service, ServiceError, keys};
 use tocsin_store::{
@@ -24,6 +27,8 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
 };
+
+use crate::error_codes::check_codes;
 
 pub const QUAKES: &str = "
 application: quakes
@@ -69,11 +74,11 @@ pub struct Platform {
     pub opened: Arc<AtomicUsize>,
     /// The inbox into which the pipeline delivers.
     pub inbox: Arc<dyn Inbox>,
-    /// The keys and all else that is stored.
+    /// The records.
     pub records: Arc<dyn Records>,
     /// The same subscribers as entries.
     pub directory: Directory,
-    /// From which links are made.
+    /// Base URL of links.
     pub secret: [u8; 32],
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     served: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -89,7 +94,13 @@ impl Platform {
         let records: Arc<dyn Records> = stored.clone();
         let directory = directory(stored).await;
         let public_url = Some("https://tocsin.example".to_owned());
-        let options = HttpOptions { scim: Some(ScimOptions { directory: directory.clone(), public_url }), ..options };
+        let scim = Some(ScimOptions { directory: directory.clone(), public_url });
+        let exported = directory.clone();
+        let open: OpenDirectory = Arc::new(move || {
+            let directory = exported.clone();
+            Box::pin(async move { Ok(directory) })
+        });
+        let options = HttpOptions { scim, directory: Some(open), ..options };
         let journal = Arc::new(MemoryJournal::new(journal));
         let inbox: Arc<dyn Inbox> = Arc::new(MemoryInbox::default());
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
@@ -118,7 +129,7 @@ impl Platform {
             },
             opener: Arc::new(move |name, channel, _| {
                 if channel.options.get("path").is_some_and(|path| path == TAKEN) {
-                    return Err(vec![Problem::at("path", "is taken")]);
+                    return Err(vec![Problem::new(Code::Duplicate, "path", "is taken")]);
                 }
                 counted.fetch_add(1, Ordering::Relaxed);
                 Ok(ends.channel(name.as_str()))
@@ -146,7 +157,7 @@ impl Platform {
         let served = tokio::spawn(tocsin_face_http::serve(listener, service, options, async {
             let _ = stopped.await;
         }));
-        // The client wants one even for plain HTTP; a second installation is refused, which is fine.
+        // The client requires a crypto provider even for plain HTTP. A second installation fails, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
         Platform {
@@ -196,7 +207,7 @@ impl Platform {
         answer(self.request("PUT", path).header("content-type", kind).body(body.to_owned())).await
     }
 
-    /// A key with these scopes: its id and itself.
+    /// A key with these scopes; its id and secret.
     pub async fn make_key(&self, scopes: &[&str]) -> (String, String) {
         let asked = serde_json::json!({ "scopes": scopes }).to_string();
         let (status, made) = self.post("/v1/keys", "application/json", &asked).await;
@@ -218,14 +229,14 @@ impl Platform {
         socket.connect(address).await.expect("a connection")
     }
 
-    /// Writes bytes on a connection of their own. Gives all that is answered until the server closes it.
+    /// Writes bytes to a new connection. Returns everything received until the server closes it.
     pub async fn exchange(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
         stream.write_all(bytes).await.expect("written");
         rest(&mut stream).await
     }
 
-    /// Asks the server to end, and waits until it has.
+    /// Stops the server and waits for its end.
     pub async fn stop(mut self) {
         let _ = self.stop.take().expect("it runs").send(());
         drop(std::mem::take(&mut self.client));
@@ -263,17 +274,22 @@ pub async fn rest(stream: &mut TcpStream) -> String {
     let mut answered = Vec::new();
     let read = async {
         let mut some = [0; 4096];
-        // What was not read of a request resets the connection when it is closed; what was answered came before.
+        // Closing with an unread rest of the request resets the connection; the response was received before.
         while let Ok(count @ 1..) = stream.read(&mut some).await {
             answered.extend_from_slice(&some[..count]);
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), read).await.expect("the server closes the connection");
+    tokio::time::timeout(tocsin_test_peers::wait_timeout(), read).await.expect("the server closes the connection");
     String::from_utf8_lossy(&answered).into_owned()
 }
 
-/// The body as JSON; null if it is empty, text if it is none.
+/// The body as JSON; null if it is empty, text if it is not JSON.
 pub async fn json(response: Response) -> Json {
     let text = response.text().await.expect("a body");
-    if text.is_empty() { Json::Null } else { serde_json::from_str(&text).unwrap_or(Json::String(text)) }
+    if text.is_empty() {
+        return Json::Null;
+    }
+    let Ok(json) = serde_json::from_str(&text) else { return Json::String(text) };
+    check_codes(&json);
+    json
 }

@@ -83,7 +83,7 @@ async fn what_is_suspended_is_shown_edited_and_resumed() {
     assert_eq!((&shown["text"], &shown["address"]), (&json!("A quake at Lima"), &json!("ops@example.org")));
     assert_eq!((&found["edited"], &found["edit"]["fields"]), (&json!(true), &json!({"place": "Lima"})));
 
-    // An empty condition would mean all.
+    // An empty filter would select all.
     for act in ["resume", "end"] {
         let (status, body) = platform.post(&format!("/v1/suspensions/{act}"), JSON, r#"{"reason": ""}"#).await;
         assert_eq!((status.as_u16(), &body["problems"][0]["path"]), (422, &json!("reason")), "{body}");

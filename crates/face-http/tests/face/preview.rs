@@ -18,7 +18,7 @@ async fn a_notification_is_shown_before_anybody_is_told() {
     assert_eq!(found["looked_for"], json!(["de-AT/mail", "de/mail", "de-AT", "de", "mail", "base"]));
     assert_eq!((&found["class"], &found["fields"]), (&json!("shaken"), &json!({"place": "Kobe"})));
 
-    // Of a stored event, by a definition that is not applied, for a stored subscriber.
+    // A stored event and subscriber, with a definition that is not applied.
     let event = r#"{"place":"Lima","magnitude":7}"#;
     let (_, body) = platform.post("/v1/applications/quakes/events/quake", JSON, event).await;
     let id = body["batch"].as_str().expect("a batch").replace("eb-", "e-") + "-0";

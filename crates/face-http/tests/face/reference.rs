@@ -1,14 +1,14 @@
-//! The reference pages are those of the code; pages and health need no key; connections have bounds.
+//! Reference pages match the code; pages and health checks need no key; connections are limited.
 
 use std::path::PathBuf;
 
-use tocsin_face_http::{HttpOptions, openapi_document, scopes_page};
+use tocsin_face_http::{HttpOptions, error_codes_module, errors_page, openapi_document, scopes_page};
 use tocsin_store::journal::JournalOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::platform::Platform;
 
-/// Compares a committed file with what the code makes; `UPDATE=1` writes it.
+/// Compares a committed file with the generated one; `UPDATE=1` writes it.
 fn check_reference(name: &str, expected: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
     if std::env::var_os("UPDATE").is_some() {
@@ -29,6 +29,12 @@ fn the_committed_page_of_scopes_is_the_generated_one() {
 }
 
 #[test]
+fn the_committed_page_of_error_codes_is_the_generated_one() {
+    check_reference("errors.md", &errors_page());
+    check_reference("../../clients/typescript/src/error_codes.ts", &error_codes_module());
+}
+
+#[test]
 fn every_operation_names_its_failures() {
     let document: serde_json::Value = serde_json::from_str(&openapi_document()).expect("JSON");
     let statuses = |path: &str, method: &str| -> Vec<String> {
@@ -44,7 +50,7 @@ fn every_operation_names_its_failures() {
     assert_eq!(full["$ref"], "#/components/responses/too-many");
     let shared = &document["components"]["responses"]["too-many"];
     assert!(shared["headers"]["Retry-After"].is_object(), "{shared}");
-    // Generators of clients make a function of each.
+    // Client generators create a function for each.
     let operations =
         document["paths"].as_object().expect("paths").values().flat_map(|item| item.as_object().expect("one").values());
     let ids: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().expect("an id")).collect();
@@ -55,27 +61,27 @@ fn every_operation_names_its_failures() {
 #[tokio::test]
 async fn large_answers_are_compressed_for_those_that_accept_it() {
     let platform = Platform::with_quakes().await;
-    let ask = async |path: &str, accepts: &str| {
+    let send_request = async |path: &str, accepts: &str| {
         let request = platform.client.get(format!("{}{path}", platform.address)).bearer_auth(&platform.key);
         let answer = request.header("accept-encoding", accepts).send().await.expect("an answer");
         let coding = answer.headers().get("content-encoding").map(|value| value.to_str().expect("text").to_owned());
         let varies = answer.headers().get("vary").is_some_and(|value| value == "accept-encoding");
         (coding, varies, answer.bytes().await.expect("a body"))
     };
-    let (coding, varies, packed) = ask("/openapi.json", "gzip, br").await;
+    let (coding, varies, packed) = send_request("/openapi.json", "gzip, br").await;
     assert_eq!((coding.as_deref(), varies), (Some("gzip"), true));
-    let (coding, _, plain) = ask("/openapi.json", "identity").await;
+    let (coding, _, plain) = send_request("/openapi.json", "identity").await;
     assert_eq!(coding, None);
     assert!(packed.len() * 4 < plain.len() && plain.len() < 500_000, "{} of {}", packed.len(), plain.len());
     let mut unpacked = String::new();
     std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut unpacked).expect("gzip");
     assert_eq!(unpacked.as_bytes(), plain);
-    // Small answers, and those with an entity tag.
-    assert_eq!(ask("/livez", "gzip").await.0, None);
+    // Small responses, and those with an entity tag.
+    assert_eq!(send_request("/livez", "gzip").await.0, None);
     let large = serde_json::json!({"id": "large", "attributes": {"a": "x".repeat(5_000)}}).to_string();
     assert_eq!(platform.post("/v1/subscribers", "application/json", &large).await.0, 201);
-    assert_eq!(ask("/v1/subscribers/large", "gzip").await.0, None);
-    assert_eq!(ask("/v1/subscribers", "gzip").await.0.as_deref(), Some("gzip"));
+    assert_eq!(send_request("/v1/subscribers/large", "gzip").await.0, None);
+    assert_eq!(send_request("/v1/subscribers", "gzip").await.0.as_deref(), Some("gzip"));
     platform.stop().await;
 }
 
@@ -132,8 +138,8 @@ async fn pages_and_health_need_no_key() {
     platform.stop().await;
 }
 
-/// Sends the text on a connection of its own, and reads until the server closes it.
-async fn converse(address: &str, text: &str) -> String {
+/// Sends the text on a new connection, and reads until the server closes it.
+async fn exchange_raw(address: &str, text: &str) -> String {
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
     stream.write_all(text.as_bytes()).await.expect("a request");
     let mut answer = String::new();
@@ -151,12 +157,12 @@ async fn a20_a_connection_beyond_the_limit_is_refused_and_health_checks_are_answ
     let mut answer = [0; 12];
     first.read_exact(&mut answer).await.expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 200");
-    let refusal = converse(&address, "GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let refusal = exchange_raw(&address, "GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").await;
     let lower = refusal.to_ascii_lowercase();
     assert!(refusal.starts_with("HTTP/1.1 503") && lower.contains("retry-after: 1"), "{refusal}");
     assert!(lower.contains("connection: close") && refusal.contains("/problems/busy"), "{refusal}");
     for path in ["/livez", "/readyz"] {
-        let health = converse(&address, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
+        let health = exchange_raw(&address, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
         assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     }
     drop(first);
@@ -172,7 +178,7 @@ async fn a20_a_connection_without_any_seat_is_refused_before_it_says_anything() 
     first.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("a request");
     let mut answer = [0; 12];
     first.read_exact(&mut answer).await.expect("an answer");
-    let refusal = converse(&address, "").await;
+    let refusal = exchange_raw(&address, "").await;
     assert!(refusal.starts_with("HTTP/1.1 503") && refusal.contains("Retry-After"), "{refusal}");
     let body = refusal.split("\r\n\r\n").nth(1).expect("a body");
     assert!(refusal.contains(&format!("Content-Length: {}\r\n", body.len())), "{refusal}");
@@ -190,12 +196,12 @@ async fn a20_clients_that_ask_and_never_read_are_cut_off() {
     let platform = Platform::with(options, JournalOptions::default()).await;
     let address = platform.address.trim_start_matches("http://").to_owned();
     let mut greedy = tokio::net::TcpStream::connect(&address).await.expect("a connection");
-    // Requests without end, until the server closes the connection: an error, or no room for the next for good.
+    // Endless requests, until the server closes the connection: a write fails or blocks permanently.
     let asked = async {
         let request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(16);
         while greedy.write_all(&request).await.is_ok() {}
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), asked).await.expect("the server closes the connection");
+    tokio::time::timeout(tocsin_test_peers::wait_timeout(), asked).await.expect("the server closes the connection");
     platform.stop().await;
 }
 
@@ -205,10 +211,10 @@ async fn c7_a_request_without_one_valid_host_is_refused() {
     let address = platform.address.trim_start_matches("http://").to_owned();
     for hosts in ["", "host: a\r\nhost: a\r\n", "host: a b\r\n", "host: user@a\r\n", "host: a:b\r\n"] {
         let request = format!("GET /livez HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
-        let answer = converse(&address, &request).await;
+        let answer = exchange_raw(&address, &request).await;
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("/problems/malformed"), "{hosts}: {answer}");
     }
-    let old = converse(&address, "GET /livez HTTP/1.0\r\n\r\n").await;
+    let old = exchange_raw(&address, "GET /livez HTTP/1.0\r\n\r\n").await;
     assert!(old.starts_with("HTTP/1.0 200") || old.starts_with("HTTP/1.1 200"), "{old}");
     platform.stop().await;
 }
@@ -239,5 +245,57 @@ async fn a_full_journal_asks_to_come_again() {
         platform.request("POST", "/v1/applications/quakes/events/quake").header("content-type", "application/json");
     let response = request.body(r#"{"place":"Kobe","magnitude":6}"#).send().await.expect("an answer");
     assert_eq!((response.status().as_u16(), response.headers().contains_key("retry-after")), (503, true));
+    platform.stop().await;
+}
+
+/// The description documents which operations respond with 404 to an unknown name; the service decides it.
+#[tokio::test]
+async fn unknown_names_are_not_found_where_the_description_says_so() {
+    const NAMES: [&str; 3] = ["application", "exchange", "channel"];
+    let platform = Platform::with_quakes().await;
+    let document: serde_json::Value = serde_json::from_str(&openapi_document()).expect("JSON");
+    let resolved = |schema: &serde_json::Value| match schema["$ref"].as_str() {
+        Some(reference) => document.pointer(reference.trim_start_matches('#')).expect("it is there").clone(),
+        None => schema.clone(),
+    };
+    let mut checked = 0;
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        // Without sync, its paths respond with 404.
+        if !path.starts_with("/v1/") || path.contains('{') || path.starts_with("/v1/sync/") {
+            continue;
+        }
+        for (method, operation) in item.as_object().expect("operations") {
+            let queried = operation["parameters"].as_array().into_iter().flatten();
+            let queried: Vec<&str> = queried.filter_map(|parameter| parameter["name"].as_str()).collect();
+            let content = operation["requestBody"]["content"].as_object();
+            let body = content.and_then(|content| content.get("application/json"));
+            let body = body.map(|body| resolved(&body["schema"])["properties"].clone());
+            let media_type = content.and_then(|content| content.keys().next()).cloned();
+            let in_body = NAMES.iter().find(|name| body.as_ref().is_some_and(|body| body.get(**name).is_some()));
+            let in_query = NAMES.iter().find(|name| queried.contains(*name));
+            let query = in_query.map_or_else(String::new, |name| format!("?{name}=nowhere&class=nowhere"));
+            let query = if queried.contains(&"class") { query } else { query.replace("&class=nowhere", "") };
+            let given = match in_body {
+                Some(name) if path == "/v1/subscriptions" => {
+                    serde_json::json!({*name: "nowhere", "class": "near", "subscriber": "alice"}).to_string()
+                }
+                Some(name) => serde_json::json!({*name: "nowhere"}).to_string(),
+                None => "{}".to_owned(),
+            };
+            if in_body.is_none() && in_query.is_none() {
+                continue;
+            }
+            let request = platform.request(&method.to_uppercase(), &format!("{path}{query}"));
+            let request = match media_type {
+                Some(media_type) => request.header("content-type", media_type).body(given),
+                None => request,
+            };
+            let status = request.send().await.expect("an answer").status();
+            let is_described = operation["responses"].get("404").is_some();
+            assert_eq!(status == 404, is_described, "{method} {path}{query} answers {status}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 15, "{checked}");
     platform.stop().await;
 }

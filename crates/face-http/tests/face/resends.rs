@@ -7,7 +7,7 @@ use crate::platform::{Platform, answer};
 
 const JSON: &str = "application/json";
 
-/// Alice's mail is refused so often, and then taken.
+/// Mail to Alice is rejected this many times and then accepted.
 async fn with_refusals(count: usize) -> Platform {
     let platform = Platform::with_quakes().await;
     let interest = r#"{"application": "quakes", "class": "strong", "subscriber": "alice", "values": {"magnitude": 5}}"#;
@@ -37,7 +37,7 @@ async fn until(platform: &Platform, path: &str, is_so: impl Fn(&Json) -> bool) -
     }
 }
 
-async fn ask(platform: &Platform, key: &str, body: &Json) -> (u16, Json, Option<String>) {
+async fn send_request(platform: &Platform, key: &str, body: &Json) -> (u16, Json, Option<String>) {
     let request = platform.request("POST", "/v1/resends").header("content-type", JSON);
     let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
     let response = request.body(body.to_string()).send().await.expect("an answer");
@@ -49,13 +49,16 @@ async fn ask(platform: &Platform, key: &str, body: &Json) -> (u16, Json, Option<
 async fn it_is_counted_asked_for_once_and_followed() {
     let platform = with_refusals(2).await;
     let draft = json!({"subscriber": "alice", "device": "mail", "reason": "NEVER"});
+    let (status, unknown) =
+        platform.post("/v1/resends", JSON, r#"{"application": "quakes", "channel": "maill"}"#).await;
+    assert!(status == 404 && unknown["detail"].as_str().is_some_and(|why| why.contains("maill")), "{unknown}");
     let (status, preview) = platform.post("/v1/resends/preview", JSON, &draft.to_string()).await;
     assert_eq!((status.as_u16(), preview), (200, json!({"notifications": 2, "batches": 2})));
     let (_, none) = platform.post("/v1/resends/preview", JSON, r#"{"reason": "full"}"#).await;
     assert_eq!(none["notifications"], 0);
     assert_eq!(platform.get("/v1/resends").await.1["items"], json!([]), "a preview asks for nothing");
 
-    let (status, asked, location) = ask(&platform, "monday", &draft).await;
+    let (status, asked, location) = send_request(&platform, "monday", &draft).await;
     assert_eq!((status, location.as_deref()), (202, Some("/v1/resends/1")), "{asked}");
     let request = &asked["request"];
     assert_eq!((&request["channel"], &request["outcomes"]), (&json!("mail"), &json!(["refused", "suspended"])));
@@ -68,13 +71,13 @@ async fn it_is_counted_asked_for_once_and_followed() {
         let outcomes: Vec<&str> = attempts.map(|attempt| attempt["outcome"].as_str().expect("an outcome")).collect();
         assert_eq!(outcomes, ["refused", "deferred", "delivered"], "under its own id: {found}");
     }
-    // Who asks again with the key is shown how far it has come; with another content it is another request.
-    let (status, again, _) = ask(&platform, "monday", &draft).await;
+    // A repeated key returns the progress; a repeated key with other content is an error.
+    let (status, again, _) = send_request(&platform, "monday", &draft).await;
     assert_eq!((status, &again["id"], &again["done_at"]), (200, &json!(1), &done["done_at"]));
-    let (status, body, _) = ask(&platform, "monday", &json!({"all": true})).await;
+    let (status, body, _) = send_request(&platform, "monday", &json!({"all": true})).await;
     assert_eq!((status, body["type"].as_str()), (409, Some("/problems/exists")), "{body}");
 
-    let (status, _, location) = ask(&platform, "", &json!({"all": true})).await;
+    let (status, _, location) = send_request(&platform, "", &json!({"all": true})).await;
     assert_eq!((status, location.as_deref()), (202, Some("/v1/resends/2")));
     let ids = async |query: &str| {
         let (status, body) = platform.get(&format!("/v1/resends{query}")).await;
@@ -90,7 +93,7 @@ async fn it_is_counted_asked_for_once_and_followed() {
 #[tokio::test]
 async fn as_new_it_has_another_id() {
     let platform = with_refusals(1).await;
-    let (status, asked, _) = ask(&platform, "", &json!({"notification": "n-1-0", "as_new": true})).await;
+    let (status, asked, _) = send_request(&platform, "", &json!({"notification": "n-1-0", "as_new": true})).await;
     assert_eq!((status, &asked["request"]["outcomes"]), (202, &json!(["refused", "expired"])), "{asked}");
     until(&platform, "/v1/notifications/n-2-0", |found| found["state"] == "delivered").await;
     assert_eq!(platform.get("/v1/notifications/n-1-0").await.1["state"], "ended");

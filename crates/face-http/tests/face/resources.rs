@@ -1,4 +1,4 @@
-//! Things that are made, read, changed and removed; lists while they change; conditions.
+//! Objects are created, read, changed and removed; lists during changes; conditional requests.
 
 use std::sync::atomic::Ordering;
 
@@ -115,14 +115,14 @@ async fn a_condition_is_about_what_is_there() {
     assert_eq!(put(second, "if-none-match", "*", device.clone()).await, 201);
     assert_eq!(put(second, "if-none-match", "*", device.clone()).await, 412);
     assert_eq!(put(second, "if-match", "*", device.clone()).await, 200);
-    // Whoever may write and not read has conditions too.
+    // Callers that may write but not read can use conditions, too.
     let scopes = json!({"description": "writes", "scopes": ["subscribers:write"]});
     let (_, key) = platform.post("/v1/keys", JSON, &scopes.to_string()).await;
     let url = format!("{}/v1/subscribers/alice", platform.address);
     let request = platform.client.put(url).bearer_auth(key["key"].as_str().expect("a key"));
     let request = request.header("content-type", JSON).header("if-match", "*").body("{}");
     assert_eq!(answer(request).await.0, 200);
-    // A field that must stand once is not chosen from.
+    // A repeated field that must occur once is rejected.
     for name in ["authorization", "idempotency-key"] {
         let request = platform.request("POST", "/v1/applications/quakes/events/quake").header("content-type", JSON);
         let request = request.header("idempotency-key", "k").header(name, "Bearer other").body("{}");
@@ -155,7 +155,7 @@ async fn an_audience_is_a_segment_and_stays_one() {
     let (status, refused) = answer(platform.request("DELETE", "/v1/segments/vip")).await;
     assert_eq!((status.as_u16(), refused["type"].as_str()), (409, Some("/problems/in-use")), "{refused}");
 
-    // A test of the rule says who is kept out by it.
+    // A test of the rule reports who is excluded by it.
     let draft = r#"{"application":"quakes","class":"strong","subscriber":"alice","values":{"magnitude":5}}"#;
     let (_, made) = platform.post("/v1/subscriptions", JSON, draft).await;
     let test =
@@ -217,7 +217,7 @@ async fn a_list_shows_each_once_while_others_come_and_go() {
         seen.extend(
             page["items"].as_array().expect("items").iter().map(|item| item["id"].as_str().expect("an id").to_owned()),
         );
-        // Before the cursor one comes and one goes; behind it one goes.
+        // Before the cursor one is added and one removed; after it one is removed.
         platform.put(&format!("/v1/subscribers/a{turn}"), JSON, "{}").await;
         answer(platform.request("DELETE", "/v1/subscribers/p03")).await;
         answer(platform.request("DELETE", "/v1/subscribers/p24")).await;
@@ -249,8 +249,18 @@ async fn applications_have_versions_and_lose_nothing_unasked() {
     let (status, refused) = put("", &without).await;
     assert_eq!(status, 409, "{refused}");
     let allow = refused["drops"][0].as_str().expect("a name").to_owned();
+    // A name that drops nothing causes a warning with the closest name.
+    let (_, dry) = put(&format!("?dry_run=true&allow_drop={allow}s,events.nowhere"), &without).await;
+    let warnings: Vec<_> =
+        dry["warnings"].as_array().expect("a list").iter().map(|one| (&one["path"], &one["hint"])).collect();
+    let meant = json!(format!("did you mean `{allow}`?"));
+    assert_eq!(warnings, [(&json!("allow_drop"), &json!(null)), (&json!("allow_drop"), &meant)], "{dry}");
+    assert_eq!(put(&format!("?allow_drop={allow}s"), &without).await.0, 409);
     let (status, applied) = put(&format!("?allow_drop={allow}"), &without).await;
     assert_eq!((status.as_u16(), &applied["version"]), (200, &json!(2)), "{applied}");
+    assert_eq!(applied["warnings"], json!([]), "{applied}");
+    let (status, same) = put(&format!("?allow_drop={allow}"), &without).await;
+    assert_eq!((status.as_u16(), same["warnings"][0]["path"].as_str()), (200, Some("allow_drop")), "{same}");
     let stale = platform.request("PUT", "/v1/applications/quakes").header("content-type", "application/yaml");
     assert_eq!(answer(stale.header("if-match", "\"1\"").body(QUAKES)).await.0, 412);
     let (_, history) = platform.get("/v1/applications/quakes/history").await;
@@ -287,7 +297,7 @@ async fn what_cannot_run_is_not_kept() {
     let (status, _) = platform.put("/v1/applications/others", "application/yaml", &other).await;
     assert_eq!((status.as_u16(), platform.get("/v1/applications/others").await.0.as_u16()), (422, 404));
 
-    // What only concerns the workers of a channel does not open it again: a file has one writer.
+    // Changes that concern only the workers of a channel do not reopen it: a file has one writer.
     let opened = platform.opened.load(Ordering::Relaxed);
     let (status, applied) =
         put(&QUAKES.replace("protocol: file", "protocol: file\n    retry: []\n    lease: 1m")).await;
@@ -322,6 +332,35 @@ async fn conditions_are_kept() {
     ] {
         assert_eq!(get(tags).await, (status, "\"1\"".to_owned(), status == 304), "{tags:?}");
     }
+    // RFC 9110, 13.2.2: `If-Match` first, then `If-None-Match`; there is no modification date to compare with.
+    for (headers, status) in [
+        (&[("if-match", "\"1\"")][..], 200),
+        (&[("if-match", "\"7\", \"1\"")], 200),
+        (&[("if-match", "*")], 200),
+        (&[("if-match", "\"7\"")], 412),
+        (&[("if-match", "W/\"1\"")], 412),
+        (&[("if-match", "\"7\""), ("if-none-match", "\"1\"")], 412),
+        (&[("if-match", "\"1\""), ("if-none-match", "\"1\"")], 304),
+        (&[("if-modified-since", "Fri, 01 Jan 2100 00:00:00 GMT")], 200),
+        (&[("if-modified-since", "Fri, 01 Jan 2100 00:00:00 GMT"), ("if-none-match", "\"7\"")], 200),
+        (&[("if-unmodified-since", "Thu, 01 Jan 1970 00:00:00 GMT")], 200),
+    ] {
+        for method in ["GET", "HEAD"] {
+            let request = platform.request(method, "/v1/subscribers/alice");
+            let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            let response = request.send().await.expect("an answer");
+            assert_eq!(response.status(), status, "{method} {headers:?}");
+            assert_eq!(response.headers().contains_key("etag"), status != 412, "{method} {headers:?}");
+            assert_eq!(response.headers().contains_key("content-type"), status != 304, "{method} {headers:?}");
+            let body = response.text().await.expect("a body");
+            assert_eq!(body.contains("/problems/changed"), status == 412 && method == "GET", "{method} {headers:?}");
+        }
+    }
+    let missing = platform.request("GET", "/v1/subscribers/nobody").header("if-match", "\"7\"");
+    assert_eq!(answer(missing).await.0, 404, "only a successful response is subject to conditions");
+    let untagged =
+        async |value: &str| answer(platform.request("GET", "/v1/subscribers").header("if-match", value)).await.0;
+    assert_eq!((untagged("*").await.as_u16(), untagged("\"1\"").await.as_u16()), (200, 412));
     let there = platform.request("PUT", "/v1/applications/others").header("content-type", "application/yaml");
     let text = QUAKES.replace("application: quakes", "application: others");
     assert_eq!(answer(there.header("if-match", "*").body(text)).await.0, 412);
@@ -438,7 +477,7 @@ async fn d_addresses_of_mail_devices_are_mailboxes() {
             assert_eq!(body["devices"]["home"]["address"], "bob@example.org", "{text:?}");
         }
     }
-    // All spellings of a mailbox find it.
+    // The mailbox is found by every spelling.
     let (_, body) = platform.get("/v1/subscribers?address=BOB%40Example.org&limit=100").await;
     assert_eq!(body["items"].as_array().map(Vec::len), Some(2 * same.len() + 1), "{body}");
 }
@@ -482,7 +521,7 @@ async fn b16_b17_what_cannot_be_sent_is_said_when_it_is_stored() {
     assert!(warnings.len() == 1 && warnings[0].as_str().is_some_and(|text| text.contains("`pager`")), "{body}");
     let (_, stored) = platform.get("/v1/subscribers/alice").await;
     assert!(stored.get("warnings").is_none(), "{stored}");
-    // What was answered may be given back.
+    // A response may be sent back unchanged.
     let (status, again) = platform.put("/v1/subscribers/alice", JSON, &body.to_string()).await;
     assert_eq!(status, 200, "{again}");
 
@@ -496,4 +535,43 @@ async fn b16_b17_what_cannot_be_sent_is_said_when_it_is_stored() {
     assert!(body["warnings"][0].as_str().is_some_and(|text| text.contains("no device `boat`")), "{body}");
     let (_, body) = platform.post("/v1/subscriptions", JSON, &interest("mail")).await;
     assert!(body.get("warnings").is_none(), "{body}");
+}
+
+#[tokio::test]
+async fn authors_have_the_description_of_their_key_also_after_its_removal() {
+    let platform = Platform::start().await;
+    let asked = json!({"description": "Ada, on duty", "scopes": ["admin"]}).to_string();
+    let (status, made) = platform.post("/v1/keys", JSON, &asked).await;
+    assert_eq!(status, 201, "{made}");
+    let (id, key) = (made["id"].as_str().expect("an id"), made["key"].as_str().expect("a key"));
+    let send = async |method: reqwest::Method, path: &str, kind: &str, body: String| {
+        let request = platform.client.request(method, format!("{}{path}", platform.address)).bearer_auth(key);
+        let (status, answer) = answer(request.header("content-type", kind).body(body)).await;
+        assert!(status.is_success(), "{path}: {status} {answer}");
+    };
+    send(reqwest::Method::PUT, "/v1/applications/quakes", "application/yaml", QUAKES.to_owned()).await;
+    let switch = json!({"component": "role:match", "state": "paused", "reason": "test"}).to_string();
+    send(reqwest::Method::POST, "/v1/switches/off", JSON, switch).await;
+    let suppression = json!({"detail": "by phone"}).to_string();
+    send(reqwest::Method::PUT, "/v1/suppressions/addresses/smtp/a@example.org", JSON, suppression).await;
+    for _ in 0..2 {
+        let (_, application) = platform.get("/v1/applications/quakes").await;
+        assert_eq!((&application["author"], &application["author_name"]), (&made["id"], &made["description"]));
+        let (_, list) = platform.get("/v1/applications").await;
+        assert_eq!(list["items"][0]["author_name"], made["description"], "{list}");
+        let (_, switches) = platform.get("/v1/switches").await;
+        let switch = &switches["items"][0];
+        assert_eq!((&switch["by"], &switch["by_name"]), (&made["id"], &made["description"]), "{switches}");
+        let (_, status) = platform.get("/v1/status").await;
+        assert_eq!(status["switches"][0]["by_name"], made["description"], "{status}");
+        let (_, found) = platform.get("/v1/suppressions").await;
+        let found = &found["items"][0];
+        assert_eq!((&found["origin"], &found["origin_name"]), (&made["id"], &made["description"]), "{found}");
+        let (_, attention) = platform.get("/v1/attention").await;
+        assert!(attention.to_string().contains("role:match is paused by Ada, on duty"), "{attention}");
+        if platform.get("/v1/keys").await.1["items"].as_array().is_some_and(|keys| keys.len() == 2) {
+            platform.revoke(id).await;
+        }
+    }
+    platform.stop().await;
 }

@@ -33,7 +33,7 @@ async fn a_rule_is_tried_on_events_before_anybody_is_told() {
     assert_eq!(found["events"][1]["matches"], 3, "{found}");
     assert_eq!(found["rule"]["rule"], "strong_enough");
 
-    // A rule that is not applied, on what is stored, of which there is nothing yet.
+    // A rule that is not applied, on stored events, of which there are none yet.
     let draft = json!({"on": "quake", "subscription": "strong", "when": "event.magnitude > 7.5"});
     let asked = json!({"rule": draft, "last": 10});
     let (_, found) = platform.post(TEST, JSON, &asked.to_string()).await;
@@ -68,7 +68,7 @@ async fn one_subscription_is_told_why_not() {
     assert_eq!(trial["filter"]["verdict"], "fails", "{found}");
     assert_eq!(trial["filter"]["conditions"][0]["text"], r#"place == "Kobe""#, "{found}");
     assert_eq!(trial["filter"]["conditions"][1]["verdict"], "holds", "{found}");
-    // Of a filter that its tests do not decide, the last condition has the verdict.
+    // If no earlier condition of a filter decides, the last one has the verdict.
     let subject = json!({"values": {"magnitude": 5}, "filter": "event.magnitude * 2.0 > 30.0"});
     let undecided = json!({"rule": "strong_enough", "events": [event], "subscription": subject});
     let (_, found) = platform.post(TEST, JSON, &undecided.to_string()).await;
@@ -160,7 +160,7 @@ async fn a_rule_in_sql_is_tried_over_all_events_at_once() {
     ]);
     let (status, found) = platform.post(TEST, JSON, &json!({"rule": "swarm", "events": events}).to_string()).await;
     assert_eq!(status, 200, "{found}");
-    // Who waits for more than 5 saw two; the filter of one of them holds for Kobe.
+    // The subscriptions for more than 5 have two candidates; the filter of one of them matches Kobe.
     let matches: Vec<_> = (0..3).map(|at| found["events"][at]["matches"].clone()).collect();
     assert_eq!(matches, [json!(0), json!(2), json!(0)], "{found}");
     assert!(found["rule"]["query"].as_array().is_some_and(|plan| !plan.is_empty()), "{found}");
@@ -196,7 +196,7 @@ async fn a_filter_that_no_index_answers_is_refused_beyond_the_limit() {
     );
     let (status, body) = platform.post("/v1/subscriptions", JSON, &draft("event.place == 'Lima'")).await;
     assert_eq!(status, 201, "{body}");
-    // Nor by a change of one that is there; another change is none of a filter.
+    // Nor by a change of an existing one; other changes do not concern the filter.
     let path = format!("/v1/subscriptions/{}", body["id"].as_str().expect("an id"));
     let patch = |body: Json| {
         let request = platform.request("PATCH", &path).header("content-type", "application/merge-patch+json");
@@ -226,7 +226,7 @@ async fn what_is_put_again_needs_no_room_for_its_filter() {
     let put =
         async |key: &str, place: &str| platform.post("/v1/subscriptions", JSON, &line(key, place)).await.0.as_u16();
     assert_eq!(put("one", "Lima").await, 201);
-    // The index of a version is whole when it is applied.
+    // The index of a version is complete when it is applied.
     assert_eq!(apply(&full).await, 200);
     assert_eq!((put("one", "Lima").await, put("one", "Kobe").await, put("two", "Kobe").await), (200, 422, 422));
     let both = [line("two", "Kobe"), line("one", "Lima")].join("\n");

@@ -1,4 +1,4 @@
-//! Schedules over HTTP: what one means, when a subscription is due, how far those of an application have come.
+//! Schedules over HTTP: explanation, due times of subscriptions, and progress of the schedules of an application.
 
 use serde_json::json;
 
@@ -49,7 +49,7 @@ async fn a_schedule_is_shown_before_it_is_used() {
     let note = runs[1]["note"].as_str().expect("a note");
     assert!(note.starts_with("02:30:00 does not exist"), "{reply}");
 
-    // As text, in the zone of whoever it is for.
+    // As text, in the time zone of the subscriber.
     let text = "DTSTART:20270104T080000\nRRULE:FREQ=DAILY;COUNT=1";
     let asked = json!({"schedule": text, "time_zone": "Asia/Tokyo", "from": "2026-01-01T00:00:00Z"});
     let (_, reply) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
@@ -109,7 +109,7 @@ async fn a_subscription_says_when_it_is_due_and_an_application_how_far_it_has_co
     let path = format!("/v1/subscriptions/{}/schedule", plain["id"].as_str().expect("an id"));
     assert_eq!(platform.get(&path).await.0, 404, "it has none");
 
-    // Which schedules are in use is known a moment after they are made, so only what must be there is asked for.
+    // Schedules are registered shortly after their creation, so only the required ones are checked.
     let (status, listed) = platform.get("/v1/applications/stock/schedules?limit=1000").await;
     assert_eq!(status, 200, "{listed}");
     for item in listed["items"].as_array().expect("items") {
@@ -188,7 +188,7 @@ async fn b39_a_schedule_that_is_due_too_often_is_refused() {
     let (_, body) = platform.post(PREVIEW, JSON, &asked).await;
     assert!(body["warnings"][0].as_str().is_some_and(|body| body.contains("apart or more")), "{body}");
 
-    // The definition says what is often. What is stored stays when it says otherwise later.
+    // The definition limits the frequency. Stored schedules stay when a later version lowers the limit.
     let bounded = |least: &str| format!("{STOCK}limits: {{ schedule_interval: {least} }}\n");
     assert_eq!(platform.put("/v1/applications/stock", "application/yaml", &bounded("1s")).await.0, 200);
     let (status, made) = platform.post("/v1/subscriptions", JSON, &draft("FREQ=SECONDLY").to_string()).await;

@@ -1,10 +1,11 @@
-//! SCIM 2.0 over a real socket, and by a checker that is not ours.
+//! SCIM 2.0 over a real socket, and with an independent conformance checker.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::collections::BTreeSet;
 
 use reqwest::StatusCode;
 use serde_json::{Value as Json, json};
 use tocsin_directory::Preconditions;
+use tocsin_test_peers::{Peer, missing};
 
 use crate::platform::{Platform, answer, operator};
 
@@ -35,7 +36,7 @@ async fn patch(platform: &Platform, path: &str, operations: Json) -> (StatusCode
     send(platform, "PATCH", path, None, json!({"schemas": [PATCH], "Operations": operations})).await
 }
 
-/// Makes a user; gives its id.
+/// Creates a user; returns its id.
 async fn user(platform: &Platform, name: &str, more: Json) -> String {
     let mut body = json!({"schemas": [USER], "userName": name});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -77,16 +78,16 @@ async fn a_user_is_a_subscriber_and_an_entry() {
     assert_eq!(subscriber["devices"]["mail"]["address"], "vera@example.org", "{subscriber}");
     assert_eq!((&subscriber["locale"], &subscriber["time_zone"]), (&json!("de-AT"), &json!("Europe/Vienna")));
     assert_eq!(subscriber["attributes"]["departmentNumber"], "Legal", "{subscriber}");
-    // and an entry, which proves itself with its password.
+    // and an entry, which can bind with its password.
     let entry = platform.directory.find("uid=vera,ou=people,dc=example,dc=org").await.expect("an entry");
     assert_eq!(entry.entry.uuid(), id);
     platform
         .directory
-        .prove("uid=vera,ou=people,dc=example,dc=org", b"open sesame".to_vec())
+        .authenticate("uid=vera,ou=people,dc=example,dc=org", b"open sesame".to_vec())
         .await
         .expect("the password");
 
-    // The policy of the directory holds for what provisioning clients give, too.
+    // The password policy of the directory also applies to provisioning clients.
     let password = |value: &str| json!([{"op": "replace", "path": "password", "value": value}]);
     for refused in ["short", "open sesame"] {
         let (status, reply) = patch(&platform, &format!("/Users/{id}"), password(refused)).await;
@@ -97,7 +98,7 @@ async fn a_user_is_a_subscriber_and_an_entry() {
 
     let (status, again) = post(&platform, "/Users", body.clone()).await;
     assert_eq!((status.as_u16(), again["scimType"].as_str()), (409, Some("uniqueness")), "{again}");
-    // A subscriber of the API is a user; what is changed here is changed there.
+    // A subscriber created by the API is a user, and changes of either are visible in both.
     let (_, list) = get(&platform, "/Users?filter=userName%20eq%20%22ALICE%22").await;
     assert_eq!(names(&list), ["alice"], "{list}");
     let alice = list["Resources"][0]["id"].as_str().expect("an id");
@@ -128,7 +129,16 @@ async fn changes_hold_under_tags_and_names() {
     let tag = response.headers()["etag"].to_str().expect("a tag").to_owned();
     assert_eq!(response.headers()["content-type"], SCIM);
     let unchanged = platform.request("GET", &format!("/scim/v2{at}")).header("if-none-match", &tag);
-    assert_eq!(answer(unchanged).await.0, 304);
+    let unchanged = unchanged.send().await.expect("an answer");
+    assert_eq!((unchanged.status().as_u16(), unchanged.headers()["etag"].to_str().ok()), (304, Some(tag.as_str())));
+    assert!(unchanged.headers().contains_key("content-location") && !unchanged.headers().contains_key("content-type"));
+    let read = async |tag: &str| {
+        let request = platform.request("GET", &format!("/scim/v2{at}")).header("if-match", tag);
+        answer(request).await
+    };
+    assert_eq!(read(&tag).await.0, 200);
+    let (status, reply) = read("W/\"99\"").await;
+    assert_eq!((status.as_u16(), reply["status"].as_str()), (412, Some("412")), "{reply}");
     let whole = |name: &str| json!({"schemas": [USER], "userName": name, "displayName": "Vera M."});
     let (status, changed) = send(&platform, "PUT", &at, Some(&tag), whole("vera.m")).await;
     assert_eq!(
@@ -178,7 +188,7 @@ async fn groups_hold_members_that_may_be_renamed_and_go() {
             .await;
     assert_eq!((names(&list), list["Resources"][0].get("members")), (vec!["Managers"], None), "{list}");
 
-    // Groups follow who is renamed, and let go who goes.
+    // Groups are updated when a member is renamed or removed.
     let (status, _) = patch(
         &platform,
         &format!("/Users/{vera}"),
@@ -208,7 +218,7 @@ async fn groups_hold_members_that_may_be_renamed_and_go() {
         let (status, refused) = patch(&platform, &at, operations.clone()).await;
         assert_eq!((status.as_u16(), refused["scimType"].as_str()), (400, Some(kind)), "{operations}: {refused}");
     }
-    // A group that LDAP clients made is one, and what finds its members has none to change.
+    // A group created by LDAP clients is a group, too. Members of a dynamic group cannot be changed.
     let finding = [
         ("objectClass", "groupOfURLs"),
         ("cn", "all"),
@@ -514,9 +524,12 @@ async fn bad_input_has_its_error() {
     platform.stop().await;
 }
 
-/// Runs `scim2-tester`, which reads our schemas, then makes, reads, changes and removes what they describe.
+/// Runs `scim2-tester`, which reads the schemas, then creates, reads, changes and removes the resources they describe.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checker_of_others_finds_nothing_wrong() {
+    if missing(&[Peer::ScimTester]) {
+        return;
+    }
     let platform = Platform::start().await;
     let script = "import sys\n\
         from httpx2 import Client\n\
@@ -535,13 +548,10 @@ async fn a_checker_of_others_finds_nothing_wrong() {
         bad = [result for result in results if result.status not in (Status.SUCCESS, Status.SKIPPED, Status.COMPLIANT, Status.ACCEPTABLE)]\n\
         bad = [result for result in bad if not explained(result.reason or '')]\n\
         sys.exit(1 if bad or len(results) < 20 else 0)\n";
-    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
-    let libraries =
-        std::env::var_os("DIRECTORY_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/directory"), PathBuf::from);
-    let mut python = tokio::process::Command::new("python3");
-    let python =
-        python.env("PYTHONPATH", libraries.join("python")).args(["-c", script, &platform.address, &platform.key]);
-    let output = python.output().await.expect("python3 runs; scripts/setup test installs what it needs");
+    let libraries = Peer::ScimTester.path().join("python");
+    let mut python = tokio::process::Command::new(Peer::Python.path());
+    let python = python.env("PYTHONPATH", libraries).args(["-c", script, &platform.address, &platform.key]);
+    let output = python.output().await.expect("python3 runs");
     let reply = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{reply}\n{}", String::from_utf8_lossy(&output.stderr));
     platform.stop().await;
@@ -640,13 +650,13 @@ async fn scim_a_removal_that_names_no_member_removes_none() {
         let (status, changed) = patch(&platform, &at, json!([operation])).await;
         assert_eq!((status.as_u16(), left().await), (expected, 3), "{operation}: {changed}");
     }
-    // A whole group that leaves its members out keeps them.
+    // A PUT of a group without `members` keeps them.
     let (status, _) = send(&platform, "PUT", &at, None, json!({"schemas": [GROUP], "displayName": "All"})).await;
     assert_eq!((status.as_u16(), left().await), (200, 3));
     let whole = |members: Json| json!({"schemas": [GROUP], "displayName": "All", "members": members});
     assert_eq!(send(&platform, "PUT", &at, None, whole(json!([{}]))).await.0, 400);
     assert_eq!(left().await, 3);
-    // What names members removes these, and no value at all removes all.
+    // A removal with values removes these members, and one without a value removes all.
     let first = &members[0];
     for (operation, expected) in [
         (json!({"op": "remove", "path": "members", "value": [first]}), 2),
@@ -673,7 +683,7 @@ async fn scim_a_removal_that_names_no_member_removes_none() {
 async fn scim_users_change_as_provisioning_services_send_them() {
     let platform = Platform::start().await;
     let boss = user(&platform, "boss", json!({})).await;
-    // Extensions that are not known are ignored; those of one that is may stand without its name.
+    // Unknown extensions are ignored. Attributes of a known extension may omit its URN.
     let body =
         json!({"urn:okta:custom:1.0:user": {"shoe": 44}, "active": "False", "manager": boss, "department": "Legal"});
     let id = user(&platform, "vera", body).await;
@@ -681,7 +691,7 @@ async fn scim_users_change_as_provisioning_services_send_them() {
     let (_, vera) = get(&platform, &at).await;
     assert_eq!((&vera["active"], &vera[ENTERPRISE]["department"]), (&json!(false), &json!("Legal")), "{vera}");
     assert_eq!(vera[ENTERPRISE]["manager"]["value"], json!(boss), "{vera}");
-    // A whole user that does not say whether it is active stays as it was.
+    // A PUT of a user without `active` keeps its state.
     let whole = json!({"schemas": [USER, "urn:okta:custom:1.0:user"], "id": id, "userName": "vera", "meta": {}});
     let (status, vera) = send(&platform, "PUT", &at, None, whole).await;
     assert_eq!((status.as_u16(), &vera["active"], vera.get(ENTERPRISE)), (200, &json!(false), None), "{vera}");

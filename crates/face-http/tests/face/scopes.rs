@@ -1,4 +1,4 @@
-//! Every route with a key of every scope: who is let in is what the description of the API says.
+//! Every route with a key of every scope: access is granted exactly as the description of the API documents.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::platform::{Platform, answer};
 /// A documented route.
 struct Route {
     method: String,
-    /// With names of things that do not exist.
+    /// With names of objects that do not exist.
     path: String,
     media_type: Option<String>,
-    /// Alternatives: the kind of what is shown, and the scopes of a key.
+    /// Alternatives: the kind of credential, and the scopes of a key.
     security: Vec<(String, Vec<String>)>,
 }
 
@@ -62,8 +62,8 @@ impl Route {
         }
     }
 
-    /// Whether a key with this scope is let in.
-    fn lets_in(&self, scope: Scope) -> bool {
+    /// Whether a key with this scope is accepted.
+    fn admits(&self, scope: Scope) -> bool {
         let has = |needed: &Vec<String>| needed.is_empty() || needed.iter().any(|word| word == scope.word());
         scope == Scope::Admin || self.security.iter().any(|(kind, needed)| kind == "key" && has(needed))
     }
@@ -91,10 +91,10 @@ async fn a_key_of_each_scope_is_let_in_exactly_where_its_scope_says() {
     for route in routes().iter().filter(|route| route.takes_keys()) {
         for scope in Scope::ALL {
             let response = route.request(&platform, Some(&keys[scope.word()])).send().await.expect("an answer");
-            // A dry run is what a reader may ask for; what changes something, the service refuses.
+            // A dry run is allowed for readers; the service rejects changes.
             let is_more =
                 route.method == "PUT" && route.path == "/v1/exchanges/none" && scope == Scope::ApplicationsRead;
-            if (response.status() != 403) != (route.lets_in(scope) && !is_more) {
+            if (response.status() != 403) != (route.admits(scope) && !is_more) {
                 wrong.push(format!("{} {} with {}: {}", route.method, route.path, scope.word(), response.status()));
             }
         }
@@ -107,7 +107,7 @@ async fn a_key_of_each_scope_is_let_in_exactly_where_its_scope_says() {
 async fn without_a_good_key_only_what_needs_none_is_let_in() {
     let platform = Platform::start().await;
     for route in routes() {
-        // Nothing keeps replicas here, so nobody looks at the token of a device.
+        // There are no replicas here, so device tokens are not checked.
         let is_of_devices = route.security.iter().any(|(kind, _)| kind == "device");
         for key in [None, Some("tocsin_00000000_none")] {
             let status = route.request(&platform, key).send().await.expect("an answer").status();

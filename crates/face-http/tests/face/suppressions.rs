@@ -1,4 +1,4 @@
-//! Addresses that are not written to: set, reported, listed, exported.
+//! Suppressed addresses: set, reported, listed, exported.
 
 use serde_json::{Value as Json, json};
 
@@ -9,13 +9,13 @@ const NDJSON: &str = "application/x-ndjson";
 
 /// Without times.
 fn plain(mut body: Json) -> Json {
-    for name in ["since", "updated_at", "origin"] {
+    for name in ["since", "updated_at", "origin", "origin_name"] {
         body.as_object_mut().expect("an object").remove(name);
     }
     body
 }
 
-/// A notification for alice; gives its id when it is delivered or refused.
+/// Sends a notification to alice; returns its id after it was delivered or rejected.
 async fn notify(platform: &Platform, event_batch: usize) -> (String, Json) {
     let event = r#"{"place": "Kobe", "magnitude": 6.1}"#;
     let (status, body) = platform.post("/v1/applications/quakes/events/quake", JSON, event).await;

@@ -1,4 +1,4 @@
-//! Imports and exports: what goes out comes in again.
+//! Imports and exports: exported data can be imported again.
 
 use serde_json::Value as Json;
 
@@ -27,6 +27,37 @@ fn content(export: &str) -> Vec<Json> {
         line
     };
     export.lines().map(content).collect()
+}
+
+#[tokio::test]
+async fn the_directory_is_exported_in_pages_as_ldif_without_passwords() {
+    let platform = Platform::start().await;
+    // More than one page of entries.
+    let subscribers: String = (0..1_200).map(|number| format!("{{\"id\":\"p{number}\"}}\n")).collect();
+    let answer = lines(&platform, IMPORT, NDJSON, &subscribers).await;
+    assert_eq!(answer, [serde_json::json!({"lines": 1200, "stored": 1200, "failed": 0})]);
+    let user = serde_json::json!({
+        "schemas": ["urn:ietf:params:scim:schemas:core:2.0:User"],
+        "userName": "vera", "name": {"familyName": "Muster"}, "password": "open sesame",
+    });
+    let (status, made) = platform.post("/scim/v2/Users", "application/scim+json", &user.to_string()).await;
+    assert_eq!(status.as_u16(), 201, "{made}");
+    let response = platform.request("GET", "/v1/directory/export").send().await.expect("an answer");
+    assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
+    let ldif = response.text().await.expect("a body");
+    assert!(ldif.starts_with("version: 1\n\ndn: dc=example,dc=org\n"), "{}", &ldif[..200]);
+    assert_eq!(ldif.matches("\ndn: uid=p").count(), 1_200);
+    assert_eq!(ldif.matches("dn: uid=vera,ou=people,dc=example,dc=org\n").count(), 1);
+    assert!(!ldif.to_lowercase().contains("userpassword"));
+    let mut direct = Vec::new();
+    platform.directory.export(&mut direct).await.expect("exported");
+    assert_eq!(ldif.as_bytes(), direct, "the command without a server writes the same");
+    let (key, _) = platform.make_key(&["events:write"]).await;
+    let refused = platform.client.get(format!("{}/v1/directory/export", platform.address)).bearer_auth(key);
+    let refused = refused.send().await.expect("an answer");
+    assert_eq!(refused.status().as_u16(), 403);
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    platform.stop().await;
 }
 
 const IMPORT: &str = "/v1/import/subscribers";
@@ -189,7 +220,7 @@ async fn d_declared_types_decide_how_an_import_reads_its_cells() {
     for (id, expected) in &expected {
         assert_eq!(attributes(&platform, id).await, *expected, "{id}");
     }
-    // Through an export and an import they stay as they are.
+    // An export and an import preserve them.
     let exported = export(&platform, "/v1/export/subscribers?format=csv").await;
     let answer = lines(&platform, IMPORT, "text/csv", &exported).await;
     assert_eq!(answer.last().map(|line| &line["failed"]), Some(&serde_json::json!(0)), "{answer:?}");

@@ -1,4 +1,4 @@
-//! The link in a mail ends exactly its subscription, by POST only.
+//! The unsubscribe link of a mail ends its subscription only, and by POST only.
 
 use serde_json::Value;
 use tocsin_delivery::TokenSigner;
@@ -12,7 +12,7 @@ async fn is_enabled(platform: &Platform, id: &str) -> bool {
     body["enabled"] == Value::Bool(true)
 }
 
-/// Sends a request without any key; gives status and page.
+/// Sends a request without a key; returns status and page.
 async fn send(platform: &Platform, method: &str, path: &str) -> (u16, String) {
     let method = method.parse().expect("a method");
     let request = platform.client.request(method, format!("{}{path}", platform.address));
@@ -34,7 +34,7 @@ async fn one_click_ends_one_subscription_and_looking_ends_none() {
     }
     let token_signer = TokenSigner::new(&platform.secret);
     let link = format!("/unsubscribe/{}", token_signer.token(SubscriptionId(1)));
-    // What mail scanners and previews do.
+    // As mail scanners and previews do.
     for method in ["GET", "HEAD", "GET", "HEAD", "OPTIONS"] {
         let (_, page) = send(&platform, method, &link).await;
         assert!(method != "GET" || page.contains("<form method=\"post\">"), "{page}");
@@ -56,7 +56,7 @@ async fn one_click_ends_one_subscription_and_looking_ends_none() {
         assert!(status == 200 && page.contains("no more of these"), "{status}: {page}");
     }
     assert!(!is_enabled(&platform, "s-1").await && is_enabled(&platform, "s-2").await);
-    // It stays so when the subscription is gone.
+    // The result is the same after the subscription was removed.
     let removed = platform.request("DELETE", "/v1/subscriptions/s-1").send().await.expect("an answer");
     assert_eq!(removed.status().as_u16(), 204);
     assert_eq!(send(&platform, "POST", &link).await.0, 200);

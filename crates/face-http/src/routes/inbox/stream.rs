@@ -12,6 +12,7 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::json;
+use tocsin_model::problem::{Code, Problem};
 use tocsin_service::{
     CredentialEnd, ServiceError,
     inbox::{FeedEvent, Follower, InboxCaller, Intent},
@@ -30,9 +31,9 @@ use crate::{
     wire::inbox::ItemBody,
 };
 
-/// Frames that wait for a reader, at most. What is not read yet stays in the store: a slow reader costs two frames.
+/// Maximum queued frames per reader. Unread changes stay in the store, so a slow reader costs two frames.
 const FRAMES: usize = 1;
-/// A stream ends after this time: its reader comes back, and shows again what it may.
+/// Maximum duration of a stream; then the client reconnects and is authorized again.
 const LASTS: Duration = Duration::from_secs(3_600);
 /// Reconnection delay of an `EventSource`, in milliseconds.
 const COME_BACK_MILLIS: u32 = 2_000;
@@ -41,7 +42,7 @@ const COME_BACK_MILLIS: u32 = 2_000;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StreamParameters {
-    /// As the header `Last-Event-ID`, which goes before it.
+    /// Same as the header `Last-Event-ID`, which takes precedence.
     #[serde(default)]
     last_event_id: Option<String>,
     /// An inbox token, as an `EventSource` can set no header.
@@ -68,7 +69,15 @@ pub(super) async fn stream(
     let given = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
     let after = match given.or(asked.last_event_id).filter(|text| !text.is_empty()) {
         Some(text) => Some(text.parse().map_err(|_| {
-            ServiceError::invalid("Last-Event-ID", format!("`{text}` is not the id of an event of this stream"))
+            ServiceError::from(
+                Problem::new(
+                    Code::InvalidFormat,
+                    "Last-Event-ID",
+                    format!("`{text}` is not the id of an event of this stream"),
+                )
+                .param("format", "event_id")
+                .param("value", text.to_string()),
+            )
         })?),
         None => None,
     };
@@ -85,7 +94,7 @@ pub(super) async fn stream(
         open.increment(1.0);
         let end = send_changes(&app, &visitor, follower, locale.as_deref(), &frames).await;
         if let Some(end) = end {
-            // A reader that is behind by all frames reads the end of the connection only.
+            // A reader whose frames are all unread sees only the end of the connection.
             let _ = frames.try_send(end.frame());
         }
         open.decrement(1.0);
@@ -97,7 +106,7 @@ pub(super) async fn stream(
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        // Proxies would wait for more.
+        // Disables buffering in proxies.
         (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
     Ok((StatusCode::OK, Extension(EndsItself), headers, Body::from_stream(frames)).into_response())
@@ -106,9 +115,9 @@ pub(super) async fn stream(
 /// Why a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
-    /// The key or token is not good any more.
+    /// The key or token is no longer valid.
     Credential(CredentialEnd),
-    /// The subscriber is gone.
+    /// The subscriber was removed.
     Removed,
     /// The stream was open for [`LASTS`].
     Time,
@@ -134,14 +143,14 @@ impl StreamEnd {
         }
     }
 
-    /// The last event. It has no id: a reader comes back behind the last change that it saw.
+    /// The last event. It has no id, so a client resumes after the last change that it received.
     fn frame(self) -> Bytes {
         let (reason, detail) = self.reason();
         format!("event: end\ndata: {}\n\n", json!({ "reason": reason, "detail": detail })).into()
     }
 }
 
-/// Sends what changes, until there is a reason to end; `None`: the reader is gone or too slow.
+/// Sends changes until there is a reason to end; `None`: the reader disconnected or is too slow.
 async fn send_changes(
     app: &App,
     visitor: &InboxCaller,
@@ -149,7 +158,7 @@ async fn send_changes(
     locale: Option<&str>,
     frames: &mpsc::Sender<Bytes>,
 ) -> Option<StreamEnd> {
-    let mut ended = pin!(app.service.visitor_ended(visitor));
+    let mut ended = pin!(app.service.inbox_credential_ended(visitor));
     let end = Instant::now() + LASTS;
     let mut frame = format!("retry: {COME_BACK_MILLIS}\n\n");
     loop {
