@@ -45,48 +45,48 @@ pub enum CrashPoint {
 /// The runs of a simulated process. A run that has crashed does nothing more.
 #[derive(Default)]
 pub(crate) struct Process {
-    life: AtomicU64,
-    death: Mutex<Option<(u64, CrashPoint)>>,
+    run: AtomicU64,
+    planned_crash: Mutex<Option<(u64, CrashPoint)>>,
     /// Number of the last run that crashed, starting with 1.
-    ended: watch::Sender<u64>,
+    crashed_run: watch::Sender<u64>,
 }
 
 impl Process {
-    pub fn die_at(&self, write: u64, moment: CrashPoint) {
-        *self.death.lock() = Some((write, moment));
+    pub fn crash_at(&self, write: u64, moment: CrashPoint) {
+        *self.planned_crash.lock() = Some((write, moment));
     }
 
-    pub fn has_died(&self) -> bool {
-        *self.ended.borrow() > 0
+    pub fn has_crashed(&self) -> bool {
+        *self.crashed_run.borrow() > 0
     }
 
     /// Waits for the crash of the current run.
-    pub async fn died(&self) {
-        let life = self.life.load(Ordering::SeqCst);
-        if self.ended.subscribe().wait_for(|ended| *ended > life).await.is_err() {
+    pub async fn crashed(&self) {
+        let run = self.run.load(Ordering::SeqCst);
+        if self.crashed_run.subscribe().wait_for(|ended| *ended > run).await.is_err() {
             pending().await
         }
     }
 
     /// Starts the next run.
-    pub fn revive(&self) {
-        self.life.fetch_add(1, Ordering::SeqCst);
+    pub fn restart(&self) {
+        self.run.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether the process crashes at this write, and on which side.
     fn last_write(&self) -> Option<CrashPoint> {
-        let mut death = self.death.lock();
-        let (left, moment) = death.as_mut()?;
+        let mut planned_crash = self.planned_crash.lock();
+        let (left, moment) = planned_crash.as_mut()?;
         *left -= 1;
         let moment = (*left == 0).then_some(*moment);
         if moment.is_some() {
-            *death = None;
+            *planned_crash = None;
         }
         moment
     }
 
-    async fn die<T>(&self) -> T {
-        self.ended.send_replace(self.life.load(Ordering::SeqCst) + 1);
+    async fn crash<T>(&self) -> T {
+        self.crashed_run.send_replace(self.run.load(Ordering::SeqCst) + 1);
         pending().await
     }
 }
@@ -95,31 +95,31 @@ impl Process {
 pub(crate) struct CrashingJournal {
     journal: Arc<MemoryJournal>,
     process: Arc<Process>,
-    life: u64,
+    run: u64,
 }
 
 impl CrashingJournal {
     pub fn new(journal: Arc<MemoryJournal>, process: Arc<Process>) -> Self {
-        let life = process.life.load(Ordering::SeqCst);
-        CrashingJournal { journal, process, life }
+        let run = process.run.load(Ordering::SeqCst);
+        CrashingJournal { journal, process, run }
     }
 
     /// Never returns after the crash.
-    async fn live(&self) -> &MemoryJournal {
-        if *self.process.ended.borrow() > self.life {
+    async fn unless_crashed(&self) -> &MemoryJournal {
+        if *self.process.crashed_run.borrow() > self.run {
             pending().await
         }
         &self.journal
     }
 
     async fn write<T>(&self, write: impl Future<Output = T>) -> T {
-        self.live().await;
+        self.unless_crashed().await;
         match self.process.last_write() {
             None => write.await,
-            Some(CrashPoint::BeforeWrite) => self.process.die().await,
+            Some(CrashPoint::BeforeWrite) => self.process.crash().await,
             Some(CrashPoint::AfterWrite) => {
                 write.await;
-                self.process.die().await
+                self.process.crash().await
             }
         }
     }
@@ -139,7 +139,7 @@ impl Journal for CrashingJournal {
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
-        self.live().await.claim_events(batches, bytes, except, lease, now).await
+        self.unless_crashed().await.claim_events(batches, bytes, except, lease, now).await
     }
 
     async fn claim_work(
@@ -151,7 +151,7 @@ impl Journal for CrashingJournal {
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError> {
-        self.live().await.claim_work(application, channel, least, limit, lease, now).await
+        self.unless_crashed().await.claim_work(application, channel, least, limit, lease, now).await
     }
 
     async fn claim_window(
@@ -163,7 +163,7 @@ impl Journal for CrashingJournal {
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError> {
-        self.live().await.claim_window(application, channel, window, notifications, lease, now).await
+        self.unless_crashed().await.claim_window(application, channel, window, notifications, lease, now).await
     }
 
     async fn digest_window_work(
@@ -174,11 +174,11 @@ impl Journal for CrashingJournal {
         after: WorkItemId,
         limit: usize,
     ) -> Result<Vec<WorkItem>, StoreError> {
-        self.live().await.digest_window_work(application, channel, now, after, limit).await
+        self.unless_crashed().await.digest_window_work(application, channel, now, after, limit).await
     }
 
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
-        self.live().await.extend(claim, lease, now).await
+        self.unless_crashed().await.extend(claim, lease, now).await
     }
 
     async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
@@ -186,7 +186,7 @@ impl Journal for CrashingJournal {
     }
 
     async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
-        self.live().await.release_events(claim).await
+        self.unless_crashed().await.release_events(claim).await
     }
 
     async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
@@ -194,7 +194,7 @@ impl Journal for CrashingJournal {
     }
 
     async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
-        self.live().await.work_counts(now).await
+        self.unless_crashed().await.work_counts(now).await
     }
 
     async fn next_due(
@@ -203,15 +203,15 @@ impl Journal for CrashingJournal {
         channel: &Name,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
-        self.live().await.next_due(application, channel, now).await
+        self.unless_crashed().await.next_due(application, channel, now).await
     }
 
     async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
-        self.live().await.open_channels(application).await
+        self.unless_crashed().await.open_channels(application).await
     }
 
     async fn open_applications(&self) -> Result<Vec<Name>, StoreError> {
-        self.live().await.open_applications().await
+        self.unless_crashed().await.open_applications().await
     }
 
     async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
@@ -231,7 +231,7 @@ impl Journal for CrashingJournal {
     }
 
     async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
-        self.live().await.event_batch(id).await
+        self.unless_crashed().await.event_batch(id).await
     }
 
     async fn event_batches(
@@ -239,19 +239,19 @@ impl Journal for CrashingJournal {
         before: Option<EventBatchId>,
         limit: usize,
     ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
-        self.live().await.event_batches(before, limit).await
+        self.unless_crashed().await.event_batches(before, limit).await
     }
 
     async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
-        self.live().await.oldest_waiting_sequence().await
+        self.unless_crashed().await.oldest_waiting_sequence().await
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
-        self.live().await.rematch(application).await
+        self.unless_crashed().await.rematch(application).await
     }
 
     async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
-        self.live().await.firings(filter, after, limit).await
+        self.unless_crashed().await.firings(filter, after, limit).await
     }
 
     async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError> {
@@ -267,7 +267,7 @@ impl Journal for CrashingJournal {
     }
 
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
-        self.live().await.rule_stops().await
+        self.unless_crashed().await.rule_stops().await
     }
 
     async fn state_pages(
@@ -276,7 +276,7 @@ impl Journal for CrashingJournal {
         after: Option<&StatePage>,
         limit: usize,
     ) -> Result<Vec<StatePage>, StoreError> {
-        self.live().await.state_pages(application, after, limit).await
+        self.unless_crashed().await.state_pages(application, after, limit).await
     }
 
     async fn events_between(
@@ -287,11 +287,11 @@ impl Journal for CrashingJournal {
         before: EventBatchId,
         bytes: usize,
     ) -> Result<EventPage, StoreError> {
-        self.live().await.events_between(application, class, after, before, bytes).await
+        self.unless_crashed().await.events_between(application, class, after, before, bytes).await
     }
 
     async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
-        self.live().await.position_at(time).await
+        self.unless_crashed().await.position_at(time).await
     }
 
     async fn record_runs(
@@ -308,7 +308,7 @@ impl Journal for CrashingJournal {
         after: Option<&ScheduleKey>,
         limit: usize,
     ) -> Result<Vec<ScheduleRun>, StoreError> {
-        self.live().await.schedule_runs(application, after, limit).await
+        self.unless_crashed().await.schedule_runs(application, after, limit).await
     }
 
     async fn schedule_run(
@@ -316,11 +316,11 @@ impl Journal for CrashingJournal {
         application: &Name,
         schedule: &ScheduleKey,
     ) -> Result<Option<ScheduleRun>, StoreError> {
-        self.live().await.schedule_run(application, schedule).await
+        self.unless_crashed().await.schedule_run(application, schedule).await
     }
 
-    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
-        self.write(self.journal.forget_schedule(application, schedule)).await
+    async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
+        self.write(self.journal.delete_schedule(application, schedule)).await
     }
 
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
@@ -328,15 +328,15 @@ impl Journal for CrashingJournal {
     }
 
     async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError> {
-        self.live().await.marks(source, after, limit).await
+        self.unless_crashed().await.marks(source, after, limit).await
     }
 
-    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
-        self.write(self.journal.forget_marks(application)).await
+    async fn delete_marks(&self, application: &Name) -> Result<(), StoreError> {
+        self.write(self.journal.delete_marks(application)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
-        self.live().await.notification_batch(id).await
+        self.unless_crashed().await.notification_batch(id).await
     }
 
     async fn notification_batches_of(
@@ -345,7 +345,7 @@ impl Journal for CrashingJournal {
         after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.live().await.notification_batches_of(events, after, limit).await
+        self.unless_crashed().await.notification_batches_of(events, after, limit).await
     }
 
     async fn notification_batches(
@@ -353,7 +353,7 @@ impl Journal for CrashingJournal {
         before: Option<NotificationBatchId>,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.live().await.notification_batches(before, limit).await
+        self.unless_crashed().await.notification_batches(before, limit).await
     }
 
     async fn notification_batches_after(
@@ -361,7 +361,7 @@ impl Journal for CrashingJournal {
         after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.live().await.notification_batches_after(after, limit).await
+        self.unless_crashed().await.notification_batches_after(after, limit).await
     }
 
     async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
@@ -369,7 +369,7 @@ impl Journal for CrashingJournal {
     }
 
     async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
-        self.live().await.resends(unfinished, after, limit).await
+        self.unless_crashed().await.resends(unfinished, after, limit).await
     }
 
     async fn open_batches(
@@ -378,15 +378,15 @@ impl Journal for CrashingJournal {
         after: NotificationBatchId,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        self.live().await.open_batches(application, after, limit).await
+        self.unless_crashed().await.open_batches(application, after, limit).await
     }
 
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
-        self.live().await.attempts(batch).await
+        self.unless_crashed().await.attempts(batch).await
     }
 
     async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
-        self.live().await.open_work(batch).await
+        self.unless_crashed().await.open_work(batch).await
     }
 
     async fn scan_suspensions(
@@ -395,7 +395,7 @@ impl Journal for CrashingJournal {
         after: u64,
         limit: usize,
     ) -> Result<ScanPage<StoredSuspension, u64>, StoreError> {
-        self.live().await.scan_suspensions(filter, after, limit).await
+        self.unless_crashed().await.scan_suspensions(filter, after, limit).await
     }
 
     async fn resolve(
@@ -404,7 +404,7 @@ impl Journal for CrashingJournal {
         resolution: Resolution,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        self.live().await.resolve(filter, resolution, now).await
+        self.unless_crashed().await.resolve(filter, resolution, now).await
     }
 
     async fn edit_suspension(
@@ -417,19 +417,19 @@ impl Journal for CrashingJournal {
     }
 
     async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        self.live().await.prune(cutoffs, now, limit).await
+        self.unless_crashed().await.prune(cutoffs, now, limit).await
     }
 
     async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
-        self.live().await.prunable(cutoffs, most).await
+        self.unless_crashed().await.prunable(cutoffs, most).await
     }
 
     async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        self.live().await.activity(window, application).await
+        self.unless_crashed().await.activity(window, application).await
     }
 
     async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        self.live().await.latest_activity(application).await
+        self.unless_crashed().await.latest_activity(application).await
     }
 
     async fn quanta(
@@ -439,15 +439,15 @@ impl Journal for CrashingJournal {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<Quantum>, StoreError> {
-        self.live().await.quanta(from, to, before, limit).await
+        self.unless_crashed().await.quanta(from, to, before, limit).await
     }
 
     async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
-        self.live().await.quantum(id).await
+        self.unless_crashed().await.quantum(id).await
     }
 
     async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
-        self.live().await.progress(batches).await
+        self.unless_crashed().await.progress(batches).await
     }
 
     async fn failed_batches(
@@ -455,7 +455,7 @@ impl Journal for CrashingJournal {
         before: Option<NotificationBatchId>,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        self.live().await.failed_batches(before, limit).await
+        self.unless_crashed().await.failed_batches(before, limit).await
     }
 
     async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
@@ -467,10 +467,10 @@ impl Journal for CrashingJournal {
     }
 
     async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
-        self.live().await.switches().await
+        self.unless_crashed().await.switches().await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {
-        self.live().await.probe().await
+        self.unless_crashed().await.probe().await
     }
 }

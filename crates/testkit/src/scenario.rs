@@ -17,8 +17,8 @@
 //! 08:20 damage alice                              (the records of the subscriptions become unreadable)
 //! 08:20 damage nb-1                               (this notification batch becomes unreadable)
 //! 08:30 event quake {"magnitude": 6.1}            (several events on one line are one batch)
-//! 08:31 crash                                     (the process dies and starts again)
-//! 08:31 down 90                                   (the process dies, and starts again after 90 minutes)
+//! 08:31 crash                                     (the process crashes and restarts)
+//! 08:31 down 90                                   (the process crashes, and restarts after 90 minutes)
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
 //! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
@@ -70,7 +70,7 @@ pub struct Scenario {
     records: Arc<MemoryRecords>,
     inbox: Arc<MemoryInbox>,
     clock: SimulatedClock,
-    ends: Arc<Mutex<ScriptedChannels>>,
+    scripted: Arc<Mutex<ScriptedChannels>>,
     pipeline: Option<Arc<Pipeline>>,
     options: PipelineOptions,
     process: Arc<Process>,
@@ -107,7 +107,7 @@ impl Scenario {
             records: Arc::new(MemoryRecords::with_changes_kept(changes_kept).expect("records in memory")),
             inbox: Arc::default(),
             clock,
-            ends: Arc::new(Mutex::new(ScriptedChannels::new(clock))),
+            scripted: Arc::new(Mutex::new(ScriptedChannels::new(clock))),
             pipeline: None,
             options,
             process: Arc::new(Process::default()),
@@ -129,7 +129,7 @@ impl Scenario {
     }
 
     async fn start(&mut self) {
-        let ends = self.ends.clone();
+        let scripted = self.scripted.clone();
         let parts = Parts {
             journal: Arc::new(CrashingJournal::new(self.journal.clone(), self.process.clone())),
             records: self.records.clone(),
@@ -150,7 +150,7 @@ impl Scenario {
             // Inbox channels are not scripted: their items go into the inbox of the platform.
             opener: Arc::new(move |name, channel, context| match channel.protocol.as_str() {
                 "inbox" => tocsin_delivery::open(name, channel, context),
-                _ => Ok(ends.lock().channel(name.as_str())),
+                _ => Ok(scripted.lock().channel(name.as_str())),
             }),
             options: self.options.clone(),
             seed: 7,
@@ -192,14 +192,14 @@ impl Scenario {
                 let process = self.process.clone();
                 tokio::select! {
                     () = self.act(rest) => break,
-                    () = process.died() => {}
+                    () = process.crashed() => {}
                 }
                 // The caller got no answer and repeats the action.
                 self.crash().await;
             }
         }
         self.sleep_until(tokio::time::Instant::now() + after).await;
-        let mut seen = self.ends.lock().seen();
+        let mut seen = self.scripted.lock().seen();
         // Channels work concurrently: lines of the same time are ordered by channel.
         for lines in seen.chunk_by_mut(|one, next| moment_and_channel(one).0 == moment_and_channel(next).0) {
             if lines.iter().all(|line| line.contains(" -> ")) {
@@ -209,30 +209,30 @@ impl Scenario {
         seen.join("\n")
     }
 
-    /// Sleeps; a process that dies meanwhile is restarted.
+    /// Sleeps. If the process crashes meanwhile, it is restarted.
     async fn sleep_until(&mut self, time: tokio::time::Instant) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(time) => return,
-                () = self.process.died() => {}
+                () = self.process.crashed() => {}
             }
             self.crash().await;
         }
     }
 
     /// Simulates one crash at the n-th write to the journal, before or after the write.
-    pub fn die_at(&self, write: u64, moment: CrashPoint) {
-        self.process.die_at(write, moment);
+    pub fn crash_at(&self, write: u64, moment: CrashPoint) {
+        self.process.crash_at(write, moment);
     }
 
-    /// Whether the death of `die_at` has come.
-    pub fn has_died(&self) -> bool {
-        self.process.has_died()
+    /// Whether the crash that `crash_at` planned has happened.
+    pub fn has_crashed(&self) -> bool {
+        self.process.has_crashed()
     }
 
     /// Number of different messages received; one message to several recipients counts once.
     pub fn messages(&self) -> usize {
-        self.ends.lock().messages()
+        self.scripted.lock().messages()
     }
 
     /// The journal, to inspect its state.
@@ -261,7 +261,7 @@ impl Scenario {
             ["down", minutes] => self.down(duration(minutes) * 60).await,
             ["drain"] => {
                 let drained = self.pipeline().drain(Duration::from_secs(30)).await;
-                self.ends.lock().note(format!("{} drained: {drained}", self.now()));
+                self.scripted.lock().note(format!("{} drained: {drained}", self.now()));
                 self.start().await;
             }
             ["apply"] => self.apply().await,
@@ -278,13 +278,13 @@ impl Scenario {
             ["let", rule] => {
                 let application = self.application().await;
                 let was = self.pipeline().resume_rule(&application, &name(rule)).await.expect("it can be let");
-                self.ends.lock().note(format!("{} {rule} was stopped: {was}", self.now()));
+                self.scripted.lock().note(format!("{} {rule} was stopped: {was}", self.now()));
             }
             ["firings"] => self.list_firings().await,
             ["refire"] => self.refire().await,
             ["dismiss"] => {
                 let touched = self.journal.dismiss_firings(&FiringFilter::default()).await.expect("they can be");
-                self.ends.lock().note(format!("{} dismissed {touched}", self.now()));
+                self.scripted.lock().note(format!("{} dismissed {touched}", self.now()));
             }
             ["resend", ..] => self.resend(what.split_once(' ').map_or("{}", |(_, request)| request)).await,
             ["resume"] => self.resolve(Resolution::Resume).await,
@@ -293,14 +293,14 @@ impl Scenario {
                 let edit = what.splitn(3, ' ').nth(2).map(Into::into);
                 let id = id.parse().expect("the number of a suspension");
                 let edited = self.journal.edit_suspension(id, None, edit).await.expect("it can be edited");
-                self.ends.lock().note(format!("{} edited {edited:?}", self.now()));
+                self.scripted.lock().note(format!("{} edited {edited:?}", self.now()));
             }
             ["suspensions"] => {
                 let found =
                     self.journal.suspensions(&SuspensionFilter::default(), 0, 100).await.expect("they are listed");
                 for stored in found {
                     let (waits, now) = (stored.suspension, self.now());
-                    self.ends
+                    self.scripted
                         .lock()
                         .note(format!("{now} suspended {:?} on {}: {}", waits.ordinals, waits.channel, waits.reason));
                 }
@@ -318,11 +318,11 @@ impl Scenario {
             ["report"] => self.report(),
             ["damage", what] => self.damage(what).await,
             [id, "prefers", ..] => self.put_preferences(id, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
-            [channel, "is", "down"] => self.ends.lock().set_down(channel, true),
-            [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
-            [address, "panics"] => self.ends.lock().set(address, ScriptedAnswer::Panics),
-            [address, "waits"] => self.ends.lock().set(address, ScriptedAnswer::Waits),
-            [address, "delivers"] => self.ends.lock().set(address, ScriptedAnswer::Delivers),
+            [channel, "is", "down"] => self.scripted.lock().set_down(channel, true),
+            [channel, "is", "up"] => self.scripted.lock().set_down(channel, false),
+            [address, "panics"] => self.scripted.lock().set(address, ScriptedAnswer::Panics),
+            [address, "waits"] => self.scripted.lock().set(address, ScriptedAnswer::Waits),
+            [address, "delivers"] => self.scripted.lock().set(address, ScriptedAnswer::Delivers),
             ["suppress", protocol, address, cause] => self.suppress(protocol, address, cause).await,
             ["lift", protocol, address] => {
                 let target = Target::address(&name(protocol), address);
@@ -331,13 +331,17 @@ impl Scenario {
             ["endpoints"] => self.list_endpoints().await,
             ["revive", id, device] => self.put_active(id, device).await,
             ["suppressions"] => self.list_suppressions().await,
-            [address, "unknown"] => self.ends.lock().set(address, ScriptedAnswer::Unknown),
-            [address, "gone"] => self.ends.lock().set(address, ScriptedAnswer::Gone),
-            [address, "refuses"] => self.ends.lock().set(address, ScriptedAnswer::Refuses),
-            [address, "rests", wait] => self.ends.lock().set(address, ScriptedAnswer::Rests(duration(wait))),
-            [address, "defers"] => self.ends.lock().set(address, ScriptedAnswer::Defers(None)),
-            [address, "defers", wait] => self.ends.lock().set(address, ScriptedAnswer::Defers(Some(duration(wait)))),
-            [address, "ponders", time] => self.ends.lock().set(address, ScriptedAnswer::DeliversAfter(duration(time))),
+            [address, "unknown"] => self.scripted.lock().set(address, ScriptedAnswer::Unknown),
+            [address, "gone"] => self.scripted.lock().set(address, ScriptedAnswer::Gone),
+            [address, "refuses"] => self.scripted.lock().set(address, ScriptedAnswer::Refuses),
+            [address, "rests", wait] => self.scripted.lock().set(address, ScriptedAnswer::Rests(duration(wait))),
+            [address, "defers"] => self.scripted.lock().set(address, ScriptedAnswer::Defers(None)),
+            [address, "defers", wait] => {
+                self.scripted.lock().set(address, ScriptedAnswer::Defers(Some(duration(wait))))
+            }
+            [address, "ponders", time] => {
+                self.scripted.lock().set(address, ScriptedAnswer::DeliversAfter(duration(time)))
+            }
             _ => panic!("`{what}` is not an act of a scenario"),
         }
     }
@@ -490,13 +494,13 @@ impl Scenario {
 
     /// Simulates a crash with a restart after this time.
     async fn down(&mut self, outage: Duration) {
-        // A process may also die during its start: then there is no pipeline yet.
+        // If the process crashed during its start, there is no pipeline yet.
         if let Some(pipeline) = self.pipeline.take() {
-            pipeline.abandon().await;
+            pipeline.abort().await;
         }
-        self.journal.forget_claims();
-        self.process.revive();
-        self.ends.lock().note(format!("{} crash", self.now()));
+        self.journal.drop_claims();
+        self.process.restart();
+        self.scripted.lock().note(format!("{} crash", self.now()));
         tokio::time::sleep(outage).await;
         self.start().await;
     }
@@ -505,7 +509,7 @@ impl Scenario {
         let now = self.clock.now();
         let touched =
             self.journal.resolve(&SuspensionFilter::default(), resolution, now).await.expect("it can be resolved");
-        self.ends.lock().note(format!("{} {resolution:?} {touched}", self.now()));
+        self.scripted.lock().note(format!("{} {resolution:?} {touched}", self.now()));
     }
 
     async fn suppress(&self, protocol: &str, address: &str, cause: &str) {
@@ -530,7 +534,7 @@ impl Scenario {
                 self.now(),
                 found.key.address
             );
-            self.ends.lock().note(line);
+            self.scripted.lock().note(line);
         }
     }
 
@@ -546,7 +550,7 @@ impl Scenario {
         for found in self.records.suppressions(&filter, None, 100).await.expect("records answer") {
             let (now, cause, detail) = (self.now(), found.cause.word(), found.detail);
             let line = format!("{now} {} {cause} in force {} {detail}", found.target, found.in_force);
-            self.ends.lock().note(line.trim_end().to_owned());
+            self.scripted.lock().note(line.trim_end().to_owned());
         }
     }
 
@@ -560,7 +564,12 @@ impl Scenario {
         let (resend, is_new) =
             self.pipeline().resend(&request, self.acts.to_string(), "op".to_owned()).await.expect("asked");
         if is_new {
-            self.ends.lock().note(format!("{} request {} sends {} again", self.now(), resend.id, count.notifications));
+            self.scripted.lock().note(format!(
+                "{} request {} sends {} again",
+                self.now(),
+                resend.id,
+                count.notifications
+            ));
         }
     }
 
@@ -577,7 +586,7 @@ impl Scenario {
 
     async fn list_firings(&self) {
         for firing in self.journal.firings(&FiringFilter::default(), 0, 100).await.expect("they can be listed") {
-            self.ends.lock().note(format!(
+            self.scripted.lock().note(format!(
                 "{} {} {} {}..{} ({}): {}",
                 self.now(),
                 firing.rule,
@@ -589,21 +598,22 @@ impl Scenario {
             ));
         }
         for stop in self.pipeline().stopped_rules() {
-            self.ends.lock().note(format!("{} {} stopped by {}: {}", self.now(), stop.rule, stop.by, stop.reason));
+            self.scripted.lock().note(format!("{} {} stopped by {}: {}", self.now(), stop.rule, stop.by, stop.reason));
         }
     }
 
     async fn refire(&self) {
         for firing in self.journal.firings(&FiringFilter::default(), 0, 100).await.expect("they can be listed") {
             let (rule, fired) = (firing.rule.clone(), self.pipeline().refire(firing).await);
-            let said = fired.map_or_else(|error| error.to_string(), |batches| format!("fired for {batches} batches"));
-            self.ends.lock().note(format!("{} {rule} {said}", self.now()));
+            let outcome =
+                fired.map_or_else(|error| error.to_string(), |batches| format!("fired for {batches} batches"));
+            self.scripted.lock().note(format!("{} {rule} {outcome}", self.now()));
         }
     }
 
     fn report(&self) {
         let (backlog, totals) = (self.journal.backlog(), self.journal.totals());
-        self.ends.lock().note(format!(
+        self.scripted.lock().note(format!(
             "{} events {} notifications {} open {} suspended {}",
             self.now(),
             totals.events,

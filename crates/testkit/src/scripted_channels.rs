@@ -44,7 +44,7 @@ pub enum ScriptedAnswer {
 #[derive(Clone)]
 pub struct ScriptedChannels {
     clock: SimulatedClock,
-    manners: Arc<Mutex<BTreeMap<String, ScriptedAnswer>>>,
+    answers: Arc<Mutex<BTreeMap<String, ScriptedAnswer>>>,
     seen: Arc<Mutex<Vec<TranscriptLine>>>,
     down: Arc<Mutex<BTreeSet<String>>>,
     /// The ids of the received messages, over all channels.
@@ -64,7 +64,7 @@ impl ScriptedChannels {
     pub fn new(clock: SimulatedClock) -> Self {
         ScriptedChannels {
             clock,
-            manners: Arc::default(),
+            answers: Arc::default(),
             seen: Arc::default(),
             down: Arc::default(),
             messages: Arc::default(),
@@ -72,8 +72,8 @@ impl ScriptedChannels {
     }
 
     /// Sets the answer of an address.
-    pub fn set(&self, address: &str, manner: ScriptedAnswer) {
-        self.manners.lock().insert(address.to_owned(), manner);
+    pub fn set(&self, address: &str, scripted_answer: ScriptedAnswer) {
+        self.answers.lock().insert(address.to_owned(), scripted_answer);
     }
 
     /// Marks a channel as unreachable or reachable. While it is unreachable, each message is deferred after 15
@@ -109,33 +109,34 @@ impl ScriptedChannels {
 
     /// Opens a scripted channel with this name.
     pub fn channel(&self, name: &str) -> Box<dyn OpenChannel> {
-        Box::new(ScriptedChannel { name: name.to_owned(), ends: self.clone(), waiting: Mutex::default() })
+        Box::new(ScriptedChannel { name: name.to_owned(), scripted: self.clone(), waiting: Mutex::default() })
     }
 }
 
 struct ScriptedChannel {
     name: String,
-    ends: ScriptedChannels,
+    scripted: ScriptedChannels,
     waiting: Mutex<Vec<(Outgoing, mpsc::Sender<Answer>)>>,
 }
 
 /// Time until a message to an unreachable channel is deferred.
-const PATIENCE: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[async_trait]
 impl OpenChannel for ScriptedChannel {
     async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>) {
-        let sent_at = self.ends.clock.now();
-        let manner = self.ends.manners.lock().get(&outgoing.address).cloned().unwrap_or(ScriptedAnswer::Delivers);
-        if manner == ScriptedAnswer::Waits {
+        let sent_at = self.scripted.clock.now();
+        let scripted_answer =
+            self.scripted.answers.lock().get(&outgoing.address).cloned().unwrap_or(ScriptedAnswer::Delivers);
+        if scripted_answer == ScriptedAnswer::Waits {
             return self.waiting.lock().push((outgoing, answers.clone()));
         }
-        self.ends.messages.lock().insert(outgoing.message.message_id.clone());
+        self.scripted.messages.lock().insert(outgoing.message.message_id.clone());
         let answer = |text: &str| Reason::new(ReasonKind::Answer, text);
-        let (disposition, word, delay) = match manner {
+        let (disposition, word, delay) = match scripted_answer {
             _ if self.down().is_some() => {
                 let reason = Reason::new(ReasonKind::Connection, "nobody is there");
-                (Disposition::Deferred { reason, retry_after: None }, "no connection", PATIENCE)
+                (Disposition::Deferred { reason, retry_after: None }, "no connection", CONNECT_TIMEOUT)
             }
             ScriptedAnswer::Waits => unreachable!("it returned above"),
             ScriptedAnswer::Rests(_) => unreachable!("held messages are not sent"),
@@ -156,14 +157,14 @@ impl OpenChannel for ScriptedChannel {
             ScriptedAnswer::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
         };
         let subject = outgoing.message.content.subject.as_deref().unwrap_or_default();
-        let time = self.ends.clock.time_of_day(sent_at);
+        let time = self.scripted.clock.time_of_day(sent_at);
         let (name, ids) =
             (&self.name, std::iter::once(outgoing.id).chain(outgoing.others.iter().map(|other| other.id)));
         for (id, address) in ids.zip(outgoing.addresses()) {
             let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
-            self.ends.seen.lock().push(TranscriptLine { time: time.clone(), channel: Some(name.clone()), line });
+            self.scripted.seen.lock().push(TranscriptLine { time: time.clone(), channel: Some(name.clone()), line });
         }
-        let (answers, clock) = (answers.clone(), self.ends.clock);
+        let (answers, clock) = (answers.clone(), self.scripted.clock);
         let address = outgoing.address.clone();
         let channel = name.parse().expect("the name of a channel");
         tokio::spawn(async move {
@@ -189,9 +190,9 @@ impl OpenChannel for ScriptedChannel {
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
         for outgoing in outgoing {
             let is_one = {
-                let manners = self.ends.manners.lock();
-                let first = manners.get(&outgoing.address);
-                outgoing.addresses().all(|address| manners.get(address) == first)
+                let answers = self.scripted.answers.lock();
+                let first = answers.get(&outgoing.address);
+                outgoing.addresses().all(|address| answers.get(address) == first)
             };
             match is_one {
                 true => self.send(outgoing, answers).await,
@@ -205,25 +206,25 @@ impl OpenChannel for ScriptedChannel {
     }
 
     fn hold(&self, address: &str, _priority: Priority) -> Option<Duration> {
-        match self.ends.manners.lock().get(address)? {
+        match self.scripted.answers.lock().get(address)? {
             ScriptedAnswer::Rests(wait) => Some(*wait),
             _ => None,
         }
     }
 
-    async fn settle(&self) {}
+    async fn wait_until_answered(&self) {}
 
     async fn probe(&self) -> Result<String, Reason> {
         Ok("scripted".to_owned())
     }
 
     fn down(&self) -> Option<Reason> {
-        let down = self.ends.down.lock().contains(&self.name);
+        let down = self.scripted.down.lock().contains(&self.name);
         down.then(|| Reason::new(ReasonKind::Connection, "nobody is there"))
     }
 
     fn drain(&self) {
-        let now = self.ends.clock.now();
+        let now = self.scripted.clock.now();
         for (outgoing, answers) in self.waiting.lock().drain(..) {
             let reason = Reason::new(ReasonKind::Untried, "the channel was closed before it was sent");
             let answer = Answer {
