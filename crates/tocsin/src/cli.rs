@@ -2,13 +2,13 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
     client::ConnectionArgs,
     commands::*,
     configuration::{self, ConfigurationArgs},
-    failure::{Exit, Failure, Outcome},
+    failure::{Failure, Outcome},
     terminal::Terminal,
 };
 
@@ -28,6 +28,9 @@ pub struct Cli {
     /// Address and key of the server.
     #[command(flatten)]
     pub connection: ConnectionArgs,
+    /// Whether the command has the option `--json`: then failures are JSON too.
+    #[arg(skip)]
+    pub json: bool,
 }
 
 /// The commands.
@@ -43,7 +46,7 @@ pub enum Command {
     Apply(apply::Args),
     /// List, show and remove applications
     Applications(applications::Args),
-    /// Show how rules use the index; try one on events
+    /// Explain, test, stop and resume rules
     Rule(rule::Args),
     /// Render a notification without sending it
     Preview(Box<preview::Args>),
@@ -57,9 +60,9 @@ pub enum Command {
     Events(events::Args),
     /// Import subscribers, subscriptions or suppressions
     Import(import::Args),
-    /// Export subscribers, subscriptions or suppressions
+    /// Export definitions, subscribers or subscriptions
     Export(export::Args),
-    /// Manage exchanges and the state of their send ports
+    /// Check, apply and manage exchanges
     Exchange(exchange::Args),
     /// Send, list, show, resume and end exchange messages
     Messages(messages::Args),
@@ -81,7 +84,7 @@ pub enum Command {
     Report(Box<report::Args>),
     /// Trace an event, batch, notification or subscriber
     Trace(trace::Args),
-    /// Manage subscribers and their devices; merge two
+    /// Manage subscribers and devices; merge subscribers
     Subscribers(subscribers::Args),
     /// Manage subscriptions
     Subscriptions(subscriptions::Args),
@@ -95,7 +98,7 @@ pub enum Command {
     Recover(resend::Recover),
     /// List missed rule firings and run them again
     Firings(firings::Args),
-    /// Switch roles, applications, classes, channels off or on
+    /// Pause, disable and enable parts of the server
     Switch(switch::Args),
     /// Close the intake and wait until due work is delivered
     Drain(drain::Args),
@@ -127,7 +130,8 @@ pub enum Command {
     Demo(demo::Args),
     /// Write the generated files of an example
     Example(example::Args),
-    /// Measure this binary beside comparable systems
+    /// Generate load and measure costs for capacity plans
+    #[cfg(feature = "bench")]
     Bench(bench::Args),
     /// Plan capacity from a load profile and measured costs
     Capacity(Box<capacity::Args>),
@@ -185,9 +189,10 @@ pub fn command() -> clap::Command {
     let mut list = String::new();
     for (heading, names) in GROUPS {
         let _ = writeln!(list, "{heading}:");
-        for name in names {
-            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            let _ = writeln!(list, "  {name:<14} {}", about.map(ToString::to_string).unwrap_or_default());
+        // A build without the feature `bench` lacks that command.
+        for (name, found) in names.iter().filter_map(|name| Some((name, command.find_subcommand(name)?))) {
+            let about = found.get_about().map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(list, "  {name:<14} {about}");
         }
         list.push('\n');
     }
@@ -197,11 +202,19 @@ pub fn command() -> clap::Command {
     ))
 }
 
+/// Whether a command or one of its subcommands has the switch `--json`. Other options of this name have values.
+fn has_json(matches: &ArgMatches) -> bool {
+    let own = matches.try_get_one::<bool>("json").ok().flatten().copied().unwrap_or_default();
+    own || matches.subcommand().is_some_and(|(_, matches)| has_json(matches))
+}
+
 impl Cli {
     /// Reads the arguments of the process; on `--help` or an error it prints and exits.
     pub fn from_process() -> Self {
         let matches = command().get_matches();
-        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        let json = has_json(&matches);
+        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        Cli { json, ..cli }
     }
 
     /// Runs the command and returns the exit code of the process.
@@ -209,16 +222,11 @@ impl Cli {
         // The first TLS connection would panic without a provider; a second installation is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let terminal = Terminal::standard();
+        let json = self.json;
         match self.run(&terminal) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => {
-                if failure.exit != Exit::OutputClosed && !failure.message.is_empty() {
-                    use std::io::Write;
-                    // Standard error may be closed as well; then the failure cannot be reported.
-                    let _ = writeln!(std::io::stderr(), "tocsin: {failure}");
-                }
-                ExitCode::from(failure.exit as u8)
-            }
+            Err(failure) if json => failure.report_json(),
+            Err(failure) => failure.report("tocsin"),
         }
     }
 
@@ -232,6 +240,7 @@ impl Cli {
                 }
             }
             // The load shares the cores with the server either way.
+            #[cfg(feature = "bench")]
             Command::Bench(_) => std::thread::available_parallelism().map_or(2, usize::from).max(2),
             _ => 1,
         };
@@ -254,7 +263,7 @@ impl Cli {
     }
 
     async fn execute(self, terminal: &Terminal) -> Outcome {
-        let Cli { command, configuration, connection } = self;
+        let Cli { command, configuration, connection, json: _ } = self;
         let client = || connection.client(&configuration);
         match command {
             Command::Serve(args) => args.run(terminal, &configuration).await,
@@ -272,7 +281,7 @@ impl Cli {
             Command::Export(args) => args.run(terminal, &client()?).await,
             Command::Exchange(args) => args.run(terminal, &client()?).await,
             Command::Messages(args) => args.run(terminal, &client()?).await,
-            Command::Directory(args) => args.run(terminal, &configuration).await,
+            Command::Directory(args) => args.run(terminal, &configuration, client).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
             Command::Sync(args) => args.run(terminal, &client()?).await,
@@ -304,6 +313,7 @@ impl Cli {
             Command::Config(args) => args.run(terminal, &configuration),
             Command::Demo(args) => args.run(terminal, &configuration).await,
             Command::Example(args) => args.run(terminal),
+            #[cfg(feature = "bench")]
             Command::Bench(args) => args.run(terminal).await,
             Command::Capacity(args) => args.run(terminal),
             Command::Mailbox(args) => args.run(terminal).await,
@@ -336,6 +346,14 @@ mod tests {
     #[test]
     fn the_commands_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn failures_are_json_where_the_output_is() {
+        let json = |words: &[&str]| has_json(&command().get_matches_from(words));
+        assert!(json(&["tocsin", "check", "app.yaml", "--json"]));
+        assert!(json(&["tocsin", "applications", "list", "--json"]));
+        assert!(!json(&["tocsin", "check", "app.yaml"]));
     }
 
     /// A flag of a command with the name of a global flag would be read as the global one.
@@ -374,6 +392,11 @@ mod tests {
                 let path = format!("{path} {}", below.get_name());
                 let about = below.get_about().map(ToString::to_string).unwrap_or_default();
                 assert!(!about.is_empty() && about.chars().count() <= 60, "`{path}`: {about}");
+                for argument in below.get_arguments() {
+                    let names = argument.get_value_names().unwrap_or_default();
+                    let is_flag_name = |name: &&clap::builder::Str| name.as_str().contains('_');
+                    assert_eq!(names.iter().find(is_flag_name), None, "`{path}`: name the kind of value");
+                }
                 let first = about.split(' ').next().unwrap_or_default();
                 let is_third_person = first.ends_with('s') && !first.ends_with("ss");
                 assert!(!is_third_person, "`{path}` begins with `{first}`: write an imperative");

@@ -4,6 +4,7 @@ pub mod applications;
 pub mod apply;
 pub mod attention;
 pub mod backup;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod capacity;
 pub mod check;

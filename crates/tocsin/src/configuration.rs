@@ -192,8 +192,16 @@ pub struct Ldap {
     pub cache: Size,
     /// Maximum number of connections; further ones are closed at once.
     pub connections_max: u32,
-    /// Maximum number of connections from one address.
+    /// Maximum number of connections from one address (IPv6: one /64 network).
     pub connections_per_address_max: u32,
+    /// Maximum sustained requests per second of one bound identity, over all its connections; further ones get `busy`.
+    /// 0: no limit. Each API key is an identity of its own.
+    pub requests_per_identity_max: u32,
+    /// Maximum requests per second from one address (IPv6: one /64 network) without a bind, failed binds included;
+    /// further ones get `busy`. 0: no limit. Behind a proxy all requests have its address.
+    pub requests_per_address_max: u32,
+    /// Burst after a pause: the requests of this many seconds may arrive at once.
+    pub requests_burst_seconds: u32,
     /// Maximum number of pending requests of one connection; further ones get `busy`.
     pub pending_max: u32,
     /// Maximum message size. Clients without a bind are limited to 256 KiB.
@@ -235,6 +243,9 @@ impl Default for Ldap {
             cache: Size(256 << 20),
             connections_max: 10_000,
             connections_per_address_max: 1_000,
+            requests_per_identity_max: 0,
+            requests_per_address_max: 200,
+            requests_burst_seconds: 10,
             pending_max: 64,
             message_max: Size(16 << 20),
             patience: Period::seconds(10),

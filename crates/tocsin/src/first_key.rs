@@ -12,14 +12,14 @@ use tocsin_model::time::Timestamp;
 use tocsin_service::{ServiceError, keys};
 use tocsin_store::records::Records;
 
-use crate::failure::{Failure, Outcome};
-
-/// File name in the data folder.
-pub const FILE: &str = "admin.key";
+use crate::{
+    client::ADMIN_KEY_FILE,
+    failure::{Failure, Outcome},
+};
 
 /// Path of the key file for local commands.
 pub fn path(data_folder: &Path) -> PathBuf {
-    data_folder.join(FILE)
+    data_folder.join(ADMIN_KEY_FILE)
 }
 
 /// Creates the first key if the installation has no keys: stores its hash, writes the key into the data folder with
@@ -28,17 +28,20 @@ pub fn path(data_folder: &Path) -> PathBuf {
 /// # Errors
 /// If the records or the file system fail. The file is written before the hash is stored: a crash in between leaves a
 /// file that the next start replaces, never an unknown key.
-pub async fn ensure(records: &dyn Records, data_folder: &Path, now: Timestamp) -> Outcome<Option<String>> {
+pub async fn create_if_needed(records: &dyn Records, data_folder: &Path, now: Timestamp) -> Outcome<Option<String>> {
     let file = path(data_folder);
-    keys::first_key(records, now, |key| {
-        write_private(&file, key).map_err(|error| Failure::file("write the first key to", &file, &error))
-    })
-    .await
+    let write = |key: &str| {
+        write_private(&file, key).map_err(|error| FirstKeyError(Failure::file("write the first key to", &file, &error)))
+    };
+    keys::first_key(records, now, write).await.map_err(|FirstKeyError(failure)| failure)
 }
 
-impl From<ServiceError> for Failure {
+/// Failure to create the first key, in the store or in the file.
+struct FirstKeyError(Failure);
+
+impl From<ServiceError> for FirstKeyError {
     fn from(error: ServiceError) -> Self {
-        Failure::failed("cannot create the first key").because(&error)
+        FirstKeyError(Failure::failed("cannot create the first key").because(&error))
     }
 }
 

@@ -162,6 +162,11 @@ pub const STEPS: &[Metric] = &[
     counter("tocsin_directory_locked_total", "", "Entries locked after too many wrong passwords."),
     counter("tocsin_directory_expired_total", "", "Dynamic entries deleted at the end of their time to live."),
     counter("tocsin_ldap_connections_refused_total", "", "LDAP connections refused at the connection limit."),
+    counter(
+        "tocsin_ldap_rate_limited_total",
+        "by",
+        "LDAP requests answered with `busy` at the rate limit of a bound `identity`, or of an `address` without a bind.",
+    ),
     gauge("tocsin_ldap_sync_searches", "", "Open refreshAndPersist searches (RFC 4533)."),
     counter("tocsin_ldap_sync_updates_total", "", "Updates sent to refreshAndPersist searches (RFC 4533)."),
     counter("tocsin_match_index_rebuilds_total", "", "Match indexes rebuilt after a loss."),

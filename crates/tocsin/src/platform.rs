@@ -24,7 +24,7 @@ use tocsin_delivery::{
     programs::Programs,
 };
 use tocsin_directory::Directory;
-use tocsin_exchange::{Exchanges, groups::WorkerLimits, intake::Intake};
+use tocsin_exchange::{Exchanges, groups::WorkerLimits, intake::IntakeState};
 use tocsin_face_http::{HttpOptions, RateLimit};
 use tocsin_model::{
     charset::{self, Syntax},
@@ -158,9 +158,13 @@ const NAMED_BYTES_MAX: u64 = 16 << 20;
 /// If the definition file cannot be read. The inner result has problems of the referenced files.
 pub fn read_definition(file: &Path) -> Outcome<Result<String, Vec<Problem>>> {
     let text = read_definition_text(file)?;
+    Ok(inline_definition(&text, &loader(file)))
+}
+
+/// Reads files that a definition references.
+fn loader(file: &Path) -> impl Fn(&str) -> Result<String, String> {
     let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-    let load = |path: &str| read_text(&folder.join(path)).map_err(|error| format!("cannot read {path}: {error}"));
-    Ok(inline_definition(&text, &load))
+    move |path| read_below(&folder, path).map_err(|error| format!("cannot read {path}: {error}"))
 }
 
 /// Reads a definition as it was written, within the bound of its length, in UTF-8 or, with a byte-order mark, in
@@ -181,6 +185,17 @@ pub fn read_definition_text(file: &Path) -> Outcome<String> {
     let text = charset::decode(&bytes, Syntax::Text, None);
     let text = text.map_err(|error| Failure::failed(format!("cannot read the definition {shown}: {error}")))?;
     Ok(text.into_owned())
+}
+
+/// Reads a text file below a folder. A symbolic link must not lead out of it: a definition from elsewhere would
+/// otherwise send any file of the user to the server.
+fn read_below(folder: &Path, path: &str) -> Result<String, String> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let (file, resolved) = (folder.join(path), |path: &Path| path.canonicalize().map_err(|error| error.to_string()));
+    if !resolved(&file)?.starts_with(resolved(folder)?) {
+        return Err("it is a symbolic link that leads out of the definition's folder".to_owned());
+    }
+    read_text(&file)
 }
 
 /// Reads a referenced text file: stylesheets can declare their encoding, and any text can begin with a byte-order mark.
@@ -219,8 +234,10 @@ pub fn examine(
         folders: Folders { allow: configuration.sources.allow_folders.clone() },
         listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
     };
-    let checked = read_definition(file)?.and_then(|text| {
-        let compiled = tocsin_pipeline::compile_text(&text, 0, environment)?;
+    let text = read_definition_text(file)?;
+    let inlined = definition::inline_readable_files(&text, &loader(file));
+    let checked = inlined.and_then(|(text, found)| {
+        let compiled = tocsin_pipeline::check_text(&text, 0, environment, &found)?;
         let mut warnings = compiled.warnings();
         let now = std::time::SystemTime::now().into();
         warnings.extend(tocsin_service::schedules::schedule_warnings(&compiled.application, now));
@@ -308,7 +325,7 @@ async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
     Ok(Arc::new(opened.map_err(|error| store_failure("inbox", &error))?))
 }
 
-async fn open_exchanges(configuration: &Configuration, spans: Spans, intake: Intake) -> Outcome<Arc<Exchanges>> {
+async fn open_exchanges(configuration: &Configuration, spans: Spans, intake: IntakeState) -> Outcome<Arc<Exchanges>> {
     let folder = configuration.data.folder.clone();
     let options = SpoolOptions {
         reserve_bytes: configuration.spool.disk_reserve.0,
@@ -385,13 +402,14 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
     let mail_channels = ldap::CurrentMailChannels::stored(&*records).await?;
+    let export = ldap::opener(&configuration, stored.clone(), mail_channels.clone())?;
     let ldap = match ldap_doors {
         Some(doors) => Some(ldap::prepare(doors, &configuration, stored, mail_channels.clone()).await?),
         None => None,
     };
     let inbox = open_inbox(&configuration).await?;
     let replicas = sync::open(&configuration, records.clone(), inbox.clone()).await?;
-    let first_key = first_key::ensure(&*records, &folder, now()).await?;
+    let first_key = first_key::create_if_needed(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let counted = page.clone();
     let (spans, exporter) = telemetry::start(&configuration.telemetry, records.installation())?;
@@ -420,7 +438,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     };
     let pipeline =
         Pipeline::start(parts).await.map_err(|error| Failure::failed("cannot start the pipeline").because(&error))?;
-    mail_channels.follow(&pipeline);
+    mail_channels.use_pipeline(&pipeline);
     let exchanges = open_exchanges(&configuration, spans, intake(&pipeline)).await?;
     let free_space = FreeSpace {
         folder: folder.clone(),
@@ -466,6 +484,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         metrics: page,
         sync: Some(replicas.clone()),
         scim: ldap.as_ref().map(|ldap| ldap.scim(&configuration)).transpose()?.flatten(),
+        directory: Some(export),
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
@@ -655,6 +674,42 @@ impl RunningServer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_a_definition_is_below_its_folder_also_by_symbolic_links() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for made in ["app/parts", "away"] {
+            fs::create_dir_all(path(made)).expect("made");
+        }
+        fs::write(path("app/parts/base.txt"), "within").expect("written");
+        fs::write(path("away/secret.txt"), "secret").expect("written");
+        symlink(path("away/secret.txt"), path("app/parts/file.txt")).expect("a link");
+        symlink(path("away"), path("app/folder")).expect("a link");
+        symlink("../../away/secret.txt", path("app/parts/relative.txt")).expect("a link");
+        symlink("base.txt", path("app/parts/inner.txt")).expect("a link");
+        symlink("gone.txt", path("app/parts/dangling.txt")).expect("a link");
+        let read = |file: &str| {
+            let text = format!("application: a\npartials: {{ p: {{ file: {file} }} }}\n");
+            fs::write(path("app/app.yaml"), text).expect("written");
+            read_definition(&path("app/app.yaml")).expect("read").map_err(|problems| problems[0].to_string())
+        };
+        for file in ["parts/base.txt", "parts/inner.txt"] {
+            assert!(read(file).is_ok_and(|text| text.contains("within")), "{file}");
+        }
+        for file in ["parts/file.txt", "folder/secret.txt", "parts/relative.txt"] {
+            let refused = read(file).expect_err(file);
+            assert!(refused.contains("partials.p.file") && refused.contains("leads out of"), "{refused}");
+        }
+        assert!(read("parts/dangling.txt").is_err_and(|error| !error.contains("leads out of")));
+        // A definition that is itself a link has its files beside the link, as in a mounted volume.
+        fs::rename(path("app/app.yaml"), path("app/parts/real.yaml")).expect("moved");
+        fs::write(path("app/parts/real.yaml"), "application: a\npartials: { p: { file: parts/base.txt } }\n")
+            .expect("written");
+        symlink("parts/real.yaml", path("app/linked.yaml")).expect("a link");
+        assert!(read_definition(&path("app/linked.yaml")).expect("read").is_ok());
+    }
 
     #[test]
     fn one_server_at_a_time_uses_a_folder() {

@@ -18,8 +18,9 @@ use tocsin_capacity::{
 use tocsin_pipeline::Pipeline;
 use tokio_util::sync::CancellationToken;
 
+use tocsin_command_line::resource_usage::ResourceUsage;
+
 use crate::{
-    bench::resource_usage::ResourceUsage,
     configuration::Capacity,
     failure::{Failure, Outcome, read_text_file},
 };
@@ -65,14 +66,14 @@ pub fn start(
         let mut tick = tokio::time::interval(EVERY);
         loop {
             tick.tick().await;
-            let look = UsageSample {
+            let sample = UsageSample {
                 at: beginning.elapsed().as_secs_f64(),
                 done: counted.as_ref().map(|counted| counts(counted, &pipeline)).unwrap_or_default(),
                 used: used(&ResourceUsage::by(std::process::id(), &folder)),
             };
             let state = {
                 let mut watch = watch.lock();
-                watch.record(look);
+                watch.record(sample);
                 watch.state()
             };
             set_gauges(&state);
@@ -125,7 +126,7 @@ fn done(text: &str, protocol: &dyn Fn(Option<&str>, &str) -> Option<String>) -> 
     };
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Some((name, labels, value)) = sample(line) else { continue };
-        let label = |wanted: &str| labels.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
+        let label = |requested: &str| labels.iter().find(|(name, _)| *name == requested).map(|(_, value)| *value);
         match name {
             "tocsin_accept_events_total" => add("accept", value, 0.0),
             "tocsin_accept_batches_total" => add("accept", 0.0, value),

@@ -39,7 +39,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// Maximum pause that a collector can request.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Maximum time to send queued spans at shutdown.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Exporter of spans, until stopped.
 pub struct Exporter {
@@ -51,7 +51,7 @@ impl Exporter {
     /// Sends the queued spans, for a few seconds at most, and stops.
     pub async fn stop(&mut self) {
         self.stop.cancel();
-        if !self.task.is_finished() && timeout(LAST_PATIENCE, &mut self.task).await.is_err() {
+        if !self.task.is_finished() && timeout(SHUTDOWN_TIMEOUT, &mut self.task).await.is_err() {
             self.task.abort();
         }
     }
@@ -94,7 +94,7 @@ impl Collector {
         let client = match options.ca_file.as_str() {
             "" => client,
             file => {
-                let trust = tls::trust(&Files::of_configuration(), Some(Path::new(file)), "telemetry.ca_file");
+                let trust = tls::client_config(&Files::of_configuration(), Some(Path::new(file)), "telemetry.ca_file");
                 let trust =
                     trust.map_err(|problem| Failure::usage(format!("the configuration is invalid: {problem}")))?;
                 client.tls_backend_preconfigured((*trust).clone())

@@ -108,7 +108,10 @@ async fn run(kills: usize, environment: &[(&str, &str)]) -> (Arc<Acknowledged>, 
     for _ in 0..kills {
         let until = *count.borrow() + random.usize(1..400);
         let waiting = count.wait_for(|count| *count >= until);
-        tokio::time::timeout(support::PATIENCE, waiting).await.expect("events are acknowledged").expect("a count");
+        tokio::time::timeout(support::wait_timeout(), waiting)
+            .await
+            .expect("events are acknowledged")
+            .expect("a count");
         platform.kill();
         platform.restart().await;
         starts.send_modify(|starts| *starts += 1);

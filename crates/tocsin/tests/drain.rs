@@ -80,7 +80,7 @@ async fn a_terminated_server_loses_and_repeats_nothing() {
                 (acknowledged.clone(), count.clone(), over.clone(), started.clone());
             let (url, key) = (platform.url.clone(), platform.key());
             tokio::spawn(async move {
-                let http = reqwest::Client::builder().timeout(support::PATIENCE).build().expect("a client");
+                let http = reqwest::Client::builder().timeout(support::wait_timeout()).build().expect("a client");
                 let mut number = 0;
                 while !over.load(Ordering::SeqCst) {
                     started.mark_unchanged();
@@ -113,7 +113,10 @@ async fn a_terminated_server_loses_and_repeats_nothing() {
     for _ in 0..STOPS {
         let until = *counted.borrow() + random.usize(100..600);
         let waiting = counted.wait_for(|count| *count >= until);
-        tokio::time::timeout(support::PATIENCE, waiting).await.expect("events are acknowledged").expect("a count");
+        tokio::time::timeout(support::wait_timeout(), waiting)
+            .await
+            .expect("events are acknowledged")
+            .expect("a count");
         let asked = Instant::now();
         let (code, returned) =
             tokio::task::spawn_blocking(move || (platform.terminate(), platform)).await.expect("it ends");
@@ -125,7 +128,7 @@ async fn a_terminated_server_loses_and_repeats_nothing() {
     }
     over.store(true, Ordering::SeqCst);
     for client in clients {
-        tokio::time::timeout(support::PATIENCE, client)
+        tokio::time::timeout(support::wait_timeout(), client)
             .await
             .expect("a client ends")
             .expect("the client task succeeds");
@@ -140,7 +143,7 @@ async fn a_terminated_server_loses_and_repeats_nothing() {
             tokens.iter().all(|token| seen.contains_key(token))
         }
     });
-    tokio::time::timeout(support::PATIENCE, all_hooks).await.expect("a webhook is missing").expect("a count");
+    tokio::time::timeout(support::wait_timeout(), all_hooks).await.expect("a webhook is missing").expect("a count");
     // The drain finishes deliveries that are in flight when their token is seen.
     assert_eq!(platform.terminate(), Some(0));
     for (token, ids) in mails.ids_by_token() {

@@ -14,6 +14,7 @@ use axum::{Router, body::Bytes, extract::State, http::HeaderMap, response::IntoR
 use parking_lot::Mutex;
 use reqwest::Method;
 use support::Platform;
+use tocsin_test_peers::{Peer, missing, reserved_port};
 use tokio::sync::watch;
 
 /// Receiver that confirms every order, and counts requests by id.
@@ -69,7 +70,7 @@ async fn the_commands_of_the_readme_have_the_documented_effects() {
         printed.push(platform.run(&arguments));
         if arguments.starts_with(&["messages", "send", "confirmation", "orders"]) {
             let mut count = shop.count.subscribe();
-            tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count > 0))
+            tokio::time::timeout(support::wait_timeout(), count.wait_for(|count| *count > 0))
                 .await
                 .expect("A receives the confirmation")
                 .expect("lives");
@@ -103,7 +104,7 @@ async fn an_operator_throttles_an_exchange_and_senders_get_the_reason() {
     let receiver = OrderReceiver::start().await;
     let platform = Platform::start(&[("SHOP", &receiver.url), ("WAREHOUSE", &receiver.url)]).await;
     let definition = support::repository("examples/confirmation/exchange.yaml");
-    platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
+    platform.run(&["exchange", "apply", definition.to_str().expect("a path"), "--yes"]);
     let shown = platform.run(&["exchange", "throttle", "confirmation", "publishing", "0"]);
     assert!(shown.contains("set: publishing, 0"), "{shown}");
     let post = || {
@@ -131,7 +132,7 @@ async fn a8_a_reply_belongs_to_the_key_that_sent_the_request() {
     let receiver = OrderReceiver::start().await;
     let mut platform = Platform::start(&[("SHOP", &receiver.url), ("WAREHOUSE", &receiver.url)]).await;
     let definition = support::repository("examples/confirmation/exchange.yaml");
-    platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
+    platform.run(&["exchange", "apply", definition.to_str().expect("a path"), "--yes"]);
     let make = |platform: &Platform, arguments: &[&str]| {
         let made = platform.run(&[&["keys", "create", "x", "--json"], arguments].concat());
         let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
@@ -205,7 +206,7 @@ async fn a9_a_wait_for_a_reply_ends_with_its_key() {
     tokio::spawn(async move { axum::serve(socket, silent).await });
     let platform = Platform::start(&[("SHOP", &url), ("WAREHOUSE", &url), ("SPARE", &url)]).await;
     let definition = support::repository("examples/confirmation/exchange.yaml");
-    platform.run(&["exchange", "apply", definition.to_str().expect("a path")]);
+    platform.run(&["exchange", "apply", definition.to_str().expect("a path"), "--yes"]);
     let made = platform.run(&["keys", "create", "x", "--json", "--role", "partner"]);
     let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
     let (id, key) = (made["id"].as_str().expect("an id"), made["key"].as_str().expect("a key"));
@@ -336,7 +337,7 @@ async fn kill_under_callers(asking: CallerMode, kills: usize, callers: usize, pa
     for kill in 0..kills {
         // At a random time during the traffic.
         let enough = *count.borrow_and_update() + fastrand::usize(5..200);
-        tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= enough))
+        tokio::time::timeout(support::wait_timeout(), count.wait_for(|count| *count >= enough))
             .await
             .expect("goes on")
             .expect("lives");
@@ -346,7 +347,7 @@ async fn kill_under_callers(asking: CallerMode, kills: usize, callers: usize, pa
     }
     stop.store(true, Ordering::SeqCst);
     for caller in tasks {
-        tokio::time::timeout(support::PATIENCE, caller)
+        tokio::time::timeout(support::wait_timeout(), caller)
             .await
             .expect("in time")
             .expect("all callers get consistent replies");
@@ -387,7 +388,7 @@ async fn kill_under_callers(asking: CallerMode, kills: usize, callers: usize, pa
             }
         }
     };
-    tokio::time::timeout(support::PATIENCE, ended).await.expect("all end");
+    tokio::time::timeout(support::wait_timeout(), ended).await.expect("all end");
     let repeats = seen.values().filter(|orders| orders.len() > 1).count();
     println!("{} requests answered over {kills} kills, {repeats} of them sent more than once", results.len());
 }
@@ -425,6 +426,9 @@ done"#;
 /// Files, rows and mails are received while the process is killed repeatedly: each becomes one message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receive_locations_receive_each_item_once_over_kills() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     const FILES: usize = 60;
     const ROWS: usize = 3_000;
     const MAILS: usize = 60;
@@ -438,7 +442,7 @@ async fn receive_locations_receive_each_item_once_over_kills() {
     std::fs::create_dir_all(drop.join("orders")).expect("made");
     let file = elsewhere.path().join("shop.db");
     let mut shop = rusqlite::Connection::open(&file).expect("a file");
-    let post = support::free_port();
+    let post = reserved_port();
     let table = "PRAGMA journal_mode = WAL; CREATE TABLE box (id INTEGER PRIMARY KEY, \"order\" INTEGER, type TEXT)";
     shop.execute_batch(table).expect("made");
     let definition = format!(
@@ -491,7 +495,7 @@ routes:
     let mut count = warehouse.count.subscribe();
     for _ in 0..6 {
         let enough = *count.borrow_and_update() + fastrand::usize(1..400);
-        let some = tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= enough.min(ALL)));
+        let some = tokio::time::timeout(support::wait_timeout(), count.wait_for(|count| *count >= enough.min(ALL)));
         some.await.expect("goes on").expect("lives");
         platform.kill();
         platform.restart().await;
@@ -507,7 +511,7 @@ routes:
             let _ = tokio::time::timeout(std::time::Duration::from_millis(100), count.changed()).await;
         }
     };
-    tokio::time::timeout(support::PATIENCE, all).await.expect("all arrive");
+    tokio::time::timeout(support::wait_timeout(), all).await.expect("all arrive");
     let status = tokio::task::spawn_blocking(move || mailer.wait()).await.expect("waited").expect("it ended");
     assert!(status.success(), "each mail was accepted");
     // One id per order, and one order per id.
@@ -624,7 +628,7 @@ async fn all_end(platform: &Platform) {
     let ended = async {
         while !platform.get("/v1/messages?standing=open").await["items"].as_array().is_some_and(Vec::is_empty) {}
     };
-    tokio::time::timeout(support::PATIENCE, ended).await.expect("all end");
+    tokio::time::timeout(support::wait_timeout(), ended).await.expect("all end");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -82,7 +82,7 @@ async fn kills_cause_no_duplicate_item_and_no_gap_in_streams() {
         platform.kill();
         platform.restart().await;
     }
-    let all = tokio::time::timeout(support::PATIENCE, async {
+    let all = tokio::time::timeout(support::wait_timeout(), async {
         while reader.items.len() < EVENTS {
             reader.read(&platform, EVENTS).await;
         }
@@ -108,7 +108,11 @@ async fn kills_cause_no_duplicate_item_and_no_gap_in_streams() {
         (tokio::task::spawn_blocking(move || platform.terminate()).await.expect("it ends"), ended)
     };
     assert_eq!(code, Some(0));
-    tokio::time::timeout(support::PATIENCE, ended).await.expect("the stream ends").expect("no panic").expect("well");
+    tokio::time::timeout(support::wait_timeout(), ended)
+        .await
+        .expect("the stream ends")
+        .expect("no panic")
+        .expect("well");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,9 +6,10 @@ mod support;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use support::{
-    ldap::{Directory, libraries, output_of},
+    ldap::{Directory, output_of},
     repository,
 };
+use tocsin_test_peers::{Peer, missing};
 
 const VERA: &str = "dn: uid=vera,ou=people,o=tocsin
 changetype: add
@@ -40,12 +41,19 @@ fn unboundid_alone(tool: &str) -> Command {
 fn java() -> Command {
     let mut java = Command::new("java");
     // Short runs: start-up time matters more than peak speed.
-    java.args(["-XX:TieredStopAtLevel=1", "-cp", &format!("{}/*", libraries().join("java").display())]);
+    java.args([
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        &format!("{}/*", Peer::ApacheDirectory.path().join("java").display()),
+    ]);
     java
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_unboundid_tools_read_and_modify() {
+    if missing(&[Peer::ApacheDirectory, Peer::LdapUtils]) {
+        return;
+    }
     let directory = Directory::start("o=tocsin", "").await;
     let file = |name: &str| directory.folder.path().join(name).display().to_string();
     let run = |tool: &str, arguments: &[&str]| unboundid(&directory, tool, arguments);
@@ -81,6 +89,9 @@ async fn slow_unboundid_tools_read_and_modify() {
 /// everything else must be valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_schema_passes_unboundids_validator() {
+    if missing(&[Peer::ApacheDirectory, Peer::LdapUtils]) {
+        return;
+    }
     let directory = Directory::start("o=tocsin", "").await;
     let folder = directory.folder.path().join("schema");
     fs::create_dir(&folder).expect("made");
@@ -99,6 +110,9 @@ async fn slow_the_schema_passes_unboundids_validator() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_apache_directory_reads_the_schema_strictly() {
+    if missing(&[Peer::ApacheDirectory, Peer::LdapUtils]) {
+        return;
+    }
     let directory = Directory::start("o=tocsin", "").await;
     directory.change(VERA);
     let program = repository("crates/tocsin/tests/suites/java/ReadSchema.java");
@@ -111,10 +125,13 @@ async fn slow_apache_directory_reads_the_schema_strictly() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ldapexop_performs_extended_operations() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
     let directory = Directory::start("o=tocsin", "").await;
     directory.change(VERA);
     let url = format!("ldap://127.0.0.1:{}", directory.port);
-    let ask = |who: &str, password: &str, operation: &[&str]| {
+    let send_request = |who: &str, password: &str, operation: &[&str]| {
         let mut ldapexop = Command::new("ldapexop");
         ldapexop.args(["-x", "-H", &url, "-D", who, "-w", password]).args(operation).env("LDAPNOINIT", "1");
         let done =
@@ -123,15 +140,15 @@ async fn ldapexop_performs_extended_operations() {
         said + &error
     };
     let vera = "uid=vera,ou=people,o=tocsin";
-    assert_eq!(ask(vera, "open sesame", &["whoami"]), format!("dn:{vera}"));
-    assert_eq!(ask(&directory.operator(), &directory.platform.key(), &["whoami"]), "dn:cn=admin,o=tocsin");
-    assert_eq!(ask("", "", &["whoami"]), "anonymous");
-    assert!(ask(vera, "open sesame", &["cancel", "7"]).contains("No Operation to Cancel (119)"));
-    assert!(ask(vera, "open sesame", &["1.2.3.4:what"]).contains("Protocol error (2)"));
+    assert_eq!(send_request(vera, "open sesame", &["whoami"]), format!("dn:{vera}"));
+    assert_eq!(send_request(&directory.operator(), &directory.platform.key(), &["whoami"]), "dn:cn=admin,o=tocsin");
+    assert_eq!(send_request("", "", &["whoami"]), "anonymous");
+    assert!(send_request(vera, "open sesame", &["cancel", "7"]).contains("No Operation to Cancel (119)"));
+    assert!(send_request(vera, "open sesame", &["1.2.3.4:what"]).contains("Protocol error (2)"));
     // Password modify with a generated password.
-    let made = ask(vera, "open sesame", &["1.3.6.1.4.1.4203.1.11.1"]);
+    let made = send_request(vera, "open sesame", &["1.3.6.1.4.1.4203.1.11.1"]);
     assert!(made.contains("data:: "), "{made}");
-    assert!(ask(vera, "open sesame", &["whoami"]).contains("Invalid credentials (49)"));
+    assert!(send_request(vera, "open sesame", &["whoami"]).contains("Invalid credentials (49)"));
 }
 
 /// `/etc` of a machine whose users are in the directory.
@@ -157,6 +174,9 @@ fn etc(directory: &Directory, at: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_resolve_users_by_nslcd() {
+    if missing(&[Peer::LdapUtils, Peer::Nslcd]) {
+        return;
+    }
     let namespaces = ["--map-root-user", "--mount", "--pid", "--fork", "--kill-child"];
     if !Command::new("unshare").args(namespaces).arg("true").status().is_ok_and(|status| status.success()) {
         println!("skipped: this machine does not permit namespaces, and its own /etc must not be changed");
@@ -176,7 +196,7 @@ async fn machines_resolve_users_by_nslcd() {
     etc(&directory, &at);
     let script = repository("crates/tocsin/tests/suites/nslcd/login.sh");
     let mut login = Command::new("unshare");
-    login.args(namespaces).arg("bash").arg(script).arg(at).arg(libraries().join("nslcd"));
+    login.args(namespaces).arg("bash").arg(script).arg(at).arg(Peer::Nslcd.path().join("nslcd"));
     let vera = "vera:*:10001:10000:Vera Muster:/home/vera:/bin/bash";
     let group = "staff:*:10000:vera";
     let id = "uid=10001(vera) gid=10000(staff) groups=10000(staff)";

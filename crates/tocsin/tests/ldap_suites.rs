@@ -13,9 +13,10 @@ use std::{
 };
 
 use support::{
-    ldap::{Directory, copy_folder, libraries},
+    ldap::{Directory, copy_folder},
     repository,
 };
+use tocsin_test_peers::{Peer, missing};
 
 /// Runs a suite; returns the outcome of each test.
 fn outcomes(directory: &Directory, suite: &mut Command, list: &str) -> String {
@@ -64,15 +65,18 @@ fn suites(path: &str) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_suite_of_ldap3_has_the_listed_outcomes() {
+    if missing(&[Peer::Ldap3, Peer::LdapUtils]) {
+        return;
+    }
     let list = "testdata/ldap/ldap3.txt";
     let directory = Directory::start("o=tocsin", "").await;
     directory.change(&fs::read_to_string(suites("ldap3/entries.ldif")).expect("entries"));
     let outcomes = outcomes(
         &directory,
-        Command::new("python3")
+        Command::new(Peer::Python.path())
             .arg(suites("ldap3/run.py"))
-            .env("PYTHONPATH", libraries().join("python"))
-            .env("SUITE", libraries().join("ldap3-2.9.1/test"))
+            .env("PYTHONPATH", Peer::Ldap3.path().join("python"))
+            .env("SUITE", Peer::Ldap3.path().join("ldap3-2.9.1/test"))
             .env("STRATEGY", "SYNC")
             .env("PASSWORD", directory.platform.key())
             .env("CERTIFICATE", directory.folder.path().join("certificate.pem")),
@@ -83,6 +87,9 @@ async fn slow_the_suite_of_ldap3_has_the_listed_outcomes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_suite_of_bonsai_has_the_listed_outcomes() {
+    if missing(&[Peer::Bonsai, Peer::LdapUtils]) {
+        return;
+    }
     let list = "testdata/ldap/bonsai.txt";
     // Set up as its own server: anonymous reads, and at most 1,024 entries per search.
     let settings_of_ldap = "size_limit = 1024
@@ -90,15 +97,15 @@ access = ['to attrs=userPassword by self write by * auth', 'to * by self write b
     let directory = Directory::start("dc=bonsai,dc=test", settings_of_ldap).await;
     directory.change(&fs::read_to_string(suites("bonsai/entries.ldif")).expect("entries"));
     let tests = directory.folder.path().join("tests");
-    copy_folder(&libraries().join("bonsai-1.5.5/tests"), &tests);
+    copy_folder(&Peer::Bonsai.path().join("bonsai-1.5.5/tests"), &tests);
     fs::write(tests.join("test.ini"), settings(&directory)).expect("written");
     // A picture of the suite, which is not published with it.
     fs::create_dir(tests.join("testenv")).expect("made");
     fs::write(tests.join("testenv/test.jpeg"), [0xff, 0xd8, 0xff, 0, 0xfe]).expect("written");
-    let path = std::env::join_paths([libraries().join("python"), suites("bonsai")]).expect("a path");
+    let path = std::env::join_paths([Peer::Bonsai.path().join("python"), suites("bonsai")]).expect("a path");
     let outcomes = outcomes(
         &directory,
-        Command::new("python3")
+        Command::new(Peer::Python.path())
             .args(["-m", "pytest", "-q", "-p", "plugin", "-p", "no:cacheprovider", "."])
             .current_dir(&tests)
             .env("PYTHONPATH", path)

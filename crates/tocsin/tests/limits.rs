@@ -122,7 +122,7 @@ async fn c6_no_number_in_a_path_causes_a_server_error() {
     fs::write(&file, APPLICATION).expect("a definition");
     platform.run(&["apply", file.to_str().expect("a path"), "--yes"]);
     let key = fs::read_to_string(platform.folder.join("admin.key")).expect("a key");
-    let ask = async |method: &str, path: &str| {
+    let send_request = async |method: &str, path: &str| {
         let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
         let request = platform.client.request(method, format!("{}{path}", platform.url)).bearer_auth(key.trim());
         request.header("content-type", "application/json").body("{}").send().await.expect("an answer").status()
@@ -135,7 +135,7 @@ async fn c6_no_number_in_a_path_causes_a_server_error() {
             for path in filled(path, number) {
                 for method in item.as_object().expect("methods").keys() {
                     asked += 1;
-                    let status = ask(method, &path).await;
+                    let status = send_request(method, &path).await;
                     if status.is_server_error() {
                         failed.push(format!("{method} {path}: {status}"));
                     }
@@ -162,7 +162,7 @@ async fn c6_no_number_in_a_path_causes_a_server_error() {
             "/v1/messages?after={n}",
         ] {
             let path = path.replace("{n}", number);
-            let status = ask("GET", &path).await;
+            let status = send_request("GET", &path).await;
             if status.is_server_error() {
                 failed.push(format!("GET {path}: {status}"));
             }

@@ -63,7 +63,8 @@ async fn post(address: &str, key: &str, token: &str, body: &str) -> Option<Strin
         writer.write_all(head.as_bytes()).await?;
         writer.write_all(body.as_bytes()).await
     };
-    let (_, read) = tokio::join!(writing, tokio::time::timeout(support::PATIENCE, reader.read_to_end(&mut answer)));
+    let (_, read) =
+        tokio::join!(writing, tokio::time::timeout(support::wait_timeout(), reader.read_to_end(&mut answer)));
     let _ = read.expect("each connection ends");
     let answer = String::from_utf8(answer).expect("text");
     answer.contains("\r\n\r\n").then_some(answer)
@@ -128,12 +129,7 @@ async fn e2_an_overload_is_refused_and_the_rest_is_served() {
             })
         })
         .collect();
-    let waiting = async {
-        while seen.accepted.lock().len() < ACCEPTED {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(support::PATIENCE, waiting).await.expect("some are accepted all the time");
+    support::until("some are accepted all the time", async || seen.accepted.lock().len() >= ACCEPTED).await;
     let peak = memory(&platform, "VmHWM");
     stop.store(true, Ordering::SeqCst);
     for client in clients {

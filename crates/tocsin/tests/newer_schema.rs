@@ -78,7 +78,7 @@ impl Acknowledged {
     async fn more(&self, events: usize) {
         let mut counts = self.count.subscribe();
         let wanted = *counts.borrow() + events;
-        let waited = tokio::time::timeout(support::PATIENCE, counts.wait_for(|count| *count >= wanted)).await;
+        let waited = tokio::time::timeout(support::wait_timeout(), counts.wait_for(|count| *count >= wanted)).await;
         waited.expect("in time").expect("the sender lives");
     }
 }

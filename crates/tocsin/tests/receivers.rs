@@ -15,6 +15,7 @@ use axum::{Router, body::Bytes, extract::State, http::HeaderMap, http::StatusCod
 use base64::{Engine, prelude::BASE64_STANDARD};
 use parking_lot::Mutex;
 use support::Platform;
+use tocsin_test_peers::{Peer, missing, reserved_port};
 use tokio::sync::watch;
 
 const EVENTS: usize = 300;
@@ -57,12 +58,7 @@ struct SmtpSink(Child);
 impl SmtpSink {
     /// Postfix's sink, which writes each mail into a file of this folder.
     fn start(port: u16, folder: &Path) -> SmtpSink {
-        let program = ["/usr/sbin/smtp-sink", "/usr/local/sbin/smtp-sink", "/usr/bin/smtp-sink"]
-            .iter()
-            .map(PathBuf::from)
-            .find(|path| path.exists())
-            .expect("Postfix's smtp-sink is missing: `make setup` installs it");
-        let mut command = Command::new(program);
+        let mut command = Command::new(Peer::SmtpSink.path());
         // Started by root, it requires a user to switch to.
         let id = Command::new("id").arg("-u").output().expect("id runs").stdout;
         if id == b"0\n" {
@@ -90,10 +86,13 @@ impl Drop for SmtpSink {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postfix_receives_the_mails() {
+    if missing(&[Peer::SmtpSink]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder.path(), mode).expect("the folder can be opened");
-    let port = support::free_port();
+    let port = reserved_port();
     let inbox = folder.path().join("mails");
     fs::create_dir(&inbox).expect("a folder");
     let _sink = SmtpSink::start(port, &inbox);
@@ -122,18 +121,12 @@ async fn postfix_receives_the_mails() {
 
 /// Waits until the server has `count` delivery receipts.
 async fn wait_until_delivered(platform: &Platform, count: usize) {
-    let waiting = async {
-        loop {
-            let status = platform.get("/v1/status").await;
-            let delivered = status["totals"]["attempts"]["delivered"].as_u64().expect("a count of deliveries");
-            if delivered >= count as u64 {
-                return;
-            }
-            // Receipts have no external signal.
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(support::PATIENCE, waiting).await.expect("everything is delivered");
+    // Receipts have no external signal.
+    support::until("everything is delivered", async || {
+        let status = platform.get("/v1/status").await;
+        status["totals"]["attempts"]["delivered"].as_u64().expect("a count of deliveries") >= count as u64
+    })
+    .await;
 }
 
 #[derive(Clone)]
@@ -171,7 +164,7 @@ async fn a_published_library_verifies_the_webhooks() {
     let tokens = publish(&platform).await;
     let mut count = hooks.count.subscribe();
     let waiting = count.wait_for(|count| *count >= EVENTS);
-    let all = tokio::time::timeout(support::PATIENCE, waiting).await;
+    let all = tokio::time::timeout(support::wait_timeout(), waiting).await;
     assert_eq!(*hooks.refused.lock(), Vec::<String>::new());
     all.expect("all hooks come").expect("a count");
     let received = hooks.received.lock();
@@ -209,6 +202,9 @@ struct StoredPosts {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_libraries_of_python_and_javascript_verify_the_webhooks() {
+    if missing(&[Peer::WebhookLibraries]) {
+        return;
+    }
     let stored = StoredPosts { lines: Arc::default(), count: watch::Sender::new(0) };
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}/hook", socket.local_addr().expect("an address"));
@@ -223,13 +219,11 @@ async fn the_libraries_of_python_and_javascript_verify_the_webhooks() {
     platform.subscribe("relay", "every", "alice", "out", &address, serde_json::json!({})).await;
     publish(&platform).await;
     let mut count = stored.count.subscribe();
-    let all = tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= EVENTS)).await;
+    let all = tokio::time::timeout(support::wait_timeout(), count.wait_for(|count| *count >= EVENTS)).await;
     all.expect("all hooks come").expect("a count");
     let lines = stored.lines.lock().join("\n");
     let expected = format!("{}\n", EVENTS * SECRETS.len());
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
-    let libraries =
-        std::env::var_os("WEBHOOK_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/webhooks"), PathBuf::from);
+    let libraries = Peer::WebhookLibraries.path();
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/webhooks");
     for (program, script, variable, folder) in
         [("python3", "verify.py", "PYTHONPATH", "python"), ("node", "verify.js", "NODE_PATH", "node_modules")]
@@ -237,19 +231,14 @@ async fn the_libraries_of_python_and_javascript_verify_the_webhooks() {
         let mut command = Command::new(program);
         command.arg(scripts.join(script)).env(variable, libraries.join(folder));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child =
-            command.spawn().unwrap_or_else(|error| panic!("{program}: {error}; `scripts/setup test` installs it"));
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
         let mut input = child.stdin.take().expect("a pipe");
         let written = lines.clone();
         let writer = std::thread::spawn(move || std::io::Write::write_all(&mut input, written.as_bytes()));
         let output = child.wait_with_output().expect("an end");
         let _ = writer.join();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            expected,
-            "{program}: {said}; `scripts/setup test` installs the library"
-        );
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{program}: {said}");
     }
 }
 
@@ -261,16 +250,10 @@ async fn a_private_address_is_refused_without_permission() {
     let (status, answer) =
         platform.post("/v1/applications/relay/events/note", &serde_json::json!({"token": "t"})).await;
     assert_eq!(status, 202, "{answer}");
-    let waiting = async {
-        loop {
-            let status = platform.get("/v1/status").await;
-            if status["totals"]["attempts"]["refused"] == 1 {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(support::PATIENCE, waiting).await.expect("the delivery is refused");
+    support::until("the delivery is refused", async || {
+        platform.get("/v1/status").await["totals"]["attempts"]["refused"] == 1
+    })
+    .await;
     let trace = platform.get("/v1/trace/n-1-0").await.to_string();
     assert!(trace.contains("private") || trace.contains("loopback"), "{trace}");
 }

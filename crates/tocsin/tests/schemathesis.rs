@@ -4,13 +4,14 @@
 mod support;
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
 use reqwest::Method;
 use serde_json::json;
 use support::Platform;
+use tocsin_test_peers::{Peer, missing};
 
 /// Seed of the requests. Another one finds other things: `SCHEMATHESIS_SEED=7 cargo test ...`.
 const SEED: u64 = 20_261_127;
@@ -52,16 +53,6 @@ collections:
     partition: [ { match: { owner: subscriber.id } } ]
 ";
 
-fn library() -> PathBuf {
-    let folder = std::env::var_os("OPENAPI_LIBRARIES").map(PathBuf::from).unwrap_or_else(|| {
-        let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
-        home.join(".cache/tocsin/openapi")
-    });
-    let library = folder.join("python");
-    assert!(library.is_dir(), "{} is missing: scripts/setup test", library.display());
-    library
-}
-
 /// Starts a platform with one object of most kinds.
 async fn platform() -> Platform {
     let platform = Platform::start(&[
@@ -72,7 +63,7 @@ async fn platform() -> Platform {
     .await;
     platform.apply("quakes", QUAKES).await;
     let exchange = support::repository("examples/confirmation/exchange.yaml");
-    platform.run(&["exchange", "apply", exchange.to_str().expect("a path")]);
+    platform.run(&["exchange", "apply", exchange.to_str().expect("a path"), "--yes"]);
     let device = json!({"channel": "mail", "address": "alice@example.org"});
     let alice = json!({"id": "alice", "devices": {"mail": device, "bell": {"channel": "inbox", "address": "alice"}}});
     let (status, body) = platform.post("/v1/subscribers", &alice).await;
@@ -97,7 +88,7 @@ fn run(platform: &Platform, folder: &Path, phases: &str, more: &[&str]) -> u64 {
     println!("SCHEMATHESIS_SEED={seed}, {phases}");
     let configuration = folder.join("schemathesis.toml");
     std::fs::write(&configuration, CONFIGURATION).expect("written");
-    let mut command = Command::new("python3");
+    let mut command = Command::new(Peer::Python.path());
     command
         .args(["-m", "schemathesis.cli", "--config-file"])
         .arg(&configuration)
@@ -108,7 +99,7 @@ fn run(platform: &Platform, folder: &Path, phases: &str, more: &[&str]) -> u64 {
         .args(LEFT_OUT.iter().flat_map(|path| ["--exclude-path", *path]))
         .args(more)
         .current_dir(folder)
-        .env("PYTHONPATH", library())
+        .env("PYTHONPATH", Peer::Schemathesis.path().join("python"))
         .env("SCHEMATHESIS_HOOKS", support::repository("crates/tocsin/tests/schemathesis/hooks.py"))
         .stdin(Stdio::null());
     let done = command.output().expect("python3 starts");
@@ -123,6 +114,9 @@ fn run(platform: &Platform, folder: &Path, phases: &str, more: &[&str]) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_e8_every_response_conforms_to_the_openapi_document() {
+    if missing(&[Peer::Schemathesis]) {
+        return;
+    }
     let platform = platform().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let each = run(&platform, folder.path(), "examples,coverage,fuzzing", &[]);

@@ -75,18 +75,18 @@ receive: { orders: { mode: one_way } }
 send: { erp: { mode: one_way, protocol: http, options: { url: 'https://a.example/', timeout: '${ERP_SECRET}' } } }
 routes: { every: { when: 'true', to: erp } }
 ";
-    let ask = async |key: &str, definition: String| {
+    let send_request = async |key: &str, definition: String| {
         let request = platform.client.put(format!("{}/v1/exchanges/orders?dry_run=true", platform.url));
         let request = request.header("content-type", "application/yaml").bearer_auth(key).body(definition);
         let answer = request.send().await.expect("an answer");
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     };
     let reader = made["key"].as_str().expect("a key");
-    let (status, answer) = ask(reader, definition.to_owned()).await;
+    let (status, answer) = send_request(reader, definition.to_owned()).await;
     assert_eq!(status, 200, "{answer}");
-    let (status, answer) = ask(reader, definition.replace("when: 'true'", "when: 'message.odd'")).await;
+    let (status, answer) = send_request(reader, definition.replace("when: 'true'", "when: 'message.odd'")).await;
     assert!(status == 422 && answer.contains("routes.every.when") && !answer.contains("hunter2"), "{status} {answer}");
-    let (status, answer) = ask(&platform.key(), definition.to_owned()).await;
+    let (status, answer) = send_request(&platform.key(), definition.to_owned()).await;
     assert!(
         status == 422 && answer.contains("what the environment gives") && !answer.contains("hunter2"),
         "{status} {answer}"

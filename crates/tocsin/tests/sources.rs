@@ -5,12 +5,12 @@ mod support;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use support::Platform;
+use support::{Platform, until};
 use tocsin_model::{
     event::EventBatch,
     field::{Field, FieldType, Fields},
@@ -20,6 +20,7 @@ use tocsin_store::{
     journal::{Journal, JournalOptions},
     sqlite::journal::SqliteJournal,
 };
+use tocsin_test_peers::{Peer, missing, reserved_port};
 
 const APPLICATION: &str = r#"
 application: drops
@@ -89,9 +90,7 @@ async fn slow_files_dropped_during_kills_are_processed_once_and_in_order() {
     let mut platform = Platform::start(&[]).await;
     platform.apply("drops", APPLICATION).await;
     let folder = platform.folder.join("drop/in");
-    while !folder.exists() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the folder is created", async || folder.exists()).await;
     let mut dropper = Command::new("sh")
         .args(["-c", DROPPER, "dropper"])
         .arg(&folder)
@@ -99,7 +98,7 @@ async fn slow_files_dropped_during_kills_are_processed_once_and_in_order() {
         .spawn()
         .expect("a shell");
     let mut kills = 0;
-    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    let deadline = tokio::time::Instant::now() + support::wait_timeout();
     loop {
         tokio::time::sleep(Duration::from_millis(random.u64(5..60))).await;
         let dropped = dropper.try_wait().expect("it can be asked").is_some();
@@ -137,13 +136,12 @@ async fn slow_files_dropped_during_kills_are_processed_once_and_in_order() {
 async fn the_sources_of_an_application_are_shown() {
     let mut platform = Platform::start(&[]).await;
     platform.apply("drops", APPLICATION).await;
-    let shown = loop {
-        let shown = platform.get("/v1/applications/drops/sources").await;
-        if shown["items"][0]["state"] == "running" {
-            break shown;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    };
+    let mut shown = serde_json::Value::Null;
+    until("the source runs", async || {
+        shown = platform.get("/v1/applications/drops/sources").await;
+        shown["items"][0]["state"] == "running"
+    })
+    .await;
     assert_eq!((&shown["items"][0]["source"], &shown["items"][0]["class"]), (&"files".into(), &"drop".into()));
     let (status, problem) =
         platform.post("/v1/applications/drops/events/drop?source=files", &serde_json::json!({})).await;
@@ -169,16 +167,12 @@ async fn the_week_of_quakes_comes_through_a_folder() {
     fs::write(&definition, format!("{text}\n{sources}")).expect("written");
 
     let mut platform = Platform::start(&[]).await;
-    platform.run(&["apply", definition.to_str().expect("text")]);
+    platform.run(&["apply", definition.to_str().expect("text"), "--yes"]);
     let drop = platform.folder.join("drop/quakes");
-    while !drop.exists() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the folder is created", async || drop.exists()).await;
     fs::copy(example.join("usgs-earthquakes-week.geojson"), drop.join(".week")).expect("copied");
     fs::rename(drop.join(".week"), drop.join("week.geojson")).expect("moved");
-    while left(&drop) > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the file is processed", async || left(&drop) == 0).await;
     let shown = platform.get("/v1/applications/quakes/sources").await;
     assert_eq!((&shown["items"][0]["events"], &shown["items"][0]["batches"]), (&1_707.into(), &2.into()), "{shown}");
     platform.terminate();
@@ -187,7 +181,7 @@ async fn the_week_of_quakes_comes_through_a_folder() {
 /// Kills the platform at seeded random times until `is_enough`.
 async fn kill_until(platform: &mut Platform, mut is_enough: impl AsyncFnMut(&Platform) -> bool) {
     let mut random = fastrand::Rng::with_seed(support::seed());
-    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    let deadline = tokio::time::Instant::now() + support::wait_timeout();
     let mut kills = 0;
     while !is_enough(platform).await {
         assert!(tokio::time::Instant::now() < deadline, "no progress within the deadline");
@@ -238,10 +232,13 @@ done
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_mails_sent_during_kills_are_events_once() {
+    if missing(&[Peer::Curl]) {
+        return;
+    }
     const MAILERS: usize = 3;
     const MAILS: usize = 60;
     let mut platform = Platform::start(&[]).await;
-    let port = support::free_port();
+    let port = reserved_port();
     let definition = format!(
         "application: drops\nevents: {{ drop: {{ fields: {{ token: {{ type: string, required: true }} }} }} }}\nsources:\n  \
          mails: {{ kind: mail, events: [drop], options: {{ listen: '127.0.0.1:{port}', recipients: ['*'], fields: {{ token: subject }} }} }}\n"
@@ -262,26 +259,27 @@ async fn slow_mails_sent_during_kills_are_events_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_kafka_messages_written_during_kills_are_processed_once() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
     const PORTIONS: usize = 30;
     const MESSAGES: usize = 40;
-    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
-    let libraries = std::env::var_os("KAFKA_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/kafka"), PathBuf::from);
     let broker_folder = tempfile::tempdir().expect("a folder");
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
     fs::write(broker_folder.path().join("certificate.pem"), made.cert.pem()).expect("written");
     fs::write(broker_folder.path().join("key.pem"), made.signing_key.serialize_pem()).expect("written");
     let mut broker = Command::new("java")
-        .args(["-Xmx384m", "-cp", &format!("{}/*", libraries.display())])
+        .args(["-Xmx384m", "-cp", &format!("{}/*", Peer::Kafka.path().display())])
         .arg(support::repository("crates/sources/testdata/kafka/Broker.java"))
         .arg(broker_folder.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .expect("java is there: `make setup` installs it");
+        .expect("java starts");
     let mut answers = BufReader::new(broker.stdout.take().expect("it is piped")).lines();
     let mut input = broker.stdin.take().expect("it is piped");
-    let ready = answers.next().expect("the broker starts: `make setup` brings it").expect("text");
+    let ready = answers.next().expect("the broker starts").expect("text");
     let port = ready.split(' ').next().expect("a port").to_owned();
     let mut command_broker = move |command: String| {
         writeln!(input, "{command}").expect("it listens");
@@ -333,7 +331,7 @@ async fn rows_are_events_once(name: &str, source: impl Fn(&Path) -> String) {
     let mut platform = Platform::start(&[("TOCSIN_SOURCES_ALLOW_FOLDERS", &opened)]).await;
     platform.apply("drops", &with_source(&source(&file))).await;
     let writer = std::thread::spawn(move || {
-        rows.busy_timeout(support::PATIENCE).expect("set");
+        rows.busy_timeout(support::wait_timeout()).expect("set");
         for number in 0..ROWS {
             let sql = "INSERT INTO drops (nr, token) VALUES (?1, ?2)";
             rows.execute(sql, (number as i64 + 1, format!("r{number}"))).expect("written");
@@ -371,7 +369,7 @@ async fn slow_outbox_rows_written_during_kills_are_processed_once() {
 
 /// Starts an installed server and waits until its log has this text. Returns the lines before it.
 fn started(mut command: Command, ready: &str) -> (Child, Vec<String>) {
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("it is there: `make setup` installs it");
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
     let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
     let mut said = Vec::new();
     for line in log.by_ref() {
@@ -388,9 +386,12 @@ fn started(mut command: Command, ready: &str) -> (Child, Vec<String>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_nats_messages_written_during_kills_are_processed_once() {
+    if missing(&[Peer::Nats]) {
+        return;
+    }
     const MESSAGES: usize = 1_000;
     let folder = tempfile::tempdir().expect("a folder");
-    let mut command = Command::new("nats-server");
+    let mut command = Command::new(Peer::Nats.path());
     command.args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd"]).arg(folder.path());
     let (mut server, said) = started(command, "Server is ready");
     let at = "Listening for client connections on ";
@@ -430,17 +431,19 @@ async fn slow_nats_messages_written_during_kills_are_processed_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_mosquitto_messages_written_during_kills_are_processed_once() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
     use rumqttc::v5::{
         AsyncClient, Event, MqttOptions,
         mqttbytes::{QoS, v5::Packet},
     };
     const MESSAGES: usize = 1_000;
     let folder = tempfile::tempdir().expect("a folder");
-    let (port, file) = (support::free_port(), folder.path().join("mosquitto.conf"));
+    let (port, file) = (reserved_port(), folder.path().join("mosquitto.conf"));
     let lines = "allow_anonymous true\nmax_queued_messages 10000\nlog_dest stderr";
     fs::write(&file, format!("listener {port} 127.0.0.1\n{lines}\n")).expect("a file");
-    let program = ["/usr/sbin/mosquitto", "mosquitto"].into_iter().find(|path| Path::new(path).exists());
-    let mut command = Command::new(program.unwrap_or("mosquitto"));
+    let mut command = Command::new(Peer::Mosquitto.path());
     command.args(["-v", "-c"]).arg(&file);
     let (mut broker, _) = started(command, " running");
     let publish = async move |texts: Vec<String>| {
@@ -465,7 +468,7 @@ async fn slow_mosquitto_messages_written_during_kills_are_processed_once() {
     let source = format!("bus: {{ kind: mqtt, events: [drop], options: {options} }}");
     platform.apply("drops", &with_source(&source)).await;
     // The session begins with the subscription, so the first message is repeated until one arrives.
-    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    let deadline = tokio::time::Instant::now() + support::wait_timeout();
     while accepted(&platform).await == 0 {
         assert!(tokio::time::Instant::now() < deadline, "nothing arrives");
         publish(vec!["first".to_owned()]).await;
@@ -480,16 +483,17 @@ async fn slow_mosquitto_messages_written_during_kills_are_processed_once() {
     kill_until(&mut platform, async |platform: &Platform| writer.is_finished() && accepted(platform).await > MESSAGES)
         .await;
     writer.await.expect("the writer succeeds");
-    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    let deadline = tokio::time::Instant::now() + support::wait_timeout();
     let mut found = loop {
         let mut found = tokens(&platform.folder, "bus").await;
+        let stored = found.len();
         found.retain(|token| token != "first");
         if found.len() >= MESSAGES {
             break found;
         }
         assert!(tokio::time::Instant::now() < deadline, "{} of {MESSAGES} are stored", found.len());
         platform.restart().await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        until("more messages are stored", async || accepted(&platform).await > stored).await;
         platform.kill();
     };
     found.sort();
@@ -508,7 +512,7 @@ async fn applying_a_source_without_permission_is_a_warning() {
     let source = "mails: { kind: mail, events: [drop], options: { listen: '0.0.0.0:2525', recipients: ['*'], fields: { token: subject } } }";
     fs::write(&file, with_source(source)).expect("written");
     let file = file.to_str().expect("a path");
-    for arguments in [&["check", file][..], &["apply", file, "--dry-run"], &["apply", file]] {
+    for arguments in [&["check", file][..], &["apply", file, "--dry-run"], &["apply", file, "--yes"]] {
         let output = platform.run(arguments);
         assert!(
             output.contains("a source may not listen at 0.0.0.0:2525") && output.contains("allow_listen"),

@@ -6,7 +6,8 @@ use std::{path::Path, time::Duration};
 
 use serde_json::{Value, json};
 use support::Platform;
-use tocsin_replica::{Home, Replica, ReplicaError, Woken, http::HttpLink};
+use tocsin_replica::{Replica, ReplicaError, ServerCredentials, WakeReason, http::HttpLink};
+use tocsin_test_peers::until_listening;
 
 const APPLICATION: &str = r#"
 application: fieldwork
@@ -136,10 +137,10 @@ const NEVER: Duration = Duration::from_secs(3_600);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_device_is_notified_of_its_changes() {
     let mut platform = start_fieldwork().await;
-    let home = Home { url: platform.url.clone(), token: device(&platform, "ann").await };
+    let home = ServerCredentials { url: platform.url.clone(), token: device(&platform, "ann").await };
     let mut replica = Replica::create(&platform.folder.join("ann.replica"), &home).expect("made");
     let link = HttpLink::new(reqwest::Client::new(), &home);
-    sync(&mut replica, &link).await;
+    sync(&mut replica, &link, port_of(&home)).await;
     let put = async |id: &str, owner: &str| {
         let path = format!("/v1/applications/fieldwork/collections/visits/rows/{id}");
         let request = platform.request(reqwest::Method::PUT, &path).json(&json!({"owner": owner}));
@@ -147,11 +148,11 @@ async fn a_waiting_device_is_notified_of_its_changes() {
     };
     // A change before the wait wakes it too.
     put("v1", "ann").await;
-    assert_eq!(replica.rest(&link, NEVER).await.expect("it rests"), Woken::News);
-    sync(&mut replica, &link).await;
+    assert_eq!(replica.wait_for_work(&link, NEVER).await.expect("it rests"), WakeReason::ServerChanges);
+    sync(&mut replica, &link, port_of(&home)).await;
     // A row of another subscriber does not wake it; a row of its own does.
     put("v2", "bob").await;
-    let resting = async { replica.rest(&link, NEVER).await.expect("it rests") };
+    let resting = async { replica.wait_for_work(&link, NEVER).await.expect("it rests") };
     let bringing = async {
         while platform.get("/v1/sync/status").await["resting"] != 1 {
             tokio::task::yield_now().await;
@@ -159,14 +160,14 @@ async fn a_waiting_device_is_notified_of_its_changes() {
         put("v3", "ann").await;
     };
     let (woken, ()) = tokio::join!(resting, bringing);
-    assert_eq!(woken, Woken::News);
-    sync(&mut replica, &link).await;
+    assert_eq!(woken, WakeReason::ServerChanges);
+    sync(&mut replica, &link, port_of(&home)).await;
     let ids = replica.query("SELECT id FROM visits ORDER BY id").expect("queried").1;
     assert_eq!(ids, [[json!("v1")], [json!("v3")]]);
     // A local edit also ends the wait.
     replica.connection().execute_batch("UPDATE visits SET count = 1 WHERE id = 'v1'").expect("edited");
-    assert_eq!(replica.rest(&link, NEVER).await.expect("it rests"), Woken::Edited);
-    sync(&mut replica, &link).await;
+    assert_eq!(replica.wait_for_work(&link, NEVER).await.expect("it rests"), WakeReason::Edited);
+    sync(&mut replica, &link, port_of(&home)).await;
     // A stopping server ends the wait: the device returns by itself.
     let ending = async {
         while platform.get("/v1/sync/status").await["resting"] != 1 {
@@ -174,8 +175,9 @@ async fn a_waiting_device_is_notified_of_its_changes() {
         }
         tokio::task::block_in_place(|| platform.terminate())
     };
-    let (woken, ended) = tokio::join!(async { replica.rest(&link, Duration::ZERO).await.expect("it rests") }, ending);
-    assert_eq!((woken, ended), (Woken::Later, Some(0)));
+    let (woken, ended) =
+        tokio::join!(async { replica.wait_for_work(&link, Duration::ZERO).await.expect("it rests") }, ending);
+    assert_eq!((woken, ended), (WakeReason::Later, Some(0)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +194,7 @@ async fn a9_a_long_poll_ends_when_its_token_is_revoked_or_expires() {
         let (status, made) = platform.post("/v1/sync/devices", &new).await;
         assert_eq!(status, 201, "{made}");
         let token = made["token"].as_str().expect("a token");
-        let home = Home { url: platform.url.clone(), token: token.to_owned() };
+        let home = ServerCredentials { url: platform.url.clone(), token: token.to_owned() };
         let file = platform.folder.join(format!("{said}.replica"));
         let mut replica = Replica::create(&file, &home).expect("made");
         let link = HttpLink::new(reqwest::Client::new(), &home);
@@ -201,7 +203,7 @@ async fn a9_a_long_poll_ends_when_its_token_is_revoked_or_expires() {
             assert!(error.to_string().contains("expired"), "{error}");
             continue;
         }
-        let waiting = async { replica.rest(&link, NEVER).await.expect("it rests") };
+        let waiting = async { replica.wait_for_work(&link, NEVER).await.expect("it rests") };
         let ending = async {
             if lasts.is_none() {
                 resting().await;
@@ -211,7 +213,7 @@ async fn a9_a_long_poll_ends_when_its_token_is_revoked_or_expires() {
             }
         };
         let (woken, ()) = tokio::join!(waiting, ending);
-        assert_eq!(woken, Woken::News, "the wait ends early");
+        assert_eq!(woken, WakeReason::ServerChanges, "the wait ends early");
         let error = replica.sync(&link, &mut |_| ()).await.expect_err("its token is invalid").to_string();
         assert!(error.contains(said), "{said}: {error}");
     }
@@ -259,12 +261,10 @@ async fn row_changes_raise_events_once_over_kills() {
         platform.kill();
         platform.restart().await;
     }
-    let done = async {
-        while platform.get("/v1/sync/status").await["events_waiting"] != 0 || raised(&platform).await < put {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), done).await.expect("all events are raised");
+    support::until("all events are raised", async || {
+        platform.get("/v1/sync/status").await["events_waiting"] == 0 && raised(&platform).await >= put
+    })
+    .await;
     assert_eq!(raised(&platform).await, put);
 }
 
@@ -389,12 +389,13 @@ async fn a_conflict_resolver_program_decides() {
 }
 
 /// Edits a replica repeatedly, and synchronizes when possible.
-async fn work(folder: std::path::PathBuf, home: Home, owner: String, edits: usize) -> Replica {
+async fn work(folder: std::path::PathBuf, home: ServerCredentials, owner: String, edits: usize) -> Replica {
+    let port = port_of(&home);
     let mut random = fastrand::Rng::new();
     let mut replica = Replica::create(&folder.join(format!("{owner}.replica")), &home).expect("made");
     let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build().expect("a client");
     let link = HttpLink::new(client, &home);
-    sync(&mut replica, &link).await;
+    sync(&mut replica, &link, port).await;
     for edit in 0..edits {
         let row = random.usize(0..10);
         let sql = format!(
@@ -403,21 +404,26 @@ async fn work(folder: std::path::PathBuf, home: Home, owner: String, edits: usiz
         );
         replica.connection().execute_batch(&sql).expect("edited");
         if edit % 20 == 19 {
-            sync(&mut replica, &link).await;
+            sync(&mut replica, &link, port).await;
         }
     }
-    sync(&mut replica, &link).await;
+    sync(&mut replica, &link, port).await;
     replica
 }
 
-/// Repeats the synchronization until it succeeds.
-async fn sync(replica: &mut Replica, link: &HttpLink) {
-    loop {
-        match replica.sync(link, &mut |_| ()).await {
-            Ok(_) => return,
-            Err(ReplicaError::Link(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
-            Err(error) => panic!("{error}"),
-        }
+/// The port of the server.
+fn port_of(home: &ServerCredentials) -> u16 {
+    home.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port")
+}
+
+/// Repeats the synchronization until it succeeds, each time when the server listens again.
+async fn sync(replica: &mut Replica, link: &HttpLink, port: u16) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(120);
+    while let Err(error) = replica.sync(link, &mut |_| ()).await {
+        let is_down = matches!(error, ReplicaError::Link(_));
+        assert!(is_down && std::time::Instant::now() < deadline, "{error}");
+        let listening = tokio::task::spawn_blocking(move || until_listening("the server", port, || false));
+        listening.await.expect("it listens again");
     }
 }
 
@@ -428,7 +434,7 @@ async fn converge(devices: usize, edits: usize, kills: usize) {
     let mut working = Vec::new();
     for at in 0..devices {
         let owner = format!("s{at}");
-        let home = Home { url: platform.url.clone(), token: device(&platform, &owner).await };
+        let home = ServerCredentials { url: platform.url.clone(), token: device(&platform, &owner).await };
         working.push(tokio::spawn(work(folder.clone(), home, owner, edits)));
     }
     for kill in 0..kills {
@@ -570,4 +576,58 @@ async fn b8_rows_follow_the_present_fields_of_their_collection() {
     let (status, body) = send(reqwest::Method::PATCH, json!({"depth": 3, "count": 9})).await;
     assert_eq!((status, &body["row"]), (200, &json!({"owner": "bob", "depth": 3, "count": 9})), "{body}");
     assert_eq!(send(reqwest::Method::PATCH, json!({"depth": null})).await.0, 422);
+}
+
+#[tokio::test]
+async fn lists_of_devices_and_sessions_have_pages() {
+    let platform = start_fieldwork().await;
+    let mut tokens = Vec::new();
+    for at in 0..5 {
+        tokens.push(device(&platform, &format!("s{at}")).await);
+    }
+    let paged = async |path: &str, key: &str| {
+        let (mut found, mut next) = (Vec::new(), String::new());
+        loop {
+            let page = platform.get(&format!("{path}?limit=2{next}")).await;
+            let items = page["items"].as_array().unwrap_or_else(|| panic!("{path}: {page}"));
+            assert!(items.len() <= 2, "{page}");
+            found.extend(items.iter().map(|item| item[key].as_str().expect("text").to_owned()));
+            match page["next"].as_str() {
+                Some(cursor) => next = format!("&after={cursor}"),
+                None => return found,
+            }
+        }
+    };
+    assert_eq!(paged("/v1/sync/devices", "subscriber").await, ["s0", "s1", "s2", "s3", "s4"]);
+    for token in &tokens {
+        let begin = platform.client.post(format!("{}/v1/sync/sessions", platform.url)).bearer_auth(token);
+        assert_eq!(begin.json(&json!({})).send().await.expect("an answer").status().as_u16(), 201);
+    }
+    let mut active = paged("/v1/sync/sessions", "device").await;
+    active.sort();
+    active.dedup();
+    assert_eq!(active.len(), 5);
+    // Each device begins again, so its first session has ended.
+    for token in &tokens {
+        let begin = platform.client.post(format!("{}/v1/sync/sessions", platform.url)).bearer_auth(token);
+        assert_eq!(begin.json(&json!({})).send().await.expect("an answer").status().as_u16(), 201);
+    }
+    assert_eq!(paged("/v1/sync/history", "device").await.len(), 5, "the commands page by `after`");
+    assert_eq!(paged("/v1/applications/fieldwork/conflicts", "row").await, [""; 0]);
+    let bad = platform.request(reqwest::Method::GET, "/v1/sync/sessions?after=eA").send().await.expect("an answer");
+    assert!(bad.status().is_client_error(), "{}", bad.status());
+}
+
+#[tokio::test]
+async fn a_condition_on_a_row_that_does_not_exist_does_not_hold() {
+    let platform = start_fieldwork().await;
+    let path = "/v1/applications/fieldwork/collections/visits/rows/v9";
+    let put = async |tag: &str| {
+        let request = platform.request(reqwest::Method::PUT, path).header("if-match", tag);
+        request.json(&json!({"owner": "ann", "what": "well"})).send().await.expect("an answer").status().as_u16()
+    };
+    for tag in ["*", "\"0\"", "\"7\""] {
+        assert_eq!(put(tag).await, 412, "{tag}");
+    }
+    assert!(rows(&platform).await.is_empty());
 }

@@ -17,7 +17,8 @@ use axum::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use support::{PATIENCE, Platform};
+use support::{Platform, wait_timeout};
+use tocsin_test_peers::{Peer, missing};
 use tokio::{net::TcpListener, sync::Notify, time::timeout};
 
 const APPLICATION: &str = r#"
@@ -52,7 +53,7 @@ struct ReceivedRequests {
 }
 
 /// Application B: confirms each request.
-async fn ask(State(world): State<TelemetryReceivers>, headers: HeaderMap) -> axum::Json<Value> {
+async fn answer(State(world): State<TelemetryReceivers>, headers: HeaderMap) -> axum::Json<Value> {
     world.0.asked.lock().push(headers);
     axum::Json(json!({"confirmed": true}))
 }
@@ -91,18 +92,16 @@ async fn collect_packed(State(world): State<TelemetryReceivers>, headers: Header
 
 /// Parses a request with the published OpenTelemetry classes.
 fn decoded(request: &Bytes) -> Value {
-    let home = std::path::PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
-    let library = std::env::var_os("TELEMETRY_LIBRARIES").map(std::path::PathBuf::from);
-    let mut reader = std::process::Command::new("python3")
+    let mut reader = std::process::Command::new(Peer::Python.path())
         .arg(support::repository("crates/tocsin/tests/readers/spans.py"))
-        .arg(library.unwrap_or_else(|| home.join(".cache/tocsin/telemetry")).join("python"))
+        .arg(Peer::Opentelemetry.path().join("python"))
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
-        .expect("python3 is there: `make setup` installs it");
+        .expect("python3 starts");
     std::io::Write::write_all(&mut reader.stdin.take().expect("it is piped"), request).expect("it reads");
     let read = reader.wait_with_output().expect("it ends");
-    assert!(read.status.success(), "`make setup` brings the library that reads it");
+    assert!(read.status.success(), "the library reads it");
     serde_json::from_slice(&read.stdout).expect("JSON")
 }
 
@@ -111,7 +110,8 @@ impl TelemetryReceivers {
         let world = TelemetryReceivers::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
-        let routes = Router::new().route("/hook", post(hook)).route("/b", post(ask)).route("/v1/traces", post(collect));
+        let routes =
+            Router::new().route("/hook", post(hook)).route("/b", post(answer)).route("/v1/traces", post(collect));
         let routes = routes.route("/packed/v1/traces", post(collect_packed));
         let routes = routes.with_state(world.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
@@ -129,7 +129,7 @@ impl TelemetryReceivers {
                 news.await;
             }
         };
-        if timeout(PATIENCE, waiting).await.is_err() {
+        if timeout(wait_timeout(), waiting).await.is_err() {
             panic!("{what}: {:#?}", self.0.spans.lock());
         }
     }
@@ -304,6 +304,9 @@ async fn opentelemetry_variables_are_supported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_opentelemetry_classes_parse_our_protocol_buffers() {
+    if missing(&[Peer::Opentelemetry]) {
+        return;
+    }
     let (world, address) = TelemetryReceivers::start().await;
     let endpoint = format!("{address}/packed");
     let platform = Platform::start(&[

@@ -9,6 +9,7 @@ use std::{
 };
 
 use support::Platform;
+use tocsin_test_peers::{Peer, missing};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/typescript")
@@ -16,17 +17,18 @@ fn folder() -> PathBuf {
 
 /// Runs node in the folder of the client; shows its output if it fails.
 fn node(arguments: &[String], environment: &[(&str, &str)]) {
-    let mut command = Command::new("node");
+    let mut command = Command::new(Peer::Node.path());
     command.args(arguments).envs(environment.iter().copied()).current_dir(folder()).stdin(Stdio::null());
-    let done = command.output().unwrap_or_else(|error| panic!("node: {error}; `scripts/setup test` installs it"));
+    let done = command.output().unwrap_or_else(|error| panic!("node: {error}"));
     let said = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(done.status.success(), "node {arguments:?}: {}\n{said}", done.status);
 }
 
 #[tokio::test]
 async fn the_typescript_client_passes_its_tests() {
-    let compiler = folder().join("node_modules/typescript/bin/tsc");
-    assert!(compiler.exists(), "{} is missing; `scripts/setup test` installs it", compiler.display());
+    if missing(&[Peer::TypescriptLibraries]) {
+        return;
+    }
     node(&["node_modules/typescript/bin/tsc".to_owned()], &[]);
     let platform = Platform::start(&[]).await;
     let key = fs::read_to_string(platform.folder.join("admin.key")).expect("the first key");

@@ -1,4 +1,4 @@
-//! Watch list example, by the commands of its README, in order.
+//! Examples, by the commands of their READMEs, in order.
 
 mod support;
 
@@ -6,9 +6,9 @@ use std::fs;
 
 use support::{Platform, mails::Mails};
 
-/// Commands of the README's code block, as arguments of the binary.
-fn commands() -> Vec<Vec<String>> {
-    let readme = fs::read_to_string(support::repository("examples/watchlist/README.md")).expect("the README");
+/// Commands of the first code block in the README of an example, as arguments of the binary.
+fn commands(example: &str) -> Vec<Vec<String>> {
+    let readme = fs::read_to_string(support::repository(&format!("examples/{example}/README.md"))).expect("the README");
     let block = readme.split("```").nth(1).expect("a block of code");
     let commands = block.lines().filter_map(|line| line.strip_prefix("tocsin "));
     commands
@@ -28,14 +28,40 @@ fn commands() -> Vec<Vec<String>> {
         .collect()
 }
 
+/// Runs the commands and returns their output.
+fn run(platform: &Platform, example: &str) -> String {
+    let commands = commands(example);
+    commands.iter().map(|command| platform.run(&command.iter().map(String::as_str).collect::<Vec<_>>())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_bell_fill_the_inbox_of_one_customer() {
+    let platform = Platform::start(&[]).await;
+    let said = run(&platform, "bell");
+    assert!(said.contains("+ shop is new") && said.contains("shop runs as version 1"), "{said}");
+    assert!(said.contains("Order A-1 is on its way"), "{said}");
+    assert!(!said.contains("warning"), "{said}");
+    assert_eq!(platform.get("/v1/subscribers/alice/inbox/unread").await["unread"], 0, "all are read");
+    assert!(platform.run(&["inbox", "list", "bob"]).contains("no such items"), "bob has another order");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_ticker_make_the_documented_mails_without_warnings() {
+    let mails = Mails::start().await;
+    let platform = Platform::start(&[("SMTP_PORT", &mails.port.to_string())]).await;
+    let said = run(&platform, "ticker");
+    assert!(!said.contains("warning"), "{said}");
+    assert!(mails.wait_until(|| mails.count() >= 4).await);
+    let mut to: Vec<String> = mails.all().iter().map(|mail| mail.to[0].clone()).collect();
+    to.sort_unstable();
+    assert_eq!(to, ["ann@example.org", "ann@example.org", "ben@example.org", "cid@example.org"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_of_the_readme_have_the_documented_effects() {
     let mails = Mails::start().await;
     let platform = Platform::start(&[("SMTP_PORT", &mails.port.to_string())]).await;
-    let mut said = String::new();
-    for command in commands() {
-        said.push_str(&platform.run(&command.iter().map(String::as_str).collect::<Vec<_>>()));
-    }
+    let said = run(&platform, "watchlist");
     assert!(said.contains("notifies a subscription at most once in 1h"), "{said}");
     assert!(said.contains("2027-01-04T08:00"), "{said}");
     let schedules: Vec<&str> = said.lines().filter(|line| line.starts_with("morning ")).collect();

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::lists::{ItemList, texts};
+use super::lists::{ItemList, author, texts};
 use crate::{
     client::{Client, segment, with_query},
     failure::{Failure, Outcome},
@@ -29,11 +29,13 @@ enum Action {
     /// Print the definition of an application
     Show {
         /// Application
+        #[arg(value_name = "APPLICATION")]
         name: String,
     },
     /// Remove an application with its subscriptions
     Remove {
         /// Application
+        #[arg(value_name = "APPLICATION")]
         name: String,
         /// Confirmation; without it the command asks
         #[arg(long)]
@@ -54,12 +56,12 @@ impl Args {
         match self.action {
             Action::List { json } => {
                 let items = client.list("/v1/applications", &[], usize::MAX).await?;
-                let heads = ["NAME", "VERSION", "CHANGED"];
+                let heads = ["NAME", "VERSION", "CHANGED", "BY"];
                 ItemList { items, limit: usize::MAX, json }.show(
                     terminal,
                     "there are no applications",
                     &heads,
-                    |item| texts(item, &["name", "version", "applied_at"]),
+                    |item| [texts(item, &["name", "version", "applied_at"]), vec![author(item, "author")]].concat(),
                 )
             }
             Action::Show { name } => {
@@ -98,13 +100,14 @@ mod tests {
     #[tokio::test]
     async fn an_application_is_listed_shown_and_removed() {
         let doors = json!({"name": "doors", "version": 3, "applied_at": "2026-11-27T08:00:00Z",
+            "author": "a1b2c3d4", "author_name": "Ada, on duty",
             "definition": "application: doors\n"});
         check(
             &["list"],
             vec![(200, json!({"items": [doors]}))],
             expect![[r#"
-            NAME   VERSION  CHANGED
-            doors  3        2026-11-27T08:00:00Z
+            NAME   VERSION  CHANGED               BY
+            doors  3        2026-11-27T08:00:00Z  Ada, on duty
             GET /v1/applications?limit=1000"#]],
         )
         .await;

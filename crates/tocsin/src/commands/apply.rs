@@ -8,21 +8,25 @@ use tocsin_model::definition;
 
 use crate::{
     client::{Client, ErrorResponse, problem, segment, with_query},
-    commands::check::compiler_format,
     failure::{Exit, Failure, Outcome},
     platform,
+    problems::compiler_format,
     terminal::{Colour, Terminal, printable},
 };
 
 /// Arguments of `tocsin apply`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tocsin apply application.yaml             # shows the changes and asks
+  tocsin apply application.yaml --yes       # for scripts
+  tocsin apply application.yaml --dry-run   # shows the changes only")]
 pub struct Args {
     /// Definition, a YAML file; relative template paths start at its folder
     file: PathBuf,
-    /// Show the changes without applying them
+    /// Show the changes without applying them; never asks
     #[arg(long)]
     dry_run: bool,
-    /// Confirmation; without it the command asks. Dropping data also needs --allow-drop
+    /// Apply without asking; required without a terminal. Dropping data also needs --allow-drop
     #[arg(long, short)]
     yes: bool,
     /// Path whose data may be dropped, such as subscriptions.nearby; repeatable, or comma-separated
@@ -34,10 +38,10 @@ pub struct Args {
 }
 
 impl Args {
-    /// Shows the differences, asks for confirmation if data would be dropped, and applies the definition.
+    /// Shows the differences, asks for confirmation, and applies the definition.
     ///
     /// # Errors
-    /// If the definition is invalid, or would drop data without permission.
+    /// If the definition is invalid, would drop data without permission, or the changes are not confirmed.
     pub async fn run(mut self, terminal: &Terminal, client: &Client) -> Outcome {
         let text = platform::read_definition(&self.file)?.map_err(|problems| {
             let mut failure = Failure::failed("fix these problems");
@@ -50,8 +54,8 @@ impl Args {
                 self.file.display()
             )));
         };
-        let changes = self.put(client, &name, &text, true).await?.map_err(|trouble| self.failure(trouble))?;
-        show_differences(terminal, &name, &changes)?;
+        let changes = self.put(client, &name, &text, true).await?.map_err(|response| self.failure(response))?;
+        show_differences(terminal, &name, &text, &changes)?;
         let refused = self.drops_not_allowed(&changes);
         let nothing_to_do = changes["differences"].as_array().is_some_and(Vec::is_empty)
             && changes["version"].as_u64() != Some(0)
@@ -60,22 +64,24 @@ impl Args {
             return Ok(());
         }
         if refused.is_empty() {
-            if !self.yes && terminal.is_interactive() && !terminal.confirm("apply this?")? {
-                return Err(Failure::failed("nothing was changed"));
-            }
+            confirm(terminal, self.yes, "apply this?")?;
         } else {
             let question = format!("apply this and drop the data of {}?", refused.join(", "));
             if self.dry_run || self.yes || !terminal.confirm(&question)? {
-                let flags: Vec<String> = refused.iter().map(|path| format!("--allow-drop {path}")).collect();
+                let mut flags: Vec<String> = refused.iter().map(|path| format!("--allow-drop {path}")).collect();
+                if !self.yes && !self.dry_run && !terminal.can_ask() {
+                    flags.push("--yes".to_owned());
+                }
                 return Err(Failure {
                     exit: Exit::Failed,
                     message: format!("nothing was changed; to drop the data add {}", flags.join(" ")),
                     details: vec![],
+                    document: None,
                 });
             }
             self.allow_drop.extend(refused);
         }
-        let done = self.put(client, &name, &text, false).await?.map_err(|trouble| self.failure(trouble))?;
+        let done = self.put(client, &name, &text, false).await?.map_err(|response| self.failure(response))?;
         let version = done["version"].as_u64().unwrap_or_default();
         terminal.line(terminal.paint(Colour::Green, format_args!("{name} runs as version {version}")))?;
         Ok(())
@@ -120,10 +126,10 @@ impl Args {
     }
 
     /// Converts the server's problems to positions in the file.
-    fn failure(&self, trouble: ErrorResponse) -> Failure {
-        let mut failure = trouble.failure();
-        if trouble.status == StatusCode::UNPROCESSABLE_ENTITY
-            && let Some(problems) = trouble.body["problems"].as_array()
+    fn failure(&self, response: ErrorResponse) -> Failure {
+        let mut failure = response.failure();
+        if response.status == StatusCode::UNPROCESSABLE_ENTITY
+            && let Some(problems) = response.body["problems"].as_array()
         {
             failure.details.truncate(failure.details.len() - problems.len());
             let problems = problems.iter().filter_map(|problem| serde_json::from_value(problem.clone()).ok());
@@ -135,9 +141,27 @@ impl Args {
     }
 }
 
+/// Confirms changes that were shown: by `--yes`, else by a question on the terminal.
+///
+/// # Errors
+/// If the answer is no, or there is no terminal.
+pub(super) fn confirm(terminal: &Terminal, yes: bool, question: &str) -> Outcome {
+    if yes {
+        return Ok(());
+    }
+    if !terminal.can_ask() {
+        return Err(Failure::usage(
+            "nothing was changed; without a terminal the command cannot ask, so add --yes to apply these changes",
+        ));
+    }
+    match terminal.confirm(question)? {
+        true => Ok(()),
+        false => Err(Failure::failed("nothing was changed")),
+    }
+}
+
 /// Name of the application in a definition. Of one that cannot be read it is taken from the line that seems to give it,
-/// so
-/// that the server reports the problems.
+/// so that the server reports the problems.
 fn application_name(text: &str) -> Option<String> {
     if let Some(name) = definition::named(text) {
         return Some(name.to_string());
@@ -147,38 +171,50 @@ fn application_name(text: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-fn show_differences(terminal: &Terminal, name: &str, changes: &Value) -> std::io::Result<()> {
+fn show_differences(terminal: &Terminal, name: &str, text: &str, changes: &Value) -> std::io::Result<()> {
     let none = Vec::new();
     let differences = changes["differences"].as_array().unwrap_or(&none);
     match (differences.is_empty(), changes["version"].as_u64()) {
-        (true, None | Some(0)) => terminal.line(terminal.paint(Colour::Green, format_args!("+ {name} is new")))?,
+        (true, None | Some(0)) => {
+            terminal.line(terminal.paint(Colour::Green, format_args!("+ {name} is new")))?;
+            let parts = definition::document_difference("", text).into_iter().map(|part| part.path);
+            for path in parts.filter(|path| !matches!(path.as_str(), "application" | "description")) {
+                terminal.line(terminal.paint(Colour::Green, format_args!("+ {}", printable(&path))))?;
+            }
+        }
         (true, Some(version)) if changes["running"] == false => {
             terminal.line(format_args!("{name}: nothing to change, but version {version} does not run yet"))?
         }
         (true, Some(version)) => terminal.line(format_args!("{name}: nothing to change, version {version} runs"))?,
         (false, _) => {}
     }
-    for difference in differences {
-        let (mark, colour) = match difference["kind"].as_str() {
-            Some("added") => ('+', Colour::Green),
-            Some("removed") => ('-', Colour::Red),
-            _ => ('~', Colour::Yellow),
-        };
-        let path = printable(difference["path"].as_str().unwrap_or_default());
-        let text = difference["text"].as_str().unwrap_or_default();
-        let drops = if difference["drops"] == true { " (drops data)" } else { "" };
-        let line = if text.is_empty() {
-            format!("{mark} {path}{drops}")
-        } else {
-            format!("{mark} {path}: {}{drops}", printable(text))
-        };
+    for (colour, line) in differences.iter().map(difference_line) {
         terminal.line(terminal.paint(colour, line))?;
     }
     for warning in changes["warnings"].as_array().unwrap_or(&none) {
-        terminal
-            .line(terminal.paint(Colour::Yellow, format_args!("warning: {}", crate::client::problem_line(warning))))?;
+        terminal.line(
+            terminal.paint(Colour::Yellow, format_args!("warning: {}", crate::problems::problem_line(warning))),
+        )?;
     }
     Ok(())
+}
+
+/// A difference as a line: `+ events.quake: 6 fields`.
+pub(super) fn difference_line(difference: &Value) -> (Colour, String) {
+    let (mark, colour) = match difference["kind"].as_str() {
+        Some("added") => ('+', Colour::Green),
+        Some("removed") => ('-', Colour::Red),
+        _ => ('~', Colour::Yellow),
+    };
+    let path = printable(difference["path"].as_str().unwrap_or_default());
+    let text = difference["text"].as_str().unwrap_or_default();
+    let drops = if difference["drops"] == true { " (drops data)" } else { "" };
+    let line = if text.is_empty() {
+        format!("{mark} {path}{drops}")
+    } else {
+        format!("{mark} {path}: {}{drops}", printable(text))
+    };
+    (colour, line)
 }
 
 #[cfg(test)]
@@ -220,8 +256,8 @@ mod tests {
             {"kind": "changed", "path": "rules.near.when", "text": "", "drops": false}],
             "warnings": [{"path": "rules.near", "message": "looks at every subscription", "hint": "compare a field for equality"}]});
         check(
-            &[],
-            vec![(200, changes), (201, json!({"name": "quakes", "version": 2}))],
+            &["--yes"],
+            vec![(200, changes.clone()), (201, json!({"name": "quakes", "version": 2}))],
             expect![[r#"
             + events.quake: 6 fields
             ~ rules.near.when
@@ -236,6 +272,40 @@ mod tests {
             events: {}"#]],
         )
         .await;
+        check(
+            &["--dry-run"],
+            vec![(200, changes)],
+            expect![[r#"
+            + events.quake: 6 fields
+            ~ rules.near.when
+            warning: rules.near: looks at every subscription; compare a field for equality
+            ok
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn without_a_terminal_changes_need_yes() {
+        let changes =
+            |version, differences: Value| json!({"name": "quakes", "version": version, "differences": differences});
+        let changed = json!([{"kind": "changed", "path": "rules.near.when", "text": "", "drops": false}]);
+        let asked = "PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine\napplication: quakes # the name\n\
+                     events: {}";
+        for (answer, shown) in
+            [(changes(1, changed), "~ rules.near.when"), (changes(0, json!([])), "+ quakes is new\n+ events")]
+        {
+            let expected = format!(
+                "{shown}\nfailed: nothing was changed; without a terminal the command cannot ask, so add --yes to apply these \
+                 changes\n\n{asked}"
+            );
+            assert_eq!(output(&[], vec![(200, answer)]).await, expected);
+        }
+        // Without a change there is nothing to confirm.
+        let expected = format!("quakes: nothing to change, version 3 runs\nok\n{asked}");
+        assert_eq!(output(&[], vec![(200, changes(3, json!([])))]).await, expected);
     }
 
     #[tokio::test]
@@ -253,7 +323,18 @@ mod tests {
         )
         .await;
         check(
-            &["--allow-drop", "subscriptions.nearby"],
+            &[],
+            vec![(200, changes.clone())],
+            expect![[r#"
+            - subscriptions.nearby (drops data)
+            failed: nothing was changed; to drop the data add --allow-drop subscriptions.nearby --yes
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]],
+        )
+        .await;
+        check(
+            &["--allow-drop", "subscriptions.nearby", "--yes"],
             vec![(200, changes), (200, json!({"version": 3}))],
             expect![[r#"
                 - subscriptions.nearby (drops data)
@@ -279,11 +360,11 @@ mod tests {
                  events: {{}}\nPUT /v1/applications/quakes [application/yaml] # mine\napplication: quakes # the name\nevents: {{}}"
             )
         };
-        let expected = puts("+ quakes is new\nquakes runs as version 1\n");
-        assert_eq!(output(&[], vec![(200, new), (201, done.clone())]).await, expected);
+        let expected = puts("+ quakes is new\n+ events\nquakes runs as version 1\n");
+        assert_eq!(output(&["--yes"], vec![(200, new), (201, done.clone())]).await, expected);
         let asleep = json!({"name": "quakes", "version": 1, "differences": [], "running": false});
         let expected = puts("quakes: nothing to change, but version 1 does not run yet\nquakes runs as version 1\n");
-        assert_eq!(output(&[], vec![(200, asleep), (200, done)]).await, expected);
+        assert_eq!(output(&["-y"], vec![(200, asleep), (200, done)]).await, expected);
     }
 
     #[test]

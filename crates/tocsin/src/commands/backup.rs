@@ -55,10 +55,12 @@ impl Args {
             let folder = printable(taken["folder"].as_str().unwrap_or_default()).into_owned();
             return Ok(terminal.line(format_args!("backed up to {folder} on the server"))?);
         }
-        let folder = configuration::load(configuration, &[])?.configuration.data.folder;
+        let configuration = configuration::load(configuration, &[])?.configuration;
+        let (folder, reserve) = (configuration.data.folder, configuration.journal.disk_reserve.0);
         let to = self.to.clone();
         let version = env!("CARGO_PKG_VERSION");
-        let taking = tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, platform::now()));
+        let taking =
+            tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, platform::now(), reserve));
         let taken = taking.await.map_err(|error| Failure::failed("the backup task panicked").because(&error))?;
         let manifest = taken.map_err(|error| failed("back up", &error))?;
         if self.json {
@@ -109,7 +111,7 @@ impl Restore {
             }
             let _lock = platform::lock_folder(&folder)?;
             if replace {
-                move_away(&folder)?;
+                move_databases(&folder)?;
             }
             verified.put(&folder).map_err(|error| failed("restore", &error))
         });
@@ -151,12 +153,13 @@ async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Config
     let temporary = DrillFolder::new()?;
     let (folder, data) = (configuration.data.folder.clone(), temporary.0.join("data"));
     let (copy, restored) = (temporary.0.join("backup"), data.clone());
+    let reserve = configuration.journal.disk_reserve.0;
     let work = tokio::task::spawn_blocking(move || {
         let version = env!("CARGO_PKG_VERSION");
         let from = match from {
             Some(from) => from,
             None => {
-                let taken = backup::back_up(&folder, &copy, version, platform::now());
+                let taken = backup::back_up(&folder, &copy, version, platform::now(), reserve);
                 taken.map_err(|error| failed("back up", &error))?;
                 copy
             }
@@ -192,10 +195,12 @@ async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Config
 }
 
 /// Moves existing databases into a subfolder.
-fn move_away(folder: &Path) -> Outcome {
+fn move_databases(folder: &Path) -> Outcome {
     let there: Vec<String> = FILES
         .iter()
-        .flat_map(|name| ["", "-wal", "-shm"].map(|ending| format!("{name}{ending}")))
+        // Tracked bodies are not part of a backup, and belong to the messages of the old databases.
+        .chain(["tracking.db"].iter())
+        .flat_map(|name| ["", "-wal", "-shm", "-journal"].map(|ending| format!("{name}{ending}")))
         .filter(|name| folder.join(name).exists())
         .collect();
     if there.is_empty() {
@@ -273,8 +278,13 @@ mod tests {
         let (args, configuration) = wrapped::<Restore>(&folder, &[copy_text]);
         let there = args.run(&terminal, &configuration).await.expect_err("databases exist");
         assert!(there.to_string().contains("--replace"), "{there}");
+        std::fs::write(folder.join("tracking.db"), "tracked bodies").expect("written");
         let (args, configuration) = wrapped::<Restore>(&folder, &[copy_text, "--replace"]);
         args.run(&terminal, &configuration).await.expect("restored");
+        let entries = std::fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+        let is_replaced = |path: &PathBuf| path.is_dir() && path.join("records.db").exists();
+        let replaced = entries.into_iter().find(is_replaced).expect("the old databases are kept");
+        assert_eq!(std::fs::read_to_string(replaced.join("tracking.db")).expect("it is kept"), "tracked bodies");
         data(&folder).await;
 
         // With an existing backup, and with one taken for the drill; both leave nothing behind.

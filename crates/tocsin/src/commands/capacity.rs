@@ -19,9 +19,9 @@ use tocsin_capacity::{
 };
 use tocsin_model::problem::Problem;
 
-use super::check::compiler_format;
 use crate::{
     failure::{Failure, Outcome},
+    problems::compiler_format,
     terminal::{Colour, Terminal},
 };
 
@@ -388,10 +388,10 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
         };
         let (profile, vectors) = (name("shop.yaml", profile), name("vectors.json", vectors));
         let all = ["x", &profile, "--vectors", &vectors].into_iter().chain(words.iter().copied());
-        said_to(all).replace(&*folder.path().to_string_lossy(), "")
+        output(all).replace(&*folder.path().to_string_lossy(), "")
     }
 
-    fn said_to<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    fn output<'a>(words: impl Iterator<Item = &'a str>) -> String {
         let (terminal, captured) = Terminal::captured();
         let end = TestCli::parse_from(words).args.run(&terminal);
         let end = end.map_or_else(|failure| format!("failed: {}\n", failure.message), |()| String::new());
@@ -477,15 +477,15 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
         assert!(wrong.contains("did you mean `events.orders.rate`?"), "{wrong}");
         let wrong = output_of(PROFILE, VECTORS, &["--what-if", "events.orders.rate=much"]);
         assert!(wrong.contains("cannot be `much`; give a number"), "{wrong}");
-        assert!(said_to(["x", "--paper", "moon"].into_iter()).contains("unknown example `moon`; expected one of peak"));
+        assert!(output(["x", "--paper", "moon"].into_iter()).contains("unknown example `moon`; expected one of peak"));
     }
 
     #[test]
     fn published_examples_are_listed_shown_and_checked() {
-        assert!(said_to(["x", "--papers"].into_iter()).contains("site-server  users of"));
-        let shown = said_to(["x", "--paper", "peak", "--show"].into_iter());
+        assert!(output(["x", "--papers"].into_iter()).contains("site-server  users of"));
+        let shown = output(["x", "--paper", "peak", "--show"].into_iter());
         assert!(shown.contains("profile: peak") && shown.contains("vectors: distributor"), "{shown}");
-        let output = said_to(["x", "--paper", "site-server"].into_iter());
+        let output = output(["x", "--paper", "site-server"].into_iter());
         assert!(output.contains("contradicts: these are 90 %"), "{output}");
     }
 }

@@ -1,14 +1,14 @@
 //! Command `check`: checks a definition without a server.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::json;
-use tocsin_model::problem::Problem;
 
 use crate::{
     configuration::{self, ConfigurationArgs},
     failure::{Exit, Failure, Outcome},
     platform::{self, CheckedDefinition},
+    problems::compiler_format,
     terminal::{Colour, Terminal},
 };
 
@@ -60,22 +60,22 @@ impl Args {
         match problems.len() {
             0 => Ok(()),
             1 => Err(Failure::failed("1 problem")),
-            more => Err(Failure { exit: Exit::Failed, message: format!("{more} problems"), details: Vec::new() }),
+            more => Err(Failure {
+                exit: Exit::Failed,
+                message: format!("{more} problems"),
+                details: Vec::new(),
+                document: None,
+            }),
         }
-    }
-}
-
-/// Formats a problem as `FILE:line:column: path: message; hint`, which editors parse.
-pub fn compiler_format(file: &Path, problem: &Problem) -> String {
-    let text = problem.to_string();
-    match problem.line {
-        Some(_) => format!("{}:{text}", file.display()),
-        None => format!("{}: {text}", file.display()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tocsin_model::problem::{Code, Problem};
+
     use super::*;
     use crate::configuration::Configuration;
 
@@ -123,13 +123,13 @@ sources:
     #[test]
     fn problems_are_printed_in_compiler_format() {
         let file = Path::new("app.yaml");
-        let problem = Problem::at("rules.near.when", "`event.mag` does not exist")
+        let problem = Problem::new(Code::UnknownName, "rules.near.when", "`event.mag` does not exist")
             .hint("did you mean `event.magnitude`?")
             .position(4, 9);
         assert_eq!(
             compiler_format(file, &problem),
             "app.yaml:4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?"
         );
-        assert_eq!(compiler_format(file, &Problem::at("", "is empty")), "app.yaml: is empty");
+        assert_eq!(compiler_format(file, &Problem::new(Code::Empty, "", "is empty")), "app.yaml: is empty");
     }
 }

@@ -35,10 +35,10 @@ enum Action {
         /// Chronicle
         chronicle: String,
         /// Key to show, as JSON: `{"symbol": "A"}`
-        #[arg(long)]
+        #[arg(long, value_name = "KEY")]
         of: Option<String>,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]

@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(long)]
     trouble: bool,
     /// Maximum number of rows of each channel
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000), value_name = "COUNT")]
     limit: u16,
     /// Print JSON
     #[arg(long)]

@@ -10,7 +10,7 @@ use std::{
 use reqwest::Method;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tocsin_model::{http_date, time::Timestamp};
+use tocsin_model::{http_date, plural::plural, time::Timestamp};
 
 use crate::{
     client::{Client, ConnectionArgs, segment},
@@ -196,8 +196,8 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
             format!("{} is ready, answered in {}", client.server(), duration(asked.elapsed())),
         ));
     } else {
-        let trouble = crate::client::problem(ready).await;
-        let text = trouble.body["detail"].as_str().map_or_else(|| trouble.body.to_string(), str::to_owned);
+        let response = crate::client::problem(ready).await;
+        let text = response.body["detail"].as_str().map_or_else(|| response.body.to_string(), str::to_owned);
         findings.push(Finding::fail(
             "server",
             format!("{} is not ready: {text}", client.server()),
@@ -237,8 +237,16 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
         0 => {}
         many => findings.push(Finding::warn(
             "suspended",
-            format!("{} notifications wait", thousands(many)),
+            format!("{} {}", thousands(many), plural(many, "notification waits", "notifications wait")),
             "`tocsin suspended list` shows the reasons; `tocsin suspended resume` sends them again",
+        )),
+    }
+    match waiting("suspended_messages") {
+        0 => {}
+        many => findings.push(Finding::warn(
+            "suspended messages",
+            format!("{} {}", thousands(many), plural(many, "exchange message waits", "exchange messages wait")),
+            "`tocsin messages list --state suspended` shows the reasons; `tocsin messages resume` sends them again",
         )),
     }
     if probe {
@@ -303,7 +311,11 @@ mod tests {
     async fn each_problem_of_a_server_has_advice() {
         let answers = vec![
             (503, json!({"title": "not ready", "detail": "the index of quakes is being built"})),
-            (200, json!({"backlog": {"failed_batches": 2, "suspended": 3100}, "applications": [{"name": "quakes"}]})),
+            (
+                200,
+                json!({"backlog": {"failed_batches": 2, "suspended": 3100, "suspended_messages": 1},
+                    "applications": [{"name": "quakes"}]}),
+            ),
             (
                 200,
                 json!([{"channel": "email", "ok": false, "text": "connection refused"}, {"channel": "hook", "ok": true, "text": "200"}]),
@@ -319,6 +331,8 @@ mod tests {
                   `tocsin trace eb-...` shows the reason; POST /v1/applications/{app}/rematch matches them again
             warn  suspended: 3,100 notifications wait
                   `tocsin suspended list` shows the reasons; `tocsin suspended resume` sends them again
+            warn  suspended messages: 1 exchange message waits
+                  `tocsin messages list --state suspended` shows the reasons; `tocsin messages resume` sends them again
             fail  channel quakes/email: connection refused
                   check the channel's options, and whether the receiver is up and accepts us
             ok    channel quakes/hook: 200

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tocsin_model::plural::plural;
 
 use crate::{
     client::Client,
@@ -74,18 +75,22 @@ fn show(terminal: &Terminal, state: &Value) -> Outcome {
         false => terminal.paint(Colour::Yellow, "the intake is closed; due work is not delivered yet").to_string(),
     };
     terminal.line(head)?;
-    for (name, what) in [
-        ("event_batches", "event batches to match"),
-        ("due", "work items due or in flight"),
-        ("later", "work items due later"),
-        ("suspended", "suspended notifications: `tocsin suspended list`"),
-        ("failed_batches", "failed event batches: `tocsin firings list`"),
-        ("messages_due", "message deliveries due or in flight"),
-        ("messages_later", "message deliveries due later"),
-        ("messages_held", "message deliveries of send ports on hold or off"),
+    let batches = ["event batch", "event batches"];
+    let items = ["work item", "work items"];
+    let deliveries = ["message delivery", "message deliveries"];
+    for (name, [one, many], what) in [
+        ("event_batches", batches, " to match"),
+        ("due", items, " due or in flight"),
+        ("later", items, " due later"),
+        ("suspended", ["suspended notification", "suspended notifications"], ": `tocsin suspended list`"),
+        ("failed_batches", ["failed event batch", "failed event batches"], ": `tocsin firings list`"),
+        ("messages_due", deliveries, " due or in flight"),
+        ("messages_later", deliveries, " due later"),
+        ("messages_held", deliveries, " of send ports on hold or off"),
     ] {
-        if count(name) > 0 {
-            terminal.line(format_args!("{:>12}  {what}", thousands(count(name))))?;
+        let found = count(name);
+        if found > 0 {
+            terminal.line(format_args!("{:>12}  {}{what}", thousands(found), plural(found, one, many)))?;
         }
     }
     if let Some(next) = state["next_due_at"].as_str() {
@@ -133,7 +138,7 @@ mod tests {
             "3  work items due later",
             "4  message deliveries due later",
             "2027-01-04T08:00:00Z",
-            "1  suspended notifications",
+            "1  suspended notification:",
             "channel:stock/mail",
         ] {
             assert!(output.contains(expected), "{expected}: {output}");

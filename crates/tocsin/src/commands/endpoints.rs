@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::lists::ItemList;
 use crate::{
-    client::{Client, given},
+    client::{Client, present_parameters},
     failure::Outcome,
     terminal::{Terminal, printable},
 };
@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long)]
     state: Option<String>,
     /// Maximum number of rows
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
     limit: usize,
     /// Print JSON
     #[arg(long)]
@@ -36,7 +36,7 @@ impl Args {
     /// If the server refuses the request.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let named = [("application", &self.application), ("channel", &self.channel), ("state", &self.state)];
-        let items = client.list("/v1/endpoints", &given(&named), self.limit).await?;
+        let items = client.list("/v1/endpoints", &present_parameters(&named), self.limit).await?;
         let heads =
             ["state", "application", "channel", "subscriber", "device", "since", "failures", "address", "reason"];
         ItemList { items, limit: self.limit, json: self.json }.show(terminal, "no endpoint is failing", &heads, row)

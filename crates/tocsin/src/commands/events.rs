@@ -21,7 +21,7 @@ enum Action {
     /// List event batches, newest first
     List {
         /// Maximum number of batches
-        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000), value_name = "COUNT")]
         limit: u64,
         /// Print JSON
         #[arg(long)]

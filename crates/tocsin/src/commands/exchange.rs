@@ -8,12 +8,13 @@ use reqwest::{Method, header};
 use serde_json::{Value, json};
 use tocsin_model::definition::named_exchange;
 
-use super::lists::ItemList;
+use super::lists::{ItemList, author};
 use crate::{
     client::{Client, problem, segment},
-    commands::check::compiler_format,
+    commands::apply::{confirm, difference_line},
     failure::{Failure, Outcome},
     platform,
+    problems::compiler_format,
     terminal::{Colour, Terminal, printable},
 };
 
@@ -26,15 +27,21 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Check a definition against the server without applying it
+    /// Check a definition on the server without applying it
     Check {
         /// Definition, a YAML file
         file: PathBuf,
     },
-    /// Apply a definition
+    /// Show the changes of a definition and apply it
     Apply {
         /// Definition, a YAML file
         file: PathBuf,
+        /// Show the changes without applying them; never asks
+        #[arg(long)]
+        dry_run: bool,
+        /// Apply without asking; required without a terminal
+        #[arg(long, short)]
+        yes: bool,
     },
     /// List the exchanges
     List {
@@ -44,17 +51,20 @@ enum Action {
     },
     /// Print the definition of an exchange
     Show {
-        /// Name
+        /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
     },
     /// Remove an exchange without open messages
     Remove {
-        /// Name
+        /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
     },
     /// Show the send ports of an exchange
     Ports {
         /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
         /// Print JSON
         #[arg(long)]
@@ -63,24 +73,27 @@ enum Action {
     /// Show the receive locations of an exchange and their state
     Locations {
         /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Set the state of a send port: off, hold, active or default
+    /// Set the state of a send port
     Port {
         /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
         /// Send port
         port: String,
-        /// State
+        /// State: active sends, hold keeps messages, off refuses them, as-defined follows the definition
         #[arg(value_parser = ["off", "hold", "active", "as-defined"])]
         state: String,
     },
     /// Show throttling and the queues of the send ports
     Flow {
         /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
         /// Show throttling changes instead, newest first
         #[arg(long)]
@@ -90,10 +103,14 @@ enum Action {
         json: bool,
     },
     /// Set rate limits of intake and sending; kept over restarts
+    #[command(after_help = "Examples:
+  tocsin exchange throttle orders publishing 20/s
+  tocsin exchange throttle orders delivery off --port warehouse")]
     Throttle {
         /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
-        /// Direction to limit: intake (publishing) or sending (delivery)
+        /// Direction to limit: publishing (intake) or delivery (sending)
         #[arg(value_parser = ["publishing", "delivery"])]
         side: String,
         /// Maximum rate, such as 20/s, 6/m or 1/h; 0 blocks all messages, off removes the limit
@@ -105,14 +122,18 @@ enum Action {
     /// Show which bodies are tracked and how much is stored
     Tracking {
         /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Set which bodies are tracked; kept over restarts
+    #[command(after_help = "Example:
+  tocsin exchange track orders received,sent --port warehouse --sample 10")]
     Track {
         /// Exchange
+        #[arg(value_name = "EXCHANGE")]
         name: String,
         /// Tracking points: received, sent, replied, returned, comma-separated; or all, none, as-defined
         bodies: String,
@@ -123,7 +144,7 @@ enum Action {
         #[arg(long, conflicts_with = "port")]
         route: Option<String>,
         /// Percentage of messages to track
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100), value_name = "PERCENT")]
         sample: u8,
     },
 }
@@ -136,13 +157,24 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
             Action::Check { file } => {
-                let (name, _) = put(client, &file, "?dry_run=true").await?;
+                let (name, checked) = put(client, &file, DRY_RUN).await?;
+                show_warnings(terminal, &checked)?;
                 let fine = format_args!("{}: {} is fine", file.display(), printable(&name)).to_string();
                 Ok(terminal.line(terminal.paint(Colour::Green, fine))?)
             }
-            Action::Apply { file } => {
-                let (name, version) = put(client, &file, "").await?;
-                let runs = format!("{} runs as version {version}", printable(&name));
+            Action::Apply { file, dry_run, yes } => {
+                let (name, changes) = put(client, &file, DRY_RUN).await?;
+                show_changes(terminal, &name, &changes)?;
+                let has_changes = changes["created"] == true || changes["differences"] != json!([]);
+                if dry_run {
+                    return Ok(());
+                }
+                if has_changes {
+                    confirm(terminal, yes, "apply this?")?;
+                }
+                // Also without a change: the stored version may not run yet.
+                let (name, applied) = put(client, &file, "").await?;
+                let runs = format!("{} runs as version {}", printable(&name), applied["version"]);
                 Ok(terminal.line(terminal.paint(Colour::Green, runs))?)
             }
             Action::List { json } => {
@@ -155,7 +187,7 @@ impl Args {
                         text(item, "version"),
                         runs.into(),
                         text(item, "applied_at"),
-                        text(item, "author"),
+                        author(item, "author"),
                     ]
                 })
             }
@@ -225,8 +257,8 @@ impl Args {
                     "all" => json!(["received", "sent", "replied", "returned"]),
                     listed => listed.split(',').map(str::trim).collect(),
                 };
-                let wanted = json!({"port": port, "route": route, "bodies": points, "sample": sample});
-                client.put(&tracking_of(&name), &wanted).await?;
+                let requested = json!({"port": port, "route": route, "bodies": points, "sample": sample});
+                client.put(&tracking_of(&name), &requested).await?;
                 show_tracking(terminal, &client.get(&tracking_of(&name), &[]).await?)
             }
         }
@@ -276,8 +308,33 @@ fn show_tracking(terminal: &Terminal, found: &Value) -> Outcome {
     Ok(terminal.line(format_args!("all exchanges: {bytes} bytes stored, {dropped} entries dropped"))?)
 }
 
-/// Applies a definition. Returns its name and version.
-async fn put(client: &Client, file: &std::path::Path, query: &str) -> Outcome<(String, u64)> {
+/// Query of a request that only shows the changes.
+const DRY_RUN: &str = "?dry_run=true";
+
+fn show_changes(terminal: &Terminal, name: &str, changes: &Value) -> Outcome {
+    let name = printable(name);
+    let differences = changes["differences"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if changes["created"] == true {
+        terminal.line(terminal.paint(Colour::Green, format_args!("+ {name} is new")))?;
+    } else if differences.is_empty() {
+        terminal.line(format_args!("{name}: nothing to change"))?;
+    }
+    // The name itself is no part.
+    let parts = differences.iter().filter(|difference| difference["path"] != "exchange");
+    parts.map(difference_line).try_for_each(|(colour, line)| terminal.line(terminal.paint(colour, line)))?;
+    show_warnings(terminal, changes)
+}
+
+fn show_warnings(terminal: &Terminal, checked: &Value) -> Outcome {
+    for warning in checked["warnings"].as_array().into_iter().flatten() {
+        let line = format_args!("warning: {}", crate::problems::problem_line(warning)).to_string();
+        terminal.line(terminal.paint(Colour::Yellow, line))?;
+    }
+    Ok(())
+}
+
+/// Sends a definition to be applied. Returns its name and the answer.
+async fn put(client: &Client, file: &std::path::Path, query: &str) -> Outcome<(String, Value)> {
     let definition = platform::read_definition_text(file)?;
     let Some(name) = exchange_name(&definition) else {
         return Err(Failure::failed(format!(
@@ -289,9 +346,9 @@ async fn put(client: &Client, file: &std::path::Path, query: &str) -> Outcome<(S
     let request = request.header(header::CONTENT_TYPE, "application/yaml").body(definition);
     let answer = client.exchange(request).await?;
     if !answer.status().is_success() {
-        let trouble = problem(answer).await;
-        let mut failure = trouble.failure();
-        let problems = trouble.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let response = problem(answer).await;
+        let mut failure = response.failure();
+        let problems = response.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let read = problems.iter().filter_map(|problem| serde_json::from_value(problem.clone()).ok());
         let compiler_format: Vec<String> = read.map(|problem| compiler_format(file, &problem)).collect();
         if !compiler_format.is_empty() {
@@ -299,13 +356,11 @@ async fn put(client: &Client, file: &std::path::Path, query: &str) -> Outcome<(S
         }
         return Err(failure);
     }
-    let version = client.json(answer).await?["version"].as_u64().unwrap_or_default();
-    Ok((name, version))
+    Ok((name, client.json(answer).await?))
 }
 
 /// Name of the exchange in a definition. Of one that cannot be read it is taken from the line that seems to give it, so
-/// that
-/// the server reports the problems.
+/// that the server reports the problems.
 fn exchange_name(text: &str) -> Option<String> {
     if let Some(name) = named_exchange(text) {
         return Some(name.to_string());
@@ -321,5 +376,73 @@ pub(super) fn text(item: &Value, name: &str) -> String {
         Value::Null => String::new(),
         Value::String(text) => printable(text).into_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::commands::fake_server;
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("shop.yaml");
+        std::fs::write(&file, "exchange: shop\n").expect("written");
+        let args = [&["apply", file.to_str().expect("a path")], args].concat();
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("exchange", &args, answers, run, expected).await;
+    }
+
+    #[tokio::test]
+    async fn changes_of_an_exchange_are_shown_and_confirmed() {
+        let part = |kind: &str, path: &str| json!({"kind": kind, "path": path, "text": "", "drops": false});
+        let new = json!({"version": 0, "created": true, "differences": [part("added", "exchange"), part("added", "send.erp")]});
+        let closed =
+            json!([{"path": "receive.in.locations.drop.options.folder", "message": "/in is not open to sources"}]);
+        let differences = [part("changed", "send.erp.options.url")];
+        let changed = json!({"version": 0, "created": false, "differences": differences, "warnings": closed});
+        let same = json!({"version": 0, "created": false, "differences": []});
+        check(
+            &[],
+            vec![(200, new.clone())],
+            expect![[r#"
+                + shop is new
+                + send.erp
+                failed: nothing was changed; without a terminal the command cannot ask, so add --yes to apply these changes
+                PUT /v1/exchanges/shop?dry_run=true [application/yaml] exchange: shop"#]],
+        )
+        .await;
+        check(
+            &["--dry-run"],
+            vec![(200, changed)],
+            expect![[r#"
+                ~ send.erp.options.url
+                warning: receive.in.locations.drop.options.folder: /in is not open to sources
+                PUT /v1/exchanges/shop?dry_run=true [application/yaml] exchange: shop"#]],
+        )
+        .await;
+        check(
+            &["--yes"],
+            vec![(200, new), (200, json!({"version": 1}))],
+            expect![[r#"
+                + shop is new
+                + send.erp
+                shop runs as version 1
+                PUT /v1/exchanges/shop?dry_run=true [application/yaml] exchange: shop
+                PUT /v1/exchanges/shop [application/yaml] exchange: shop"#]],
+        )
+        .await;
+        check(
+            &[],
+            vec![(200, same), (200, json!({"version": 2}))],
+            expect![[r#"
+                shop: nothing to change
+                shop runs as version 2
+                PUT /v1/exchanges/shop?dry_run=true [application/yaml] exchange: shop
+                PUT /v1/exchanges/shop [application/yaml] exchange: shop"#]],
+        )
+        .await;
     }
 }

@@ -29,7 +29,7 @@ enum Action {
         /// Application
         application: String,
         /// Output file; default is standard output
-        #[arg(long, short)]
+        #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
     /// Export all subscribers with their devices
@@ -64,7 +64,7 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct Output {
     /// Output file, created only when complete; default is standard output
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Format [default: by the file name, otherwise ndjson]
     #[arg(long, value_enum)]
@@ -93,46 +93,63 @@ impl Args {
         let word = format.to_possible_value().expect("no format is hidden").get_name().to_owned();
         let mut query = vec![("format", word.as_str())];
         query.extend(named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
-        let mut answer = client.send(client.request(Method::GET, &with_query(path, &query))).await?;
-        let bar = terminal.progress(None, "{spinner} {bytes}  {bytes_per_sec}  {elapsed}");
-        let Some(file) = output.output else {
-            while let Some(chunk) = answer.chunk().await.map_err(|error| broken(client, &error))? {
-                terminal.bytes(&chunk)?;
-                bar.inc(chunk.len() as u64);
-            }
-            bar.finish_and_clear();
-            return Ok(());
-        };
-        let mut name = file.file_name().unwrap_or_default().to_owned();
-        name.push(".partial");
-        let partial = file.with_file_name(name);
-        let failed = |error: std::io::Error| Failure::file("write", &partial, &error);
-        let mut out = tokio::io::BufWriter::new(tokio::fs::File::create(&partial).await.map_err(failed)?);
-        let (mut bytes, mut lines) = (0u64, 0u64);
-        loop {
-            let chunk = match answer.chunk().await {
-                Ok(Some(chunk)) => chunk,
-                Ok(None) => break,
-                Err(error) => {
-                    let _ = tokio::fs::remove_file(&partial).await;
-                    return Err(broken(client, &error));
-                }
-            };
-            out.write_all(&chunk).await.map_err(failed)?;
-            bytes += chunk.len() as u64;
-            lines += chunk.iter().filter(|byte| **byte == b'\n').count() as u64;
-            bar.set_position(bytes);
-        }
-        out.flush().await.map_err(failed)?;
-        out.get_ref().sync_all().await.map_err(failed)?;
-        let failed = |error: std::io::Error| Failure::file("write", &file, &error);
-        tokio::fs::rename(&partial, &file).await.map_err(failed)?;
-        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        folder::sync(parent.unwrap_or(Path::new("."))).map_err(failed)?;
-        bar.finish_and_clear();
-        terminal.line(format_args!("{}: {} lines, {}", file.display(), thousands(lines), size(bytes)))?;
-        Ok(())
+        let lines = |chunk: &[u8]| chunk.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let request = client.request(Method::GET, &with_query(path, &query));
+        stream(terminal, client, request, output.output.as_deref(), "lines", lines).await
     }
+}
+
+/// Streams the response to standard output, or to a file that appears when it is complete. `count` counts the items of
+/// a chunk, `what` names them.
+///
+/// # Errors
+/// If the connection breaks or the output cannot be written; no output file is left.
+pub(super) async fn stream(
+    terminal: &Terminal,
+    client: &Client,
+    request: reqwest::RequestBuilder,
+    file: Option<&Path>,
+    what: &str,
+    mut count: impl FnMut(&[u8]) -> u64,
+) -> Outcome {
+    let mut answer = client.send(request).await?;
+    let bar = terminal.progress(None, "{spinner} {bytes}  {bytes_per_sec}  {elapsed}");
+    let Some(file) = file else {
+        while let Some(chunk) = answer.chunk().await.map_err(|error| broken(client, &error))? {
+            terminal.bytes(&chunk)?;
+            bar.inc(chunk.len() as u64);
+        }
+        bar.finish_and_clear();
+        return Ok(());
+    };
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    let partial = file.with_file_name(name);
+    let failed = |error: std::io::Error| Failure::file("write", &partial, &error);
+    let mut out = tokio::io::BufWriter::new(tokio::fs::File::create(&partial).await.map_err(failed)?);
+    let (mut bytes, mut items) = (0u64, 0u64);
+    loop {
+        let chunk = match answer.chunk().await {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break,
+            Err(error) => {
+                let _ = tokio::fs::remove_file(&partial).await;
+                return Err(broken(client, &error));
+            }
+        };
+        out.write_all(&chunk).await.map_err(failed)?;
+        bytes += chunk.len() as u64;
+        items += count(&chunk);
+        bar.set_position(bytes);
+    }
+    out.flush().await.map_err(failed)?;
+    out.get_ref().sync_all().await.map_err(failed)?;
+    let failed = |error: std::io::Error| Failure::file("write", file, &error);
+    tokio::fs::rename(&partial, file).await.map_err(failed)?;
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    folder::sync(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+    bar.finish_and_clear();
+    Ok(terminal.line(format_args!("{}: {} {what}, {}", file.display(), thousands(items), size(bytes)))?)
 }
 
 async fn definition(terminal: &Terminal, client: &Client, application: &str, output: Option<&Path>) -> Outcome {

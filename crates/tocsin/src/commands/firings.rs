@@ -24,7 +24,7 @@ enum Action {
         #[command(flatten)]
         filter: Filter,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -39,7 +39,7 @@ enum Action {
         #[arg(long)]
         rule: Option<String>,
         /// Maximum number of firings
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 20, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]

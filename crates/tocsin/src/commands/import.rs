@@ -9,8 +9,9 @@ use serde_json::Value;
 use tokio_util::io::ReaderStream;
 
 use crate::{
-    client::{Client, problem_line, with_query},
+    client::{Client, with_query},
     failure::{Failure, Outcome},
+    problems::problem_line,
     terminal::{Colour, Terminal, printable, thousands},
 };
 
@@ -32,6 +33,8 @@ enum Action {
         input: Input,
     },
     /// Import subscriptions; existing keys are replaced
+    #[command(after_help = "Example:
+  tocsin import subscriptions orders.csv --application stock --class order")]
     Subscriptions {
         #[command(flatten)]
         input: Input,

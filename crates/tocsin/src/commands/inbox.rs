@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::lists::ItemList;
 use crate::{
-    client::{Client, given, segment, with_query},
+    client::{Client, present_parameters, segment, with_query},
     configuration::Period,
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
@@ -40,7 +40,7 @@ enum Action {
         #[command(flatten)]
         narrowed: InboxFilter,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -50,9 +50,9 @@ enum Action {
     Show {
         /// Subscriber id
         subscriber: String,
-        /// The item's id, such as n-7-15
-        item: String,
         /// Item id, such as n-7-15
+        item: String,
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -85,7 +85,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Create a token for this feed, for a page or an app
+    /// Create a token for a page or an app to read the feed
     Token {
         /// Subscriber id
         subscriber: String,
@@ -141,7 +141,7 @@ struct InboxFilter {
 impl InboxFilter {
     fn pairs(&self) -> Vec<(&str, &str)> {
         let named = [("application", &self.application), ("class", &self.class), ("channel", &self.channel)];
-        given(&named)
+        present_parameters(&named)
     }
 }
 

@@ -36,6 +36,9 @@ enum Action {
         json: bool,
     },
     /// Create a key and print it once
+    #[command(after_help = "Examples:
+  tocsin keys create 'door controller' --scope events:write --resource application:doors
+  tocsin keys create 'Ada, on duty' --role operator --expires 90d")]
     Create {
         /// Purpose of the key
         description: String,

@@ -57,6 +57,12 @@ pub fn texts(item: &Value, names: &[&str]) -> Vec<String> {
     names.iter().map(text).collect()
 }
 
+/// Author of a change as a cell of a table: the description of the key in `NAME_name`, else its id in `NAME`.
+pub fn author(item: &Value, name: &str) -> String {
+    let described = &item[format!("{name}_name")];
+    printable(described.as_str().or(item[name].as_str()).unwrap_or_default()).into_owned()
+}
+
 /// Prints the `warnings` of a stored object, a line each.
 ///
 /// # Errors

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use crate::{
-    commands::serve::Signals,
     failure::Outcome,
     mailbox::{Mailbox, MailboxOptions},
+    signals::Signals,
     terminal::{Terminal, thousands},
 };
 

@@ -8,9 +8,12 @@ use reqwest::{Method, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{exchange::text, lists::ItemList};
+use super::{
+    exchange::text,
+    lists::{ItemList, author},
+};
 use crate::{
-    client::{Client, given, problem, segment},
+    client::{Client, present_parameters, problem, segment},
     failure::{Failure, Outcome, read_file},
     terminal::{Terminal, cut, printable, thousands},
 };
@@ -33,27 +36,27 @@ enum Action {
         /// File with the body; default is standard input
         file: Option<PathBuf>,
         /// Media type of the body
-        #[arg(long, default_value = "application/json")]
+        #[arg(long, default_value = "application/json", value_name = "TYPE")]
         content_type: String,
         /// Idempotency key: a repeated message with the same key is accepted once
-        #[arg(long)]
-        key_of_message: Option<String>,
+        #[arg(long, alias = "key-of-message", value_name = "KEY")]
+        idempotency_key: Option<String>,
         /// Header, as `Name: value`; repeatable
-        #[arg(long)]
+        #[arg(long, value_name = "NAME: VALUE")]
         header: Vec<String>,
         /// Seconds to wait for a reply, limited by the port
-        #[arg(long)]
+        #[arg(long, value_name = "SECONDS")]
         wait: Option<u64>,
     },
     /// List messages, newest first
     List {
         #[command(flatten)]
         filter: Filter,
-        /// Status to filter by
-        #[arg(long, value_parser = ["open", "suspended", "ended"])]
-        standing: Option<String>,
+        /// State to filter by
+        #[arg(long, alias = "standing", value_parser = ["open", "suspended", "ended"])]
+        state: Option<String>,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -77,10 +80,13 @@ enum Action {
         /// Message id of the request
         id: String,
         /// Seconds to wait for the reply
-        #[arg(long, default_value_t = 0)]
+        #[arg(long, default_value_t = 0, value_name = "SECONDS")]
         wait: u64,
     },
     /// Resume suspended messages: route or send them again
+    #[command(after_help = "Examples:
+  tocsin messages resume --id m-41
+  tocsin messages resume --exchange orders --reason 503")]
     Resume {
         #[command(flatten)]
         filter: Filter,
@@ -91,6 +97,8 @@ enum Action {
         all: bool,
     },
     /// Edit suspended messages; --resume resumes them
+    #[command(after_help = r#"Example:
+  tocsin messages edit --id m-41 --patch '{"amount": 12.5}' --resume"#)]
     Edit {
         #[command(flatten)]
         filter: Filter,
@@ -100,13 +108,13 @@ enum Action {
         #[arg(long)]
         all: bool,
         /// File with the new body of the message given by --id
-        #[arg(long)]
+        #[arg(long, value_name = "FILE")]
         body: Option<PathBuf>,
         /// JSON merge patch (RFC 7396) for JSON bodies: '{"amount": 12.5}'
-        #[arg(long)]
+        #[arg(long, value_name = "JSON")]
         patch: Option<String>,
         /// New media type
-        #[arg(long)]
+        #[arg(long, value_name = "TYPE")]
         content_type: Option<String>,
         /// New property value, as `name=value`, the value as JSON or text; repeatable
         #[arg(long, value_name = "NAME=VALUE")]
@@ -123,13 +131,13 @@ enum Action {
         #[arg(value_name = "PROPERTY=VALUE")]
         what: String,
         /// Earliest acceptance time, such as 2026-11-21T09:30:00Z
-        #[arg(long)]
+        #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Time before which the messages were accepted
-        #[arg(long)]
+        #[arg(long, value_name = "TIME")]
         until: Option<String>,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -170,7 +178,7 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Filter {
-    /// Message to select
+    /// Message id, such as m-41
     #[arg(long)]
     id: Option<String>,
     /// Exchange to filter by
@@ -180,13 +188,13 @@ struct Filter {
     #[arg(long)]
     port: Option<String>,
     /// Message whose parts to select: those split or created from it
-    #[arg(long)]
+    #[arg(long, value_name = "MESSAGE")]
     part_of: Option<String>,
     /// Send port to filter by
-    #[arg(long)]
+    #[arg(long, value_name = "PORT")]
     to: Option<String>,
     /// Text that the suspension reason must contain
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
@@ -194,7 +202,7 @@ struct Filter {
 #[derive(Debug, clap::Args)]
 struct PredicateFilter {
     /// Predicate over the properties of --exchange to filter by: 'message.amount > 100.0'
-    #[arg(long = "where")]
+    #[arg(long = "where", value_name = "PREDICATE")]
     when: Option<String>,
 }
 
@@ -207,7 +215,7 @@ impl Filter {
             ("to", &self.to),
             ("reason", &self.reason),
         ];
-        given(&named)
+        present_parameters(&named)
     }
 
     fn body(&self, all: bool, when: &PredicateFilter) -> Outcome<Map<String, Value>> {
@@ -285,7 +293,7 @@ impl Args {
     /// If the server refuses the request, or the user declines.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
-            Action::Send { exchange, port, file, content_type, key_of_message, header: headers, wait } => {
+            Action::Send { exchange, port, file, content_type, idempotency_key, header: headers, wait } => {
                 let path = format!("/v1/exchanges/{}/receive/{}", segment(&exchange), segment(&port));
                 let mut request = client.request(Method::POST, &path).header(header::CONTENT_TYPE, content_type);
                 for header in &headers {
@@ -294,7 +302,7 @@ impl Args {
                         .ok_or_else(|| Failure::usage(format!("--header must be `Name: value`; found `{header}`")))?;
                     request = request.header(name.trim(), value.trim());
                 }
-                if let Some(key) = key_of_message {
+                if let Some(key) = idempotency_key {
                     request = request.header("idempotency-key", key);
                 }
                 if let Some(wait) = wait {
@@ -302,9 +310,9 @@ impl Args {
                 }
                 print(terminal, client, request.body(read(file)?)).await
             }
-            Action::List { filter, standing, limit, json } => {
+            Action::List { filter, state, limit, json } => {
                 let mut query = filter.query();
-                query.extend(standing.as_deref().map(|standing| ("standing", standing)));
+                query.extend(state.as_deref().map(|state| ("standing", state)));
                 let mut items = client.list("/v1/messages", &query, limit).await?;
                 items.retain(|item| filter.id.as_ref().is_none_or(|id| item["id"] == id.as_str()));
                 ItemList { items, limit, json }.show(terminal, "there are no messages", &HEADS, row)
@@ -420,7 +428,8 @@ const HEADS: [&str; 8] = ["id", "exchange", "port", "kind", "accepted", "state",
 
 fn row(item: &Value) -> Vec<String> {
     let legs = item["legs"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let ways: Vec<String> = legs.iter().map(|leg| format!("{} {}", text(leg, "port"), text(leg, "state"))).collect();
+    let legs_text: Vec<String> =
+        legs.iter().map(|leg| format!("{} {}", text(leg, "port"), text(leg, "state"))).collect();
     let failed = legs.iter().find(|leg| leg["state"] == "suspended").map(|leg| text(leg, "said"));
     let reason = item["suspended"].as_str().map(|text| printable(text).into_owned()).or(failed);
     let state = match (&reason, item["ending"].as_str()) {
@@ -437,7 +446,7 @@ fn row(item: &Value) -> Vec<String> {
         cell("kind"),
         cell("accepted_at"),
         printable(state).into_owned(),
-        ways.join(", "),
+        legs_text.join(", "),
         reason,
     ]
 }
@@ -489,7 +498,7 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
     let cells = |entry: &Value| {
         let backup = if entry["on_backup"] == true { "backup" } else { "" };
         let cell = |name| text(entry, name);
-        vec![cell("at"), cell("act"), cell("port"), cell("attempt"), backup.into(), cell("by"), cell("text")]
+        vec![cell("at"), cell("act"), cell("port"), cell("attempt"), backup.into(), author(entry, "by"), cell("text")]
     };
     let rows: Vec<Vec<String>> = history.iter().map(cells).collect();
     if !rows.is_empty() {

@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     client::{Client, segment},
-    commands::check::compiler_format,
     failure::{Failure, Outcome},
     platform,
+    problems::compiler_format,
     terminal::{Colour, Terminal, printable},
 };
 
@@ -77,6 +77,8 @@ impl SampleArgs {
 
 /// Arguments of `tocsin preview`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = r#"Example:
+  tocsin preview quakes --event '{"magnitude": 6.1, "place": "Kobe"}' --subscriber ada --part text"#)]
 pub struct Args {
     #[command(flatten)]
     sample: SampleArgs,
@@ -101,14 +103,14 @@ impl Args {
         let preview = client.post(&self.sample.path("preview"), &Value::Object(body)).await?;
         if self.sample.json {
             terminal.json(&preview)?;
-        } else if let Some(wanted) = &self.part {
+        } else if let Some(requested) = &self.part {
             let parts = preview["parts"].as_array();
-            let found = parts.into_iter().flatten().find(|part| part["part"] == **wanted);
+            let found = parts.into_iter().flatten().find(|part| part["part"] == **requested);
             match found.and_then(|part| part["content"].as_str()) {
                 Some(content) => terminal.line(content.trim_end_matches('\n'))?,
                 None => {
                     let why = found.and_then(|part| part["error"].as_str()).unwrap_or("no template has this part");
-                    return Err(Failure::failed(format!("the part {wanted} is missing: {why}")));
+                    return Err(Failure::failed(format!("the part {requested} is missing: {why}")));
                 }
             }
         } else {

@@ -19,13 +19,16 @@ use crate::{
 };
 
 /// Maximum time that one batch waits for a busy server.
-const PATIENCE: Duration = Duration::from_secs(600);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Maximum size of a document for `--items`, which is read into memory.
 const DOCUMENT_BYTES_MAX: u64 = 1 << 30;
 
 /// Arguments of `tocsin publish`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = r#"Examples:
+  tocsin publish doors opened '{"door": "front"}'
+  tocsin publish quakes quake week.geojson --items features --map id=id,magnitude=properties.mag"#)]
 pub struct Args {
     /// Application
     application: String,
@@ -45,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     require: Vec<String>,
     /// Number of events per batch
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "COUNT")]
     batch: u32,
     /// Name of the submitting source
     #[arg(long)]
@@ -201,16 +204,16 @@ pub async fn submit(
         if answer.status().is_success() {
             return client.json(answer).await;
         }
-        let trouble = problem(answer).await;
-        let busy = matches!(trouble.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        match trouble.retry_after {
-            Some(wait) if busy && waited + wait <= PATIENCE => {
+        let response = problem(answer).await;
+        let busy = matches!(response.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        match response.retry_after {
+            Some(wait) if busy && waited + wait <= BUSY_TIMEOUT => {
                 bar.set_message("the server is busy");
                 tokio::time::sleep(wait).await;
                 // A zero would make this a busy loop.
                 waited += wait.max(Duration::from_millis(100));
             }
-            _ => return Err(trouble.failure()),
+            _ => return Err(response.failure()),
         }
     }
 }

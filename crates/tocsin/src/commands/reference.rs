@@ -41,7 +41,7 @@ pub fn commands_page() -> String {
     root.build();
     let mut page = format!(
         "# Commands\n\n<!-- Generated from crates/tocsin/src/commands; `UPDATE=1 cargo test -p tocsin` regenerates it. -->\n\n{}\n\n\
-         Exit codes: 0 fine, 1 the thing failed, 2 it was asked for wrongly.\n\n## Options of all commands\n\n",
+         Exit codes: 0 success, 1 failure, 2 invalid usage.\n\n## Options of all commands\n\n",
         root.get_long_about().map(ToString::to_string).unwrap_or_default()
     );
     options(&root, true, &mut page);
@@ -58,6 +58,17 @@ fn describe(command: &clap::Command, parent: &str, depth: usize, page: &mut Stri
     let usage = command.clone().render_usage().to_string();
     let _ = writeln!(page, "```\n{}\n```\n", usage.trim_start_matches("Usage: ").trim());
     options(command, false, page);
+    if let Some(text) = command.get_after_help() {
+        let text = text.to_string();
+        let (note, examples) = text.split_once("Example").unwrap_or((&text, ""));
+        if !note.trim().is_empty() {
+            let _ = writeln!(page, "\n{}", note.trim().replace('\n', " "));
+        }
+        if let Some((_, lines)) = examples.split_once('\n') {
+            let lines: Vec<&str> = lines.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
+            let _ = writeln!(page, "\n```\n{}\n```", lines.join("\n"));
+        }
+    }
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         describe(sub, &name, depth + 1, page);
     }

@@ -7,7 +7,9 @@ use std::{
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
-use tocsin_replica::{Home, LinkError, Progress, Replica, ReplicaError, Summary, Woken, http::HttpLink};
+use tocsin_replica::{
+    LinkError, Progress, Replica, ReplicaError, ServerCredentials, Summary, WakeReason, http::HttpLink,
+};
 
 use crate::{
     client::Client,
@@ -30,7 +32,7 @@ pub struct Args {
 enum Action {
     /// Create a replica of the rows that a device may read
     Init {
-        /// File
+        /// File of the replica
         file: PathBuf,
         /// Device token, which `tocsin sync devices add` prints
         #[arg(long, env = "TOCSIN_DEVICE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
@@ -38,7 +40,7 @@ enum Action {
     },
     /// Upload edits and download changes
     Sync {
-        /// File
+        /// File of the replica
         file: PathBuf,
         /// Print JSON
         #[arg(long)]
@@ -46,7 +48,7 @@ enum Action {
     },
     /// Synchronize on every change until interrupted
     Watch {
-        /// File
+        /// File of the replica
         file: PathBuf,
         /// Interval between syncs if the server cannot notify the replica
         #[arg(long, default_value = "10s", value_name = "DURATION")]
@@ -54,7 +56,7 @@ enum Action {
     },
     /// Query the replica in SQL
     Query {
-        /// File
+        /// File of the replica
         file: PathBuf,
         /// SQL query, such as `SELECT * FROM customers`
         sql: String,
@@ -63,8 +65,10 @@ enum Action {
         json: bool,
     },
     /// Change fields of a row, or delete it, until the next sync
+    #[command(after_help = "Example:
+  tocsin replica edit field.db customers c-17 phone=004312345 visited=true")]
     Edit {
-        /// File
+        /// File of the replica
         file: PathBuf,
         /// Collection
         collection: String,
@@ -79,7 +83,7 @@ enum Action {
     },
     /// Show rows, pending edits and refused edits
     Status {
-        /// File
+        /// File of the replica
         file: PathBuf,
         /// Delete the list of refused edits
         #[arg(long)]
@@ -115,8 +119,8 @@ fn init(terminal: &Terminal, file: &Path, token: &str, server: &str) -> Outcome 
             "--token must be a device token, which begins with `tocsin_device_`, not an API key",
         ));
     }
-    let home = Home { url: server.to_owned(), token: token.to_owned() };
-    Replica::create(file, &home).map_err(|error| failure(&error))?;
+    let server = ServerCredentials { url: server.to_owned(), token: token.to_owned() };
+    Replica::create(file, &server).map_err(|error| failure(&error))?;
     Ok(terminal.line(format!("{} is a replica; `tocsin replica sync {0}` fills it", file.display()))?)
 }
 
@@ -159,9 +163,9 @@ async fn watch(terminal: &Terminal, file: &Path, every: Duration) -> Outcome {
             match wait {
                 Some(wait) => {
                     tokio::time::sleep(wait).await;
-                    Ok(Woken::Later)
+                    Ok(WakeReason::Later)
                 }
-                None => replica.rest(&link, every).await,
+                None => replica.wait_for_work(&link, every).await,
             }
         };
         tokio::select! {
@@ -212,36 +216,36 @@ fn edit(terminal: &Terminal, file: &Path, collection: &str, id: &str, fields: &[
 
 fn status(terminal: &Terminal, file: &Path, forget_refused: bool, json: bool) -> Outcome {
     let replica = Replica::open(file).map_err(|error| failure(&error))?;
-    let standing = replica.status().map_err(|error| failure(&error))?;
-    let home = replica.home().map_err(|error| failure(&error))?;
+    let status = replica.status().map_err(|error| failure(&error))?;
+    let server = replica.server().map_err(|error| failure(&error))?;
     if json {
-        let refused = standing.refused.iter().map(|refused| {
+        let refused = status.refused.iter().map(|refused| {
             json!({
                 "edit": refused.n, "collection": refused.row.0, "row": refused.row.1, "fields": refused.fields,
                 "values": refused.values, "why": refused.why,
             })
         });
         let collections: Map<String, Value> =
-            standing.collections.iter().map(|(name, rows)| (name.clone(), (*rows).into())).collect();
+            status.collections.iter().map(|(name, rows)| (name.clone(), (*rows).into())).collect();
         terminal.json(&json!({
-            "server": home.url,
+            "server": server.url,
             "collections": collections,
-            "edited": standing.edited,
-            "sending": standing.sending,
+            "edited": status.edited,
+            "sending": status.sending,
             "refused": refused.collect::<Vec<_>>(),
-            "complete_at": standing.is_whole.then(|| standing.seen.time()),
+            "complete_at": status.is_whole.then(|| status.seen.time()),
         }))?;
     } else {
-        terminal.line(format!("replica of {}", printable(&home.url)))?;
-        match standing.is_whole {
-            true => terminal.line(format!("complete up to {}", standing.seen.time()))?,
+        terminal.line(format!("replica of {}", printable(&server.url)))?;
+        match status.is_whole {
+            true => terminal.line(format!("complete up to {}", status.seen.time()))?,
             false => terminal.line("incomplete; `tocsin replica sync` continues the download")?,
         }
-        for (name, rows) in &standing.collections {
+        for (name, rows) in &status.collections {
             terminal.line(format!("{name}: {rows} rows"))?;
         }
-        terminal.line(format!("{} edited rows and {} numbered edits to upload", standing.edited, standing.sending))?;
-        for refused in &standing.refused {
+        terminal.line(format!("{} edited rows and {} numbered edits to upload", status.edited, status.sending))?;
+        for refused in &status.refused {
             let (collection, row) = &refused.row;
             terminal.line(format!("refused: {collection} `{}`: {}", printable(row), printable(&refused.why)))?;
         }
@@ -254,9 +258,9 @@ fn status(terminal: &Terminal, file: &Path, forget_refused: bool, json: bool) ->
 
 fn open(file: &Path) -> Outcome<(Replica, HttpLink)> {
     let replica = Replica::open(file).map_err(|error| failure(&error))?;
-    let home = replica.home().map_err(|error| failure(&error))?;
-    let client = Client::new(home.url.clone(), None)?;
-    Ok((replica, HttpLink::new(client.http().clone(), &home)))
+    let server = replica.server().map_err(|error| failure(&error))?;
+    let client = Client::new(server.url.clone(), None)?;
+    Ok((replica, HttpLink::new(client.http().clone(), &server)))
 }
 
 fn describe(summary: &Summary) -> String {

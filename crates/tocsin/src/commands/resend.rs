@@ -42,10 +42,10 @@ pub struct Recover {
 #[derive(Debug, clap::Args)]
 struct Range {
     /// Earliest time of failure (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Time before which the notifications failed
-    #[arg(long)]
+    #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// Application to filter by
     #[arg(long)]
@@ -57,16 +57,16 @@ struct Range {
     #[arg(long)]
     class: Option<String>,
     /// Text that the failure reason must contain
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Outcome to filter by: refused, suspended, expired or ended; repeatable
-    #[arg(long = "outcome")]
+    #[arg(long = "outcome", value_name = "OUTCOME")]
     outcomes: Vec<String>,
     /// Resend as new notifications, with new ids and times to live
     #[arg(long)]
     as_new: bool,
     /// Idempotency key: a repeated request with the same key is executed once
-    #[arg(long)]
+    #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     /// Count the notifications without sending them
     #[arg(long)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tocsin_matching::rule::BranchExplanation;
 use tocsin_model::problem::Problem;
 
-use super::lists::ItemList;
+use super::lists::{ItemList, author};
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
@@ -61,7 +61,7 @@ enum Action {
         /// Application
         application: String,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -72,13 +72,16 @@ enum Action {
         /// Application
         application: String,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Try a rule on events: all matches, or one subscription
+    #[command(after_help = r#"Examples:
+  tocsin rule test quakes nearby --event '{"magnitude": 6.1, "place": "Kobe"}'
+  tocsin rule test quakes --on quake --of nearby --when 'event.magnitude >= 5.0' --last 100"#)]
     Test(Box<Test>),
 }
 
@@ -160,9 +163,8 @@ impl Args {
             Action::Stopped { json } => {
                 let items = client.list("/v1/stopped-rules", &[], usize::MAX).await?;
                 let heads = ["application", "rule", "by", "since", "reason"];
-                ItemList { items, limit: usize::MAX, json }.show(terminal, "no rule is stopped", &heads, |item| {
-                    heads.map(|name| printable(item[name].as_str().unwrap_or_default()).into_owned()).into()
-                })
+                ItemList { items, limit: usize::MAX, json }
+                    .show(terminal, "no rule is stopped", &heads, |item| heads.map(|name| author(item, name)).into())
             }
             Action::Stop { application, rule, reason } => {
                 let path = format!("/v1/applications/{}/rules/{}/stop", segment(&application), segment(&rule));

@@ -21,18 +21,20 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Compute the next runs of a schedule without a server
+    #[command(after_help = "Example:
+  tocsin schedules next DTSTART:20270104T080000 RRULE:FREQ=DAILY --zone Europe/Vienna")]
     Next {
         /// Lines of RFC 5545, such as `DTSTART:20270104T080000` and `RRULE:FREQ=DAILY`, one argument each
         #[arg(required = true)]
         lines: Vec<String>,
         /// Time zone of lines that do not name one
-        #[arg(long, default_value = "UTC")]
+        #[arg(long, default_value = "UTC", value_name = "ZONE")]
         zone: String,
         /// Start time, such as 2027-01-04T08:00:00Z; default is now
-        #[arg(long)]
+        #[arg(long, value_name = "TIME")]
         from: Option<Timestamp>,
         /// Maximum number of runs
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 10, value_name = "COUNT")]
         count: usize,
         /// Print JSON
         #[arg(long)]
@@ -43,7 +45,7 @@ enum Action {
         /// Subscription, such as s-15
         subscription: String,
         /// Maximum number of runs
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 10, value_name = "COUNT")]
         count: usize,
         /// Print JSON
         #[arg(long)]
@@ -54,7 +56,7 @@ enum Action {
         /// Application
         application: String,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]

@@ -27,8 +27,11 @@ enum Action {
         json: bool,
     },
     /// Store a segment and count its members
+    #[command(after_help = "Example:
+  tocsin segments put adults-in-vienna '(&(region=Vienna)(age>=18))'")]
     Put {
-        /// Name
+        /// Segment
+        #[arg(value_name = "SEGMENT")]
         name: String,
         /// LDAP filter (RFC 4515), such as '(&(region=Vienna)(age>=18))'
         filter: String,
@@ -41,7 +44,7 @@ enum Action {
         /// LDAP filter (RFC 4515), such as '(&(region=Vienna)(age>=18))'
         filter: String,
         /// Number of members to show, at most 100
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 10, value_name = "COUNT")]
         sample: usize,
         /// Print JSON
         #[arg(long)]
@@ -49,10 +52,11 @@ enum Action {
     },
     /// List the members of a segment
     Members {
-        /// Name
+        /// Segment
+        #[arg(value_name = "SEGMENT")]
         name: String,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -61,6 +65,7 @@ enum Action {
     /// Explain whether a subscriber is a member of a segment
     Why {
         /// Segment
+        #[arg(value_name = "SEGMENT")]
         name: String,
         /// Subscriber id
         subscriber: String,
@@ -70,7 +75,8 @@ enum Action {
     },
     /// Remove a segment; its members stay
     Remove {
-        /// Name
+        /// Segment
+        #[arg(value_name = "SEGMENT")]
         name: String,
     },
 }

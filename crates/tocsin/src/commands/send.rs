@@ -1,6 +1,6 @@
 //! Sends one mail to one address, through the built-in application `direct-mail`.
 //!
-//! The message takes the way of every event: it is stored, matched, delivered with retries, and can be traced.
+//! The message is processed like any event: it is stored, matched, delivered with retries, and can be traced.
 
 use std::io::Read;
 
@@ -26,6 +26,8 @@ const TEXT_BYTES_MAX: u64 = 200_000;
 
 /// Arguments of `tocsin send`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tocsin send --to ada@example.org --subject Hello --text 'It works.'")]
 pub struct Args {
     /// Address of the recipient
     #[arg(long, value_name = "ADDRESS")]

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long)]
     once: bool,
     /// Refresh interval of the live view in seconds
-    #[arg(long, default_value_t = 1.0, value_parser = parse_seconds)]
+    #[arg(long, default_value_t = 1.0, value_parser = parse_seconds, value_name = "SECONDS")]
     interval: f64,
 }
 

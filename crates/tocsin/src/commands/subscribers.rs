@@ -1,4 +1,4 @@
-//! Manages subscribers and their devices, creates claim tokens, and merges subscribers.
+//! Manages subscribers and their devices, creates verification tokens, and merges subscribers.
 
 use clap::Subcommand;
 use reqwest::Method;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::lists::{ItemList, assignment, patch, texts, warnings};
 use crate::{
-    client::{Client, given, segment},
+    client::{Client, present_parameters, segment},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
@@ -29,7 +29,7 @@ enum Action {
         #[arg(long)]
         address: Option<String>,
         /// Maximum number of subscribers
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -38,14 +38,18 @@ enum Action {
     /// Show a subscriber and its devices
     Show {
         /// Subscriber
+        #[arg(value_name = "SUBSCRIBER")]
         id: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Add a subscriber
+    #[command(after_help = "Example:
+  tocsin subscribers add ada --locale de-AT --attribute city=Vienna --device mail=ada@example.org")]
     Add {
         /// Subscriber
+        #[arg(value_name = "SUBSCRIBER")]
         id: String,
         #[command(flatten)]
         fields: Fields,
@@ -53,6 +57,7 @@ enum Action {
     /// Change fields of a subscriber; the others stay
     Change {
         /// Subscriber
+        #[arg(value_name = "SUBSCRIBER")]
         id: String,
         #[command(flatten)]
         fields: Fields,
@@ -63,6 +68,7 @@ enum Action {
     /// Remove a subscriber with its devices and subscriptions
     Remove {
         /// Subscriber
+        #[arg(value_name = "SUBSCRIBER")]
         id: String,
     },
     /// Manage the devices of a subscriber
@@ -70,27 +76,36 @@ enum Action {
         #[command(subcommand)]
         what: Devices,
     },
-    /// Create a claim token that proves ownership of a device
-    Claim {
+    /// Create a verification token for a device
+    #[command(
+        alias = "claim",
+        after_help = "Send the token to the device, for example in a link. A user who returns it receives the messages \
+                      of the\ndevice: this is the proof that `tocsin subscribers merge` requires."
+    )]
+    VerificationToken {
         /// Subscriber that owns the device
         subscriber: String,
         /// Device
         device: String,
         /// Lifetime in seconds, at most a week
-        #[arg(long, default_value_t = 3600)]
+        #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
         expires_in: u64,
     },
     /// Merge an address-only subscriber into another
+    #[command(after_help = "For users who were known by an address only and then get an account. Devices, \
+                            subscriptions and inbox\nmove to INTO; FROM is removed.\n\nExample:\n  token=$(tocsin \
+                            subscribers verification-token cookie-81 main)   # send it to the device\n  tocsin \
+                            subscribers merge cookie-81 vera --verification-token \"$token\"")]
     Merge {
         /// Subscriber to merge; it is removed
         from: String,
         /// Subscriber that remains
         into: String,
-        /// Claim token that was sent to a device of FROM and returned by its owner
-        #[arg(long)]
-        claim: Option<String>,
-        /// Merge without a claim, if both are verified to be the same person
-        #[arg(long, conflicts_with = "claim")]
+        /// Verification token that was sent to a device of FROM and returned by its user
+        #[arg(long, alias = "claim", value_name = "TOKEN")]
+        verification_token: Option<String>,
+        /// Merge without a token, if both are verified to be the same person
+        #[arg(long, conflicts_with = "verification_token")]
         unverified: bool,
         /// Print JSON
         #[arg(long)]
@@ -107,10 +122,10 @@ struct Fields {
     /// IANA time zone, such as Europe/Vienna
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
-    /// Attribute, such as city=Vienna; the value is JSON or text, `null` removes it; may be repeated
+    /// Attribute, such as city=Vienna; the value is JSON or text, `null` removes it; repeatable
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = assignment)]
     attributes: Vec<(String, Value)>,
-    /// Device, such as mail=ada@example.org: its channel and address; may be repeated
+    /// Device, such as mail=ada@example.org: its channel and address; repeatable
     #[arg(long = "device", value_name = "CHANNEL=ADDRESS", value_parser = device)]
     devices: Vec<(String, String)>,
 }
@@ -249,7 +264,7 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome<()> {
         match self.what {
             Action::List { id_prefix, address, limit, json } => {
-                let query = given(&[("id_prefix", &id_prefix), ("address", &address)]);
+                let query = present_parameters(&[("id_prefix", &id_prefix), ("address", &address)]);
                 let items = client.list("/v1/subscribers", &query, limit).await?;
                 let heads = ["SUBSCRIBER", "ENABLED", "LOCALE", "DEVICES"];
                 ItemList { items, limit, json }.show(terminal, "there are no subscribers", &heads, |item| {
@@ -286,15 +301,15 @@ impl Args {
                 Ok(terminal.line(format_args!("subscriber {} removed", printable(&id)))?)
             }
             Action::Devices { what } => what.run(terminal, client).await,
-            Action::Claim { subscriber, device, expires_in } => {
-                let path = format!("/v1/subscribers/{}/claim", segment(&subscriber));
+            Action::VerificationToken { subscriber, device, expires_in } => {
+                let path = format!("/v1/subscribers/{}/verification-token", segment(&subscriber));
                 let made = client.post(&path, &json!({"device": device, "expires_in": expires_in})).await?;
-                Ok(terminal.line(made["claim"].as_str().unwrap_or_default())?)
+                Ok(terminal.line(made["verification_token"].as_str().unwrap_or_default())?)
             }
-            Action::Merge { from, into, claim, unverified, json } => {
+            Action::Merge { from, into, verification_token, unverified, json } => {
                 let path = format!("/v1/subscribers/{}/merge", segment(&into));
-                let body = match claim {
-                    Some(claim) => json!({"from": from, "claim": claim}),
+                let body = match verification_token {
+                    Some(token) => json!({"from": from, "verification_token": token}),
                     None => json!({"from": from, "unverified": unverified}),
                 };
                 let merged = client.post(&path, &body).await?;

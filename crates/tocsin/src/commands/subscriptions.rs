@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::lists::{ItemList, assignment, patch, texts, warnings};
 use crate::{
-    client::{Client, given, segment},
+    client::{Client, present_parameters, segment},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
@@ -32,7 +32,7 @@ enum Action {
         #[arg(long)]
         subscriber: Option<String>,
         /// Maximum number of subscriptions
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -44,6 +44,8 @@ enum Action {
         id: String,
     },
     /// Add a subscription, or replace the one with the same key
+    #[command(after_help = "Example:
+  tocsin subscriptions add quakes nearby ada --value magnitude=5 --value distance_km=300")]
     Add {
         /// Application
         application: String,
@@ -53,8 +55,8 @@ enum Action {
         subscriber: String,
         #[command(flatten)]
         fields: Fields,
-        /// Key of the creator, unique for subscriber and class
-        #[arg(long)]
+        /// Key of your own, unique for subscriber and class; a second subscription with it replaces the first
+        #[arg(long, value_name = "KEY")]
         creator_key: Option<String>,
     },
     /// Change fields of a subscription; the others stay
@@ -80,7 +82,7 @@ enum Action {
 /// Fields of a subscription that `add` and `change` take.
 #[derive(Debug, clap::Args)]
 struct Fields {
-    /// Field of the class, such as magnitude=5; the value is JSON or text; may be repeated
+    /// Field of the class, such as magnitude=5; the value is JSON or text; repeatable
     #[arg(long = "value", value_name = "NAME=VALUE", value_parser = assignment)]
     values: Vec<(String, Value)>,
     /// Device of the subscriber; without it, the first usable one
@@ -112,7 +114,11 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.action {
             Action::List { application, class, subscriber, limit, json } => {
-                let query = given(&[("application", &application), ("class", &class), ("subscriber", &subscriber)]);
+                let query = present_parameters(&[
+                    ("application", &application),
+                    ("class", &class),
+                    ("subscriber", &subscriber),
+                ]);
                 let items = client.list("/v1/subscriptions", &query, limit).await?;
                 let heads = ["SUBSCRIPTION", "APPLICATION", "CLASS", "SUBSCRIBER", "ENABLED", "VALUES"];
                 ItemList { items, limit, json }.show(terminal, "there are no subscriptions", &heads, |item| {

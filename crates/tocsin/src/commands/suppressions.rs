@@ -4,10 +4,11 @@ use clap::{Subcommand, ValueEnum};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::lists::ItemList;
+use super::lists::{ItemList, author};
 use crate::{
-    client::{Client, given, problem_line, segment},
+    client::{Client, present_parameters, segment},
     failure::{Failure, Outcome},
+    problems::problem_line,
     terminal::{Terminal, printable},
 };
 
@@ -32,13 +33,13 @@ enum Action {
         #[arg(long)]
         cause: Option<String>,
         /// Text that the address or the subscriber id must contain
-        #[arg(long)]
+        #[arg(long, value_name = "TEXT")]
         contains: Option<String>,
         /// Show only bounce counts that have not led to a suppression yet
         #[arg(long)]
         counted: bool,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -53,6 +54,9 @@ enum Action {
         json: bool,
     },
     /// Suppress an address or a device
+    #[command(after_help = "Examples:
+  tocsin suppressions add ada@example.org --detail 'asked by phone'
+  tocsin suppressions add --subscriber ada --device phone")]
     Add {
         #[command(flatten)]
         target: Target,
@@ -63,7 +67,7 @@ enum Action {
         #[arg(long)]
         detail: Option<String>,
         /// Expiry time of RFC 3339 [default: until removed]
-        #[arg(long)]
+        #[arg(long, value_name = "TIME")]
         until: Option<String>,
     },
     /// Lift a suppression
@@ -78,7 +82,7 @@ enum Action {
         #[command(flatten)]
         target: Target,
         /// Notification that bounced, such as `n-3-41`, instead of an address
-        #[arg(long)]
+        #[arg(long, value_name = "ID")]
         notification: Option<String>,
         /// Enhanced status code (RFC 3463), such as 5.1.1
         #[arg(long)]
@@ -170,7 +174,7 @@ impl Args {
                     ("contains", &contains),
                     ("in_force", &in_force),
                 ];
-                let items = client.list("/v1/suppressions", &given(&named), limit).await?;
+                let items = client.list("/v1/suppressions", &present_parameters(&named), limit).await?;
                 let heads =
                     ["protocol", "address", "cause", "in force", "bounces", "since", "until", "origin", "detail"];
                 ItemList { items, limit, json }.show(terminal, "no suppressions", &heads, row)
@@ -245,7 +249,11 @@ fn row(item: &Value) -> Vec<String> {
         None => (text(&item["protocol"]), text(&item["address"])),
     };
     let rest = ["cause", "in_force", "bounces", "since", "expires_at", "origin", "detail"];
-    [protocol, whose].into_iter().chain(rest.iter().map(|name| text(&item[*name]))).collect()
+    let cell = |name: &&str| match *name {
+        "origin" => author(item, name),
+        name => text(&item[name]),
+    };
+    [protocol, whose].into_iter().chain(rest.iter().map(cell)).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    client::{Client, given},
+    client::{Client, present_parameters},
     failure::{Failure, Outcome},
     terminal::{Terminal, printable, thousands},
 };
@@ -23,7 +23,7 @@ enum Action {
         #[command(flatten)]
         filter: Filter,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -65,10 +65,10 @@ struct Edit {
     /// Number of the suspension
     id: u64,
     /// Notification of the suspension to edit, such as `n-3-41`; repeatable; default is all
-    #[arg(long)]
+    #[arg(long, value_name = "ID")]
     notification: Vec<String>,
     /// New field values, as a JSON object
-    #[arg(long)]
+    #[arg(long, value_name = "JSON")]
     fields: Option<String>,
     /// New subject
     #[arg(long)]
@@ -80,10 +80,10 @@ struct Edit {
     #[arg(long)]
     html: Option<String>,
     /// New JSON body
-    #[arg(long)]
+    #[arg(long, value_name = "JSON")]
     body: Option<String>,
     /// New header, as `Name: value`; repeatable
-    #[arg(long)]
+    #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
     /// New address
     #[arg(long)]
@@ -158,10 +158,10 @@ struct Filter {
     #[arg(long)]
     class: Option<String>,
     /// Text that the reason must contain
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Time of RFC 3339 before which the notifications were suspended
-    #[arg(long)]
+    #[arg(long, value_name = "TIME")]
     before: Option<String>,
 }
 
@@ -175,7 +175,7 @@ impl Filter {
             ("reason", &self.reason),
             ("before", &self.before),
         ];
-        given(&named)
+        present_parameters(&named)
     }
 
     fn body(&self, all: bool) -> Outcome<Value> {

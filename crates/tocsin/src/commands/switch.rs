@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::lists::ItemList;
+use super::lists::{ItemList, author};
 use crate::{
     client::Client,
     failure::Outcome,
@@ -26,6 +26,8 @@ enum Action {
         json: bool,
     },
     /// Pause a component; its work waits
+    #[command(after_help = "Example:
+  tocsin switch pause channel:shop/mail --reason 'mail server moves'")]
     Pause {
         /// `role:match`, `role:deliver`, `role:sources`, `application:NAME`, `source:APPLICATION/NAME` or
         /// `channel:APPLICATION/NAME`
@@ -35,6 +37,8 @@ enum Action {
         reason: String,
     },
     /// Disable a component; its work is refused
+    #[command(after_help = "Example:
+  tocsin switch disable event-class:shop/order_shipped --reason 'wrong data'")]
     Disable {
         /// `role:accept`, `application:NAME` or `event-class:APPLICATION/NAME`
         component: String,
@@ -91,7 +95,7 @@ fn is_pending(item: &Value) -> bool {
 fn row(item: &Value) -> Vec<String> {
     let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
     let state = if is_pending(item) { format!("{}, pending", text("state")) } else { text("state") };
-    vec![text("component"), state, text("since"), text("by"), text("reason")]
+    vec![text("component"), state, text("since"), author(item, "by"), text("reason")]
 }
 
 /// Arguments of `tocsin retention`.
@@ -123,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn pending_work_is_mentioned() {
-        let item = json!({"component": "channel:stock/mail", "state": "paused", "pending": true, "by": "ops", "reason": "moving", "since": "2027-01-04T08:00:00Z"});
+        let item = json!({"component": "channel:stock/mail", "state": "paused", "pending": true, "by": "a1b2c3d4", "by_name": "ops", "reason": "moving", "since": "2027-01-04T08:00:00Z"});
         let cases = [
             (
                 vec!["pause", "channel:stock/mail", "--reason", "moving"],

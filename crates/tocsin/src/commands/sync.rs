@@ -31,7 +31,7 @@ enum Action {
         #[arg(long, value_name = "ID")]
         device: Option<String>,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -45,7 +45,7 @@ enum Action {
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
         /// Maximum number of rows
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_name = "COUNT")]
         limit: usize,
         /// Print JSON
         #[arg(long)]
@@ -161,8 +161,7 @@ impl Devices {
 }
 
 async fn list(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
-    let answer = client.get("/v1/sync/devices", &[]).await?;
-    let devices = answer["items"].as_array().cloned().unwrap_or_default();
+    let devices = client.list("/v1/sync/devices", &[], usize::MAX).await?;
     if json {
         return Ok(terminal.json(&devices)?);
     }
@@ -186,11 +185,11 @@ async fn list(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
 }
 
 async fn sessions(terminal: &Terminal, client: &Client, device: Option<&str>, limit: usize, json: bool) -> Outcome {
-    let active = client.get("/v1/sync/sessions", &[]).await?;
-    let mut found = active["items"].as_array().cloned().unwrap_or_default();
+    let mut found = client.list("/v1/sync/sessions", &[], usize::MAX).await?;
     found.retain(|session| device.is_none_or(|device| session["device"] == device));
     let narrowed: Vec<(&str, &str)> = device.map(|device| ("device", device)).into_iter().collect();
-    found.extend(client.list("/v1/sync/history", &narrowed, limit).await?);
+    let ended = client.list("/v1/sync/history", &narrowed, limit).await?;
+    found.extend(ended.into_iter().take(limit));
     if json {
         return Ok(terminal.json(&found)?);
     }
@@ -223,7 +222,8 @@ async fn conflicts(
 ) -> Outcome {
     let path = format!("/v1/applications/{}/conflicts", segment(application));
     let narrowed: Vec<(&str, &str)> = collection.map(|name| ("collection", name)).into_iter().collect();
-    let found = client.list(&path, &narrowed, limit).await?;
+    let mut found = client.list(&path, &narrowed, limit).await?;
+    found.truncate(limit);
     if json {
         return Ok(terminal.json(&found)?);
     }

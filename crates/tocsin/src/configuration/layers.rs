@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use clap::Args;
 use serde_json::Value;
-use tocsin_model::problem::{Problem, closest};
+use tocsin_model::problem::{Code, Problem, closest};
 use toml::de::{DeTable, DeValue};
 
 use super::{Configuration, Key, keys, otel};
@@ -256,7 +256,7 @@ fn unknown(path: &str) -> String {
         }
         _ => "`tocsin config` lists all keys".to_owned(),
     };
-    Problem::at(path, "unknown key").hint(hint).to_string()
+    Problem::new(Code::UnknownMember, path, "unknown key").hint(hint).to_string()
 }
 
 /// Line and column, starting at 1.

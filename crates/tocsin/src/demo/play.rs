@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use crate::{
     client::{Client, segment, with_query},
-    commands::{import, publish, serve::Signals, status::Report},
+    commands::{import, publish, status::Report},
     configuration::{self, ConfigurationArgs, LogFormat, Period},
     failure::{Failure, Outcome},
     mailbox,
     platform::{self, RunningServer},
+    signals::Signals,
     terminal::{Colour, Terminal, duration, thousands},
 };
 

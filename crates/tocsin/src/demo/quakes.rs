@@ -11,10 +11,11 @@ use super::{
     world::{Person, people},
 };
 use crate::{
-    commands::{serve::Signals, trace},
+    commands::trace,
     configuration::ConfigurationArgs,
     failure::{Failure, Outcome},
     mailbox::{Mailbox, MailboxOptions, ParsedMail},
+    signals::Signals,
     terminal::{Colour, Terminal, printable, thousands},
 };
 

@@ -16,11 +16,11 @@ use super::{
     play::{DemoServer, compare, show_addresses, show_report},
 };
 use crate::{
-    commands::serve::Signals,
     configuration::ConfigurationArgs,
     examples::stock::{Market, Order, Quote, SYMBOLS},
     failure::{Failure, Outcome},
     mailbox,
+    signals::Signals,
     terminal::{Colour, Terminal, thousands},
 };
 

@@ -66,7 +66,7 @@ pub(super) async fn run_session(mut stream: TcpStream, shared: &MailboxState) ->
             return stream.shutdown().await;
         }
         let Ok(read) = timeout(shared.options.idle, stream.read(&mut buffer)).await else {
-            session.say("421 4.4.2 idle timeout");
+            session.reply("421 4.4.2 idle timeout");
             session.ended = true;
             continue;
         };
@@ -90,7 +90,7 @@ impl Session<'_> {
                         let body = std::mem::take(&mut self.body);
                         let from = self.from.take().unwrap_or_default();
                         self.shared.put(from, std::mem::take(&mut self.to), body);
-                        self.say("250 2.0.0 accepted");
+                        self.reply("250 2.0.0 accepted");
                         self.state = State::Command;
                     } else if complete {
                         self.too_large();
@@ -115,19 +115,19 @@ impl Session<'_> {
             Err(error) => {
                 self.errors += 1;
                 match error {
-                    Error::UnknownCommand => self.say("500 5.5.1 unknown command"),
-                    Error::InvalidSenderAddress => self.say("501 5.1.7 invalid sender address"),
-                    Error::InvalidRecipientAddress => self.say("501 5.1.3 invalid recipient address"),
-                    Error::SyntaxError { .. } | Error::InvalidParameter { .. } => self.say("501 5.5.4 syntax error"),
-                    Error::UnsupportedParameter { .. } => self.say("555 5.5.4 unsupported parameter"),
+                    Error::UnknownCommand => self.reply("500 5.5.1 unknown command"),
+                    Error::InvalidSenderAddress => self.reply("501 5.1.7 invalid sender address"),
+                    Error::InvalidRecipientAddress => self.reply("501 5.1.3 invalid recipient address"),
+                    Error::SyntaxError { .. } | Error::InvalidParameter { .. } => self.reply("501 5.5.4 syntax error"),
+                    Error::UnsupportedParameter { .. } => self.reply("555 5.5.4 unsupported parameter"),
                     // The position in the stream is unknown.
                     _ => {
-                        self.say("421 4.7.0 line too long");
+                        self.reply("421 4.7.0 line too long");
                         self.ended = true;
                     }
                 }
                 if self.errors > ERRORS_MAX {
-                    self.say("421 4.7.0 too many errors");
+                    self.reply("421 4.7.0 too many errors");
                     self.ended = true;
                 }
                 return;
@@ -148,46 +148,46 @@ impl Session<'_> {
             }
             Request::Helo { .. } => {
                 self.reset();
-                self.say("250 mailbox.localhost");
+                self.reply("250 mailbox.localhost");
             }
-            Request::Mail { .. } if self.from.is_some() => self.say("503 5.5.1 nested MAIL command"),
+            Request::Mail { .. } if self.from.is_some() => self.reply("503 5.5.1 nested MAIL command"),
             Request::Mail { from } if from.size > self.shared.options.mail_bytes_max => {
-                self.say("552 5.3.4 message too large")
+                self.reply("552 5.3.4 message too large")
             }
             Request::Mail { from } => {
                 self.from = Some(from.address);
-                self.say("250 2.1.0 ok");
+                self.reply("250 2.1.0 ok");
             }
-            Request::Rcpt { .. } if self.from.is_none() => self.say("503 5.5.1 MAIL first"),
-            Request::Rcpt { .. } if self.to.len() >= RECIPIENTS_MAX => self.say("452 4.5.3 too many recipients"),
+            Request::Rcpt { .. } if self.from.is_none() => self.reply("503 5.5.1 MAIL first"),
+            Request::Rcpt { .. } if self.to.len() >= RECIPIENTS_MAX => self.reply("452 4.5.3 too many recipients"),
             Request::Rcpt { to } => {
                 self.to.push(to.address);
-                self.say("250 2.1.5 ok");
+                self.reply("250 2.1.5 ok");
             }
-            Request::Data if self.from.is_none() => self.say("503 5.5.1 MAIL first"),
-            Request::Data if self.to.is_empty() => self.say("554 5.5.1 no valid recipients"),
+            Request::Data if self.from.is_none() => self.reply("503 5.5.1 MAIL first"),
+            Request::Data if self.to.is_empty() => self.reply("554 5.5.1 no valid recipients"),
             Request::Data => {
                 self.state = State::Data(DataReceiver::new());
-                self.say("354 end data with a dot");
+                self.reply("354 end data with a dot");
             }
             Request::Rset => {
                 self.reset();
-                self.say("250 2.0.0 reset");
+                self.reply("250 2.0.0 reset");
             }
-            Request::Noop { .. } => self.say("250 2.0.0 ok"),
-            Request::Vrfy { .. } => self.say("252 2.5.0 all mail is accepted"),
-            Request::Help { .. } => self.say("214 2.0.0 see RFC 5321"),
+            Request::Noop { .. } => self.reply("250 2.0.0 ok"),
+            Request::Vrfy { .. } => self.reply("252 2.5.0 all mail is accepted"),
+            Request::Help { .. } => self.reply("214 2.0.0 see RFC 5321"),
             Request::Quit => {
-                self.say("221 2.0.0 bye");
+                self.reply("221 2.0.0 bye");
                 self.ended = true;
             }
-            _ => self.say("502 5.5.1 not implemented"),
+            _ => self.reply("502 5.5.1 not implemented"),
         }
     }
 
     fn too_large(&mut self) {
         self.reset();
-        self.say("552 5.3.4 message too large");
+        self.reply("552 5.3.4 message too large");
     }
 
     fn reset(&mut self) {
@@ -196,7 +196,7 @@ impl Session<'_> {
         self.body = Vec::new();
     }
 
-    fn say(&mut self, reply: &str) {
+    fn reply(&mut self, reply: &str) {
         self.replies.extend_from_slice(reply.as_bytes());
         self.replies.extend_from_slice(b"\r\n");
     }

@@ -11,8 +11,8 @@ use tocsin_directory::{
     entry::{AddressCheck, Shape},
     password::Lockout,
 };
-use tocsin_face_http::ScimOptions;
-use tocsin_face_ldap::{CertificateRule, LdapOptions, Operators, TlsStart, Validity, authorities};
+use tocsin_face_http::{OpenDirectory, ScimOptions};
+use tocsin_face_ldap::{CertificateRule, LdapOptions, Operators, RateLimit, TlsStart, Validity, authorities};
 use tocsin_model::mailbox::MailChannels;
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Caller, Scope, Service, resources::Resource};
@@ -115,8 +115,30 @@ pub(super) async fn open(
     entries: Arc<dyn Entries>,
     channels: CurrentMailChannels,
 ) -> Outcome<Directory> {
+    let opened = Directory::open(entries, options(configuration, channels)?, Arc::new(now)).await;
+    opened.map_err(|refusal| Failure::usage(format!("cannot open the directory; check [ldap]: {}", refusal.message)))
+}
+
+/// Opens the directory for each export, also if no directory is configured.
+///
+/// # Errors
+/// If the configuration is invalid.
+pub(super) fn opener(
+    configuration: &Configuration,
+    entries: Arc<dyn Entries>,
+    channels: CurrentMailChannels,
+) -> Outcome<OpenDirectory> {
+    // An export reads pages from the store and needs no cache.
+    let options = Options { cache_bytes: 0, ..options(configuration, channels)? };
+    Ok(Arc::new(move || {
+        let (entries, options) = (entries.clone(), options.clone());
+        Box::pin(Directory::open_for_export(entries, options, Arc::new(now)))
+    }))
+}
+
+fn options(configuration: &Configuration, channels: CurrentMailChannels) -> Outcome<Options> {
     let ldap = &configuration.ldap;
-    let options = Options {
+    Ok(Options {
         suffix: ldap.suffix.clone(),
         shape: shape(&ldap.device_attributes, channels)?,
         access: ldap.access.clone(),
@@ -128,9 +150,7 @@ pub(super) async fn open(
             most: ldap.dynamic_ttl_max.0,
         },
         cache_bytes: ldap.cache.0,
-    };
-    let opened = Directory::open(entries, options, Arc::new(now)).await;
-    opened.map_err(|refusal| Failure::usage(format!("cannot open the directory; check [ldap]: {}", refusal.message)))
+    })
 }
 
 /// Opens the directory before the pipeline starts, so that errors are reported early.
@@ -145,9 +165,12 @@ pub(super) async fn prepare(
 ) -> Outcome<PreparedLdapFace> {
     let ldap = &configuration.ldap;
     let directory = open(configuration, entries, channels).await?;
+    let rate = |per_second| RateLimit::new(per_second, ldap.requests_burst_seconds);
     let options = LdapOptions {
         connections_max: ldap.connections_max as usize,
         connections_per_address_max: ldap.connections_per_address_max as usize,
+        identity_rate: rate(ldap.requests_per_identity_max),
+        address_rate: rate(ldap.requests_per_address_max),
         message_bytes_max: usize::try_from(ldap.message_max.0).unwrap_or(usize::MAX),
         pending_max: ldap.pending_max.max(1) as usize,
         patience: ldap.patience.0,
@@ -237,7 +260,7 @@ impl CurrentMailChannels {
     }
 
     /// Switches to the channels of the running pipeline.
-    pub(super) fn follow(&self, pipeline: &Arc<Pipeline>) {
+    pub(super) fn use_pipeline(&self, pipeline: &Arc<Pipeline>) {
         // Set once, at the start.
         let _ = self.pipeline.set(Arc::downgrade(pipeline));
     }
@@ -258,7 +281,7 @@ impl Operators for OperatorKeys {
         caller.needs(Scope::SubscribersWrite).ok()?;
         // An empty list would be unlimited.
         let is_operator = !caller.is_limited() || !containers_of(&caller).is_empty();
-        is_operator.then(|| Validity { ends_in: caller.holds_for(now()) })
+        is_operator.then(|| Validity { ends_in: caller.remaining_validity(now()) })
     }
 
     fn containers(&self, key: &str) -> Option<Vec<String>> {

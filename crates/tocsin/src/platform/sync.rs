@@ -95,7 +95,7 @@ pub fn run_maintenance(replicas: &Arc<Replicas>, stopping: CancellationToken) {
                 () = stopping.cancelled() => return,
             }
             let Some(replicas) = replicas.upgrade() else { return };
-            if let Err(error) = replicas.tidy().await {
+            if let Err(error) = replicas.prune().await {
                 tracing::warn!(%error, "cannot delete expired sync data; will retry");
             }
         }
@@ -224,7 +224,7 @@ impl SubscriberEditor for ServiceEditor {
         };
         match done {
             Ok(()) => Ok(OwnChangeResult::Done),
-            Err(ServiceError::Missing(_)) => Ok(OwnChangeResult::Unseen),
+            Err(ServiceError::Missing(_)) => Ok(OwnChangeResult::NotFound),
             Err(ServiceError::Invalid(problems)) => Ok(OwnChangeResult::Refused(problems)),
             Err(ServiceError::Malformed(problem)) => Ok(OwnChangeResult::Refused(vec![problem])),
             Err(ServiceError::Full { reason, .. }) => Err(StoreError::Full(reason)),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::json;
+use tocsin_test_peers::{reserved_port, until};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,7 +18,7 @@ use crate::{
     writers::FaultSetup,
 };
 
-/// Sets a set_limit of the running server; returns the previous one.
+/// Sets a resource limit of the running server; returns the previous one.
 fn set_limit(platform: &Platform, resource: Resource, current: u64) -> Rlimit {
     let pid = Pid::from_raw(i32::try_from(platform.pid()).expect("small")).expect("a process");
     // Child processes inherit these limits.
@@ -31,7 +32,7 @@ fn descriptors(platform: &Platform) -> u64 {
 }
 
 /// Submits an event on an open connection; returns the response.
-async fn ask(stream: &mut TcpStream, platform: &Platform, token: &str) -> String {
+async fn send_request(stream: &mut TcpStream, platform: &Platform, token: &str) -> String {
     let body = json!({ "token": token }).to_string();
     let head = format!(
         "POST /v1/applications/notes/events/note HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
@@ -43,27 +44,18 @@ async fn ask(stream: &mut TcpStream, platform: &Platform, token: &str) -> String
     let mut answer = Vec::new();
     // Until the end of the body, which is one JSON object.
     while !answer.ends_with(b"}") && !answer.ends_with(b"}\n") {
-        let read = tokio::time::timeout(support::PATIENCE, stream.read_buf(&mut answer)).await.expect("an answer");
+        let read =
+            tokio::time::timeout(support::wait_timeout(), stream.read_buf(&mut answer)).await.expect("an answer");
         assert_ne!(read.expect("read"), 0, "the connection stays open: {}", String::from_utf8_lossy(&answer));
     }
     String::from_utf8(answer).expect("text")
-}
-
-/// Polls until a condition holds that has no signal.
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let waiting = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(support::PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not yet: {what}"));
 }
 
 /// Without descriptors no connection is accepted, and the accept loops pause in between. Open connections are served.
 /// With descriptors everything works again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a6_without_descriptors_load_is_shed_without_busy_loops() {
-    let (ldap, mail) = (support::free_port(), support::free_port());
+    let (ldap, mail) = (reserved_port(), reserved_port());
     let listen = format!("127.0.0.1:{ldap}");
     let ldap = [("TOCSIN_LDAP_LISTEN", &*listen), ("TOCSIN_LDAP_SUFFIX", "o=site")];
     // The shadow of the disk needs descriptors itself.
@@ -82,7 +74,7 @@ async fn a6_without_descriptors_load_is_shed_without_busy_loops() {
 
     // A connection that is open before; nothing else uses it.
     let mut open = TcpStream::connect(site.platform.url.trim_start_matches("http://")).await.expect("accepted");
-    ask(&mut open, &site.platform, "before").await;
+    send_request(&mut open, &site.platform, "before").await;
     let pid = site.platform.pid();
     let before = set_limit(&site.platform, Resource::Nofile, descriptors(&site.platform));
     let http = site.platform.url.trim_start_matches("http://").to_owned();
@@ -92,9 +84,9 @@ async fn a6_without_descriptors_load_is_shed_without_busy_loops() {
             connections.push(TcpStream::connect(&address).await.expect("the kernel accepts it"));
         }
     }
-    until("a failed accept", || site.disk.get(ControlWord::FailedAccepts) > 0).await;
+    until("a failed accept", async || site.disk.get(ControlWord::FailedAccepts) > 0).await;
     let (began, first) = (Instant::now(), site.disk.get(ControlWord::FailedAccepts));
-    until("failed accepts", || site.disk.get(ControlWord::FailedAccepts) >= first + 30).await;
+    until("failed accepts", async || site.disk.get(ControlWord::FailedAccepts) >= first + 30).await;
     // Three loops with pauses of 50 ms fail at most 60 times per second; a loop without a pause would fail 30 times at
     // once.
     let (elapsed, failed) = (began.elapsed(), site.disk.get(ControlWord::FailedAccepts) - first);
@@ -105,7 +97,7 @@ async fn a6_without_descriptors_load_is_shed_without_busy_loops() {
     println!("{failed} of {} accepts failed in {elapsed:?}", site.disk.get(ControlWord::Accepts));
 
     // An open connection is served, and its writes are stored.
-    let answer = ask(&mut open, &site.platform, "without-descriptors").await;
+    let answer = send_request(&mut open, &site.platform, "without-descriptors").await;
     assert!(answer.starts_with("HTTP/1.1 202") || answer.starts_with("HTTP/1.1 503"), "{answer}");
     if answer.starts_with("HTTP/1.1 202") {
         site.acknowledged.events.lock().insert("without-descriptors".to_owned());
@@ -113,8 +105,8 @@ async fn a6_without_descriptors_load_is_shed_without_busy_loops() {
 
     drop(connections);
     let pid_of = |platform: &Platform| Pid::from_raw(i32::try_from(platform.pid()).expect("small")).expect("a process");
-    prlimit(Some(pid_of(&site.platform)), Resource::Nofile, before).expect("the previous set_limit");
-    let fresh = reqwest::Client::builder().timeout(support::PATIENCE).build().expect("a client");
+    prlimit(Some(pid_of(&site.platform)), Resource::Nofile, before).expect("the previous limit is restored");
+    let fresh = reqwest::Client::builder().timeout(support::wait_timeout()).build().expect("a client");
     let ready = fresh.get(format!("{}/readyz", site.platform.url)).send().await.expect("accepted again");
     assert!(ready.status().is_success(), "{}", ready.status());
     for address in [listen, format!("127.0.0.1:{mail}")] {
@@ -161,7 +153,7 @@ async fn a6_without_new_threads_every_request_gets_a_response() {
 }
 
 /// A failed allocation ends the process; limits of bodies and queues prevent it. Here the system provides almost no
-/// memory: whether the server sheds load or ends, acknowledged writes are there after a restart.
+/// memory: whether the server sheds load or ends, acknowledged writes exist after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a6_without_memory_nothing_acknowledged_is_lost() {
     // Without an arena each large allocation is a system allocation, which is refused.

@@ -76,7 +76,7 @@ impl Acknowledged {
                 () = clients.all_refused() => {}
             }
         };
-        tokio::time::timeout(support::PATIENCE, waiting).await.expect("writes are acknowledged");
+        tokio::time::timeout(support::wait_timeout(), waiting).await.expect("writes are acknowledged");
     }
 }
 
@@ -207,23 +207,15 @@ impl FaultSetup {
         assert!(missing.is_empty(), "{} of {} records are missing: {missing:?}", missing.len(), events.len());
 
         let messages = self.acknowledged.messages.lock().clone();
-        let waiting = async {
-            loop {
-                let bodies =
-                    self.hooks.all().into_iter().map(|(_, _, body)| String::from_utf8_lossy(&body).into_owned());
-                let tokens: BTreeSet<String> = bodies
-                    .filter_map(|body| serde_json::from_str::<Value>(&body).ok()?["token"].as_str().map(str::to_owned))
-                    .collect();
-                let missing: Vec<String> = messages.difference(&tokens).cloned().collect();
-                if missing.is_empty() {
-                    return;
-                }
-                // The receiver has no signal.
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        };
-        let came = tokio::time::timeout(support::PATIENCE, waiting).await;
-        assert!(came.is_ok(), "messages are missing at their receiver");
+        // The receiver has no signal.
+        support::until("each message is at its receiver", async || {
+            let bodies = self.hooks.all().into_iter().map(|(_, _, body)| String::from_utf8_lossy(&body).into_owned());
+            let tokens: BTreeSet<String> = bodies
+                .filter_map(|body| serde_json::from_str::<Value>(&body).ok()?["token"].as_str().map(str::to_owned))
+                .collect();
+            messages.is_subset(&tokens)
+        })
+        .await;
     }
 
     /// Checks the integrity of each database in a copy of the folder.
@@ -301,7 +293,7 @@ struct Client {
 impl Client {
     /// Whether a request was acknowledged; `None` if the server is gone or stores nothing any more, which ends the
     /// client.
-    async fn ask(&self, path: &str, token: &str, body: Value) -> Option<()> {
+    async fn send_request(&self, path: &str, token: &str, body: Value) -> Option<()> {
         if self.stop.load(Ordering::SeqCst) {
             return None;
         }
@@ -324,7 +316,7 @@ impl Client {
         for number in 0.. {
             let token = format!("e{}-{number}", self.name);
             let body = json!({ "token": token });
-            if self.ask("/v1/applications/notes/events/note", &token, body).await.is_none() {
+            if self.send_request("/v1/applications/notes/events/note", &token, body).await.is_none() {
                 return;
             }
             self.acknowledged.add(&self.acknowledged.events, token);
@@ -335,7 +327,7 @@ impl Client {
         for number in 0.. {
             let token = format!("s{}-{number}", self.name);
             let body = json!({ "id": token, "devices": {} });
-            if self.ask("/v1/subscribers", &token, body).await.is_none() {
+            if self.send_request("/v1/subscribers", &token, body).await.is_none() {
                 return;
             }
             self.acknowledged.add(&self.acknowledged.subscribers, token);
@@ -345,7 +337,11 @@ impl Client {
     async fn send_messages(&self) {
         for number in 0.. {
             let token = format!("m{}-{number}", self.name);
-            if self.ask("/v1/exchanges/relay/receive/orders", &token, json!({ "token": token })).await.is_none() {
+            if self
+                .send_request("/v1/exchanges/relay/receive/orders", &token, json!({ "token": token }))
+                .await
+                .is_none()
+            {
                 return;
             }
             self.acknowledged.add(&self.acknowledged.messages, token);

@@ -70,7 +70,7 @@ async fn attempts(platform: &Platform, count: usize) -> Value {
             // Receipts have no external signal.
         }
     };
-    tokio::time::timeout(support::PATIENCE, waiting).await.expect("everything is attempted")
+    tokio::time::timeout(support::wait_timeout(), waiting).await.expect("everything is attempted")
 }
 
 /// Significant characters of a text that may be wrapped, with control characters as spaces.
@@ -85,10 +85,10 @@ fn significant(text: &str) -> String {
 
 /// Runs a Python program on lines of JSON; returns its output lines.
 fn python(arguments: &[&str], lines: &[String]) -> Vec<Value> {
-    let mut command = Command::new("python3");
+    let mut command = Command::new(tocsin_test_peers::Peer::Python.path());
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     command.env("PYTHONIOENCODING", "utf-8:surrogatepass");
-    let mut child = command.spawn().expect("`make setup` installs Python");
+    let mut child = command.spawn().expect("python3 starts");
     let (mut input, text) = (child.stdin.take().expect("a pipe"), lines.join("\n"));
     let writer = std::thread::spawn(move || std::io::Write::write_all(&mut input, text.as_bytes()));
     let output = child.wait_with_output().expect("an end");

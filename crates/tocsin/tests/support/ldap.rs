@@ -3,11 +3,13 @@
 use std::{
     fs,
     io::Write,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
-use super::{Platform, free_port};
+use tocsin_test_peers::reserved_port;
+
+use super::Platform;
 
 /// Directory on two ports: StartTLS on the first, implicit TLS on the second.
 pub struct Directory {
@@ -25,7 +27,7 @@ impl Directory {
         let folder = tempfile::tempdir().expect("a folder");
         let names = ["localhost", "127.0.0.1", "directory.example.org"].map(str::to_owned);
         let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
-        let (port, port_tls, at) = (free_port(), free_port(), folder.path().display());
+        let (port, port_tls, at) = (reserved_port(), reserved_port(), folder.path().display());
         let write = |name: &str, text: String| fs::write(folder.path().join(name), text).expect("written");
         write("certificate.pem", made.cert.pem());
         write("key.pem", made.signing_key.serialize_pem());
@@ -62,21 +64,12 @@ pub fn output_of(command: &mut Command, input: &str) -> String {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| panic!("{error}; `scripts/setup test` installs what {shown} needs"));
+        .unwrap_or_else(|error| panic!("{shown}: {error}"));
     child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
     let done = child.wait_with_output().expect("it ends");
     let (said, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{shown}: {}\n{said}\n{error}", done.status);
     said.into_owned()
-}
-
-/// Libraries that `scripts/setup test` installs for directory tests.
-pub fn libraries() -> PathBuf {
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
-    let folder =
-        std::env::var_os("DIRECTORY_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/directory"), PathBuf::from);
-    assert!(folder.is_dir(), "{} is missing; run `scripts/setup test`", folder.display());
-    folder
 }
 
 /// Copies the files of a folder.

@@ -83,7 +83,7 @@ impl Mails {
         self.mails.lock().len()
     }
 
-    /// Waits until the condition holds; it is checked whenever a mail arrives. Fails after `super::PATIENCE`.
+    /// Waits until the condition holds; it is checked whenever a mail arrives. Fails after [`super::wait_timeout`].
     pub async fn wait_until(&self, condition: impl Fn() -> bool) -> bool {
         let mut count = self.count.subscribe();
         let waiting = async {
@@ -93,7 +93,7 @@ impl Mails {
                 }
             }
         };
-        tokio::time::timeout(super::PATIENCE, waiting).await.is_ok()
+        tokio::time::timeout(super::wait_timeout(), waiting).await.is_ok()
     }
 
     /// Waits until there is a mail for each of these tokens. Fails as `wait_until`.

@@ -8,22 +8,18 @@ pub mod mails;
 pub mod push;
 
 use std::{
-    collections::BTreeSet,
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use serde_json::Value;
-
-/// Timeout of waits: a hung server fails the test instead of blocking it.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+use tocsin_test_peers::reserved_port;
+pub use tocsin_test_peers::{until, wait_timeout};
 
 /// Timeout of a readiness probe before it is repeated.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Outcome of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +64,11 @@ impl Platform {
     /// Prepares a server in this folder without starting it.
     pub fn prepare(folder: PathBuf, environment: &[(&str, &str)]) -> Platform {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let port = free_port();
+        let port = reserved_port();
         Platform {
             folder,
             url: format!("http://127.0.0.1:{port}"),
-            client: reqwest::Client::builder().timeout(PATIENCE).build().expect("a client"),
+            client: reqwest::Client::builder().timeout(wait_timeout()).build().expect("a client"),
             environment: environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
             port,
             log: None,
@@ -111,26 +107,25 @@ impl Platform {
         self.child = Some(child);
         let ready = format!("{}/readyz", self.url);
         let Platform { client, child, .. } = self;
-        let waiting = async {
-            loop {
-                // A connection to a killed process may never report it.
-                match client.get(&ready).timeout(PROBE_PATIENCE).send().await {
-                    Ok(answer) if answer.status().is_success() => return Start::Ready,
-                    Ok(answer) if is_final(answer.status().as_u16()) => return Start::NotReady,
-                    _ => {}
-                }
-                if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-                    *child = None;
-                    return Start::Ended(status);
-                }
-                // There is no signal before the socket listens.
-                tokio::time::sleep(Duration::from_millis(10)).await;
+        let mut start = None;
+        // There is no signal before the socket listens.
+        until("the server is ready", async || {
+            // A connection to a killed process may never report it.
+            match client.get(&ready).timeout(PROBE_TIMEOUT).send().await {
+                Ok(answer) if answer.status().is_success() => start = Some(Start::Ready),
+                Ok(answer) if is_final(answer.status().as_u16()) => start = Some(Start::NotReady),
+                _ => {}
             }
-        };
-        match tokio::time::timeout(PATIENCE, waiting).await {
-            Ok(start) => start,
-            Err(_) => panic!("the server is not ready after {PATIENCE:?}"),
-        }
+            if start.is_none()
+                && let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten())
+            {
+                *child = None;
+                start = Some(Start::Ended(status));
+            }
+            start.is_some()
+        })
+        .await;
+        start.expect("it was awaited")
     }
 
     /// Command with this platform's folder and variables.
@@ -173,10 +168,11 @@ impl Platform {
         let signal = |name: &str| Command::new("kill").args([name, &process]).status().expect("kill runs").success();
         assert!(signal("-TERM"));
         let (ended, ending) = std::sync::mpsc::channel::<()>();
+        let timeout = wait_timeout();
         std::thread::scope(|scope| {
             let kill = || signal("-KILL");
             scope.spawn(move || {
-                if ending.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                if ending.recv_timeout(timeout) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                     kill();
                 }
             });
@@ -221,17 +217,12 @@ impl Platform {
 
     /// Waits until all accepted events are matched and delivered.
     pub async fn settled(&self) {
-        let waiting = async {
-            loop {
-                let backlog = self.get("/v1/status").await["backlog"].clone();
-                if backlog["event_batches"] == 0 && backlog["notifications"] == 0 {
-                    return;
-                }
-                // Receipts have no external signal.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("nothing is open");
+        // Receipts have no external signal.
+        until("everything is matched and delivered", async || {
+            let backlog = self.get("/v1/status").await["backlog"].clone();
+            backlog["event_batches"] == 0 && backlog["notifications"] == 0
+        })
+        .await;
     }
 
     /// POST of JSON; returns status and response.
@@ -278,14 +269,6 @@ impl Drop for Platform {
             let _ = child.wait();
         }
     }
-}
-
-/// Finds a currently free port outside the ephemeral range, so that no other process gets it while a server is down.
-pub fn free_port() -> u16 {
-    static ALLOCATED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let mut ports = std::iter::repeat_with(|| fastrand::u16(16_384..32_768)).take(10_000);
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok() && ALLOCATED.lock().insert(*port);
-    ports.find(is_free).expect("a free port")
 }
 
 /// Seed of a random test: `SEED` or a new one; printed for reproduction.

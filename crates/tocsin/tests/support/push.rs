@@ -2,12 +2,13 @@
 
 use std::{
     io::Write,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
+use tocsin_test_peers::Peer;
 
 // The browser of RFC 8291, section 5.
 const BROWSER: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
@@ -31,23 +32,21 @@ pub fn request(body: &[u8], authorization: &str, origin: &str) -> Value {
 /// Result of the libraries for requests: `text`, and the `subject` and `key` of the sender.
 pub fn read(requests: &[Value]) -> Vec<Value> {
     let lines: String = requests.iter().map(|request| format!("{request}\n")).collect();
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
-    let libraries = std::env::var_os("PUSH_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/push"), PathBuf::from);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/push/read.js");
-    let mut child = Command::new("node")
+    let mut child = Command::new(Peer::Node.path())
         .arg(script)
-        .env("NODE_PATH", libraries.join("node_modules"))
+        .env("NODE_PATH", Peer::PushLibraries.path().join("node_modules"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| panic!("node: {error}; `scripts/setup test` installs it"));
+        .expect("node starts");
     let mut input = child.stdin.take().expect("a pipe");
     let writer = std::thread::spawn(move || input.write_all(lines.as_bytes()));
     let output = child.wait_with_output().expect("an end");
     let _ = writer.join();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}; `scripts/setup test` installs the libraries");
+    assert!(output.status.success(), "{said}");
     let answers = String::from_utf8(output.stdout).expect("UTF-8");
     answers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }

@@ -4,15 +4,17 @@ use std::{path::PathBuf, time::Duration};
 
 use tocsin_capacity::read_profile;
 
+use tocsin_bench::{
+    Context, Report, Settings,
+    figure::rounded,
+    population_load::{PopulationLoad, PopulationResult, play},
+    results::Run,
+};
+
 use crate::{
-    bench::{
-        Context, Report, Settings,
-        figure::rounded,
-        population_load::{PopulationLoad, PopulationResult, play},
-        results::Run,
-    },
-    commands::{capacity, serve::Signals},
+    commands::capacity,
     failure::{Failure, Outcome},
+    signals::Signals,
     terminal::Terminal,
 };
 

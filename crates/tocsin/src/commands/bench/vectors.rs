@@ -2,10 +2,11 @@
 
 use std::{fs, path::PathBuf};
 
+use tocsin_bench::{Context, Settings, results::Run, vectors};
+
 use crate::{
-    bench::{Context, Settings, results::Run, vectors},
-    commands::serve::Signals,
     failure::{Failure, Outcome},
+    signals::Signals,
     terminal::Terminal,
 };
 

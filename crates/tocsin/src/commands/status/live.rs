@@ -167,8 +167,14 @@ impl View {
 
         let [upper, lower] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(sparks);
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(upper);
-        spark(frame, left, format!("events/s {}", thousands(self.events.newest())), &self.events, Style::new().cyan());
-        spark(
+        sparkline(
+            frame,
+            left,
+            format!("events/s {}", thousands(self.events.newest())),
+            &self.events,
+            Style::new().cyan(),
+        );
+        sparkline(
             frame,
             right,
             format!("notifications/s {}", thousands(self.notifications.newest())),
@@ -176,14 +182,14 @@ impl View {
             Style::new().blue(),
         );
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(lower);
-        spark(
+        sparkline(
             frame,
             left,
             format!("delivered/s {}", thousands(self.delivered.newest())),
             &self.delivered,
             Style::new().green(),
         );
-        spark(
+        sparkline(
             frame,
             right,
             format!("waiting to be sent {}", thousands(self.waiting.newest())),
@@ -200,6 +206,7 @@ impl View {
             pair("events to match", backlog.events),
             pair("notifications to send", backlog.notifications),
             pair("suspended", backlog.suspended),
+            pair("suspended messages", backlog.suspended_messages),
             pair("failed event batches", backlog.failed_batches),
             pair("events so far", report.totals.events),
             pair("delivered so far", report.attempts("delivered")),
@@ -260,7 +267,7 @@ impl View {
     }
 }
 
-fn spark(frame: &mut Frame<'_>, area: Rect, title: String, rate: &Rate, style: Style) {
+fn sparkline(frame: &mut Frame<'_>, area: Rect, title: String, rate: &Rate, style: Style) {
     // The newest values that fit, at the right.
     let width = usize::from(area.width.saturating_sub(2));
     let skip = rate.history.len().saturating_sub(width);

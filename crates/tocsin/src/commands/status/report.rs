@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use tocsin_model::plural::plural;
 
 use crate::{
     failure::{Failure, Outcome},
@@ -188,6 +189,8 @@ pub struct Backlog {
     pub work_items: u64,
     /// Suspended notifications.
     pub suspended: u64,
+    /// Suspended exchange messages.
+    pub suspended_messages: u64,
 }
 
 /// Totals.
@@ -263,33 +266,43 @@ impl Report {
             printable(&self.started_at)
         )];
         let counts: Vec<String> =
-            self.counts.iter().map(|(name, count)| format!("{} {}", thousands(*count), printable(name))).collect();
+            self.counts.iter().map(|(name, count)| counted(*count, &record(name, 1), &record(name, 2))).collect();
         lines.push(format!("records   {}", counts.join(", ")));
         let backlog = &self.backlog;
         lines.push(format!(
-            "waiting   {} events to match, {} notifications to send, {} suspended, {} failed batches",
-            thousands(backlog.events),
-            thousands(backlog.notifications),
+            "waiting   {} to match, {} to send, {} suspended, {}",
+            counted(backlog.events, "event", "events"),
+            counted(backlog.notifications, "notification", "notifications"),
             thousands(backlog.suspended),
-            thousands(backlog.failed_batches)
+            counted(backlog.failed_batches, "failed batch", "failed batches")
         ));
         lines.push(format!(
-            "so far    {} events, {} notifications, {} delivered, {} refused",
-            thousands(self.totals.events),
-            thousands(self.totals.notifications),
+            "so far    {}, {}, {} delivered, {} refused",
+            counted(self.totals.events, "event", "events"),
+            counted(self.totals.notifications, "notification", "notifications"),
             thousands(self.attempts("delivered")),
             thousands(self.attempts("refused"))
         ));
+        if backlog.suspended > 0 {
+            let count = counted(backlog.suspended, "notification waits", "notifications wait");
+            lines.push(format!("suspended {count} for an operator; `tocsin suspended list` lists the reasons"));
+        }
+        if backlog.suspended_messages > 0 {
+            let count = counted(backlog.suspended_messages, "exchange message waits", "exchange messages wait");
+            lines.push(format!(
+                "suspended {count} for an operator; `tocsin messages list --state suspended` lists the reasons"
+            ));
+        }
         for (step, latency) in &self.latencies {
             lines.push(latency_line(step, latency));
         }
         lines.extend(self.saturation.lines());
         for application in &self.applications {
             lines.push(format!(
-                "runs      {} version {}: {} subscriptions indexed in {}{}",
+                "runs      {} version {}: {} indexed in {}{}",
                 printable(&application.name),
                 application.version,
-                thousands(application.indexed),
+                counted(application.indexed, "subscription", "subscriptions"),
                 size(application.index_bytes),
                 if application.ready { "" } else { ", catching up" }
             ));
@@ -319,14 +332,15 @@ impl Report {
         for WorkersReport { group, busy, waiting, most } in &self.workers {
             if *waiting > 0 {
                 let group = printable(group);
-                lines.push(format!("workers   {group}: {busy} of {most} busy, {} messages wait", thousands(*waiting)));
+                let waits = counted(*waiting, "message waits", "messages wait");
+                lines.push(format!("workers   {group}: {busy} of {most} busy, {waits}"));
             }
         }
         // A single empty partition carries no information.
         if self.partitions.len() > 1 || self.partitions.iter().any(|partition| partition.open > 0) {
             for PartitionReport { partition, open, bytes } in &self.partitions {
-                let open = thousands(*open);
-                lines.push(format!("spool     partition {partition}: {open} open messages, {}", size(*bytes)));
+                let open = counted(*open, "open message", "open messages");
+                lines.push(format!("spool     partition {partition}: {open}, {}", size(*bytes)));
             }
         }
         for LocationReport { exchange, port, location, state, reason } in &self.locations {
@@ -360,6 +374,17 @@ impl SaturationReport {
     }
 }
 
+/// `1 event`, `1,234 events`.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", thousands(count), plural(count, one, many))
+}
+
+/// The member of `counts` in words: `inbox_items` as `inbox item` or `inbox items`.
+fn record(name: &str, count: u64) -> String {
+    let words = printable(name).replace('_', " ");
+    plural(count, words.strip_suffix('s').unwrap_or(&words), &words).to_owned()
+}
+
 /// Formats `latency   end to end: p50 1.2 ms, p95 3.4 ms, p99 9.9 ms of 12,345`.
 fn latency_line(step: &str, latency: &Latency) -> String {
     let show = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1} ms"));
@@ -379,6 +404,32 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn numbers_agree_and_suspended_work_names_the_next_command() {
+        let lines = |count: u64| {
+            let report = Report::read(json!({
+                "counts": {"inbox_items": count},
+                "backlog": {"events": count, "notifications": count, "suspended": count, "suspended_messages": count,
+                    "failed_batches": count},
+            }));
+            report.expect("a status").lines()[1..6].join("\n")
+        };
+        expect![[r#"
+            records   1 inbox item
+            waiting   1 event to match, 1 notification to send, 1 suspended, 1 failed batch
+            so far    0 events, 0 notifications, 0 delivered, 0 refused
+            suspended 1 notification waits for an operator; `tocsin suspended list` lists the reasons
+            suspended 1 exchange message waits for an operator; `tocsin messages list --state suspended` lists the reasons"#]]
+        .assert_eq(&lines(1));
+        expect![[r#"
+            records   2 inbox items
+            waiting   2 events to match, 2 notifications to send, 2 suspended, 2 failed batches
+            so far    0 events, 0 notifications, 0 delivered, 0 refused
+            suspended 2 notifications wait for an operator; `tocsin suspended list` lists the reasons
+            suspended 2 exchange messages wait for an operator; `tocsin messages list --state suspended` lists the reasons"#]]
+        .assert_eq(&lines(2));
+    }
 
     #[test]
     fn a_status_is_formatted_as_plain_text() {
