@@ -69,7 +69,7 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<EventA
         idempotency,
         marks,
     };
-    let accepted = flow.journal.accept(batch).await.map_err(|error| match error {
+    let accepted = flow.event_log.accept(batch).await.map_err(|error| match error {
         StoreError::Full(room) => AcceptError::Full(room),
         error => AcceptError::Store(error),
     });

@@ -25,7 +25,10 @@ use tocsin_model::{
     receipt::{Outcome, Reason, ReasonKind},
     time::Timestamp,
 };
-use tocsin_store::{error::StoreError, journal::WorkItem};
+use tocsin_store::{
+    error::StoreError,
+    journal::{ClaimWindow, ClaimWork, WorkItem},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
@@ -94,7 +97,7 @@ impl Worker {
         let worker = self;
         let items = Arc::new(Semaphore::new(ITEMS));
         let mut tasks = JoinSet::new();
-        let mut arrivals = worker.flow.journal.arrivals().work;
+        let mut arrivals = worker.flow.work_queue.arrivals().work;
         let mut switched = worker.flow.switches.changes();
         while !stop.is_cancelled() {
             let Some(permit) = stop.run_until_cancelled(items.clone().acquire_owned()).await else { break };
@@ -160,7 +163,11 @@ impl Worker {
         }
         let _alone = self.claiming.lock().await;
         let (application, now) = (&self.running.name, self.flow.clock.now());
-        let claimed = self.flow.journal.claim_work(application, &self.channel, least, limit, self.lease, now).await?;
+        let claimed = self
+            .flow
+            .work_queue
+            .claim_work(ClaimWork { application, channel: &self.channel, least, limit, lease: self.lease, now })
+            .await?;
         let mut jobs = jobs(claimed);
         let suspects = &self.flow.suspects;
         for at in 0..jobs.len() {
@@ -185,7 +192,7 @@ impl Worker {
             return self.lease;
         }
         let now = self.flow.clock.now();
-        match self.flow.journal.next_due(&self.running.name, &self.channel, now).await {
+        match self.flow.work_queue.next_due(&self.running.name, &self.channel, now).await {
             Ok(Some(due)) => due.since(now).clamp(Duration::from_millis(1), self.lease),
             Ok(None) => self.lease,
             Err(_) => REST_AFTER_FAILURE,
@@ -203,7 +210,7 @@ impl Worker {
                 None => {
                     for item in &items {
                         // A lost claim cannot be released.
-                        let _ = self.flow.journal.release(item.claim, None).await;
+                        let _ = self.flow.work_queue.release(item.claim, None).await;
                     }
                     return;
                 }
@@ -236,7 +243,7 @@ impl Worker {
         for (key, item) in begun {
             let _ = self.reports.send(Report::Released { key }).await;
             if let Some(ReleaseRequest { due_at }) = released {
-                let _ = self.flow.journal.release(item.claim, due_at).await;
+                let _ = self.flow.work_queue.release(item.claim, due_at).await;
             }
         }
     }
@@ -252,7 +259,7 @@ impl Worker {
                 () = tokio::time::sleep(self.lease / 3) => {
                     for item in items {
                         // A lost claim shows when the result of the item is recorded.
-                        let _ = self.flow.journal.extend(item.claim, self.lease, self.flow.clock.now()).await;
+                        let _ = self.flow.work_queue.extend(item.claim, self.lease, self.flow.clock.now()).await;
                     }
                 }
             }
@@ -300,7 +307,7 @@ impl Worker {
                     let (key, item) = begun.remove(at);
                     if let Err(ReleaseRequest { due_at }) = self.suspend_unread(key, &item, &what, bounds).await {
                         let _ = self.reports.send(Report::Released { key }).await;
-                        let _ = self.flow.journal.release(item.claim, due_at).await;
+                        let _ = self.flow.work_queue.release(item.claim, due_at).await;
                     }
                 }
             }
@@ -351,7 +358,19 @@ impl Worker {
         let now = self.flow.clock.now();
         self.windows.close(now);
         let (application, most) = (&self.running.name, WINDOW_NOTIFICATIONS_MAX);
-        job.extend(self.flow.journal.claim_window(application, &self.channel, window, most, self.lease, now).await?);
+        job.extend(
+            self.flow
+                .work_queue
+                .claim_window(ClaimWindow {
+                    application,
+                    channel: &self.channel,
+                    window,
+                    notifications: most,
+                    lease: self.lease,
+                    now,
+                })
+                .await?,
+        );
         Ok(())
     }
 
@@ -359,7 +378,7 @@ impl Worker {
     async fn release_jobs(&self, jobs: &[Vec<WorkItem>], due_at: Timestamp) {
         for item in jobs.iter().flatten() {
             // A lost claim cannot be released.
-            let _ = self.flow.journal.release(item.claim, Some(due_at)).await;
+            let _ = self.flow.work_queue.release(item.claim, Some(due_at)).await;
         }
     }
 
@@ -377,7 +396,7 @@ impl Worker {
             Some(ordinals) => ordinals.clone(),
             None => {
                 let next = NotificationBatchId(item.batch.0.saturating_add(1));
-                let heads = self.flow.journal.notification_batches(Some(next), 1).await.unwrap_or_default();
+                let heads = self.flow.notification_log.notification_batches(Some(next), 1).await.unwrap_or_default();
                 match heads.first() {
                     Some((id, _, count)) if *id == item.batch => (0..*count).collect(),
                     // The number of notifications is unknown, so there is nothing to suspend.

@@ -9,7 +9,10 @@ use tocsin_model::{
     subscriber::{Device, DeviceState},
     suppression::{Cause, Report, Target},
 };
-use tocsin_store::{error::StoreError, records::Recipient};
+use tocsin_store::{
+    error::StoreError,
+    records::{PutDevice, Recipient},
+};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -100,7 +103,9 @@ impl Disabler {
 }
 
 async fn mark(flow: &Flow, running: &Running, gone: &RejectedAddress) -> Result<(), StoreError> {
-    let Some(recipient) = flow.records.recipients(&[gone.subscription]).await?.pop().flatten() else { return Ok(()) };
+    let Some(recipient) = flow.recipient_store.recipients(&[gone.subscription]).await?.pop().flatten() else {
+        return Ok(());
+    };
     // The owner may have changed the address meanwhile.
     let is_gone = |device: &Device| {
         device.channel == gone.channel && device.address == gone.address && device.state == DeviceState::Active
@@ -121,7 +126,7 @@ async fn disable(
 ) -> Result<(), StoreError> {
     let subscriber = &recipient.id;
     let device = Device { state: DeviceState::Bounced, ..device.clone() };
-    flow.records.put_device(subscriber, name, device, flow.clock.now()).await?;
+    flow.subscriber_store.put_device(PutDevice { id: subscriber, name, device, now: flow.clock.now() }).await?;
     metrics::counter!("tocsin_deliver_devices_bounced_total").increment(1);
     let reason = &gone.reason.text;
     tracing::warn!(%subscriber, device = %name, reason, "a device is gone for good and not used any more");
@@ -139,7 +144,7 @@ async fn suppress(flow: &Flow, running: &Running, gone: &RejectedAddress, device
         detail: gone.reason.text.clone(),
         notification: Some(gone.id),
     };
-    flow.records.report_suppressions(vec![report], flow.suppressions.policy(), flow.clock.now()).await?;
+    flow.suppression_store.report_suppressions(vec![report], flow.suppressions.policy(), flow.clock.now()).await?;
     metrics::counter!("tocsin_suppression_reports_total", "cause" => Cause::HardBounce.word()).increment(1);
     tracing::warn!(id = %gone.id, channel = %device.channel, reason = gone.reason.text, "an address is suppressed: the mailbox does not exist");
     Ok(())

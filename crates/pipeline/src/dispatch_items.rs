@@ -17,7 +17,7 @@ use tocsin_model::{
     suppression::Cause,
     time::Timestamp,
 };
-use tocsin_store::{error::StoreError, records::Recipient};
+use tocsin_store::{error::StoreError, journal::WindowWorkQuery, records::Recipient};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -126,7 +126,9 @@ impl Worker {
                 return Err(DispatchInterrupted(None));
             }
             let recipients = match self.recipients(loaded, chunk).await {
-                Ok(recipients) => self.flow.suppressions.refresh(&*self.flow.records).await.map(|()| recipients),
+                Ok(recipients) => {
+                    self.flow.suppressions.refresh(&*self.flow.suppression_store).await.map(|()| recipients)
+                }
                 failed => failed,
             };
             let recipients = match recipients {
@@ -297,7 +299,11 @@ impl Worker {
         let now = self.flow.clock.now();
         let mut after = tocsin_model::id::WorkItemId(0);
         loop {
-            let items = self.flow.journal.digest_window_work(application, &self.channel, now, after, 64).await?;
+            let items = self
+                .flow
+                .work_queue
+                .digest_window_work(WindowWorkQuery { application, channel: &self.channel, now, after, limit: 64 })
+                .await?;
             let Some(last) = items.last() else { return Ok(()) };
             after = last.claim.id;
             for item in &items {
@@ -491,14 +497,14 @@ impl Worker {
 
     /// Reads the recipients of some subscriptions. If a record is damaged, only its notifications are suspended.
     async fn recipients_of(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<ReadRecipient>, StoreError> {
-        match self.flow.records.recipients(subscriptions).await {
+        match self.flow.recipient_store.recipients(subscriptions).await {
             Ok(recipients) => return Ok(recipients.into_iter().map(Ok).collect()),
             Err(StoreError::Damaged(_)) => {}
             Err(error) => return Err(error),
         }
         let mut apart = Vec::with_capacity(subscriptions.len());
         for subscription in subscriptions {
-            apart.push(match self.flow.records.recipients(&[*subscription]).await {
+            apart.push(match self.flow.recipient_store.recipients(&[*subscription]).await {
                 Ok(found) => Ok(found.into_iter().next().flatten()),
                 Err(StoreError::Damaged(what)) => {
                     let text = format!("the records of subscription {subscription} are damaged: {what}");

@@ -22,7 +22,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{EndpointKey, FailingEndpoint, Records},
+    records::{EndpointKey, FailingEndpoint, PutDevice, RecipientStore},
 };
 
 use crate::{
@@ -68,7 +68,7 @@ enum Due {
 
 impl Endpoints {
     /// Loads the failing endpoints from the records.
-    pub async fn load(&self, records: &dyn Records) -> Result<(), StoreError> {
+    pub async fn load(&self, records: &dyn RecipientStore) -> Result<(), StoreError> {
         let mut after: Option<EndpointKey> = None;
         loop {
             let page = records.failing_endpoints(after.as_ref(), PAGE).await?;
@@ -160,11 +160,11 @@ impl Endpoints {
     /// Carries out a task about an endpoint.
     pub async fn apply_update(&self, flow: &Flow, running: &Running, update: EndpointUpdate) -> Result<(), StoreError> {
         let (key, subscription) = match update {
-            EndpointUpdate::Recovered(key) => return flow.records.remove_failing_endpoints(vec![key]).await,
+            EndpointUpdate::Recovered(key) => return flow.recipient_store.remove_failing_endpoints(vec![key]).await,
             EndpointUpdate::Failing(key, subscription) => (key, subscription),
         };
         let Some(limit) = running.disable_after(&key.channel) else { return Ok(()) };
-        let recipient = flow.records.recipients(&[subscription]).await?.pop().flatten();
+        let recipient = flow.recipient_store.recipients(&[subscription]).await?.pop().flatten();
         let is_it = |device: &Device| device.channel == key.channel && device.address == key.address;
         let found = recipient.as_ref().and_then(|recipient| {
             let (name, device) = recipient.devices.iter().find(|(_, device)| is_it(device))?;
@@ -203,7 +203,9 @@ impl Endpoints {
                 accept_endpoint_event(flow, running, &known, true, limit).await?;
                 known.disabled_at = Some(flow.clock.now());
                 let off = Device { state: DeviceState::Failed, ..device.clone() };
-                flow.records.put_device(subscriber, name, off, flow.clock.now()).await?;
+                flow.subscriber_store
+                    .put_device(PutDevice { id: subscriber, name, device: off, now: flow.clock.now() })
+                    .await?;
                 metrics::counter!("tocsin_deliver_endpoints_disabled_total").increment(1);
                 tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
                         "an endpoint has failed for too long and is switched off; `tocsin endpoints` lists it");
@@ -220,12 +222,12 @@ impl Endpoints {
         if let Some(endpoint) = self.0.lock().get_mut(&key) {
             (endpoint.known.warned_at, endpoint.known.disabled_at) = (known.warned_at, known.disabled_at);
         }
-        flow.records.put_failing_endpoints(vec![known]).await
+        flow.recipient_store.put_failing_endpoints(vec![known]).await
     }
 
     async fn remove(&self, flow: &Flow, key: EndpointKey) -> Result<(), StoreError> {
         self.0.lock().remove(&key);
-        flow.records.remove_failing_endpoints(vec![key]).await
+        flow.recipient_store.remove_failing_endpoints(vec![key]).await
     }
 
     /// Removes endpoints without attempts since a time: nothing is sent to them any more.
@@ -240,7 +242,7 @@ impl Endpoints {
         if keys.is_empty() {
             return Ok(());
         }
-        flow.records.remove_failing_endpoints(keys.clone()).await?;
+        flow.recipient_store.remove_failing_endpoints(keys.clone()).await?;
         let mut watched = self.0.lock();
         keys.iter().for_each(|key| drop(watched.remove(key)));
         Ok(())

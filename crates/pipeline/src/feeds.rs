@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tocsin_delivery::{Clock, inbox::FeedStore};
+use tocsin_delivery::{Clock, FeedStore};
 use tocsin_model::{
     inbox::NewItem,
     receipt::{Reason, ReasonKind},

@@ -13,7 +13,7 @@ use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
     queries::QueryTables,
-    records::{ChangeKind, IndexedSubscription, RecordChange, Records},
+    records::{ChangeKind, IndexedSubscription, MatchStore, RecordChange},
 };
 
 use crate::{
@@ -73,7 +73,7 @@ impl Followed {
     /// # Errors
     /// As [`Followed::move_to`]; `Index` if the system has no more threads.
     pub async fn build(
-        records: &dyn Records,
+        records: &dyn MatchStore,
         compiled: &Compiled,
         shards: usize,
         place: ChangeSequence,
@@ -140,7 +140,7 @@ impl Followed {
     /// The subscribers of these subscriptions, at a sequence.
     async fn views(
         &self,
-        records: &dyn Records,
+        records: &dyn MatchStore,
         subscriptions: &[IndexedSubscription],
         at: ChangeSequence,
     ) -> Result<Vec<SubscriberView>, FollowError> {
@@ -174,7 +174,7 @@ impl Followed {
     ///
     /// # Errors
     /// Unless a shard is lost, the index can be brought to any sequence later.
-    pub async fn move_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
+    pub async fn move_to(&mut self, records: &dyn MatchStore, place: ChangeSequence) -> Result<(), FollowError> {
         let place = place.min(newest(records));
         while !self.step_to(records, place).await? {}
         Ok(())
@@ -185,7 +185,7 @@ impl Followed {
     ///
     /// # Errors
     /// As [`Followed::move_to`].
-    pub async fn step_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<bool, FollowError> {
+    pub async fn step_to(&mut self, records: &dyn MatchStore, place: ChangeSequence) -> Result<bool, FollowError> {
         if place < self.reach {
             self.roll_back_to(records, place).await?;
             return Ok(true);
@@ -208,7 +208,7 @@ impl Followed {
     }
 
     /// Rolls back changes beyond a sequence, and applies those missing before it.
-    async fn roll_back_to(&mut self, records: &dyn Records, place: ChangeSequence) -> Result<(), FollowError> {
+    async fn roll_back_to(&mut self, records: &dyn MatchStore, place: ChangeSequence) -> Result<(), FollowError> {
         let is_behind = self.place < place;
         let mut after = self.place.min(place);
         loop {
@@ -231,7 +231,7 @@ impl Followed {
     /// Applies to the index the state of the records, at a sequence, of everything that these changes name.
     async fn apply_changes(
         &mut self,
-        records: &dyn Records,
+        records: &dyn MatchStore,
         changes: &[RecordChange],
         at: ChangeSequence,
     ) -> Result<(), FollowError> {
@@ -303,12 +303,12 @@ fn fits(rules: &RuleSet, subscription: &IndexedSubscription) -> bool {
     subscription.terms.filter.is_none() || rules.check_subject(subject(subscription)).is_ok()
 }
 
-fn newest(records: &dyn Records) -> ChangeSequence {
+fn newest(records: &dyn MatchStore) -> ChangeSequence {
     *records.newest_change().borrow()
 }
 
 async fn scan(
-    records: &dyn Records,
+    records: &dyn MatchStore,
     application: &Name,
     after: Option<SubscriptionId>,
 ) -> Result<Vec<IndexedSubscription>, FollowError> {

@@ -81,7 +81,7 @@ impl Lanes {
         let mut known = self.known.lock().await;
         let through = item.batch.id;
         while *known < through {
-            let page = flow.journal.open_batches(application, *known, PAGE).await?;
+            let page = flow.work_queue.open_batches(application, *known, PAGE).await?;
             let is_last = page.len() < PAGE;
             for (id, head) in page {
                 let compiled = flow.versions.get(&head.application, head.version).await?;
@@ -101,7 +101,7 @@ impl Lanes {
     }
 
     async fn learn_batch(&self, flow: &Flow, id: NotificationBatchId) -> Result<(), StoreError> {
-        for work in flow.journal.open_work(id).await? {
+        for work in flow.work_queue.open_work(id).await? {
             match Loaded::read(flow, &work).await {
                 Ok(loaded) => self.join(&loaded, Some(work.due_at)),
                 Err(Unreadable::Temporary(error)) => return Err(error),

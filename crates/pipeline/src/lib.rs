@@ -73,8 +73,14 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
-    journal::{Component, Cutoffs, EndedWork, EventAcceptance, Firing, FiringFilter, Journal, Role, RuleStop, Switch},
-    records::Records,
+    journal::{
+        Checkpoints, Component, Cutoffs, EndedWork, EventAcceptance, EventLog, Firing, FiringFilter, Journal,
+        Maintenance, NotificationLog, OperatorActions, Role, RuleStop, RuleStore, Schedules, Switch, WorkQueue,
+    },
+    records::{
+        ApplicationStore, ChangeLog, Installation, MatchStore, RecipientStore, Records, ScheduleStore, SubscriberStore,
+        SubscriptionStore, SuppressionStore,
+    },
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -107,10 +113,25 @@ use running::Running;
 use schedules::Clockwork;
 use snapshot_tracker::SnapshotTracker;
 
-/// State shared by all steps.
+/// State shared by all steps, with the facets of the journal and the records: a step uses those it needs.
 pub(crate) struct Flow {
-    journal: Arc<dyn Journal>,
-    records: Arc<dyn Records>,
+    event_log: Arc<dyn EventLog>,
+    work_queue: Arc<dyn WorkQueue>,
+    notification_log: Arc<dyn NotificationLog>,
+    rule_store: Arc<dyn RuleStore>,
+    schedules: Arc<dyn Schedules>,
+    checkpoints: Arc<dyn Checkpoints>,
+    operator_actions: Arc<dyn OperatorActions>,
+    maintenance: Arc<dyn Maintenance>,
+    installation: Arc<dyn Installation>,
+    application_store: Arc<dyn ApplicationStore>,
+    subscriber_store: Arc<dyn SubscriberStore>,
+    subscription_store: Arc<dyn SubscriptionStore>,
+    suppression_store: Arc<dyn SuppressionStore>,
+    recipient_store: Arc<dyn RecipientStore>,
+    change_log: Arc<dyn ChangeLog>,
+    match_store: Arc<dyn MatchStore>,
+    schedule_store: Arc<dyn ScheduleStore>,
     inbox: Arc<dyn Inbox>,
     clock: Arc<dyn Clock>,
     options: PipelineOptions,
@@ -318,8 +339,23 @@ impl Pipeline {
             switches: switches::Switches::default(),
             slow_firings: slow_firings::SlowFirings::default(),
             resends: tokio::sync::Notify::new(),
-            journal,
-            records,
+            event_log: journal.clone(),
+            work_queue: journal.clone(),
+            notification_log: journal.clone(),
+            rule_store: journal.clone(),
+            schedules: journal.clone(),
+            checkpoints: journal.clone(),
+            operator_actions: journal.clone(),
+            maintenance: journal,
+            installation: records.clone(),
+            application_store: records.clone(),
+            subscriber_store: records.clone(),
+            subscription_store: records.clone(),
+            suppression_store: records.clone(),
+            recipient_store: records.clone(),
+            change_log: records.clone(),
+            match_store: records.clone(),
+            schedule_store: records,
             inbox,
             options,
             context,
@@ -349,17 +385,17 @@ impl Pipeline {
         clockwork: mpsc::Receiver<schedules::Command>,
     ) -> Result<(), StoreError> {
         let mut installed = Vec::new();
-        self.flow.suppressions.load(&*self.flow.records).await?;
-        self.flow.endpoints.load(&*self.flow.records).await?;
-        self.flow.switches.load(&*self.flow.journal).await?;
-        for stop in self.flow.journal.rule_stops().await? {
+        self.flow.suppressions.load(&*self.flow.suppression_store).await?;
+        self.flow.endpoints.load(&*self.flow.recipient_store).await?;
+        self.flow.switches.load(&*self.flow.operator_actions).await?;
+        for stop in self.flow.rule_store.rule_stops().await? {
             self.flow.stop(stop);
         }
         let mut dispatcher = Dispatcher::new(self.flow.clone(), commands);
         // Read before anything can change: waiting batches were accepted with the subscriptions of their time.
         let place = match_events::next_snapshot_sequence(&self.flow).await?;
-        self.flow.records.keep_changes_after(place);
-        for stored in self.flow.records.applications().await? {
+        self.flow.change_log.keep_changes_after(place);
+        for stored in self.flow.application_store.applications().await? {
             match self.flow.versions.get(&stored.name, stored.version).await? {
                 Some(compiled) => {
                     let followed = match_events::build(&self.flow, &compiled, place).await?;
@@ -368,7 +404,7 @@ impl Pipeline {
                             self.open(compiled.clone(), prepared).await?;
                             installed.push(compiled.clone());
                             dispatcher.start(compiled, followed);
-                            self.flow.journal.rematch(&stored.name).await?;
+                            self.flow.operator_actions.rematch(&stored.name).await?;
                         }
                         Err(error) => tracing::error!(application = %stored.name, %error, "an application cannot run"),
                     }
@@ -451,7 +487,7 @@ impl Pipeline {
     /// Switches to the channels of a version and ensures that each has a worker.
     async fn open(&self, compiled: Arc<Compiled>, Prepared(channels): Prepared) -> Result<(), StoreError> {
         let name = compiled.application.name.clone();
-        let waiting = self.flow.journal.open_channels(&name).await?;
+        let waiting = self.flow.work_queue.open_channels(&name).await?;
         let running = self.running.lock().get(&name).cloned();
         let running = match running {
             Some(running) => {
@@ -489,7 +525,7 @@ impl Pipeline {
             // A new application of the same name drops the state that it does not know.
             tracing::warn!(application = %name, %error, "the stored state of its rules could not be removed");
         }
-        if let Err(error) = self.flow.journal.delete_marks(name).await {
+        if let Err(error) = self.flow.checkpoints.delete_marks(name).await {
             tracing::warn!(application = %name, %error, "the stored state of its sources could not be removed");
         }
         if let Some(running) = running {
@@ -505,13 +541,13 @@ impl Pipeline {
     /// The store failed. Upkeep repeats it.
     pub async fn end_removed(&self, name: &Name) -> Result<EndedWork, StoreError> {
         let _one_at_a_time = self.change(name).await;
-        if self.flow.records.application(name, None).await?.is_some() {
+        if self.flow.application_store.application(name, None).await?.is_some() {
             return Ok(EndedWork::default());
         }
         self.flow.suspects.clear_application(name);
-        let ended = self.flow.journal.end_application(name, self.flow.clock.now()).await?;
+        let ended = self.flow.operator_actions.end_application(name, self.flow.clock.now()).await?;
         let filter = FiringFilter { application: Some(name.clone()), ..FiringFilter::default() };
-        self.flow.journal.dismiss_firings(&filter).await?;
+        self.flow.rule_store.dismiss_firings(&filter).await?;
         for stop in self.stopped_rules() {
             if stop.application == *name {
                 self.resume_rule(name, &stop.rule).await?;
@@ -531,7 +567,7 @@ impl Pipeline {
     /// The store failed.
     pub async fn rematch(&self, name: &Name) -> Result<u64, StoreError> {
         self.flow.suspects.clear_application(name);
-        self.flow.journal.rematch(name).await
+        self.flow.operator_actions.rematch(name).await
     }
 
     /// Returns the running version of an application.
@@ -599,7 +635,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed; nothing is switched.
     pub async fn switch_off(&self, switch: Switch) -> Result<(), StoreError> {
-        self.flow.journal.set_switch(switch.clone()).await?;
+        self.flow.operator_actions.set_switch(switch.clone()).await?;
         self.flow.switches.put(switch);
         Ok(())
     }
@@ -609,7 +645,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed; it stays off.
     pub async fn switch_on(&self, component: &Component) -> Result<bool, StoreError> {
-        let was_kept = self.flow.journal.remove_switch(component).await?;
+        let was_kept = self.flow.operator_actions.remove_switch(component).await?;
         Ok(self.flow.switches.remove(component) || was_kept)
     }
 
@@ -675,7 +711,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed; the rule stays active.
     pub async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError> {
-        self.flow.journal.stop_rule(stop.clone()).await?;
+        self.flow.rule_store.stop_rule(stop.clone()).await?;
         self.flow.stop(stop);
         Ok(())
     }
@@ -685,7 +721,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed; the rule stays stopped.
     pub async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError> {
-        let was_stopped = self.flow.journal.resume_rule(application, rule).await?;
+        let was_stopped = self.flow.rule_store.resume_rule(application, rule).await?;
         let mut stops = self.flow.stops.lock();
         let was_known = stops.remove(&(application.clone(), rule.clone())).is_some();
         metrics::gauge!("tocsin_match_stopped_rules").set(stops.len() as f64);

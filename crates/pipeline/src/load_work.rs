@@ -82,7 +82,7 @@ impl Loaded {
     /// Reads a work item.
     pub async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, Unreadable> {
         let batch = flow
-            .journal
+            .notification_log
             .notification_batch(item.batch)
             .await?
             .ok_or_else(|| Unreadable::Permanent(format!("batch {} is gone", item.batch)))?;
@@ -110,7 +110,7 @@ impl Loaded {
         let mut events = HashMap::new();
         for (id, ordinals) in requested {
             // If an event is missing or damaged, only its notifications are suspended.
-            match flow.journal.event_batch(id).await {
+            match flow.event_log.event_batch(id).await {
                 Ok(Some((batch, _))) => {
                     read_events(flow, &compiled, &head.rule, &batch, ordinals, &mut events).await?;
                 }

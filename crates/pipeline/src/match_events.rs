@@ -127,13 +127,13 @@ impl Flow {
         let pins = self.pins.lock();
         let needed = indexes.values().map(|status| status.place).chain(pins.values().copied()).min();
         // Under the lock, so that an older value never replaces a newer one.
-        self.records.keep_changes_after(needed.unwrap_or(ChangeSequence(u64::MAX)));
+        self.change_log.keep_changes_after(needed.unwrap_or(ChangeSequence(u64::MAX)));
     }
 }
 
 /// Builds the index of a version at a snapshot sequence.
 pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequence) -> Result<Followed, StoreError> {
-    let built = Followed::build(&*flow.records, compiled, shard_count(flow.options.match_shards), place).await;
+    let built = Followed::build(&*flow.match_store, compiled, shard_count(flow.options.match_shards), place).await;
     built.map_err(|lost| match lost {
         FollowError::Store(error) => error,
         lost => StoreError::unavailable(lost),
@@ -143,7 +143,7 @@ pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequenc
 /// Snapshot sequence of the next batch: that of the oldest waiting batch, else the newest.
 pub(crate) async fn next_snapshot_sequence(flow: &Flow) -> Result<ChangeSequence, StoreError> {
     let settled = flow.snapshots.lower_bound();
-    Ok(flow.journal.oldest_waiting_sequence().await?.map_or(settled, |oldest| oldest.min(settled)))
+    Ok(flow.event_log.oldest_waiting_sequence().await?.map_or(settled, |oldest| oldest.min(settled)))
 }
 
 /// Fields that a batch was packed with. The inner error says why they are unknown.
@@ -160,12 +160,12 @@ pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Resu
 /// Removes the stored rule state of a removed application.
 pub(crate) async fn remove_rule_state(flow: &Flow, name: &Name) -> Result<(), StoreError> {
     loop {
-        let pages = flow.journal.state_pages(name, None, STATE_PAGES).await?;
+        let pages = flow.rule_store.state_pages(name, None, STATE_PAGES).await?;
         if pages.is_empty() {
             return Ok(());
         }
         let none = |page: StatePage| (name.clone(), StatePage { body: Bytes::new(), ..page });
-        flow.journal.commit(Step { states: pages.into_iter().map(none).collect(), ..Step::default() }).await?;
+        flow.work_queue.commit(Step { states: pages.into_iter().map(none).collect(), ..Step::default() }).await?;
     }
 }
 

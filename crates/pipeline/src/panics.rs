@@ -15,11 +15,14 @@ use tocsin_model::{
 };
 use tocsin_store::{
     journal::{
-        Component, EventBatchState, Firing, FiringFilter, Journal, JournalOptions, Resolution, Role, SuspensionFilter,
-        Switch, SwitchState,
+        Component, EventBatchState, EventLog, Firing, FiringFilter, JournalOptions, NotificationLog, OpenWork,
+        OperatorActions, Resolution, Role, RuleStore, SuspensionFilter, Switch, SwitchState,
     },
     memory::{journal::MemoryJournal, records::MemoryRecords},
-    records::{NewSubscriber, NewSubscription, Precondition, Records},
+    records::{
+        ApplicationStore, NewApplicationVersion, NewSubscriber, NewSubscription, Precondition, SubscriberStore,
+        SubscriptionStore,
+    },
 };
 use tocsin_testkit::{ScriptedChannels, SimulatedClock};
 
@@ -67,7 +70,15 @@ impl Platform {
         let far_ends = ends.clone();
         for application in applications {
             let text = DEFINITION.replace("NAME", application);
-            records.put_application(&name(application), &text, "test", Timestamp(0)).await.expect("stored");
+            records
+                .put_application(NewApplicationVersion {
+                    name: &name(application),
+                    text: &text,
+                    author: "test",
+                    now: Timestamp(0),
+                })
+                .await
+                .expect("stored");
         }
         for id in ["ann", "bob"] {
             let device = Device { channel: name("log"), address: id.to_owned(), state: DeviceState::Active };

@@ -54,8 +54,8 @@ pub(crate) async fn preview(
         }
     };
     let subscription = loaded.notifications().subscriptions[id.ordinal as usize];
-    let recipient = flow.records.recipients(&[subscription]).await?.pop().flatten();
-    flow.suppressions.refresh(&*flow.records).await?;
+    let recipient = flow.recipient_store.recipients(&[subscription]).await?.pop().flatten();
+    flow.suppressions.refresh(&*flow.suppression_store).await?;
     Ok(shown(flow, &loaded, id.ordinal, recipient, channel, now).map_err(|unsent| unsent.reason))
 }
 

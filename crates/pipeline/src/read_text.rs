@@ -61,8 +61,9 @@ fn compile(
     check: &dyn Fn(&Application) -> Result<(), Vec<Problem>>,
     found: &[Problem],
 ) -> Result<Compiled, Vec<Problem>> {
+    let masks = definition::secrets::channel_masks(text, tocsin_delivery::channel_secrets());
     let PartialApplication { application, broken, mut problems } =
-        definition::read_partially(text, environment, found.to_vec());
+        definition::read_partially(text, environment, [found, &masks].concat());
     let Some(application) = application else { return Err(definition::in_order(problems)) };
     // Only newly applied definitions are rejected for name clashes; stored versions keep running.
     let mut later = definition::name_clashes(&application);
@@ -186,7 +187,7 @@ channels:
         let text = "application: quakes
 evnts: { quake: { fields: { place: string } } }
 subscriptions: { near: { fields: { place: string } } }
-notifications: { shaken: { fields: { place: string } } }
+notifications: { shaken: { fields: { place: string }, content: { templates: { base: { text: '{{ place }}' } } } } }
 rules: { near: { on: quake, subscription: near, when: event.place == sub.place, notify: shaken } }
 ";
         assert_eq!(problems_of(text, &[]), ["evnts: is not known here"]);

@@ -621,7 +621,7 @@ impl Recorder {
             for key in &touched {
                 self.append(&mut step, &in_flight[key]);
             }
-            match self.flow.journal.commit(step).await {
+            match self.flow.work_queue.commit(step).await {
                 Ok(_) => {
                     for key in touched {
                         if let Some(entry) = in_flight.get(&key) {
@@ -662,7 +662,8 @@ impl Recorder {
         let before = in_flight.len();
         for key in touched {
             let claim = in_flight[key].item.claim;
-            if let Err(StoreError::Fenced(_)) = self.flow.journal.extend(claim, self.lease, self.flow.clock.now()).await
+            if let Err(StoreError::Fenced(_)) =
+                self.flow.work_queue.extend(claim, self.lease, self.flow.clock.now()).await
             {
                 self.lanes.returned(in_flight[key].item.batch);
                 in_flight.remove(key);
@@ -762,7 +763,7 @@ impl Recorder {
         let now = self.flow.clock.now();
         for entry in in_flight.values().filter(|entry| !entry.released) {
             // A lost lease shows at the commit, which drops the item (fencing).
-            let _ = self.flow.journal.extend(entry.item.claim, self.lease, now).await;
+            let _ = self.flow.work_queue.extend(entry.item.claim, self.lease, now).await;
         }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn render(
         }
     };
     Ok(Message {
-        message_id: format!("{}.{}", loaded.id(ordinal), flow.records.installation()),
+        message_id: format!("{}.{}", loaded.id(ordinal), flow.installation.installation()),
         content,
         facts: Facts {
             application: head.application.clone(),

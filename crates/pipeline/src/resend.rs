@@ -104,7 +104,7 @@ impl<'r> Search<'r> {
         let mut subscriptions = None;
         if let Some(subscriber) = &request.subscriber {
             let filter = SubscriptionFilter { subscriber: Some(subscriber.clone()), ..SubscriptionFilter::default() };
-            let found = flow.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
+            let found = flow.subscription_store.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
             let is_selected = |device: &Option<Name>| match (&request.device, device) {
                 (Some(selected), Some(device)) => selected == device,
                 _ => true,
@@ -141,7 +141,7 @@ impl<'r> Search<'r> {
         count: u32,
     ) -> Result<SelectedNotifications, StoreError> {
         let mut last: Vec<Option<Attempt>> = vec![None; count as usize];
-        for attempt in flow.journal.attempts(id).await? {
+        for attempt in flow.notification_log.attempts(id).await? {
             if let Some(place) = last.get_mut(attempt.ordinal as usize) {
                 *place = Some(attempt);
             }
@@ -151,7 +151,7 @@ impl<'r> Search<'r> {
             return Ok(SelectedNotifications::default());
         }
         if let Some(subscriptions) = &self.subscriptions {
-            let batch = match flow.journal.notification_batch(id).await {
+            let batch = match flow.notification_log.notification_batch(id).await {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return Ok(SelectedNotifications::default()),
                 Err(StoreError::Damaged(what)) => {
@@ -169,7 +169,7 @@ impl<'r> Search<'r> {
         if !suspended.is_empty() {
             // A resumed notification is in flight, though its last attempt suspended it.
             let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
-            let waiting = flow.journal.suspensions(&filter, 0, usize::MAX).await?;
+            let waiting = flow.operator_actions.suspensions(&filter, 0, usize::MAX).await?;
             let waiting: HashSet<u32> = waiting.into_iter().flat_map(|found| found.suspension.ordinals).collect();
             let ordinals = suspended.into_iter().map(|attempt| attempt.ordinal);
             selected.suspended = ordinals.filter(|ordinal| waiting.contains(ordinal)).collect();
@@ -194,7 +194,7 @@ impl Pipeline {
         let mut count = ResendCount { notifications: 0, batches: 0, reached: None };
         let mut at = start(request, after);
         loop {
-            let page = flow.journal.notification_batches_after(at, PAGE).await?;
+            let page = flow.notification_log.notification_batches_after(at, PAGE).await?;
             let is_last = page.len() < PAGE;
             for (id, head, size) in page {
                 if count.batches == batches {
@@ -225,7 +225,7 @@ impl Pipeline {
     pub async fn resend(&self, request: &ResendRequest, key: String, by: String) -> Result<(Resend, bool), StoreError> {
         let request = serde_json::to_string(request).expect("a request is JSON");
         let new = NewResend { key, request, by, asked_at: self.flow.clock.now() };
-        let begun = self.flow.journal.begin_resend(new).await?;
+        let begun = self.flow.operator_actions.begin_resend(new).await?;
         self.flow.resends.notify_one();
         Ok(begun)
     }
@@ -254,7 +254,7 @@ pub(crate) async fn run(flow: Arc<Flow>, stop: CancellationToken) {
 
 async fn execute_all(flow: &Arc<Flow>, stop: &CancellationToken) -> Result<(), StoreError> {
     loop {
-        let requests = flow.journal.resends(true, 0, REQUESTS).await?;
+        let requests = flow.operator_actions.resends(true, 0, REQUESTS).await?;
         if requests.is_empty() {
             return Ok(());
         }
@@ -292,7 +292,7 @@ async fn execute(flow: &Arc<Flow>, resend: Resend, stop: &CancellationToken) -> 
         let count = resent.reopened.iter().map(|reopened| reopened.ordinals.len()).sum::<usize>() + count;
         step.resent = Some(resent);
         let channels = channels_of(&step);
-        flow.journal.commit(step).await?;
+        flow.work_queue.commit(step).await?;
         flow.serve(channels);
         metrics::counter!("tocsin_resend_notifications_total").increment(count as u64);
         if is_done {
@@ -324,7 +324,7 @@ async fn gather(
     let last = search.request.notification.map_or(last, |one| one.batch.min(last));
     let (mut looked_at, mut notifications) = (0, 0u64);
     loop {
-        let page = flow.journal.notification_batches_after(at, PAGE).await?;
+        let page = flow.notification_log.notification_batches_after(at, PAGE).await?;
         let is_last = page.len() < PAGE;
         for (id, head, count) in page {
             if id > last {
@@ -375,7 +375,7 @@ async fn put(
         false => (Outcome::Deferred, format!("sent again (request {})", resent.id)),
     };
     if request.as_new {
-        let Some(batch) = flow.journal.notification_batch(id).await? else { return Ok(()) };
+        let Some(batch) = flow.notification_log.notification_batch(id).await? else { return Ok(()) };
         let notifications = batch.notifications.only(&ordinals);
         let lives = head.expires_at.map(|end| end.since(head.matched_at));
         let head =

@@ -196,7 +196,7 @@ impl Runner {
         let mut marks: Vec<Mark> = Vec::new();
         loop {
             let after = marks.last().map(|mark| mark.part.clone());
-            let page = self.flow.journal.marks(&self.key, after.as_deref(), MARKS_PAGE).await;
+            let page = self.flow.checkpoints.marks(&self.key, after.as_deref(), MARKS_PAGE).await;
             let page = page.map_err(|error| SourceError::new("its marks cannot be read", error))?;
             let is_last = page.len() < MARKS_PAGE;
             marks.extend(page);
@@ -291,7 +291,7 @@ impl SourceHost for Runner {
         let count = events.count();
         if count == 0 {
             if !marks.is_empty() {
-                let recorded = self.flow.journal.record_marks(&self.key, marks).await;
+                let recorded = self.flow.checkpoints.record_marks(&self.key, marks).await;
                 recorded.map_err(|error| SourceError::new("its marks cannot be stored", error))?;
             }
             return Ok(StoreOutcome::Stored);

@@ -159,7 +159,7 @@ impl Pipeline {
         let channel = running.and_then(|running| running.channel(&sample.channel));
         let channel = channel.ok_or_else(|| TestError::Channel(sample.channel.clone()))?;
         // Recipients who complained must not get tests either.
-        self.flow.suppressions.refresh(&*self.flow.records).await?;
+        self.flow.suppressions.refresh(&*self.flow.suppression_store).await?;
         let device = sample.device.parse().unwrap_or_else(|_| sample.channel.clone());
         let (protocol, subscriber) = (channel.protocol(), &sample.subscriber);
         let to = Destination { protocol, address: &sample.address, subscriber, device: &device };
@@ -168,7 +168,7 @@ impl Pipeline {
         }
         let class = application.rules.get(&sample.rule).map(|rule| rule.notify.clone());
         let message = Message {
-            message_id: format!("test-{}.{}", sample.now.0, self.flow.records.installation()),
+            message_id: format!("test-{}.{}", sample.now.0, self.flow.installation.installation()),
             content: Arc::new(formatted.content),
             facts: Facts {
                 application: application.name.clone(),
@@ -183,7 +183,7 @@ impl Pipeline {
         };
         let outgoing = Outgoing {
             id: SAMPLE_ID,
-            subscriber: self.flow.records.subscriber(&sample.subscriber).await?.map(|found| found.number),
+            subscriber: self.flow.subscriber_store.subscriber(&sample.subscriber).await?.map(|found| found.number),
             address: sample.address.clone(),
             ticket: Ticket { key: 0, ordinal: 0 },
             // A test message has no unsubscribe link.

@@ -23,6 +23,7 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{NewEventBatch, ScheduleKey, ScheduleRun},
+    records::ScheduleMembers,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -79,7 +80,7 @@ struct Followed {
 
 impl Clockwork {
     pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
-        let changes = flow.records.newest_change();
+        let changes = flow.change_log.newest_change();
         Clockwork { flow, commands, changes, applications: BTreeMap::new() }
     }
 
@@ -149,7 +150,7 @@ impl Clock {
         let mut left: BTreeMap<ScheduleKey, ScheduleRun> = BTreeMap::new();
         let mut after = None;
         loop {
-            let page = flow.journal.schedule_runs(clock.application(), after.as_ref(), PAGE).await?;
+            let page = flow.schedules.schedule_runs(clock.application(), after.as_ref(), PAGE).await?;
             let full = page.len() == PAGE;
             after = page.last().map(|run| (run.rule.clone(), run.schedule.clone()));
             left.extend(page.into_iter().map(|run| ((run.rule.clone(), run.schedule.clone()), run)));
@@ -179,20 +180,20 @@ impl Clock {
             let run = match before {
                 Some(run) => run,
                 None => {
-                    let run = clock.begin(&key, now, flow.journal.position_at(now).await?);
+                    let run = clock.begin(&key, now, flow.event_log.position_at(now).await?);
                     new.push((None, run.clone()));
                     run
                 }
             };
             clock.add_schedule(key, schedule, run);
         }
-        flow.journal.record_runs(None, new.iter().map(|(_, run)| run.clone()).collect()).await?;
+        flow.schedules.record_runs(None, new.iter().map(|(_, run)| run.clone()).collect()).await?;
         for old in new.into_iter().filter_map(|(old, _)| old) {
-            flow.journal.delete_schedule(clock.application(), &old).await?;
+            flow.schedules.delete_schedule(clock.application(), &old).await?;
         }
         clock.take_in_known(flow, now, &mut left).await?;
         for gone in left.keys() {
-            flow.journal.delete_schedule(clock.application(), gone).await?;
+            flow.schedules.delete_schedule(clock.application(), gone).await?;
         }
         Ok(clock)
     }
@@ -244,7 +245,7 @@ impl Clock {
         runs: &mut BTreeMap<ScheduleKey, ScheduleRun>,
     ) -> Result<(), StoreError> {
         loop {
-            let page = flow.records.schedules(self.application(), self.known, PAGE).await?;
+            let page = flow.schedule_store.schedules(self.application(), self.known, PAGE).await?;
             let (full, last) = (page.len() == PAGE, page.last().map(|followed| followed.number));
             let (mut found, mut new) = (Vec::new(), Vec::new());
             for followed in page {
@@ -269,7 +270,7 @@ impl Clock {
                 }
             }
             if !new.is_empty() {
-                flow.journal.record_runs(None, new).await?;
+                flow.schedules.record_runs(None, new).await?;
             }
             for (key, schedule, run) in found {
                 self.add_schedule(key, schedule, run);
@@ -287,7 +288,7 @@ impl Clock {
         if self.due.first().is_none_or(|(at, _)| *at > now) {
             return Ok(());
         }
-        let stops = flow.journal.rule_stops().await?;
+        let stops = flow.rule_store.rule_stops().await?;
         loop {
             // One rule at a time, so that a run that fails is set aside without others.
             let Some((_, (rule, _))) = self.due.first().filter(|(at, _)| *at <= now) else { return Ok(()) };
@@ -327,8 +328,8 @@ impl Clock {
             if scheduled.recurs == Recurs::Subscription
                 && !has_followers(flow, self.application(), &class, &key.1).await?
             {
-                if flow.records.delete_schedule(self.application(), &class, &key.1).await? {
-                    flow.journal.delete_schedule(self.application(), &key).await?;
+                if flow.schedule_store.delete_schedule(self.application(), &class, &key.1).await? {
+                    flow.schedules.delete_schedule(self.application(), &key).await?;
                     self.schedules.remove(&key);
                     self.due.remove(&(at, key));
                     continue;
@@ -366,7 +367,7 @@ impl Clock {
         }
         self.record(flow, None, moved).await?;
         // Subscriptions created up to now are included.
-        let snapshot_sequence = *flow.records.newest_change().borrow();
+        let snapshot_sequence = *flow.change_log.newest_change().borrow();
         for round in rounds {
             let mut packer = EventPacker::new(due_fields());
             let mut runs = Vec::with_capacity(round.len());
@@ -407,7 +408,7 @@ impl Clock {
         if runs.is_empty() {
             return Ok(());
         }
-        let batch = flow.journal.record_runs(due, runs.clone()).await?;
+        let batch = flow.schedules.record_runs(due, runs.clone()).await?;
         for run in runs {
             if let Some(followed) = self.schedules.get_mut(&(run.rule.clone(), run.schedule.clone())) {
                 followed.run = ScheduleRun { after: batch.unwrap_or(run.after), ..run };
@@ -419,5 +420,9 @@ impl Clock {
 
 /// Whether any enabled subscription follows a schedule.
 async fn has_followers(flow: &Flow, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
-    Ok(!flow.records.scheduled_subscriptions(application, class, schedule, None, 1).await?.is_empty())
+    Ok(!flow
+        .schedule_store
+        .scheduled_subscriptions(ScheduleMembers { application, class, schedule, after: None, limit: 1 })
+        .await?
+        .is_empty())
 }

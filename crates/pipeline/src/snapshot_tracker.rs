@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use tocsin_model::id::ChangeSequence;
-use tocsin_store::records::Records;
+use tocsin_store::records::ChangeLog;
 use tokio::sync::watch;
 
 /// Snapshot sequences of submissions in progress.
@@ -19,7 +19,7 @@ pub(crate) struct SnapshotTracker {
 }
 
 impl SnapshotTracker {
-    pub fn new(records: &dyn Records) -> SnapshotTracker {
+    pub fn new(records: &dyn ChangeLog) -> SnapshotTracker {
         SnapshotTracker { newest: records.newest_change(), in_progress: Mutex::default() }
     }
 
@@ -64,14 +64,27 @@ impl Drop for SnapshotGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tocsin_store::memory::records::MemoryRecords;
+    use tocsin_store::{
+        memory::records::MemoryRecords,
+        records::{ApplicationStore, NewApplicationVersion},
+    };
 
     #[tokio::test]
     async fn the_oldest_submission_on_its_way_holds_the_place() {
         let records = MemoryRecords::new().expect("random numbers");
         let tracker = SnapshotTracker::new(&records);
         let name = "quakes".parse().expect("a name");
-        let change = async || records.put_application(&name, "text", "ann", Default::default()).await.expect("stored");
+        let change = async || {
+            records
+                .put_application(NewApplicationVersion {
+                    name: &name,
+                    text: "text",
+                    author: "ann",
+                    now: Default::default(),
+                })
+                .await
+                .expect("stored")
+        };
         change().await;
         let (first, second) = (tracker.stamp(), tracker.stamp());
         change().await;

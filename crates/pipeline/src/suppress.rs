@@ -18,7 +18,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{ChangeKind, Recipient, Records, SuppressionFilter},
+    records::{ChangeKind, Recipient, SuppressionFilter, SuppressionStore},
 };
 
 use crate::load_work::Loaded;
@@ -119,7 +119,7 @@ impl Suppressions {
     ///
     /// # Errors
     /// The records failed; nothing may be sent until they answer.
-    pub async fn refresh(&self, records: &dyn Records) -> Result<(), StoreError> {
+    pub async fn refresh(&self, records: &dyn SuppressionStore) -> Result<(), StoreError> {
         if records.newest_suppression() <= self.known.read().place {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl Suppressions {
     ///
     /// # Errors
     /// The records failed.
-    pub async fn load(&self, records: &dyn Records) -> Result<(), StoreError> {
+    pub async fn load(&self, records: &dyn SuppressionStore) -> Result<(), StoreError> {
         let mut fresh = SuppressionCache { place: *records.newest_change().borrow(), ..SuppressionCache::default() };
         let filter = SuppressionFilter { in_force: Some(true), ..SuppressionFilter::all(Timestamp(i64::MIN)) };
         let mut after: Option<Target> = None;

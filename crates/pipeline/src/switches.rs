@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tocsin_model::id::Name;
 use tocsin_store::{
     error::StoreError,
-    journal::{Component, Journal, Role, Switch, SwitchState},
+    journal::{Component, OperatorActions, Role, Switch, SwitchState},
 };
 use tokio::sync::watch;
 
@@ -38,7 +38,7 @@ impl Default for Switches {
 
 impl Switches {
     /// Loads the switches from the journal.
-    pub async fn load(&self, journal: &dyn Journal) -> Result<(), StoreError> {
+    pub async fn load(&self, journal: &dyn OperatorActions) -> Result<(), StoreError> {
         let kept = journal.switches().await?;
         *self.off.lock() = kept.into_iter().map(|switch| (switch.component.clone(), switch)).collect();
         self.notify();

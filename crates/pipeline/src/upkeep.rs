@@ -75,7 +75,7 @@ async fn retain(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationToken) -> Res
     if began {
         prune(flow, cutoffs, in_hours, stop).await?;
     }
-    let remaining = flow.journal.prunable(cutoffs, REMAINING_MAX).await?;
+    let remaining = flow.maintenance.prunable(cutoffs, REMAINING_MAX).await?;
     metrics::gauge!("tocsin_upkeep_remaining_batches").set(remaining as f64);
     if began && remaining > 0 && !in_hours() {
         tracing::warn!(batches = remaining, "the hours of retention ended before all was removed that is past it");
@@ -93,7 +93,7 @@ pub(crate) async fn prune(
 ) -> Result<u64, StoreError> {
     let mut removed = 0;
     let is_done = loop {
-        let count = flow.journal.prune(cutoffs, flow.clock.now(), flow.options.prune_batches).await?;
+        let count = flow.maintenance.prune(cutoffs, flow.clock.now(), flow.options.prune_batches).await?;
         removed += count as u64;
         metrics::counter!("tocsin_upkeep_deleted_batches_total").increment(count as u64);
         let is_done = count < flow.options.prune_batches;
@@ -113,7 +113,7 @@ pub(crate) async fn prune(
 
 /// Updates the gauges of subscriptions by class. Gauges of removed classes are set to zero.
 async fn show_subscriptions(flow: &Flow, shown: &mut BTreeMap<Labels, [u64; 3]>) {
-    let counts = match flow.records.subscription_counts().await {
+    let counts = match flow.subscription_store.subscription_counts().await {
         Ok(counts) => counts,
         Err(error) => return tracing::error!(%error, "subscriptions cannot be counted"),
     };
@@ -139,7 +139,7 @@ async fn show_subscriptions(flow: &Flow, shown: &mut BTreeMap<Labels, [u64; 3]>)
 async fn wake_subscriptions(flow: &Flow) {
     let most = flow.options.prune_batches;
     loop {
-        match flow.records.wake_subscriptions(flow.clock.now(), most).await {
+        match flow.subscription_store.wake_subscriptions(flow.clock.now(), most).await {
             Ok(count) if count == most => tokio::task::yield_now().await,
             Ok(_) => return,
             Err(error) => return tracing::error!(%error, "subscriptions that were snoozed cannot be woken"),
@@ -149,7 +149,7 @@ async fn wake_subscriptions(flow: &Flow) {
 
 /// Ends the work of applications that are not in the records: a crash interrupted their removal.
 async fn end_removed(flow: &Flow, pipeline: &Weak<Pipeline>) {
-    let open = match flow.journal.open_applications().await {
+    let open = match flow.work_queue.open_applications().await {
         Ok(open) => open,
         Err(error) => return tracing::error!(%error, "applications with open work cannot be listed"),
     };
@@ -167,7 +167,7 @@ async fn end_removed(flow: &Flow, pipeline: &Weak<Pipeline>) {
 async fn prune_suppressions(flow: &Flow) {
     let most = flow.options.prune_batches;
     loop {
-        match flow.records.prune_suppressions(flow.clock.now(), most).await {
+        match flow.suppression_store.prune_suppressions(flow.clock.now(), most).await {
             Ok(count) if count == most => tokio::task::yield_now().await,
             Ok(_) => return,
             Err(error) => return tracing::error!(%error, "suppressions that are over cannot be removed"),

@@ -7,7 +7,7 @@ use tocsin_model::{
     definition::{self, Environment},
     id::Name,
 };
-use tocsin_store::{error::StoreError, records::Records};
+use tocsin_store::{error::StoreError, records::ApplicationStore};
 
 use crate::compile::Compiled;
 
@@ -16,14 +16,14 @@ const KEPT: usize = 64;
 
 /// Compiled versions by name and number.
 pub struct Versions {
-    records: Arc<dyn Records>,
+    application_store: Arc<dyn ApplicationStore>,
     environment: Environment,
     kept: Mutex<BTreeMap<(Name, u32), Arc<Compiled>>>,
 }
 
 impl Versions {
-    pub(crate) fn new(records: Arc<dyn Records>, environment: Environment) -> Self {
-        Versions { records, environment, kept: Mutex::new(BTreeMap::new()) }
+    pub(crate) fn new(application_store: Arc<dyn ApplicationStore>, environment: Environment) -> Self {
+        Versions { application_store, environment, kept: Mutex::new(BTreeMap::new()) }
     }
 
     /// Returns a version; `None` if it does not exist or cannot be compiled any more (which is logged).
@@ -35,7 +35,7 @@ impl Versions {
         if let Some(compiled) = self.kept.lock().get(&key) {
             return Ok(Some(compiled.clone()));
         }
-        let Some(stored) = self.records.application(name, Some(version)).await? else {
+        let Some(stored) = self.application_store.application(name, Some(version)).await? else {
             return Ok(None);
         };
         let compiled = definition::read(&stored.text, &*self.environment)

@@ -5,7 +5,7 @@ use tocsin_matching::{
     subscriber::SubscriberView,
 };
 use tocsin_model::id::{ChangeSequence, SubscriberNumber};
-use tocsin_store::{error::StoreError, records::Records};
+use tocsin_store::{error::StoreError, records::MatchStore};
 
 /// Returns the subscribers at a change sequence, one per number. Reads only the attributes that rules use. A
 /// subscriber that did not exist has an empty view.
@@ -13,7 +13,7 @@ use tocsin_store::{error::StoreError, records::Records};
 /// # Errors
 /// `Missing` if the change feed does not reach back to the sequence.
 pub async fn view_subscribers(
-    records: &dyn Records,
+    records: &dyn MatchStore,
     rules: &RuleSet,
     subscribers: &[SubscriberNumber],
     at: ChangeSequence,

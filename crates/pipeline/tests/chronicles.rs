@@ -7,7 +7,7 @@ use std::{
 
 use expect_test::expect;
 use tocsin_pipeline::PipelineOptions;
-use tocsin_store::journal::Journal;
+use tocsin_store::journal::RuleStore;
 use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const PRICES: &str = r#"

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expect_test::expect;
 use tocsin_pipeline::PipelineOptions;
-use tocsin_store::journal::Journal;
+use tocsin_store::journal::ActivityLog;
 use tocsin_testkit::{CrashPoint, Scenario, check};
 
 /// Quakes, with options of the notification class.

@@ -9,7 +9,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     inbox::{FeedFilter, FeedReader, Inbox},
-    records::Records,
+    records::SubscriberStore,
 };
 use tocsin_testkit::{CrashPoint, Scenario};
 

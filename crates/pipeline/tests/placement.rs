@@ -13,8 +13,11 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{PipelineOptions, compile_text};
 use tocsin_store::{
-    journal::{EventBatchState, Journal, NewEventBatch},
-    records::{NewSubscriber, NewSubscription, Precondition, Records, SubscriptionChange},
+    journal::{EventBatchState, EventLog, NewEventBatch, NotificationLog, OpenWork},
+    records::{
+        MatchStore, NewSubscriber, NewSubscription, Precondition, SubscriberStore, SubscriptionChange,
+        SubscriptionStore, UpdateSubscription,
+    },
 };
 use tocsin_testkit::{CrashPoint, Scenario};
 
@@ -165,7 +168,11 @@ impl Stream {
             terms: SubscriptionParams::default(),
         };
         let id = self.some_subscription();
-        let _ = self.scenario.records().update_subscription(id, change, Precondition::Any, Default::default()).await;
+        let _ = self
+            .scenario
+            .records()
+            .update_subscription(UpdateSubscription { id, change, expect: Precondition::Any, now: Default::default() })
+            .await;
     }
 
     async fn unsubscribe(&mut self) {

@@ -16,8 +16,11 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{PipelineOptions, compile_text};
 use tocsin_store::{
-    journal::Journal,
-    records::{NewSegment, NewSubscriber, NewSubscription, Precondition, Records, SubscriptionChange},
+    journal::{NotificationLog, OpenWork},
+    records::{
+        MatchStore, NewSegment, NewSubscriber, NewSubscription, Precondition, SegmentStore, SubscriberStore,
+        SubscriptionChange, SubscriptionStore, UpdateSubscription,
+    },
 };
 use tocsin_testkit::{CrashPoint, Scenario};
 
@@ -197,7 +200,11 @@ impl Stream {
     async fn update(&mut self) {
         let (id, enabled) = (self.some_subscription(), self.rng.u32(..3) > 0);
         let change = SubscriptionChange { device: None, enabled, values: "{}".into(), terms: self.terms() };
-        let _ = self.scenario.records().update_subscription(id, change, Precondition::Any, Default::default()).await;
+        let _ = self
+            .scenario
+            .records()
+            .update_subscription(UpdateSubscription { id, change, expect: Precondition::Any, now: Default::default() })
+            .await;
     }
 
     /// Makes changes that cause no notification.

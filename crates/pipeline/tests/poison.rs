@@ -14,9 +14,11 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
-    journal::{Journal, JournalOptions, SuspensionFilter},
+    journal::{JournalOptions, NotificationLog, OpenWork, OperatorActions, SuspensionFilter},
     memory::records::MemoryRecords,
-    records::{NewSubscriber, NewSubscription, Records},
+    records::{
+        ApplicationStore, NewApplicationVersion, NewSubscriber, NewSubscription, SubscriberStore, SubscriptionStore,
+    },
     sqlite::journal::SqliteJournal,
 };
 use tocsin_testkit::{ScriptedAnswer, ScriptedChannels, SimulatedClock};
@@ -81,7 +83,15 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_notified_once(
     ends.set(&format!("https://p{POISON}.example/"), ScriptedAnswer::Defers(None));
     let far_ends = ends.clone();
     let records = records().await;
-    records.put_application(&name("quakes"), QUAKES, "test", Timestamp(0)).await.expect("stored");
+    records
+        .put_application(NewApplicationVersion {
+            name: &name("quakes"),
+            text: QUAKES,
+            author: "test",
+            now: Timestamp(0),
+        })
+        .await
+        .expect("stored");
     let parts = Parts {
         journal: journal.clone(),
         inbox: Arc::new(tocsin_store::memory::inbox::MemoryInbox::default()),

@@ -8,7 +8,7 @@ use std::{
 use expect_test::expect;
 use tocsin_model::{id::NotificationId, receipt::Outcome};
 use tocsin_pipeline::PipelineOptions;
-use tocsin_store::journal::{FiringFilter, Journal};
+use tocsin_store::journal::{ActivityLog, FiringFilter, NotificationLog, OpenWork, RuleStore};
 use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const QUAKES: &str = r#"

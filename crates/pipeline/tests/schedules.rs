@@ -8,7 +8,7 @@ use std::{
 use expect_test::expect;
 use tocsin_model::id::NotificationId;
 use tocsin_pipeline::PipelineOptions;
-use tocsin_store::journal::Journal;
+use tocsin_store::journal::{ActivityLog, OpenWork};
 use tocsin_testkit::{CrashPoint, Scenario, check};
 
 /// Rules: values above a limit at the subscription's schedule, the same at once, and an hourly one of another class.

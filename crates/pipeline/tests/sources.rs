@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 
 use tocsin_model::{event::EventBatch, id::Name, value::Value};
 use tocsin_pipeline::{Folders, PipelineOptions, SourceState, compile_text};
-use tocsin_store::journal::Journal;
+use tocsin_store::journal::{Checkpoints, EventLog};
 use tocsin_testkit::{CrashPoint, Scenario};
 
 const EVENTS_OF_A_FILE: usize = 1_100;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use expect_test::expect;
-use tocsin_store::journal::Journal;
+use tocsin_store::journal::RuleStore;
 use tocsin_testkit::{CrashPoint, Scenario, check};
 
 const PRICES: &str = r#"

@@ -9,7 +9,7 @@ use tocsin_model::{
     problem::{Code, Problem, closest},
 };
 use tocsin_pipeline::{Compiled, RunError};
-use tocsin_store::records::ApplicationVersion;
+use tocsin_store::records::{ApplicationVersion, NewApplicationVersion};
 
 use crate::{
     Service,
@@ -95,7 +95,7 @@ impl Service {
         caller: &Caller,
     ) -> Result<Vec<(ApplicationVersion, Option<Arc<Compiled>>)>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        let stored = self.records.applications().await?.into_iter().map(without_secrets);
+        let stored = self.application_store.applications().await?.into_iter().map(without_secrets);
         let reached = stored.filter(|version| caller.reaches(&Resource::Application(version.name.clone())));
         Ok(reached.map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
     }
@@ -135,7 +135,7 @@ impl Service {
         name: &Name,
     ) -> Result<(Vec<ApplicationVersion>, Option<Arc<Compiled>>), ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        let history = self.records.application_history(name).await?;
+        let history = self.application_store.application_history(name).await?;
         if history.is_empty() {
             return Err(ServiceError::no_application(name));
         }
@@ -213,7 +213,7 @@ impl Service {
         }
         let newest = match &current {
             Some(current) => current.version,
-            None => self.records.application_history(name).await?.first().map_or(0, |newest| newest.version),
+            None => self.application_store.application_history(name).await?.first().map_or(0, |newest| newest.version),
         };
         let text = self.with_secrets(name, text).await?;
         let compiled = self.compile(text.clone(), newest + 1).await.map_err(ServiceError::Invalid)?;
@@ -257,7 +257,10 @@ impl Service {
         }
         // Opened before the version is stored: a version that cannot run must not become current.
         let prepared = self.pipeline.prepare(&compiled).map_err(run_error)?;
-        let version = self.records.put_application(name, &text, caller.key(), self.clock.now()).await?;
+        let version = self
+            .application_store
+            .put_application(NewApplicationVersion { name, text: &text, author: caller.key(), now: self.clock.now() })
+            .await?;
         let compiled = if compiled.version == version {
             compiled
         } else {
@@ -280,7 +283,7 @@ impl Service {
             return Err(ServiceError::no_application(name));
         }
         self.pipeline.stop(name).await;
-        self.records.remove_application(name, self.clock.now()).await?;
+        self.application_store.remove_application(name, self.clock.now()).await?;
         tracing::info!(application = %name, by = caller.key(), "removed an application");
         if let Err(error) = self.pipeline.end_removed(name).await {
             tracing::error!(application = %name, %error, "its open work is not ended yet; upkeep repeats it");
@@ -321,9 +324,9 @@ impl Service {
         if !text.contains(secrets::MASK) {
             return Ok(text);
         }
-        let history = self.records.application_history(name).await?;
+        let history = self.application_store.application_history(name).await?;
         let stored: Vec<&str> = history.iter().map(|version| version.text.as_str()).collect();
-        Ok(secrets::restore(secrets::Language::Application, &text, &stored))
+        Ok(secrets::restore(secrets::Language::Application, &text, &stored, tocsin_delivery::channel_secrets()))
     }
 
     /// Audiences without a segment.
@@ -331,7 +334,7 @@ impl Service {
         let mut problems = Vec::new();
         for (rule, segment) in application.rules.iter().filter_map(|(name, rule)| Some((name, rule.audience.as_ref()?)))
         {
-            if self.records.segment(segment).await?.is_none() {
+            if self.segment_store.segment(segment).await?.is_none() {
                 let message = format!("names the segment `{segment}`, which does not exist");
                 let hint = format!("store it first: tocsin segments put {segment} FILTER");
                 problems.push(
@@ -345,7 +348,7 @@ impl Service {
     }
 
     pub(crate) async fn current(&self, name: &Name) -> Result<Option<ApplicationVersion>, ServiceError> {
-        Ok(self.records.application(name, None).await?)
+        Ok(self.application_store.application(name, None).await?)
     }
 
     /// Compiles on another thread: a large definition takes a while.
@@ -390,7 +393,7 @@ async fn compile_on_thread(
 }
 
 fn without_secrets(stored: ApplicationVersion) -> ApplicationVersion {
-    let text = secrets::redact(secrets::Language::Application, &stored.text);
+    let text = secrets::redact(secrets::Language::Application, &stored.text, tocsin_delivery::channel_secrets());
     ApplicationVersion { text, ..stored }
 }
 

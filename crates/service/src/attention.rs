@@ -9,7 +9,10 @@ use serde::Serialize;
 use tocsin_capacity::saturation::Saturation;
 use tocsin_model::{definition::write_duration, plural::plural, time::Timestamp};
 use tocsin_pipeline::DestinationState;
-use tocsin_store::journal::{Activity, Count, FiringFilter, Timing, Window};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Activity, Count, FiringFilter, Timing, Window},
+};
 use utoipa::ToSchema;
 
 use crate::{
@@ -87,6 +90,8 @@ pub struct Figures {
     pub journal_probe: Duration,
     /// Write latency of the records.
     pub records_probe: Duration,
+    /// Stores that cannot be written, each with the reason.
+    pub unwritable: Vec<String>,
     /// Shards of the match indexes.
     pub shards: u64,
     /// Cores of the machine.
@@ -121,13 +126,23 @@ impl Service {
         let now = self.clock.now();
         let window = Window { from: now - LATELY, to: Timestamp(i64::MAX), interval: LATELY * 2 };
         let mut lately = Activity::default();
-        for row in self.journal.activity(&window, None).await? {
+        for row in self.activity_log.activity(&window, None).await? {
             lately.add(&row.activity);
         }
-        let backlog = self.journal.backlog();
+        let backlog = self.open_work.backlog();
         let status = self.pipeline.status();
         let stops = self.pipeline.stopped_rules();
-        let firings = self.journal.firings(&FiringFilter::default(), 0, FIRINGS_MAX).await?;
+        let firings = self.rule_store.firings(&FiringFilter::default(), 0, FIRINGS_MAX).await?;
+        // A store that cannot be written is a problem to list, and the others are listed as well.
+        let mut unwritable = Vec::new();
+        let mut latency = |store: &str, probed: Result<Duration, StoreError>| {
+            probed.unwrap_or_else(|error| {
+                unwritable.push(format!("the {store}: {error}"));
+                Duration::ZERO
+            })
+        };
+        let journal_probe = latency("journal", self.maintenance.probe().await);
+        let records_probe = latency("records", self.installation.probe().await);
         let switches = self.pipeline.switches().into_iter().map(|found| {
             let by = self.key_name(&found.switch.by).unwrap_or(found.switch.by);
             format!("{} is {} by {by}", found.switch.component, found.switch.state.word())
@@ -140,8 +155,9 @@ impl Service {
             suspended: backlog.suspended,
             suspended_messages: self.suspended_messages().await?,
             failed_batches: backlog.failed_batches,
-            journal_probe: self.journal.probe().await?,
-            records_probe: self.records.probe().await?,
+            journal_probe,
+            records_probe,
+            unwritable,
             shards: status.iter().map(|(_, status)| status.shards).max().unwrap_or(0),
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
             stopped_rules: stops.iter().map(|stop| format!("{}/{}", stop.application, stop.rule)).collect(),
@@ -380,6 +396,15 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
             "free disk space, or shorten `retention`; `tocsin retention` deletes expired data at once",
         );
     }
+    for reason in &figures.unwritable {
+        let text = format!("cannot be written: {reason}");
+        add(
+            Urgency::Now,
+            "unwritable-store",
+            text,
+            "examine the disk and its free space; after a failed fsync, restart the server",
+        );
+    }
     if figures.failed_batches > 0 {
         let count = counted(figures.failed_batches, "event batch", "event batches");
         let text = format!("{count} could not be matched");
@@ -512,6 +537,16 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_cannot_be_written_needs_attention_now() {
+        let reason = "the journal: there is no room: the disk is full".to_owned();
+        let full = Figures { unwritable: vec![reason], free_bytes: Some((0, 1 << 20)), ..Figures::default() };
+        let found = diagnose(&full);
+        let kinds: Vec<_> = found.iter().map(|found| (found.what, found.urgency)).collect();
+        assert_eq!(kinds, [("disk-space", Urgency::Now), ("unwritable-store", Urgency::Now)]);
+        assert_eq!(found[1].text, "cannot be written: the journal: there is no room: the disk is full");
+    }
+
+    #[test]
     fn b1_a_destination_that_is_not_served_needs_attention_now() {
         let stalled = Figures { destinations_stalled: vec![("shop/hook".to_owned(), 1)], ..Figures::default() };
         let found = diagnose(&stalled);
@@ -584,7 +619,7 @@ mod tests {
                 "1 exchange message waits for an operator",
                 "1 rule is stopped: shop/near",
                 "messages wait for 1 open destination without being sent: 1 of shop/hook",
-                "notifications wait 9s before they are sent (95 of 100), the receivers answer in 0s; 1 notification waits",
+                "notifications wait 9s400ms before they are sent (95 of 100), the receivers answer in 0s; 1 notification waits",
                 "rules did not fire for 1 event batch",
                 "1 destination is paused after failures: 1 of shop/hook",
             ]
@@ -598,7 +633,7 @@ mod tests {
                 "2 exchange messages wait for an operator",
                 "2 rules are stopped: shop/near, shop/near",
                 "messages wait for 2 open destinations without being sent: 2 of shop/hook",
-                "notifications wait 9s before they are sent (95 of 100), the receivers answer in 0s; 2 notifications wait",
+                "notifications wait 9s400ms before they are sent (95 of 100), the receivers answer in 0s; 2 notifications wait",
                 "rules did not fire for 2 event batches",
                 "2 destinations are paused after failures: 2 of shop/hook",
             ]

@@ -66,7 +66,7 @@ impl Service {
             None => None,
         };
         if let Some(segment) = &new.audience
-            && self.records.segment(segment).await?.is_none()
+            && self.segment_store.segment(segment).await?.is_none()
         {
             let problem = Problem::new(Code::UnknownReference, "audience", format!("there is no segment `{segment}`"))
                 .param("value", segment.to_string())
@@ -117,7 +117,7 @@ impl Service {
     }
 
     async fn find_application(&self, name: &Name) -> Result<(), ServiceError> {
-        match self.records.application(name, None).await? {
+        match self.application_store.application(name, None).await? {
             Some(_) => Ok(()),
             None => Err(ServiceError::no_application(name)),
         }

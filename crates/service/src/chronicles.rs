@@ -12,7 +12,6 @@ use tocsin_matching::{
     rule::RuleSet,
 };
 use tocsin_model::{
-    hexadecimal::{bytes_of, digits_of},
     id::Name,
     problem::{Code, Problem},
     state::StatePage,
@@ -87,7 +86,7 @@ impl Service {
         let mut found = book.entries(&rules, class, chronicle, after.as_deref(), limit + 1, now);
         let more = found.len() > limit;
         found.truncate(limit);
-        let next = found.last().filter(|_| more).map(|(key, _)| cursor(&digits_of(key)));
+        let next = found.last().filter(|_| more).map(|(key, _)| cursor(&hex::encode(key)));
         Ok(Page { items: found.into_iter().map(|(_, entry)| entry).collect(), next })
     }
 
@@ -108,7 +107,7 @@ impl Service {
         let mut last = StatePage { name: PREFIX.into(), number: 0, body: bytes::Bytes::new() };
         let mut pages: Vec<StatePage> = Vec::new();
         loop {
-            let found = self.journal.state_pages(application, Some(&last), PAGES).await?;
+            let found = self.rule_store.state_pages(application, Some(&last), PAGES).await?;
             let before = pages.len();
             pages.extend(found.into_iter().take_while(|page| page.name.starts_with(PREFIX)));
             match pages.last() {
@@ -147,5 +146,5 @@ fn packed_key(given: &str) -> Result<Vec<u8>, ServiceError> {
         )
     };
     let text: String = crate::page::key_of(Some(given))?.ok_or_else(wrong)?;
-    bytes_of(&text).ok_or_else(wrong)
+    hex::decode(text).map_err(|_| wrong())
 }

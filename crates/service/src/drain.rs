@@ -91,9 +91,9 @@ impl Service {
         let is_of_intake = |component: &Component| intake.iter().any(|(role, _)| role == component);
         // Work items are counted after the batches: a batch that is matched in between is counted once, as one or the
         // other.
-        let backlog = self.journal.backlog();
+        let backlog = self.open_work.backlog();
         let now = self.clock.now();
-        let ahead = self.journal.work_counts(now).await?;
+        let ahead = self.open_work.work_counts(now).await?;
         let messages = match &self.exchanges {
             Some(exchanges) => exchanges.operations.waiting_messages(now).await?,
             None => WaitingMessages::default(),

@@ -140,7 +140,7 @@ impl Service {
         caller.needs(Scope::OperationsRead)?;
         let is_first = after.is_none();
         let after = after.map(key_of).transpose()?;
-        let found = self.records.failing_endpoints(after.as_ref(), SCANNED_ROWS_MAX).await?;
+        let found = self.recipient_store.failing_endpoints(after.as_ref(), SCANNED_ROWS_MAX).await?;
         let is_last = found.len() < SCANNED_ROWS_MAX;
         let reached = found.last().map(|last| last.key.clone());
         let is_match = |found: &FailingEndpoint| {

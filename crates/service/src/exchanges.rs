@@ -318,7 +318,7 @@ impl Service {
         let mut stored = self.exchanges()?.operations.stored().await?;
         stored.retain(|(stored, _)| caller.reaches(&Resource::Exchange(stored.name.clone())));
         let shown = |stored: StoredExchange| {
-            let text = secrets::redact(Language::Exchange, &stored.text);
+            let text = secrets::redact(Language::Exchange, &stored.text, tocsin_delivery::channel_secrets());
             StoredExchange { text, ..stored }
         };
         Ok(stored.into_iter().map(|(stored, runs)| (shown(stored), runs)).collect())
@@ -350,7 +350,7 @@ impl Service {
         let exchanges = self.exchanges()?;
         let stored = exchanges.operations.stored().await?;
         let before = stored.iter().find(|(stored, _)| stored.name == *name).map(|(stored, _)| stored.text.as_str());
-        let text = &secrets::restore(Language::Exchange, text, before.as_slice());
+        let text = &secrets::restore(Language::Exchange, text, before.as_slice(), tocsin_delivery::channel_secrets());
         let operations = &exchanges.operations;
         let checked = match caller.needs(Scope::ApplicationsWrite) {
             Ok(()) => operations.compile(text).map(|compiled| operations.locations_not_allowed(text, &compiled)),

@@ -14,7 +14,7 @@ use tocsin_model::{
     subscription::Subscription,
     suppression::Target,
 };
-use tocsin_store::records::{Records, SubscriberFilter, SubscriptionFilter, SuppressionFilter};
+use tocsin_store::records::{SubscriberFilter, SubscriberStore, SubscriptionFilter, SuppressionFilter};
 
 use crate::{
     Service, csv_cells,
@@ -48,10 +48,10 @@ impl Service {
         caller.needs(Scope::SubscribersRead)?;
         let columns = match format {
             Format::Ndjson => None,
-            Format::Csv => Some(subscriber_columns(&*self.records, &filter).await?),
+            Format::Csv => Some(subscriber_columns(&*self.subscriber_store, &filter).await?),
         };
         let header = columns.as_ref().map(SubscriberColumns::header);
-        let records = self.records.clone();
+        let records = self.subscriber_store.clone();
         let next = move |after: Option<SubscriberId>| {
             let (records, filter, columns) = (records.clone(), filter.clone(), columns.clone());
             async move {
@@ -101,7 +101,7 @@ impl Service {
                 ["filter", "schedule", "snoozed_until", "created_at", "updated_at", "revision"].map(str::to_owned);
             fixed.into_iter().chain(values).chain(last).collect()
         });
-        let (records, pipeline) = (self.records.clone(), self.pipeline.clone());
+        let (records, pipeline) = (self.subscription_store.clone(), self.pipeline.clone());
         let next = move |after: Option<SubscriptionId>| {
             let (records, pipeline, filter, fields) =
                 (records.clone(), pipeline.clone(), filter.clone(), fields.clone());
@@ -139,7 +139,7 @@ impl Service {
     ) -> Result<ExportStream, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let header = (format == Format::Csv).then(|| SUPPRESSION_COLUMNS.map(str::to_owned).to_vec());
-        let records = self.records.clone();
+        let records = self.suppression_store.clone();
         let next = move |after: Option<Target>| {
             let (records, filter) = (records.clone(), filter.clone());
             async move {
@@ -244,7 +244,7 @@ struct SubscriberColumns {
 }
 
 async fn subscriber_columns(
-    records: &dyn Records,
+    records: &dyn SubscriberStore,
     filter: &SubscriberFilter,
 ) -> Result<SubscriberColumns, ServiceError> {
     let (mut attributes, mut devices) = (BTreeSet::new(), BTreeSet::new());

@@ -44,7 +44,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<Firing>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.firings(filter, after.unwrap_or(0), limit).await?;
+        let found = self.rule_store.firings(filter, after.unwrap_or(0), limit).await?;
         if found.is_empty() && after.is_none() {
             self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
         }
@@ -86,7 +86,7 @@ impl Service {
         caller.check_application(filter.application.as_ref())?;
         named(filter, all)?;
         let mut refired = RefiredFirings::default();
-        let listed = self.journal.firings(filter, 0, REFIRED_MAX).await?;
+        let listed = self.rule_store.firings(filter, 0, REFIRED_MAX).await?;
         if listed.is_empty() {
             self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
         }
@@ -117,7 +117,7 @@ impl Service {
         caller.needs(Scope::OperationsWrite)?;
         caller.check_application(filter.application.as_ref())?;
         named(filter, all)?;
-        let batches = self.journal.dismiss_firings(filter).await?;
+        let batches = self.rule_store.dismiss_firings(filter).await?;
         if batches == 0 {
             self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
         }

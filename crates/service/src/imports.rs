@@ -26,7 +26,7 @@ use tocsin_model::{
 use tocsin_pipeline::Compiled;
 use tocsin_store::{
     error::StoreError,
-    records::{NewSubscriber, NewSubscription, Records},
+    records::{NewSubscriber, NewSubscription, SubscriberStore, SubscriptionStore, SuppressionStore},
 };
 
 use crate::{
@@ -221,7 +221,7 @@ impl Service {
         let mut imported = Imported::default();
         let mut header: Option<Arc<Header>> = None;
         if format == Format::Csv {
-            match read_header(&mut blocks, &*kind).await {
+            match read_header(&mut blocks, kind.clone()).await {
                 Ok(found) => header = Some(Arc::new(found)),
                 Err(error) => return Ok(Imported { stopped: Some(error), ..imported }),
             }
@@ -274,7 +274,7 @@ impl Service {
                 break;
             }
             if !read.items.is_empty() {
-                storing = Some(store::<L>(self.records.clone(), read.items, self.clock.now()));
+                storing = Some(store::<L>(L::facet(self), read.items, self.clock.now()));
             }
         }
         if let Some(stored) = storing.take()
@@ -368,10 +368,10 @@ fn joined<T>(mut problems: Vec<Problem>, checked: Result<T, Vec<Problem>>) -> Re
 }
 
 /// Stores a block in a separate task, so that the next one can be read meanwhile.
-fn store<L: LineKind>(records: Arc<dyn Records>, items: Vec<(u64, L::Item)>, now: Timestamp) -> Storing {
+fn store<L: LineKind>(facet: Arc<L::Store>, items: Vec<(u64, L::Item)>, now: Timestamp) -> Storing {
     tokio::spawn(async move {
         let (lines, items): (Vec<u64>, Vec<L::Item>) = items.into_iter().unzip();
-        (lines, L::store(&*records, items, now).await)
+        (lines, L::store(&facet, items, now).await)
     })
 }
 
@@ -418,13 +418,17 @@ type ReadLine<T> = (T, Vec<Problem>);
 /// An importable kind of line, and how it is stored.
 trait LineKind: Send + Sync + 'static {
     type Item: Send + 'static;
+    /// Facet of the records that stores the items.
+    type Store: ?Sized + Send + Sync + 'static;
+
+    fn facet(service: &Service) -> Arc<Self::Store>;
 
     fn read_json(&self, line: &[u8]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
     /// The problem of a column of this name, if any. `exported`: the header is of an export.
     fn check_column(&self, name: &str, exported: bool) -> Option<Problem>;
     fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<Self::Item>, Vec<Problem>>;
     fn store(
-        records: &dyn Records,
+        records: &Self::Store,
         items: Vec<Self::Item>,
         now: Timestamp,
     ) -> impl Future<Output = Result<Vec<Written>, StoreError>> + Send;
@@ -497,7 +501,7 @@ async fn first_record<S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
 /// header.
 async fn read_header<L: LineKind, S: Stream<Item = Result<Bytes, BoxError>> + Unpin>(
     blocks: &mut Blocks<S>,
-    kind: &L,
+    kind: Arc<L>,
 ) -> Result<Header, ServiceError> {
     let (mut line, mut record) = first_record(blocks).await?;
     let delimiter = match csv_text::named_delimiter(&record) {
@@ -509,7 +513,13 @@ async fn read_header<L: LineKind, S: Stream<Item = Result<Bytes, BoxError>> + Un
         None => csv_text::delimiter_of(&record),
     };
     blocks.set_delimiter(delimiter);
-    let cells = csv_text::text_cells(&record, delimiter).map_err(|problem| vec![problem]);
+    // A header has up to half a million names, and the closest known name is computed for each unknown one.
+    let checked = tokio::task::spawn_blocking(move || check_header(&*kind, line, &record, delimiter));
+    checked.await.map_err(|error| ServiceError::Unavailable(error.into()))?
+}
+
+fn check_header<L: LineKind>(kind: &L, line: u64, record: &[u8], delimiter: u8) -> Result<Header, ServiceError> {
+    let cells = csv_text::text_cells(record, delimiter).map_err(|problem| vec![problem]);
     let mut problems = Vec::new();
     let names = match cells.and_then(|cells| csv_text::head(&cells)) {
         Ok(names) => names,
@@ -612,6 +622,11 @@ impl SubscriberLines {
 
 impl LineKind for SubscriberLines {
     type Item = NewSubscriber;
+    type Store = dyn SubscriberStore;
+
+    fn facet(service: &Service) -> Arc<dyn SubscriberStore> {
+        service.subscriber_store.clone()
+    }
 
     fn read_json(&self, line: &[u8]) -> Result<ReadLine<NewSubscriber>, Vec<Problem>> {
         self.check(read_object(line).map_err(|problem| vec![in_line(problem)])?)
@@ -699,7 +714,7 @@ impl LineKind for SubscriberLines {
     }
 
     async fn store(
-        records: &dyn Records,
+        records: &dyn SubscriberStore,
         items: Vec<NewSubscriber>,
         now: Timestamp,
     ) -> Result<Vec<Written>, StoreError> {
@@ -791,6 +806,11 @@ impl SubscriptionLines {
 
 impl LineKind for SubscriptionLines {
     type Item = subscriptions::Checked;
+    type Store = dyn SubscriptionStore;
+
+    fn facet(service: &Service) -> Arc<dyn SubscriptionStore> {
+        service.subscription_store.clone()
+    }
 
     fn read_json(&self, line: &[u8]) -> Result<ReadLine<subscriptions::Checked>, Vec<Problem>> {
         let draft: subscriptions::Draft<'_> = read_object(line).map_err(|problem| vec![in_line(problem)])?;
@@ -871,7 +891,7 @@ impl LineKind for SubscriptionLines {
     }
 
     async fn store(
-        records: &dyn Records,
+        records: &dyn SubscriptionStore,
         items: Vec<subscriptions::Checked>,
         now: Timestamp,
     ) -> Result<Vec<Written>, StoreError> {
@@ -898,6 +918,11 @@ struct SuppressionLines {
 
 impl LineKind for SuppressionLines {
     type Item = Suppression;
+    type Store = dyn SuppressionStore;
+
+    fn facet(service: &Service) -> Arc<dyn SuppressionStore> {
+        service.suppression_store.clone()
+    }
 
     fn read_json(&self, line: &[u8]) -> Result<ReadLine<Suppression>, Vec<Problem>> {
         let draft = read_object(line).map_err(|problem| vec![in_line(problem)])?;
@@ -951,7 +976,7 @@ impl LineKind for SuppressionLines {
     }
 
     async fn store(
-        records: &dyn Records,
+        records: &dyn SuppressionStore,
         items: Vec<Suppression>,
         _now: Timestamp,
     ) -> Result<Vec<Written>, StoreError> {

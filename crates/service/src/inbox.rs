@@ -182,7 +182,7 @@ impl Service {
                 self.find_subscriber(id).await?
             }
             // The holder of another subscriber's token learns nothing, not even whether this subscriber exists.
-            InboxCredential::Pass(pass) => match self.records.subscriber(id).await? {
+            InboxCredential::Pass(pass) => match self.subscriber_store.subscriber(id).await? {
                 Some(found) if found.number == pass.subscriber && (pass.may_mark || intent == Intent::Read) => found,
                 _ => return Err(ServiceError::Forbidden(scope)),
             },
@@ -359,13 +359,13 @@ impl Service {
 
     /// Filter of a segment; `None` if the segment does not exist.
     async fn audience(&self, segment: &Name) -> Result<Option<Arc<LdapFilter>>, ServiceError> {
-        let place = *self.records.newest_change().borrow();
+        let place = *self.change_log.newest_change().borrow();
         if let Some((read_at, filter)) = self.audiences.0.lock().get(segment)
             && *read_at == place
         {
             return Ok(filter.clone());
         }
-        let stored = self.records.segment(segment).await?;
+        let stored = self.segment_store.segment(segment).await?;
         let filter = stored.and_then(|stored| LdapFilter::parse(&stored.filter).ok()).map(Arc::new);
         let mut kept = self.audiences.0.lock();
         if kept.len() >= CACHED_AUDIENCES_MAX {

@@ -100,7 +100,7 @@ impl Service {
         let mut after: Option<SubscriptionId> = key_of(after)?;
         let (mut items, mut looks) = (Vec::new(), 0);
         loop {
-            let page = self.records.indexed_subscriptions(application, after, PAGE).await?;
+            let page = self.match_store.indexed_subscriptions(application, after, PAGE).await?;
             let is_last = page.len() < PAGE;
             for stored in page {
                 after = Some(stored.id);

@@ -15,13 +15,12 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 use tocsin_model::{
-    hexadecimal::digits_of,
     problem::{Code, CredentialError, Problem},
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    records::{ApiKey, Records},
+    records::{ApiKey, ApiKeyStore},
 };
 use tokio::sync::watch;
 
@@ -299,7 +298,7 @@ pub struct MadeKey {
 /// # Errors
 /// The records are unavailable, there is no randomness, or `keep` fails; then nothing is stored.
 pub async fn first_key<E: From<ServiceError>>(
-    records: &dyn Records,
+    records: &dyn ApiKeyStore,
     now: Timestamp,
     keep: impl FnOnce(&str) -> Result<(), E>,
 ) -> Result<Option<String>, E> {
@@ -324,8 +323,8 @@ fn generate(
         .fill(&mut random)
         .map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;
     let (id, secret) = random.split_at(4);
-    let id = digits_of(id);
-    let text = format!("tocsin_{id}_{}", digits_of(secret));
+    let id = hex::encode(id);
+    let text = format!("tocsin_{id}_{}", hex::encode(secret));
     let (hash, description) = (hash(&text), description.to_owned());
     let kept = ApiKey { id, hash, description, scopes, resources, created_at: now, expires_at };
     Ok(MadeKey { kept, text })
@@ -337,7 +336,7 @@ fn hash(key: &str) -> [u8; 32] {
 
 /// The keys in memory, by hash. A lookup by hash reveals nothing about partly correct keys (no timing side channel).
 pub(crate) struct Keys {
-    records: Arc<dyn Records>,
+    api_key_store: Arc<dyn ApiKeyStore>,
     /// Counts the reloads.
     read: watch::Sender<u64>,
     /// Serializes removals, so that two cannot together remove the last admin key.
@@ -348,9 +347,9 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    pub(crate) async fn load(records: Arc<dyn Records>) -> Result<Arc<Keys>, StoreError> {
+    pub(crate) async fn load(api_key_store: Arc<dyn ApiKeyStore>) -> Result<Arc<Keys>, StoreError> {
         let keys = Arc::new(Keys {
-            records,
+            api_key_store,
             read: watch::Sender::new(0),
             removing: tokio::sync::Mutex::default(),
             known: ArcSwap::default(),
@@ -361,7 +360,7 @@ impl Keys {
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
-        let (keys, removed) = (self.records.api_keys().await?, self.records.removed_api_keys().await?);
+        let (keys, removed) = (self.api_key_store.api_keys().await?, self.api_key_store.removed_api_keys().await?);
         let known = keys.iter().map(|key| (key.hash, Caller::of(key))).collect();
         let names = removed.into_iter().chain(keys.into_iter().map(|key| (key.id, key.description)));
         let names = names.filter(|(_, description)| !description.trim().is_empty()).collect();
@@ -374,7 +373,7 @@ impl Keys {
 
 /// Reloads the keys whenever they change. Ends when the keys are dropped.
 pub(crate) fn follow_changes(keys: &Arc<Keys>) {
-    let mut changes = keys.records.newest_key_change();
+    let mut changes = keys.api_key_store.newest_key_change();
     let keys: Weak<Keys> = Arc::downgrade(keys);
     tokio::spawn(async move {
         while changes.changed().await.is_ok() {
@@ -459,7 +458,7 @@ impl Service {
     /// The scope `keys:write` is missing, or the records are unavailable.
     pub async fn api_keys(&self, caller: &Caller) -> Result<Vec<ApiKey>, ServiceError> {
         caller.needs(Scope::KeysWrite)?;
-        let mut keys = self.records.api_keys().await?;
+        let mut keys = self.api_key_store.api_keys().await?;
         keys.retain(|key| caller.may_list_key(key));
         Ok(keys)
     }
@@ -509,7 +508,7 @@ impl Service {
         let scopes = asked.into_iter().map(|scope| scope.word().to_owned()).collect();
         let resources = resources.iter().map(Resource::to_string).collect();
         let made = generate(&new.description, scopes, resources, new.expires_at.or(caller.expires_at), now)?;
-        self.records.put_api_key(made.kept.clone()).await?;
+        self.api_key_store.put_api_key(made.kept.clone()).await?;
         self.keys.refresh().await?;
         tracing::info!(key = made.kept.id, by = caller.key(), "made an API key");
         Ok(made)
@@ -526,7 +525,7 @@ impl Service {
         let now = self.clock.now();
         let is_admin =
             |key: &ApiKey| Scopes::of(&key.scopes).contain(Scope::Admin) && key.expires_at.is_none_or(|end| end > now);
-        let keys = self.records.api_keys().await?;
+        let keys = self.api_key_store.api_keys().await?;
         let sought = keys.iter().find(|key| key.id == id && caller.may_list_key(key));
         let sought = sought.ok_or_else(|| ServiceError::Missing(format!("API key `{id}`")))?;
         if sought.id != caller.key() {
@@ -536,7 +535,7 @@ impl Service {
         if admins.next().is_some_and(|first| first.id == id) && admins.next().is_none() {
             return Err(ServiceError::LastAdmin(id.to_owned()));
         }
-        self.records.remove_api_key(id).await?;
+        self.api_key_store.remove_api_key(id).await?;
         self.keys.refresh().await?;
         tracing::info!(key = id, by = caller.key(), "removed an API key");
         Ok(())

@@ -67,8 +67,8 @@ impl Service {
         let running: Vec<_> = self.pipeline.status().into_iter().map(|(name, _)| name).collect();
         let among = match application {
             Some(application) => {
-                let is_known =
-                    running.contains(application) || !self.records.application_history(application).await?.is_empty();
+                let is_known = running.contains(application)
+                    || !self.application_store.application_history(application).await?.is_empty();
                 if !is_known {
                     return Err(missing(format!("the application `{application}`"), application, &running));
                 }
@@ -91,7 +91,7 @@ impl Service {
     /// Whether an earlier version had it. An unreadable version may have.
     async fn was_known(&self, among: &[Name], part: Part, name: &Name) -> Result<bool, ServiceError> {
         for application in among {
-            let history = self.records.application_history(application).await?;
+            let history = self.application_store.application_history(application).await?;
             let (environment, name) = (self.pipeline.environment().clone(), name.clone());
             let had_it = move || {
                 history.into_iter().take(VERSIONS_MAX).any(|version| {

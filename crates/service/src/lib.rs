@@ -58,7 +58,16 @@ use tocsin_delivery::TokenSigner;
 use tocsin_exchange::Exchanges;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Clock, Pipeline};
-use tocsin_store::{inbox::Inbox, journal::Journal, records::Records};
+use tocsin_store::{
+    inbox::Inbox,
+    journal::{
+        ActivityLog, EventLog, Journal, Maintenance, NotificationLog, OpenWork, OperatorActions, RuleStore, Schedules,
+    },
+    records::{
+        ApiKeyStore, ApplicationStore, ChangeLog, Installation, MatchStore, RecipientStore, Records, ScheduleStore,
+        SegmentStore, SubscriberStore, SubscriptionStore, SuppressionStore,
+    },
+};
 
 pub use error::ServiceError;
 pub use keys::{Caller, CredentialEnd, Scope};
@@ -97,8 +106,25 @@ pub struct FreeSpace {
 
 /// The service. One instance per process, shared by all protocol front ends.
 pub struct Service {
-    records: Arc<dyn Records>,
-    journal: Arc<dyn Journal>,
+    installation: Arc<dyn Installation>,
+    application_store: Arc<dyn ApplicationStore>,
+    subscriber_store: Arc<dyn SubscriberStore>,
+    segment_store: Arc<dyn SegmentStore>,
+    subscription_store: Arc<dyn SubscriptionStore>,
+    suppression_store: Arc<dyn SuppressionStore>,
+    recipient_store: Arc<dyn RecipientStore>,
+    change_log: Arc<dyn ChangeLog>,
+    match_store: Arc<dyn MatchStore>,
+    schedule_store: Arc<dyn ScheduleStore>,
+    api_key_store: Arc<dyn ApiKeyStore>,
+    event_log: Arc<dyn EventLog>,
+    open_work: Arc<dyn OpenWork>,
+    notification_log: Arc<dyn NotificationLog>,
+    rule_store: Arc<dyn RuleStore>,
+    schedules: Arc<dyn Schedules>,
+    operator_actions: Arc<dyn OperatorActions>,
+    activity_log: Arc<dyn ActivityLog>,
+    maintenance: Arc<dyn Maintenance>,
     inbox: Arc<dyn Inbox>,
     pipeline: Arc<Pipeline>,
     exchanges: Option<Arc<Exchanges>>,
@@ -126,14 +152,32 @@ impl Service {
     /// # Errors
     /// The records are unavailable.
     pub async fn open(parts: Parts) -> Result<Arc<Service>, ServiceError> {
-        let keys = keys::Keys::load(parts.records.clone()).await?;
+        let (records, journal) = (parts.records, parts.journal);
+        let keys = keys::Keys::load(records.clone()).await?;
         keys::follow_changes(&keys);
         let clock = parts.pipeline.clock().clone();
         let started_at = clock.now();
         Ok(Arc::new(Service {
-            token_signer: TokenSigner::new(parts.records.secret()),
-            records: parts.records,
-            journal: parts.journal,
+            token_signer: TokenSigner::new(records.secret()),
+            installation: records.clone(),
+            application_store: records.clone(),
+            subscriber_store: records.clone(),
+            segment_store: records.clone(),
+            subscription_store: records.clone(),
+            suppression_store: records.clone(),
+            recipient_store: records.clone(),
+            change_log: records.clone(),
+            match_store: records.clone(),
+            schedule_store: records.clone(),
+            api_key_store: records,
+            event_log: journal.clone(),
+            open_work: journal.clone(),
+            notification_log: journal.clone(),
+            rule_store: journal.clone(),
+            schedules: journal.clone(),
+            operator_actions: journal.clone(),
+            activity_log: journal.clone(),
+            maintenance: journal,
             inbox: parts.inbox,
             pipeline: parts.pipeline,
             exchanges: parts.exchanges,

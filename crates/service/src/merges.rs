@@ -96,13 +96,13 @@ impl Service {
         if from == into {
             return Err(not_merged(MergeRefusal::Itself, from, into));
         }
-        let Some(source) = self.records.subscriber(from).await? else {
+        let Some(source) = self.subscriber_store.subscriber(from).await? else {
             return self.merged_before(from, into).await;
         };
         let account = self.find_subscriber(into).await?;
         self.check_proof(&source, proof)?;
         check_bounds(&MergedSubscriber::of(&source, &account))?;
-        let merge = match self.records.merge_subscribers(from, into, self.clock.now()).await {
+        let merge = match self.subscriber_store.merge_subscribers(from, into, self.clock.now()).await {
             Ok(Ok(merge)) => merge,
             Ok(Err(why)) => return Err(not_merged(why, from, into)),
             // Another request was faster.
@@ -120,7 +120,7 @@ impl Service {
     /// # Errors
     /// A store is unavailable.
     pub async fn finish_merges(&self) -> Result<usize, ServiceError> {
-        let open = self.records.unfinished_merges().await?;
+        let open = self.subscriber_store.unfinished_merges().await?;
         for merge in &open {
             self.move_feed(merge).await?;
         }
@@ -129,12 +129,12 @@ impl Service {
 
     async fn move_feed(&self, merge: &Merge) -> Result<(), ServiceError> {
         self.inbox.move_feed(merge.from_number, merge.into_number).await?;
-        Ok(self.records.finish_merge(merge.from_number).await?)
+        Ok(self.subscriber_store.finish_merge(merge.from_number).await?)
     }
 
     async fn merged_before(&self, from: &SubscriberId, into: &SubscriberId) -> Result<Merged, ServiceError> {
         let missing = || ServiceError::Missing(format!("the subscriber `{from}`"));
-        let merge = self.records.merge_of(from).await?.ok_or_else(missing)?;
+        let merge = self.subscriber_store.merge_of(from).await?.ok_or_else(missing)?;
         if merge.report.into != *into {
             let other = &merge.report.into;
             let message = format!("`{from}` has become a part of `{other}` already");

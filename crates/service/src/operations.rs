@@ -72,7 +72,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<(EventBatch, EventBatchState)>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.event_batches(before, limit).await?;
+        let found = self.event_log.event_batches(before, limit).await?;
         let next = if found.len() == limit { found.last().map(|(batch, _)| batch.id.to_string()) } else { None };
         Ok(Page { items: found, next })
     }
@@ -134,7 +134,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<(NotificationBatchId, NotificationHead, u32)>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.notification_batches(before, limit).await?;
+        let found = self.notification_log.notification_batches(before, limit).await?;
         let next = if found.len() == limit { found.last().map(|(id, _, _)| id.to_string()) } else { None };
         Ok(Page { items: found, next })
     }
@@ -150,7 +150,7 @@ impl Service {
     ) -> Result<NotificationBatch, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let stored = self.find_notification_batch(id).await?;
-        let attempts = self.journal.attempts(id).await?;
+        let attempts = self.notification_log.attempts(id).await?;
         Ok(counted(&stored, &attempts))
     }
 
@@ -174,7 +174,7 @@ impl Service {
             let column = notifications.captured.iter().find(|(captured, _)| captured == name);
             column.and_then(|(_, column)| column.value(at))
         };
-        let event = match self.journal.event_batch(event_id.batch).await? {
+        let event = match self.event_log.event_batch(event_id.batch).await? {
             Some((batch, _)) => match self.fields_of(&batch).await {
                 Ok(fields) => batch.events.row(&fields, event_id.ordinal).ok().map(|row| (batch, fields, row)),
                 Err(_) => None,
@@ -196,8 +196,8 @@ impl Service {
             names.map(|name| (name.to_string(), captured(name).unwrap_or_default())).collect()
         });
         let event = event.map(|(_, fields, row)| named(&fields, row));
-        let recipient = self.records.recipients(&[subscription]).await?.pop().flatten();
-        let mut attempts = self.journal.attempts(id.batch).await?;
+        let recipient = self.recipient_store.recipients(&[subscription]).await?.pop().flatten();
+        let mut attempts = self.notification_log.attempts(id.batch).await?;
         attempts.retain(|attempt| attempt.ordinal == id.ordinal);
         let outcome = attempts.last().map(|attempt| attempt.outcome);
         Ok(Notification { id, head: stored.head, subscription, event, event_id, fields, recipient, attempts, outcome })
@@ -215,7 +215,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<StoredSuspension>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.scan_suspensions(filter, after.unwrap_or(0), limit).await?;
+        let found = self.operator_actions.scan_suspensions(filter, after.unwrap_or(0), limit).await?;
         if found.items.is_empty() && after.is_none() {
             self.check_known_suspensions(filter).await?;
         }
@@ -254,7 +254,7 @@ impl Service {
                 problem.hint(r#"give a filter, or {"all": true} to mean every one"#),
             ]));
         }
-        let notifications = self.journal.resolve(filter, resolution, self.clock.now()).await?;
+        let notifications = self.operator_actions.resolve(filter, resolution, self.clock.now()).await?;
         if notifications == 0 {
             self.check_known_suspensions(filter).await?;
         }
@@ -266,14 +266,14 @@ impl Service {
         &self,
         id: EventBatchId,
     ) -> Result<(EventBatch, EventBatchState), ServiceError> {
-        self.journal.event_batch(id).await?.ok_or_else(|| ServiceError::Missing(format!("the event batch {id}")))
+        self.event_log.event_batch(id).await?.ok_or_else(|| ServiceError::Missing(format!("the event batch {id}")))
     }
 
     pub(crate) async fn find_notification_batch(
         &self,
         id: NotificationBatchId,
     ) -> Result<StoredNotificationBatch, ServiceError> {
-        let found = self.journal.notification_batch(id).await?;
+        let found = self.notification_log.notification_batch(id).await?;
         found.ok_or_else(|| ServiceError::Missing(format!("the notification batch {id}")))
     }
 

@@ -84,7 +84,11 @@ impl Service {
             let Some(devices) = change(&present)? else { return Ok(()) };
             let (id, profile) = (present.id, present.profile);
             let new = NewSubscriber { id, profile, devices: Some(devices), preferences: None };
-            match self.records.put_subscriber(new, Precondition::Revision(present.revision), self.clock.now()).await {
+            match self
+                .subscriber_store
+                .put_subscriber(new, Precondition::Revision(present.revision), self.clock.now())
+                .await
+            {
                 Err(StoreError::Changed(_)) => turn.repeat(format_args!("the subscriber `{}`", owner.subscriber))?,
                 stored => return Ok(stored.map(drop)?),
             }
@@ -108,7 +112,7 @@ impl Service {
             subscriber: Some(owner.subscriber.clone()),
             ..SubscriptionFilter::default()
         };
-        let found = self.records.subscriptions(&own, None, OWN_SUBSCRIPTIONS_MAX).await?;
+        let found = self.subscription_store.subscriptions(&own, None, OWN_SUBSCRIPTIONS_MAX).await?;
         let replaces = |found: &Subscription| {
             found.key.as_deref() == draft.key.as_deref() && draft.class.as_deref() == Some(found.class.as_str())
         };
@@ -153,11 +157,11 @@ impl Service {
     /// `Missing` if the owner has no such subscription.
     pub async fn remove_own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<(), ServiceError> {
         self.own_subscription(owner, id).await?;
-        Ok(self.records.remove_subscription(id, Precondition::Present, self.clock.now()).await?)
+        Ok(self.subscription_store.remove_subscription(id, Precondition::Present, self.clock.now()).await?)
     }
 
     async fn own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<Subscription, ServiceError> {
-        let found = self.records.subscription(id).await?;
+        let found = self.subscription_store.subscription(id).await?;
         let own = found.filter(|found| found.subscriber == owner.subscriber && found.application == owner.application);
         own.ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
     }

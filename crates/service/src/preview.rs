@@ -245,7 +245,7 @@ impl Service {
                     )
                 };
                 let id: SubscriptionId = id.parse().map_err(wrong)?;
-                let stored = self.records.subscription(id).await?;
+                let stored = self.subscription_store.subscription(id).await?;
                 let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
                 if (&stored.application, &stored.class) != (&application.name, &rule.subscription) {
                     let message = format!(
@@ -332,7 +332,7 @@ impl Service {
     ) -> Result<(SubscriberId, Profile, Option<Subscriber>), ServiceError> {
         // A subscriber belongs to no application.
         caller.needs_everywhere(Scope::SubscribersRead)?;
-        let stored = self.records.subscriber(&id).await?;
+        let stored = self.subscriber_store.subscriber(&id).await?;
         let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscriber `{id}`")))?;
         Ok((id, stored.profile.clone(), Some(stored)))
     }
@@ -371,7 +371,7 @@ impl Service {
                 };
                 let id: EventId = id.parse().map_err(wrong)?;
                 let missing = || ServiceError::Missing(format!("the event {id}"));
-                let (batch, _) = self.journal.event_batch(id.batch).await?.ok_or_else(missing)?;
+                let (batch, _) = self.event_log.event_batch(id.batch).await?.ok_or_else(missing)?;
                 if (&batch.application, &batch.class) != (&compiled.application.name, on) {
                     let message = format!(
                         "{id} is of the class `{}` of `{}`, and the rule `{rule}` looks at `{on}`",

@@ -3,7 +3,6 @@
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
-    hexadecimal::digits_of,
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     problem::{Code, Problem},
     receipt::Outcome,
@@ -263,7 +262,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.resends(false, after.unwrap_or(0), limit).await?;
+        let found = self.operator_actions.resends(false, after.unwrap_or(0), limit).await?;
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
         Ok(Page { items: found, next }.map(|stored| self.named_resend(stored)))
     }
@@ -274,7 +273,8 @@ impl Service {
     /// The request does not exist (any more).
     pub async fn find_resend(&self, caller: &Caller, id: u64) -> Result<Document, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let found = self.journal.resends(false, id.saturating_sub(1), 1).await?.pop().filter(|found| found.id == id);
+        let found =
+            self.operator_actions.resends(false, id.saturating_sub(1), 1).await?.pop().filter(|found| found.id == id);
         let found = found.map(|stored| self.named_resend(stored));
         found.ok_or_else(|| ServiceError::Missing(format!("the request {id} to send again")))
     }
@@ -308,7 +308,7 @@ impl Service {
                 problems.push(problem);
             }
             (Some(subscriber), device) => {
-                let found = self.records.subscriber(subscriber).await?;
+                let found = self.subscriber_store.subscriber(subscriber).await?;
                 let known = found.as_ref().map(|found| device.as_ref().map(|device| found.devices.get(device)));
                 match known {
                     None => problems.push(
@@ -371,5 +371,5 @@ fn random_key() -> Result<String, ServiceError> {
     let mut random = [0u8; 16];
     let filled = SystemRandom::new().fill(&mut random);
     filled.map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;
-    Ok(digits_of(&random))
+    Ok(hex::encode(random))
 }

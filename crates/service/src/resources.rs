@@ -124,7 +124,7 @@ impl Service {
             }
             Thing::Suspension(id) => self.find_suspension(id).await.map(|stored| stored.suspension.application),
             Thing::Subscription(id) => {
-                let found = self.records.subscription(id).await?;
+                let found = self.subscription_store.subscription(id).await?;
                 return Ok(found.map(|found| Resource::Application(found.application)));
             }
             Thing::Message(id) => {
@@ -144,7 +144,7 @@ impl Service {
     /// # Errors
     /// The store is unavailable.
     pub async fn subscriber_number(&self, id: &SubscriberId) -> Result<Option<SubscriberNumber>, ServiceError> {
-        Ok(self.records.subscriber(id).await?.map(|found| found.number))
+        Ok(self.subscriber_store.subscriber(id).await?.map(|found| found.number))
     }
 
     /// Refuses a choice of suspensions that a limited key does not reach as a whole.

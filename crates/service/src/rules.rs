@@ -333,7 +333,7 @@ impl Service {
         let mut found: Vec<Sample> = Vec::new();
         let (mut before, mut looked_at) = (None, 0);
         while found.len() < last && looked_at < BATCHES_MAX {
-            let page = self.journal.event_batches(before, 100).await?;
+            let page = self.event_log.event_batches(before, 100).await?;
             let Some((oldest, _)) = page.last() else { break };
             before = Some(oldest.id);
             looked_at += page.len();
@@ -341,7 +341,7 @@ impl Service {
                 if head.application != tested.application || head.class != tested.on || found.len() >= last {
                     continue;
                 }
-                let Some((batch, _)) = self.journal.event_batch(head.id).await? else { continue };
+                let Some((batch, _)) = self.event_log.event_batch(head.id).await? else { continue };
                 // What was packed by a version that cannot be read any more is ignored.
                 let Ok(fields) = self.fields_of(&batch).await else { continue };
                 let Ok(rows) = tested.rules.rows(&batch, &fields) else { continue };
@@ -370,7 +370,7 @@ impl Service {
         }
         let (mut after, mut unusable) = (None, 0);
         loop {
-            let page = self.records.indexed_subscriptions(&tested.application, after, PAGE).await?;
+            let page = self.match_store.indexed_subscriptions(&tested.application, after, PAGE).await?;
             let full = page.len() == PAGE;
             after = page.last().map(|subscription| subscription.id);
             let subscribers: Vec<_> = page.iter().map(|subscription| subscription.subscriber).collect();
@@ -418,7 +418,7 @@ impl Service {
                         .param("value", id.to_string()),
                 )
             })?;
-            let stored = self.records.subscription(id).await?;
+            let stored = self.subscription_store.subscription(id).await?;
             let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
             if (&stored.application, &stored.class) != (&tested.application, &tested.class) {
                 let message = format!(
@@ -454,7 +454,7 @@ impl Service {
         subscribers: &[SubscriberNumber],
     ) -> Result<Vec<SubscriberView>, ServiceError> {
         let now = ChangeSequence(u64::MAX);
-        Ok(view_subscribers(&*self.records, &tested.rules, subscribers, now).await?)
+        Ok(view_subscribers(&*self.match_store, &tested.rules, subscribers, now).await?)
     }
 }
 

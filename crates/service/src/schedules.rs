@@ -234,10 +234,10 @@ impl Service {
         let subscription = self.find_subscription(id).await?;
         let count = count(runs)?;
         let none = || ServiceError::Missing(format!("a schedule of the subscription `{id}`"));
-        let (text, since) = self.records.schedule_of(id).await?.ok_or_else(none)?;
+        let (text, since) = self.schedule_store.schedule_of(id).await?.ok_or_else(none)?;
         let schedule = Schedule::parse(&text).map_err(ServiceError::Invalid)?;
         let compiled = self.pipeline.application(&subscription.application);
-        let stops = self.journal.rule_stops().await?;
+        let stops = self.rule_store.rule_stops().await?;
         let mut rules = Vec::new();
         for (name, rule) in compiled.iter().flat_map(|compiled| &compiled.application.rules) {
             let Some(scheduled) = rule.schedule.as_ref().filter(|_| rule.enabled) else { continue };
@@ -246,7 +246,7 @@ impl Service {
             }
             // The page begins just before it, whatever other schedules there are.
             let key: ScheduleKey = (name.clone(), text.clone());
-            let run = self.journal.schedule_run(&subscription.application, &key).await?;
+            let run = self.schedules.schedule_run(&subscription.application, &key).await?;
             rules.push(status(name, scheduled, &schedule, run.as_ref(), &stops, &subscription.application, since));
         }
         let limits = compiled.map(|compiled| compiled.application.limits).unwrap_or_default();
@@ -281,8 +281,8 @@ impl Service {
             }
             None => None,
         };
-        let stops = self.journal.rule_stops().await?;
-        let runs = self.journal.schedule_runs(application, after.as_ref(), limit + 1).await?;
+        let stops = self.rule_store.rule_stops().await?;
+        let runs = self.schedules.schedule_runs(application, after.as_ref(), limit + 1).await?;
         let page = Page::cut(runs, limit, |run| format!("{} {}", run.rule, run.schedule));
         let next = page.next;
         let of = |run: ScheduleRun| {

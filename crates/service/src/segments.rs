@@ -223,7 +223,7 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<Name> = key_of(after)?;
-        let found = self.records.segments(after.as_ref(), limit + 1).await?;
+        let found = self.segment_store.segments(after.as_ref(), limit + 1).await?;
         Ok(Page::cut(found, limit, |segment| segment.name.to_string()).map(Document::from))
     }
 
@@ -249,8 +249,8 @@ impl Service {
     ) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let new = check(draft, name)?;
-        let present = self.records.segment(&new.name).await?;
-        if present.is_none() && self.records.segments(None, SEGMENTS_MAX).await?.len() == SEGMENTS_MAX {
+        let present = self.segment_store.segment(&new.name).await?;
+        if present.is_none() && self.segment_store.segments(None, SEGMENTS_MAX).await?.len() == SEGMENTS_MAX {
             return Err(ServiceError::from(
                 Problem::new(Code::LimitReached, "name", format!("there are {SEGMENTS_MAX} segments; no more fit"))
                     .param("limit", SEGMENTS_MAX),
@@ -261,7 +261,7 @@ impl Service {
             Put::Replace(Some(revision)) => Precondition::Revision(revision),
             Put::Replace(None) => Precondition::Any,
         };
-        let stored = self.records.put_segment(new, expect, self.clock.now()).await?;
+        let stored = self.segment_store.put_segment(new, expect, self.clock.now()).await?;
         Ok((stored.into(), present.is_none()))
     }
 
@@ -278,7 +278,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         // No application can start to use it meanwhile.
         let _one_at_a_time = self.applying.lock().await;
-        for version in self.records.applications().await? {
+        for version in self.application_store.applications().await? {
             let Some(running) = self.pipeline.application(&version.name) else { continue };
             let rules = &running.application.rules;
             if let Some((rule, _)) = rules.iter().find(|(_, rule)| rule.audience.as_ref() == Some(name)) {
@@ -295,7 +295,7 @@ impl Service {
             return Err(ServiceError::InUse { what, by: format!("the broadcast {}", head.id) });
         }
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
-        Ok(self.records.remove_segment(name, expect, self.clock.now()).await?)
+        Ok(self.segment_store.remove_segment(name, expect, self.clock.now()).await?)
     }
 
     /// Lists members of a segment in the order of their ids. If members are rare, a page may be short or empty and
@@ -348,7 +348,7 @@ impl Service {
             canonical: filter.to_string(),
             members: scanned.members,
             looked_at: scanned.looked_at,
-            subscribers: self.records.counts().subscribers,
+            subscribers: self.installation.counts().subscribers,
             next: scanned.next,
             sample: scanned.found,
         })
@@ -387,7 +387,7 @@ impl Service {
     }
 
     async fn find_segment(&self, name: &Name) -> Result<Segment, ServiceError> {
-        self.records.segment(name).await?.ok_or_else(|| ServiceError::Missing(format!("the segment `{name}`")))
+        self.segment_store.segment(name).await?.ok_or_else(|| ServiceError::Missing(format!("the segment `{name}`")))
     }
 
     /// Scans subscribers step by step, up to the first limit reached.
@@ -409,7 +409,7 @@ impl Service {
                 members: members_max - scanned.members,
                 kept: kept - scanned.found.len(),
             };
-            let step = self.records.scan_matching(filter, after.as_ref(), bounds).await?;
+            let step = self.segment_store.scan_matching(filter, after.as_ref(), bounds).await?;
             scanned.members += step.members;
             scanned.looked_at += step.looked_at;
             scanned.found.extend(step.found.into_iter().map(subscribers::Document::from));

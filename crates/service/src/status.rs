@@ -107,11 +107,11 @@ impl Service {
             now: self.clock.now(),
             ready: applications.iter().all(|(_, status)| status.ready),
             applications,
-            counts: self.records.counts(),
+            counts: self.installation.counts(),
             inbox: self.inbox.counts(),
-            backlog: self.journal.backlog(),
+            backlog: self.open_work.backlog(),
             suspended_messages: None,
-            totals: self.journal.totals(),
+            totals: self.activity_log.totals(),
             latencies: LatencySummaries {
                 accept: latencies.accept.percentiles(),
                 matching: latencies.matching.percentiles(),
@@ -178,8 +178,8 @@ impl Service {
     }
 
     async fn probe(&self) -> Result<(), String> {
-        self.journal.probe().await.map_err(|error| format!("the journal: {error}"))?;
-        self.records.probe().await.map_err(|error| format!("the records: {error}"))?;
+        self.maintenance.probe().await.map_err(|error| format!("the journal: {error}"))?;
+        self.installation.probe().await.map_err(|error| format!("the records: {error}"))?;
         self.inbox.probe().await.map_err(|error| format!("the inbox: {error}"))?;
         Ok(())
     }

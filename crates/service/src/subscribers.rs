@@ -15,7 +15,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{NewSubscriber, Precondition, SubscriberFilter},
+    records::{NewSubscriber, Precondition, PutDevice, SubscriberFilter},
 };
 use utoipa::ToSchema;
 
@@ -292,7 +292,7 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<SubscriberId> = key_of(after)?;
-        let found = self.records.scan_subscribers(filter, after.as_ref(), limit).await?;
+        let found = self.subscriber_store.scan_subscribers(filter, after.as_ref(), limit).await?;
         Ok(Page::of(found).map(Document::from))
     }
 
@@ -319,7 +319,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let named = id.cloned().or_else(|| draft.id.as_deref()?.parse().ok());
         let present = match (put, &named) {
-            (Put::Replace(_), Some(id)) => self.records.subscriber(id).await?,
+            (Put::Replace(_), Some(id)) => self.subscriber_store.subscriber(id).await?,
             _ => None,
         };
         let is_new = present.is_none() && matches!(put, Put::Create | Put::Replace(None));
@@ -330,7 +330,7 @@ impl Service {
             Put::Replace(Some(revision)) => Precondition::Revision(revision),
             Put::Replace(None) => Precondition::Any,
         };
-        let stored = self.records.put_subscriber(new, expect, self.clock.now()).await?;
+        let stored = self.subscriber_store.put_subscriber(new, expect, self.clock.now()).await?;
         Ok((self.subscriber_stored(stored), is_new))
     }
 
@@ -375,7 +375,7 @@ impl Service {
             draft.devices.get_or_insert_default();
             draft.preferences.get_or_insert_default();
             let new = check(draft, Some(id), &stored, &self.mail_channels()).map_err(ServiceError::Invalid)?;
-            match self.records.put_subscriber(new, Precondition::Revision(seen), self.clock.now()).await {
+            match self.subscriber_store.put_subscriber(new, Precondition::Revision(seen), self.clock.now()).await {
                 // Another writer was faster: the patch is applied to its result, unless the caller set a condition.
                 Err(StoreError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscriber `{id}`"))?
@@ -397,8 +397,8 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
-        let number = self.records.subscriber(id).await?.map(|found| found.number);
-        self.records.remove_subscriber(id, expect, self.clock.now()).await?;
+        let number = self.subscriber_store.subscriber(id).await?.map(|found| found.number);
+        self.subscriber_store.remove_subscriber(id, expect, self.clock.now()).await?;
         // Its number is never reused, so items left by a crash are unreachable; they expire.
         if let Some(number) = number {
             self.inbox.remove_feed(number).await?;
@@ -434,13 +434,13 @@ impl Service {
             ));
         }
         let stored = match revision {
-            None => self.records.put_device(id, name, device, self.clock.now()).await?,
+            None => self.subscriber_store.put_device(PutDevice { id, name, device, now: self.clock.now() }).await?,
             Some(revision) => {
                 let mut devices = present.devices;
                 devices.insert(name.clone(), device);
                 let devices = Some(devices.into_iter().collect());
                 let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
-                self.records.put_subscriber(whole, Precondition::Revision(revision), self.clock.now()).await?
+                self.subscriber_store.put_subscriber(whole, Precondition::Revision(revision), self.clock.now()).await?
             }
         };
         Ok((self.subscriber_stored(stored), is_new))
@@ -459,7 +459,7 @@ impl Service {
     ) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let Some(revision) = revision else {
-            return Ok(self.records.remove_device(id, name, self.clock.now()).await?.into());
+            return Ok(self.subscriber_store.remove_device(id, name, self.clock.now()).await?.into());
         };
         let present = self.find_subscriber(id).await?;
         let mut devices = present.devices;
@@ -468,7 +468,11 @@ impl Service {
         }
         let devices = Some(devices.into_iter().collect());
         let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
-        Ok(self.records.put_subscriber(whole, Precondition::Revision(revision), self.clock.now()).await?.into())
+        Ok(self
+            .subscriber_store
+            .put_subscriber(whole, Precondition::Revision(revision), self.clock.now())
+            .await?
+            .into())
     }
 
     /// Channels that send mail, of the running applications.
@@ -501,7 +505,10 @@ impl Service {
     }
 
     pub(crate) async fn find_subscriber(&self, id: &SubscriberId) -> Result<Subscriber, ServiceError> {
-        self.records.subscriber(id).await?.ok_or_else(|| ServiceError::Missing(format!("the subscriber `{id}`")))
+        self.subscriber_store
+            .subscriber(id)
+            .await?
+            .ok_or_else(|| ServiceError::Missing(format!("the subscriber `{id}`")))
     }
 }
 

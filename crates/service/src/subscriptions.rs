@@ -18,7 +18,9 @@ use tocsin_model::{
 use tocsin_pipeline::{Compiled, Pipeline};
 use tocsin_store::{
     error::StoreError,
-    records::{NewSubscription, Precondition, Records, SubscriptionChange, SubscriptionFilter},
+    records::{
+        NewSubscription, Precondition, SubscriptionChange, SubscriptionFilter, SubscriptionStore, UpdateSubscription,
+    },
 };
 use utoipa::ToSchema;
 
@@ -411,7 +413,10 @@ impl Checked {
     }
 
     /// The same beside the records, which are asked only where there is no room.
-    pub(crate) async fn within(self, records: &dyn Records) -> Result<Result<NewSubscription, Problem>, StoreError> {
+    pub(crate) async fn within(
+        self,
+        records: &dyn SubscriptionStore,
+    ) -> Result<Result<NewSubscription, Problem>, StoreError> {
         let stored = match &self.over_limit {
             Some(_) => stored_as(records, &self.new).await?,
             None => None,
@@ -421,13 +426,13 @@ impl Checked {
 }
 
 /// The subscription that another of its key takes the place of.
-async fn stored_as(records: &dyn Records, new: &NewSubscription) -> Result<Option<Subscription>, StoreError> {
+async fn stored_as(records: &dyn SubscriptionStore, new: &NewSubscription) -> Result<Option<Subscription>, StoreError> {
     let Some(key) = &new.key else { return Ok(None) };
     of_key(records, (&new.application, &new.class), &new.subscriber, key).await
 }
 
 async fn of_key(
-    records: &dyn Records,
+    records: &dyn SubscriptionStore,
     (application, class): (&Name, &Name),
     subscriber: &SubscriberId,
     key: &str,
@@ -762,7 +767,7 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<SubscriptionId> = key_of(after)?;
-        let found = self.records.scan_subscriptions(filter, after, limit).await?;
+        let found = self.subscription_store.scan_subscriptions(filter, after, limit).await?;
         if found.items.is_empty() && after.is_none() {
             self.check_known_class(filter).await?;
         }
@@ -804,7 +809,7 @@ impl Service {
         let one = |problem| ServiceError::Invalid(vec![problem]);
         let replaced = match (draft.subscriber.as_deref().map(str::parse), &draft.key) {
             (Some(Ok(subscriber)), Some(key)) => {
-                of_key(&*self.records, (&class.application, &class.name), &subscriber, key).await?
+                of_key(&*self.subscription_store, (&class.application, &class.name), &subscriber, key).await?
             }
             _ => None,
         };
@@ -819,7 +824,7 @@ impl Service {
             class.check_room().map_err(one)?;
         }
         let now = self.clock.now();
-        let stored = self.records.put_subscription(new, now).await.map_err(|error| match error {
+        let stored = self.subscription_store.put_subscription(new, now).await.map_err(|error| match error {
             StoreError::Missing(what) => {
                 ServiceError::invalid(Code::UnknownReference, "subscriber", format!("{what} does not exist"))
             }
@@ -834,7 +839,7 @@ impl Service {
     async fn subscription_stored(&self, stored: Subscription) -> Result<Document, ServiceError> {
         let mut document = self.shown(stored.clone());
         if let Some(device) = &stored.device {
-            let subscriber = self.records.subscriber(&stored.subscriber).await?;
+            let subscriber = self.subscriber_store.subscriber(&stored.subscriber).await?;
             if subscriber.is_some_and(|subscriber| !subscriber.devices.contains_key(device)) {
                 document.warnings.push(format!(
                     "the subscriber `{}` has no device `{device}`: what it would get is suspended until it has one",
@@ -842,7 +847,7 @@ impl Service {
                 ));
             }
         }
-        if let Some((schedule, since)) = self.records.schedule_of(stored.id).await? {
+        if let Some((schedule, since)) = self.schedule_store.schedule_of(stored.id).await? {
             let now = self.clock.now();
             let schedule = Schedule::parse(&schedule).map_err(ServiceError::Invalid)?;
             document.warnings.extend(over(&schedule, now.max(since)).map(|found| format!("its schedule {found}")));
@@ -911,7 +916,7 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
-        Ok(self.records.remove_subscription(id, expect, self.clock.now()).await?)
+        Ok(self.subscription_store.remove_subscription(id, expect, self.clock.now()).await?)
     }
 
     pub(crate) async fn update_subscription(
@@ -945,7 +950,10 @@ impl Service {
             Ok(class) => class.within(Used::of(&self.pipeline, &present.application)),
             Err(gone) => {
                 let change = check_without_class(draft, present, gone).map_err(ServiceError::Invalid)?;
-                return Ok(self.records.update_subscription(present.id, change, expect, now).await?);
+                return Ok(self
+                    .subscription_store
+                    .update_subscription(UpdateSubscription { id: present.id, change, expect, now })
+                    .await?);
             }
         };
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
@@ -955,7 +963,10 @@ impl Service {
         let new = checked.within_limits(Some(present)).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let change =
             SubscriptionChange { device: new.device, enabled: new.enabled, values: new.values, terms: new.terms };
-        Ok(self.records.update_subscription(present.id, change, expect, now).await?)
+        Ok(self
+            .subscription_store
+            .update_subscription(UpdateSubscription { id: present.id, change, expect, now })
+            .await?)
     }
 
     fn class_of(&self, draft: &Draft<'_>) -> Result<Class, ServiceError> {
@@ -1000,6 +1011,9 @@ impl Service {
     }
 
     pub(crate) async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {
-        self.records.subscription(id).await?.ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
+        self.subscription_store
+            .subscription(id)
+            .await?
+            .ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
     }
 }

@@ -413,7 +413,7 @@ impl Service {
     ) -> Result<Page<Document>, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
         let after: Option<Target> = key_of(after)?;
-        let found = self.records.scan_suppressions(&filter, after.as_ref(), limit).await?;
+        let found = self.suppression_store.scan_suppressions(&filter, after.as_ref(), limit).await?;
         Ok(Page::of(found).map(|found| self.named_suppression(found)))
     }
 
@@ -423,7 +423,7 @@ impl Service {
     /// The target is not suppressed.
     pub async fn suppression(&self, caller: &Caller, target: &Target) -> Result<Document, ServiceError> {
         caller.needs(Scope::SubscribersRead)?;
-        let found = self.records.suppression(target).await?.filter(|found| found.is_active(self.clock.now()));
+        let found = self.suppression_store.suppression(target).await?.filter(|found| found.is_active(self.clock.now()));
         let found = found.map(|found| self.named_suppression(found));
         found.ok_or_else(|| ServiceError::Missing(format!("a suppression of `{target}`")))
     }
@@ -470,8 +470,8 @@ impl Service {
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
-        let before = self.records.suppression(&checked.target).await?.filter(|found| found.is_active(now));
-        self.records.put_suppressions(vec![checked.clone()]).await?;
+        let before = self.suppression_store.suppression(&checked.target).await?.filter(|found| found.is_active(now));
+        self.suppression_store.put_suppressions(vec![checked.clone()]).await?;
         tracing::info!(cause = checked.cause.word(), by = caller.key(), "suppressed an address");
         Ok((self.named_suppression(checked), before.is_none()))
     }
@@ -482,7 +482,7 @@ impl Service {
     /// There is none; the scope `subscribers:write` is missing.
     pub async fn remove_suppression(&self, caller: &Caller, target: &Target) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        self.records.remove_suppression(target).await?;
+        self.suppression_store.remove_suppression(target).await?;
         tracing::info!(by = caller.key(), "lifted a suppression");
         Ok(())
     }
@@ -528,7 +528,7 @@ impl Service {
             metrics::counter!("tocsin_suppression_reports_total", "cause" => report.cause.word()).increment(1);
         }
         let policy = self.pipeline.suppression_policy();
-        let known = self.records.report_suppressions(reports, policy, self.clock.now()).await?;
+        let known = self.suppression_store.report_suppressions(reports, policy, self.clock.now()).await?;
         tracing::info!(reports = known.len(), by = caller.key(), "took reports of bounces and complaints");
         let mut known = known.into_iter().map(|found| Reported::Known(Box::new(found.into())));
         let take = |problems: Option<Vec<Problem>>| match problems {
@@ -696,7 +696,7 @@ impl Service {
     }
 
     async fn find_device(&self, subscriber: &SubscriberId, device: &Name) -> Result<Device, ServiceError> {
-        let found = self.records.subscriber(subscriber).await?;
+        let found = self.subscriber_store.subscriber(subscriber).await?;
         let found = found.and_then(|mut found| found.devices.remove(device));
         found.ok_or_else(|| ServiceError::Missing(format!("the device `{device}` of subscriber `{subscriber}`")))
     }

@@ -70,7 +70,7 @@ impl Service {
         }
         let ordinals = only.map(|only| ordinals_in(batch, &stored, only)).transpose()?;
         let text: Option<Arc<str>> = edit.map(|edit| serde_json::to_string(&edit).expect("an edit is JSON").into());
-        let edited = self.journal.edit_suspension(id, ordinals.as_deref(), text).await?;
+        let edited = self.operator_actions.edit_suspension(id, ordinals.as_deref(), text).await?;
         let edited = edited.ok_or_else(|| ServiceError::Missing(format!("the suspension {id}")))?;
         tracing::info!(suspension = id, edited, by = caller.key(), "a suspension was edited");
         Ok(edited)
@@ -95,7 +95,7 @@ impl Service {
 
     pub(crate) async fn find_suspension(&self, id: u64) -> Result<StoredSuspension, ServiceError> {
         let filter = SuspensionFilter { id: Some(id), ..SuspensionFilter::default() };
-        let found = self.journal.suspensions(&filter, 0, 1).await?.pop();
+        let found = self.operator_actions.suspensions(&filter, 0, 1).await?.pop();
         found.ok_or_else(|| ServiceError::Missing(format!("the suspension {id}")))
     }
 }

@@ -154,17 +154,17 @@ impl Service {
                 let stored = self.find_notification_batch(*id).await?;
                 let from = stored.notifications.events.first().map(|run| run.event.batch);
                 if let Some(from) = from
-                    && let Some((batch, _)) = self.journal.event_batch(from).await?
+                    && let Some((batch, _)) = self.event_log.event_batch(from).await?
                 {
                     trace.accepted(&batch, None);
                 }
-                let attempts = self.journal.attempts(*id).await?;
+                let attempts = self.notification_log.attempts(*id).await?;
                 trace.batch(&stored, &attempts);
                 self.add_open_work(&mut trace, *id, None).await?;
             }
             Subject::Notification(id) => {
                 let notification = self.find_notification(*id).await?;
-                if let Some((batch, _)) = self.journal.event_batch(notification.event_id.batch).await? {
+                if let Some((batch, _)) = self.event_log.event_batch(notification.event_id.batch).await? {
                     trace.accepted(&batch, Some(notification.event_id));
                 }
                 let head = &notification.head;
@@ -194,11 +194,12 @@ impl Service {
         requested: impl Fn(EventId) -> bool,
         each: bool,
     ) -> Result<(), ServiceError> {
-        let batches = self.journal.notification_batches_of(of, NotificationBatchId(0), BATCHES_MAX + 1).await?;
+        let batches =
+            self.notification_log.notification_batches_of(of, NotificationBatchId(0), BATCHES_MAX + 1).await?;
         trace.truncated |= batches.len() > BATCHES_MAX;
         for (id, ..) in batches.into_iter().take(BATCHES_MAX) {
-            let Some(stored) = self.journal.notification_batch(id).await? else { continue };
-            let attempts = self.journal.attempts(id).await?;
+            let Some(stored) = self.notification_log.notification_batch(id).await? else { continue };
+            let attempts = self.notification_log.attempts(id).await?;
             if each {
                 let places = stored.notifications.event_of_each().enumerate().filter(|(_, event)| requested(*event));
                 trace.notifications(&stored, &attempts, places.map(|(at, _)| at as u32).collect());
@@ -217,14 +218,14 @@ impl Service {
         ordinal: Option<u32>,
     ) -> Result<(), ServiceError> {
         let concerns = |ordinals: &Vec<u32>| ordinal.is_none_or(|ordinal| ordinals.binary_search(&ordinal).is_ok());
-        for item in self.journal.open_work(id).await? {
+        for item in self.open_work.open_work(id).await? {
             if item.ordinals.as_ref().is_none_or(concerns) {
                 let text = format!("due for attempt {}", item.attempts + 1);
                 trace.point(item.due_at, "due", item.claim.id, text);
             }
         }
         let filter = tocsin_store::journal::SuspensionFilter { batch: Some(id), ..Default::default() };
-        for stored in self.journal.suspensions(&filter, 0, 100).await? {
+        for stored in self.operator_actions.suspensions(&filter, 0, 100).await? {
             if concerns(&stored.suspension.ordinals) {
                 let text =
                     format!("{} wait for an operator: {}", stored.suspension.ordinals.len(), stored.suspension.reason);
@@ -242,24 +243,24 @@ impl Service {
             trace.point(subscriber.updated_at, "changed", id, format!("revision {}", subscriber.revision));
         }
         let filter = SubscriptionFilter { subscriber: Some(id.clone()), ..SubscriptionFilter::default() };
-        let subscriptions = self.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
+        let subscriptions = self.subscription_store.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
         trace.truncated |= subscriptions.len() == SUBSCRIPTIONS_MAX;
         for subscription in subscriptions.iter().take(100) {
             let text = format!("to `{}` of `{}`", subscription.class, subscription.application);
             trace.point(subscription.created_at, "subscribed", subscription.id, text);
         }
         let numbers: std::collections::HashSet<SubscriptionId> = subscriptions.iter().map(|found| found.id).collect();
-        let newest = self.journal.notification_batches(None, BATCHES_MAX).await?;
+        let newest = self.notification_log.notification_batches(None, BATCHES_MAX).await?;
         trace.truncated |= newest.len() == BATCHES_MAX;
         for (id, _, _) in newest {
-            let Some(stored) = self.journal.notification_batch(id).await? else { continue };
+            let Some(stored) = self.notification_log.notification_batch(id).await? else { continue };
             let places: Vec<u32> = (0..)
                 .zip(&stored.notifications.subscriptions)
                 .filter(|(_, subscription)| numbers.contains(subscription))
                 .map(|(at, _)| at)
                 .collect();
             if !places.is_empty() {
-                let attempts = self.journal.attempts(id).await?;
+                let attempts = self.notification_log.attempts(id).await?;
                 trace.notifications(&stored, &attempts, places);
             }
         }

@@ -3,7 +3,7 @@
 use tocsin_model::id::{Name, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
-    records::{Precondition, SubscriptionChange},
+    records::{Precondition, SubscriptionChange, UpdateSubscription},
 };
 
 use crate::{Service, error::ServiceError};
@@ -23,7 +23,7 @@ impl Service {
     /// `Missing` for a link that we did not make.
     pub async fn unsubscribing(&self, token: &str) -> Result<Unsubscribing, ServiceError> {
         let id = self.token_signer.subscription(token).ok_or_else(|| ServiceError::Missing("this link".into()))?;
-        let found = self.records.subscription(id).await?;
+        let found = self.subscription_store.subscription(id).await?;
         Ok(Unsubscribing { id, of: found.map(|found| (found.application, found.class)) })
     }
 
@@ -35,14 +35,18 @@ impl Service {
     pub async fn unsubscribe(&self, leave: &Unsubscribing) -> Result<(), ServiceError> {
         let mut turn = self.turns.take(&leave.id).await;
         loop {
-            let Some(found) = self.records.subscription(leave.id).await? else { return Ok(()) };
+            let Some(found) = self.subscription_store.subscription(leave.id).await? else { return Ok(()) };
             if !found.is_active_or_snoozed() {
                 return Ok(());
             }
             let change =
                 SubscriptionChange { device: found.device, enabled: false, values: found.values, terms: found.terms };
             let expect = Precondition::Revision(found.revision);
-            match self.records.update_subscription(leave.id, change, expect, self.clock.now()).await {
+            match self
+                .subscription_store
+                .update_subscription(UpdateSubscription { id: leave.id, change, expect, now: self.clock.now() })
+                .await
+            {
                 Ok(_) => {
                     metrics::counter!("tocsin_unsubscribe_total").increment(1);
                     tracing::info!(subscription = %leave.id, "ended by the link of a mail");

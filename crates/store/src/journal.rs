@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use tocsin_model::{
     delivery_policy::Priority,
@@ -22,28 +21,49 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::{bounded_scan::ScanPage, error::StoreError};
+use crate::error::StoreError;
 
 pub use activity::{Activity, ActivityRow, Count, DurationHistogram, Progress, Stream, Timing, Window};
+pub use activity_log::{ActivityLog, QuantumQuery};
+pub use checkpoints::Checkpoints;
+pub use event_log::{EventLog, EventRange};
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, RefiredBatch, RuleStop};
+pub use maintenance::Maintenance;
+pub use notification_log::NotificationLog;
+pub use open_work::{OpenWork, WindowWorkQuery};
+pub use operator_actions::OperatorActions;
 pub use quanta::{NewQuantum, Quantum, QuantumInput};
 pub use resends::{NewResend, ReopenedNotifications, Resend, ResendProgress};
-pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
+pub use rule_store::RuleStore;
+pub use schedules::{EventPage, ScheduleKey, ScheduleRun, Schedules};
 pub use source_key::SourceKey;
 pub use switches::{Component, ComponentError, Role, Switch, SwitchState};
 pub use tocsin_model::mark::Mark;
+pub use work_queue::{ClaimEvents, ClaimWindow, ClaimWork, WorkQueue};
 pub use work_state::WorkState;
 
+// Facets
+mod event_log; // event batches in the order of acceptance
+mod open_work; // backlog, open work, wake-ups; read-only
+mod work_queue; // claims, and the commit of steps
+mod notification_log; // notification batches and attempts; read-only
+mod rule_store; // rule firings, stopped rules, rule state
+mod checkpoints; // checkpoints of sources
+mod operator_actions; // suspensions, resends, switches
+mod activity_log; // statistics; read-only
+mod maintenance; // retention and the health check
+mod schedules; // progress of rule schedules
+
+// Types
 pub(crate) mod work_state; // scheduling state of a work item
 mod resends; // requests to send failed notifications again
 mod firings; // rule firings that failed or were skipped, and stopped rules
-mod schedules; // progress of rule schedules
 mod switches; // components that an operator paused or disabled
 pub(crate) mod activity; // per-minute counters for reports
 pub(crate) mod quanta; // quanta: runs of the matcher
 mod source_key; // key of a source's checkpoints
 
-/// Limits of a journal. When one is reached, [`Journal::accept`] returns `Full` before it stores anything. Steps
+/// Limits of a journal. When one is reached, [`EventLog::accept`] returns `Full` before it stores anything. Steps
 /// still commit, so accepted work drains. Submissions that are already being stored when a limit is reached still
 /// pass.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -352,7 +372,7 @@ impl Step {
     }
 }
 
-/// Tolerance of [`Journal::position_at`] for clocks that go back.
+/// Tolerance of [`EventLog::position_at`] for clocks that go back.
 pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_secs(1);
 
 /// Splits notifications off a suspension; `suspension` keeps the others.
@@ -521,355 +541,35 @@ impl Except {
     }
 }
 
-/// Port of the durable event flow. Methods may be called from any task.
+/// Port of the durable event flow: all facets, for wiring. A caller asks for the facet it uses, such as
+/// `Arc<dyn WorkQueue>`.
 ///
-/// Writes are durable when a method returns: they survive a crash of the process and of the machine.
-#[async_trait]
-pub trait Journal: Send + Sync + 'static {
-    /// Stores an event batch. Concurrent calls share one fsync (group commit).
-    ///
-    /// # Errors
-    /// `Full`: the disk or a limit is full; nothing was stored. The client should try again later.
-    async fn accept(&self, batch: NewEventBatch) -> Result<EventAcceptance, StoreError>;
+/// Writes are durable when a method returns: they survive a crash of the process and of the machine. Methods may be
+/// called from any task.
+pub trait Journal:
+    EventLog
+    + WorkQueue
+    + NotificationLog
+    + RuleStore
+    + Schedules
+    + Checkpoints
+    + OperatorActions
+    + ActivityLog
+    + Maintenance
+{
+}
 
-    /// Claims unmatched event batches in order of acceptance, each for one matcher until `now + lease`. Returns at
-    /// most `batches` of them and not much more than `bytes` packed bytes, but at least one if any waits. Batches in
-    /// `except` stay; their number does not affect the cost.
-    async fn claim_events(
-        &self,
-        batches: usize,
-        bytes: usize,
-        except: &Except,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<ClaimedEvents>, StoreError>;
-
-    /// Claims up to `limit` due work items of a channel with priority `least` or higher, each for one worker. The
-    /// longest due comes first, where [`Priority::aging`] is added to the due time.
-    ///
-    /// A worker that neither finishes nor extends an item within `lease` loses it to another, so a step must be safe
-    /// to run twice.
-    async fn claim_work(
-        &self,
-        application: &Name,
-        channel: &Name,
-        least: Priority,
-        limit: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError>;
-
-    /// Claims the due work items of a digest window that closes at `window`, oldest first: up to `notifications`
-    /// notifications, at least one item if there is any.
-    async fn claim_window(
-        &self,
-        application: &Name,
-        channel: &Name,
-        window: Timestamp,
-        notifications: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError>;
-
-    /// Open work items of a channel whose digest window closes after `now`, by number, from after `after`, up to
-    /// `limit`. The token of an unclaimed item is 0.
-    async fn digest_window_work(
-        &self,
-        application: &Name,
-        channel: &Name,
-        now: Timestamp,
-        after: WorkItemId,
-        limit: usize,
-    ) -> Result<Vec<WorkItem>, StoreError>;
-
-    /// Extends a lease to `now + lease`.
-    ///
-    /// # Errors
-    /// `Fenced`: the claim is lost.
-    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError>;
-
-    /// Releases a claimed work item without an attempt, due at once or at `due_at`.
-    ///
-    /// # Errors
-    /// `Fenced`: the claim is lost.
-    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError>;
-
-    /// Releases a claimed event batch.
-    ///
-    /// # Errors
-    /// `Fenced`: the claim is lost.
-    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError>;
-
-    /// Commits a step atomically. Returns the numbers of its new notification batches, in order.
-    ///
-    /// # Errors
-    /// `Fenced`: one of its claims is lost; nothing was stored.
-    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError>;
-
-    /// Counts due, claimed and future work items. Scans all of them.
-    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError>;
-
-    /// Due time of the next work item of a channel that is not due yet.
-    async fn next_due(
-        &self,
-        application: &Name,
-        channel: &Name,
-        now: Timestamp,
-    ) -> Result<Option<Timestamp>, StoreError>;
-
-    /// Channels of an application that have open or suspended work, by name. They need a worker even if the
-    /// application no longer defines them, since suspended work may be resumed.
-    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError>;
-
-    /// Applications with open work, by name: event batches that wait or failed, work items, suspensions.
-    async fn open_applications(&self) -> Result<Vec<Name>, StoreError>;
-
-    /// Ends the open work of a removed application, claimed or not. Each open or suspended notification gets a closing
-    /// attempt with outcome `Ended`; event batches that wait or failed are closed without notifications. A file is
-    /// written in several commits: the call can be repeated after a crash.
-    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError>;
-
-    /// Subscribes to wake-ups for new events and work. Receivers see each arrival after this call, none before it.
-    fn arrivals(&self) -> Arrivals;
-
-    /// Current backlog. Cheap: reads counters.
-    fn backlog(&self) -> Backlog;
-
-    /// Totals since the creation of the journal. Cheap: reads counters.
-    fn totals(&self) -> Totals;
-
-    /// Event batch with its state.
-    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError>;
-
-    /// Newest event batches before `before` (or all), newest first, without their events, each with its event count.
-    async fn event_batches(
-        &self,
-        before: Option<EventBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError>;
-
-    /// Snapshot sequence of the oldest unmatched event batch; `None` if none waits or its sequence is unknown.
-    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError>;
-
-    /// Returns failed event batches of an application to matching. Returns their number.
-    async fn rematch(&self, application: &Name) -> Result<u64, StoreError>;
-
-    /// Failed and skipped firings, oldest first, from after the number `after`.
-    async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError>;
-
-    /// Dismisses firings: they leave the list and are not repeated. Returns the number of event batches.
-    async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError>;
-
-    /// Stops a rule. A rule that is stopped already keeps its first stop.
-    async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError>;
-
-    /// Resumes a stopped rule. Returns whether it was stopped.
-    async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError>;
-
-    /// All stopped rules, by application and name.
-    async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError>;
-
-    /// Up to `limit` pages of an application's rule state, after the given one. The order is fixed per backend.
-    async fn state_pages(
-        &self,
-        application: &Name,
-        after: Option<&StatePage>,
-        limit: usize,
-    ) -> Result<Vec<StatePage>, StoreError>;
-
-    /// Event batches of a class between two numbers (both exclusive), oldest first, in any state. Returns up to about
-    /// `bytes` packed bytes, but at least one batch if there is any. Pruned batches are missing.
-    async fn events_between(
-        &self,
-        application: &Name,
-        class: &Name,
-        after: EventBatchId,
-        before: EventBatchId,
-        bytes: usize,
-    ) -> Result<EventPage, StoreError>;
-
-    /// Number of a batch such that every batch accepted at `time` or later comes after it. It is close to that time.
-    /// Relies on clocks that do not go back by more than a second.
-    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError>;
-
-    /// Stores the progress of schedules. With `due`, that event batch is accepted in the same commit, and the next
-    /// runs of these schedules begin after it: their `after` is set to it. Returns its number.
-    ///
-    /// # Errors
-    /// `Full`, as in [`Journal::accept`]; nothing was stored. Without `due`, no limit is checked.
-    async fn record_runs(
-        &self,
-        due: Option<NewEventBatch>,
-        runs: Vec<ScheduleRun>,
-    ) -> Result<Option<EventBatchId>, StoreError>;
-
-    /// Progress of an application's schedules, by rule and schedule, from after `after`.
-    async fn schedule_runs(
-        &self,
-        application: &Name,
-        after: Option<&ScheduleKey>,
-        limit: usize,
-    ) -> Result<Vec<ScheduleRun>, StoreError>;
-
-    /// Progress of one schedule, if known.
-    async fn schedule_run(&self, application: &Name, schedule: &ScheduleKey)
-    -> Result<Option<ScheduleRun>, StoreError>;
-
-    /// Deletes the progress of a schedule that has no subscriptions any more.
-    async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
-
-    /// Stores checkpoints of a source without events.
-    async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError>;
-
-    /// Checkpoints of a source, by part, from after the part `after`, up to `limit`.
-    async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError>;
-
-    /// Deletes the checkpoints of all sources of an application.
-    async fn delete_marks(&self, application: &Name) -> Result<(), StoreError>;
-
-    /// Notification batch, unpacked.
-    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;
-
-    /// Notification batches after `after` made from an event batch or from a run at its due time, oldest first, up to
-    /// `limit`: heads and counts only.
-    async fn notification_batches_of(
-        &self,
-        events: EventBatchId,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
-
-    /// Newest notification batches before `before` (or all), newest first: heads and counts only.
-    async fn notification_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
-
-    /// Notification batches after `after`, oldest first, up to `limit`: heads and counts only.
-    async fn notification_batches_after(
-        &self,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
-
-    /// Notification batches of an application after `after` with open work items, by number, up to `limit`.
-    async fn open_batches(
-        &self,
-        application: &Name,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError>;
-
-    /// All attempts at the notifications of a batch, in the order they were recorded.
-    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError>;
-
-    /// Open work items of a batch, claimed or not, oldest first. The token of an unclaimed item is 0.
-    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError>;
-
-    /// Finds up to `limit` suspensions, oldest first, from after the number `after`, and reads at most
-    /// [`SCANNED_ROWS_MAX`] rows.
-    ///
-    /// [`SCANNED_ROWS_MAX`]: crate::bounded_scan::SCANNED_ROWS_MAX
-    async fn scan_suspensions(
-        &self,
-        filter: &SuspensionFilter,
-        after: u64,
-        limit: usize,
-    ) -> Result<ScanPage<StoredSuspension, u64>, StoreError>;
-
-    /// Suspensions, oldest first, from after the number `after`, without a bound on the rows read.
-    async fn suspensions(
-        &self,
-        filter: &SuspensionFilter,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<StoredSuspension>, StoreError> {
-        let (mut found, mut after) = (Vec::new(), after);
-        while found.len() < limit {
-            let looked = self.scan_suspensions(filter, after, limit - found.len()).await?;
-            found.extend(looked.items);
-            let Some(next) = looked.next else { break };
-            after = next;
-        }
-        Ok(found)
-    }
-
-    /// Resumes or ends suspensions. Ended notifications get a closing attempt with outcome `Ended`. Returns the
-    /// number of notifications affected.
-    async fn resolve(
-        &self,
-        filter: &SuspensionFilter,
-        resolution: Resolution,
-        now: Timestamp,
-    ) -> Result<u64, StoreError>;
-
-    /// Stores a request to send failed notifications again. A request whose key is known is not stored twice. Returns
-    /// the stored request and whether it is new. Steps carry it out ([`Step::resent`]); [`Journal::prune`] deletes it
-    /// afterwards.
-    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError>;
-
-    /// Resend requests, all or only unfinished, oldest first, from after the number `after`.
-    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError>;
-
-    /// Sets or removes an operator's edit of a suspension: the content to send in place of the original once it is
-    /// resumed. With `ordinals`, these notifications are split off as a suspension of their own if there are others.
-    /// Returns the number of the edited suspension; `None` if it does not exist or has none of the ordinals.
-    async fn edit_suspension(
-        &self,
-        id: u64,
-        ordinals: Option<&[u32]>,
-        edit: Option<Arc<str>>,
-    ) -> Result<Option<u64>, StoreError>;
-
-    /// Deletes up to `limit` finished event batches and closed notification batches older than the cutoff of their class,
-    /// with their receipts, class by class, oldest first. Also deletes idempotency keys expired at `now`, and quanta and
-    /// activity counters older than their cutoffs. Open, suspended and failed work stays, and so does the newest minute of
-    /// each stream. Returns the number of deleted batches; less than `limit` means that no more are due.
-    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
-
-    /// Number of batches that [`Journal::prune`] would delete, counted up to `most`.
-    async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError>;
-
-    /// Activity in a window, by stream and part, of one application or of all. Empty parts are left out.
-    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError>;
-
-    /// Newest minute of each stream.
-    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError>;
-
-    /// Quanta that ended from `from` on and before `to`, newest first, with numbers below `before`.
-    async fn quanta(
-        &self,
-        from: Timestamp,
-        to: Timestamp,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Quantum>, StoreError>;
-
-    /// Quantum by number, if it was not pruned.
-    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError>;
-
-    /// Delivery progress of notification batches, in the order of `batches`; `None` for unknown ones.
-    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError>;
-
-    /// Newest notification batches before `before` (or all) with a refused or expired notification, newest first.
-    async fn failed_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError>;
-
-    /// Pauses or disables a component, or changes its switch.
-    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError>;
-
-    /// Removes a switch. Returns whether the component was paused or disabled.
-    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError>;
-
-    /// All switches, by the text of their component.
-    async fn switches(&self) -> Result<Vec<Switch>, StoreError>;
-
-    /// Writes and syncs a few bytes and returns the time it took, for `doctor` and readiness.
-    async fn probe(&self) -> Result<Duration, StoreError>;
+impl<J> Journal for J where
+    J: EventLog
+        + WorkQueue
+        + NotificationLog
+        + RuleStore
+        + Schedules
+        + Checkpoints
+        + OperatorActions
+        + ActivityLog
+        + Maintenance
+{
 }
 
 /// Id of a notification by its ordinal, if the batch has it.

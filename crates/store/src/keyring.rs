@@ -10,7 +10,6 @@ use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     rand::{SecureRandom, SystemRandom},
 };
-use tocsin_model::hexadecimal::{bytes_of, digits_of};
 
 use crate::error::StoreError;
 
@@ -103,7 +102,7 @@ impl Keyring {
         random(&mut own)?;
         let mut sealed = encrypt(&keys.keys[&keys.first], &own)?;
         sealed.extend(encrypt(&own, text.as_bytes())?);
-        Ok(format!("{SEALED}{}:{}", keys.first, digits_of(&sealed)))
+        Ok(format!("{SEALED}{}:{}", keys.first, hex::encode(sealed)))
     }
 
     /// Opens a sealed text; a text that is not sealed is returned unchanged.
@@ -120,7 +119,7 @@ impl Keyring {
             ))
         })?;
         let damaged = || StoreError::Damaged("a sealed text".to_owned());
-        let bytes = bytes_of(digits).ok_or_else(damaged)?;
+        let bytes = hex::decode(digits).map_err(|_| damaged())?;
         let (own, text) = bytes.split_at_checked(NONCE_LEN + KEY_BYTES + TAG_BYTES).ok_or_else(damaged)?;
         let own = decrypt(key, own).and_then(|own| <[u8; KEY_BYTES]>::try_from(own).ok()).ok_or_else(damaged)?;
         String::from_utf8(decrypt(&own, text).ok_or_else(damaged)?).map_err(|_| damaged())
@@ -136,7 +135,7 @@ impl Keyring {
 }
 
 fn key_of(digits: &str) -> Option<[u8; KEY_BYTES]> {
-    bytes_of(digits)?.try_into().ok()
+    hex::decode(digits).ok()?.try_into().ok()
 }
 
 fn random(bytes: &mut [u8]) -> Result<(), StoreError> {

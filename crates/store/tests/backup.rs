@@ -19,8 +19,11 @@ use tocsin_store::{
     collections::ReplicaDevice,
     entries::{DiskCheck, Entries, EntryReader, EntryWriter, Object},
     error::StoreError,
-    journal::{Journal, JournalOptions, NewEventBatch},
-    records::{NewSubscriber, NewSubscription, Precondition, Records},
+    journal::{ActivityLog, EventLog, JournalOptions, NewEventBatch, OpenWork},
+    records::{
+        ApplicationStore, ChangeLog, NewApplicationVersion, NewSubscriber, NewSubscription, Precondition,
+        SubscriberStore, SubscriptionStore,
+    },
     spool::PartitionNumber,
     sqlite::{
         backup::{FILES, MANIFEST, Manifest, UNFINISHED, back_up, verify},
@@ -58,7 +61,11 @@ async fn open(folder: &Path) -> Stores {
 /// Changes the records and accepts a batch whose snapshot sequence includes the change.
 async fn write(stores: &Stores, number: u64) {
     let now = Timestamp(1_800_000_000_000_000 + number as i64);
-    stores.records.put_application(&name("stock"), "application: stock", "ann", now).await.expect("stored");
+    stores
+        .records
+        .put_application(NewApplicationVersion { name: &name("stock"), text: "application: stock", author: "ann", now })
+        .await
+        .expect("stored");
     let snapshot_sequence = *stores.records.newest_change().borrow();
     let new = NewEventBatch {
         application: name("stock"),

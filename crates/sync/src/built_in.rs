@@ -15,7 +15,6 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value as Json, json};
 use tocsin_model::{
     collection::{BuiltIn, OWNER},
-    hexadecimal::digits_of,
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     inbox::{InboxItemFilter, Item, ItemId, Mark},
     problem::{Code, Problem},
@@ -120,7 +119,7 @@ impl Replicas {
         }
         let shard = (device.subscriber_number.0 % SHARDS) as usize;
         let mut followed = self.built_ins.followed[shard].lock().await;
-        let Some(subscriber) = self.records.subscriber(&device.subscriber).await? else { return Ok(()) };
+        let Some(subscriber) = self.subscriber_store.subscriber(&device.subscriber).await? else { return Ok(()) };
         let mut requested = Vec::with_capacity(built_in.len());
         for (number, built_in) in built_in {
             requested.push((number, self.source_rows(&device.application, collections, built_in, &subscriber).await?));
@@ -191,7 +190,7 @@ impl Replicas {
     ) -> Result<Vec<(String, Json)>, SyncError> {
         let (application, id) = (Some(application.clone()), Some(subscriber.id.clone()));
         let filter = SubscriptionFilter { application, subscriber: id, ..SubscriptionFilter::default() };
-        let found = self.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
+        let found = self.subscription_store.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
         let rows = found.into_iter().map(|subscription| {
             let fields = collections.class_fields(&subscription.class);
             let shown = fields.and_then(|fields| fields.stored_as_json(&subscription.values).ok());
@@ -301,7 +300,7 @@ impl Replicas {
             }
         };
         let unseen = || refused(Code::UnknownReference, "id", "does not name a row that is visible to this device");
-        let Some(subscriber) = self.records.subscriber(&device.subscriber).await? else { return Ok(unseen()) };
+        let Some(subscriber) = self.subscriber_store.subscriber(&device.subscriber).await? else { return Ok(unseen()) };
         let id = edit.id.split('.').next().and_then(|id| id.parse::<ItemId>().ok());
         let Some(id) = id.filter(|id| row_of(*id, &subscriber.id) == edit.id) else { return Ok(unseen()) };
         let (reader, now) = (self.reader(&subscriber).await?, self.now());
@@ -327,7 +326,7 @@ impl Replicas {
             return Ok(EditOutcome::Refused(problems));
         }
         for _ in 0..TRIES {
-            let found = self.records.subscriber(&device.subscriber).await?;
+            let found = self.subscriber_store.subscriber(&device.subscriber).await?;
             let Some(subscriber) = found.filter(|subscriber| token_of(&subscriber.id) == edit.id) else {
                 return Ok(refused(Code::UnknownReference, "id", "does not name a row that is visible to this device"));
             };
@@ -345,7 +344,11 @@ impl Replicas {
                 return Ok(EditOutcome::Refused(problems));
             }
             let new = NewSubscriber { id: subscriber.id, profile, devices: None, preferences: None };
-            match self.records.put_subscriber(new, Precondition::Revision(subscriber.revision), self.now()).await {
+            match self
+                .subscriber_store
+                .put_subscriber(new, Precondition::Revision(subscriber.revision), self.now())
+                .await
+            {
                 Err(StoreError::Changed(_)) => continue,
                 stored => return Ok(stored.map(|_| EditOutcome::Applied)?),
             }
@@ -412,7 +415,7 @@ impl Replicas {
             return Ok(refused(Code::NotAllowed, "", "cannot be changed by devices on this server"));
         };
         let removes = matches!(change, OwnChange::RemoveDevice(_) | OwnChange::RemoveSubscription(_));
-        let found = self.records.subscriber(&device.subscriber).await?;
+        let found = self.subscriber_store.subscriber(&device.subscriber).await?;
         if found.is_none_or(|subscriber| subscriber.number != device.subscriber_number) {
             return Ok(refused(Code::UnknownReference, "id", "does not name a row that is visible to this device"));
         }
@@ -470,7 +473,7 @@ fn edit_problems(of: BuiltIn, set: &Map<String, Json>, fits: fn(&str, &Json) -> 
 
 /// Short token of a subscriber for its row ids, which are shorter than subscriber ids may be.
 fn token_of(subscriber: &SubscriberId) -> String {
-    digits_of(&digest(&SHA256, subscriber.as_str().as_bytes()).as_ref()[..12])
+    hex::encode(&digest(&SHA256, subscriber.as_str().as_bytes()).as_ref()[..12])
 }
 
 /// Row id of an inbox item. A broadcast has one row per recipient.

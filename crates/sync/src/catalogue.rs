@@ -109,7 +109,7 @@ impl Replicas {
 
     /// Reads the applications again if they changed.
     pub(crate) async fn collections(&self) -> Result<(), SyncError> {
-        let newest = *self.records.newest_change().borrow();
+        let newest = *self.change_log.newest_change().borrow();
         if self.catalogue.read.read().0 == Some(newest) {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl Replicas {
             return Ok(());
         }
         let mut applications = HashMap::new();
-        for stored in self.records.applications().await? {
+        for stored in self.application_store.applications().await? {
             let collections = match definition::read(&stored.text, &*self.catalogue.environment) {
                 Ok(application) => {
                     let classes = application.subscriptions.into_iter();
@@ -146,7 +146,7 @@ impl Replicas {
     ) -> Result<bool, SyncError> {
         let Some(mut after) = read else { return Ok(true) };
         while after < newest {
-            let changes = match self.records.changes(after, 1_000).await {
+            let changes = match self.change_log.changes(after, 1_000).await {
                 Err(StoreError::Missing(_)) => return Ok(true),
                 changes => changes?,
             };

@@ -9,7 +9,6 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 use tocsin_model::{
-    hexadecimal::digits_of,
     id::{Name, SubscriberId},
     problem::{Code, CredentialError, Problem},
     time::Timestamp,
@@ -129,7 +128,7 @@ impl Replicas {
         for name in new.collections.iter().flatten() {
             collections.get(name.as_str()).ok_or_else(|| no_collection(&new.application, name.as_str()))?;
         }
-        let subscriber = self.records.subscriber(&new.subscriber).await?;
+        let subscriber = self.subscriber_store.subscriber(&new.subscriber).await?;
         let subscriber =
             subscriber.ok_or_else(|| SyncError::Missing(format!("the subscriber `{}`", new.subscriber)))?;
         let (id, secret) = (random::<6>()?, random::<32>()?);
@@ -216,5 +215,5 @@ pub(crate) fn random<const N: usize>() -> Result<String, SyncError> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| StoreError::unavailable("the system's random number generator failed"))?;
-    Ok(digits_of(&bytes))
+    Ok(hex::encode(bytes))
 }

@@ -31,7 +31,12 @@ use tocsin_model::{
     problem::{Code, CredentialError, Problem},
     time::Timestamp,
 };
-use tocsin_store::{error::StoreError, inbox::Inbox, records::Records, sqlite::collections::SqliteCollections};
+use tocsin_store::{
+    error::StoreError,
+    inbox::Inbox,
+    records::{ApplicationStore, ChangeLog, Records, SegmentStore, SubscriberStore, SubscriptionStore},
+    sqlite::collections::SqliteCollections,
+};
 
 pub use admission::{Limits, PoolStatus, Sizing};
 pub use devices::Device;
@@ -125,7 +130,11 @@ pub struct Parts {
 
 /// The sync server. One per process.
 pub struct Replicas {
-    records: Arc<dyn Records>,
+    application_store: Arc<dyn ApplicationStore>,
+    subscriber_store: Arc<dyn SubscriberStore>,
+    segment_store: Arc<dyn SegmentStore>,
+    subscription_store: Arc<dyn SubscriptionStore>,
+    change_log: Arc<dyn ChangeLog>,
     store: Arc<SqliteCollections>,
     clock: Clock,
     catalogue: catalogue::Catalogue,
@@ -159,7 +168,11 @@ impl Replicas {
             resolver: programs::ResolverSlot::default(),
             mergers: tokio::sync::Semaphore::new(MERGERS),
             watchers: watch::Watchers::new(limits.watchers),
-            records,
+            application_store: records.clone(),
+            subscriber_store: records.clone(),
+            segment_store: records.clone(),
+            subscription_store: records.clone(),
+            change_log: records,
             store,
             clock,
         });

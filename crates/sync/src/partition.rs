@@ -135,7 +135,7 @@ impl Replicas {
     }
 
     pub(crate) async fn is_member(&self, segment: &Name, subscriber: &Subscriber) -> Result<bool, SyncError> {
-        let Some(stored) = self.records.segment(segment).await? else { return Ok(false) };
+        let Some(stored) = self.segment_store.segment(segment).await? else { return Ok(false) };
         // A device without keys would drop its rows, so an unreadable filter is an error.
         let filter = LdapFilter::parse(&stored.filter)
             .map_err(|_| StoreError::Damaged(format!("the filter of the segment `{segment}`")))?;

@@ -231,8 +231,8 @@ impl Replicas {
         device: &ReplicaDevice,
         collections: &Collections,
     ) -> Result<(ChangeSequence, Vec<KeyNumber>), SyncError> {
-        let as_of = *self.records.newest_change().borrow();
-        let subscriber = self.records.subscriber(&device.subscriber).await?;
+        let as_of = *self.change_log.newest_change().borrow();
+        let subscriber = self.subscriber_store.subscriber(&device.subscriber).await?;
         let subscriber = subscriber.filter(|subscriber| subscriber.number == device.subscriber_number);
         let Some(subscriber) = subscriber else {
             return Err(SyncError::Forbidden(format!("the subscriber `{}` is gone", device.subscriber)));
@@ -498,7 +498,7 @@ impl Replicas {
 
     /// Checks that the visible rows are still those of the session's start.
     async fn check_view(&self, session: &Session, collections: &Collections) -> Result<(), SyncError> {
-        if *self.records.newest_change().borrow() == session.view.as_of {
+        if *self.change_log.newest_change().borrow() == session.view.as_of {
             return Ok(());
         }
         let (as_of, held) = self.held(&session.device, collections).await?;

@@ -107,7 +107,7 @@ impl Replicas {
         let (place, period) = self.seal.place(kept.number, cursor)?;
         let slot = self.watchers.acquire(device)?;
         let collections = self.collections_of(&kept.application).await?;
-        let mut of_subscriber = self.records.listen(kept.subscriber_number);
+        let mut of_subscriber = self.change_log.listen(kept.subscriber_number);
         let has_inbox = has(&collections, BuiltIn::Inbox);
         let mut of_inbox = has_inbox.then(|| self.built_ins.inbox.listen(kept.subscriber_number));
         let (_, held) = self.held(kept, &collections).await?;
@@ -145,7 +145,7 @@ impl Replicas {
 
     /// Wakes devices affected by changes of applications, segments and subscriptions, until the server is dropped.
     pub(crate) fn follow_changes(self: &Arc<Self>) {
-        let (replicas, mut newest) = (Arc::downgrade(self), self.records.newest_change());
+        let (replicas, mut newest) = (Arc::downgrade(self), self.change_log.newest_change());
         let mut after = *newest.borrow_and_update();
         tokio::spawn(async move {
             while newest.changed().await.is_ok() {
@@ -161,7 +161,7 @@ impl Replicas {
 
     async fn wake_watchers(&self, mut after: ChangeSequence) {
         loop {
-            let Ok(changes) = self.records.changes(after, CHANGES_AT_ONCE).await else {
+            let Ok(changes) = self.change_log.changes(after, CHANGES_AT_ONCE).await else {
                 // The changes are no longer known.
                 return self.watchers.ring(|_| true);
             };
@@ -182,7 +182,7 @@ impl Replicas {
             ChangeKind::Subscriptions(first, last) if last.0 - first.0 >= LOOKED_UP_MAX => self.watchers.ring(|_| true),
             ChangeKind::Subscriptions(first, last) => {
                 for id in (first.0..=last.0).map(SubscriptionId) {
-                    let found = self.records.subscription(id).await.ok().flatten();
+                    let found = self.subscription_store.subscription(id).await.ok().flatten();
                     // The owner of a removed one is unknown.
                     let of: Option<(Name, _)> = found.map(|found| (found.application, found.subscriber));
                     self.watchers.ring(|Device(device)| {

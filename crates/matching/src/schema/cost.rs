@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as Json};
 use tocsin_model::problem::{Code, Problem};
 
@@ -354,7 +355,7 @@ impl<'a> Reader<'a> {
     }
 
     fn target(&self, base: &str, reference: &str) -> Option<usize> {
-        let decoded = percent_decoded(reference);
+        let decoded = percent_decode_str(reference).decode_utf8_lossy();
         let (document, fragment) = decoded.split_once('#').unwrap_or((&decoded, ""));
         let document = if document.is_empty() { base.to_owned() } else { joined(base, document) };
         let address = format!("{document}#{fragment}");
@@ -408,24 +409,6 @@ fn subschemas<'a>(members: &'a Map<String, Json>, pointer: &str) -> Vec<(String,
 /// A name as a step of a JSON pointer.
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
-}
-
-fn percent_decoded(text: &str) -> String {
-    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((byte, after)) = rest.split_first() {
-        let pair = after.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
-        match pair.filter(|_| *byte == b'%').and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
-            Some(decoded) => {
-                out.push(decoded);
-                rest = &after[2..];
-            }
-            None => {
-                out.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Resolves a reference against a base URI, as far as schemas need it.

@@ -13,7 +13,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, Claim, ClaimedEvents, Except, NewQuantum, Step},
+    journal::{Arrivals, Claim, ClaimEvents, ClaimedEvents, Except, NewQuantum, Step},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -79,7 +79,7 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
-        let (arrivals, changes) = (flow.journal.arrivals(), flow.records.newest_change());
+        let (arrivals, changes) = (flow.work_queue.arrivals(), flow.change_log.newest_change());
         let switched = flow.switches.changes();
         let (reporter, reports) = mpsc::channel(REPORTS_WAITING_MAX);
         Dispatcher {
@@ -248,7 +248,7 @@ impl Dispatcher {
         let compiled = handle.compiled.clone();
         for claim in handle.under_way.clone() {
             // A lost claim needs no release.
-            let _ = self.flow.journal.release_events(claim).await;
+            let _ = self.flow.work_queue.release_events(claim).await;
         }
         self.flow.switches.forget_matching(&name);
         self.start_matcher(compiled, Start::Build);
@@ -286,7 +286,16 @@ impl Dispatcher {
         self.arrivals.events.mark_unchanged();
         let options = &self.flow.options;
         let now = self.flow.clock.now();
-        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, except, LEASE, now).await
+        self.flow
+            .work_queue
+            .claim_events(ClaimEvents {
+                batches: options.quantum_batches,
+                bytes: options.quantum_bytes,
+                except,
+                lease: LEASE,
+                now,
+            })
+            .await
     }
 
     /// Hands batches to the matchers of their applications.
@@ -324,7 +333,7 @@ impl Dispatcher {
             claimed.into_iter().partition(|events: &ClaimedEvents| admission.take(&events.batch.class));
         for events in beyond {
             // A lost claim needs no release.
-            let _ = self.flow.journal.release_events(events.claim).await;
+            let _ = self.flow.work_queue.release_events(events.claim).await;
         }
         kept
     }
@@ -338,7 +347,7 @@ impl Dispatcher {
         let mut kept = claimed;
         for events in kept.split_off(first.max(1)) {
             // A lost claim needs no release.
-            let _ = self.flow.journal.release_events(events.claim).await;
+            let _ = self.flow.work_queue.release_events(events.claim).await;
         }
         let id = kept[0].claim.id;
         match suspects.poison(Work::Events(id)) {
@@ -366,10 +375,10 @@ impl Dispatcher {
             tracing::error!(batch = %claim.id, reason, "an event batch cannot be matched and is set aside");
         }
         count(&self.flow, &claimed, &step);
-        if let Err(error) = self.flow.journal.commit(step).await {
+        if let Err(error) = self.flow.work_queue.commit(step).await {
             tracing::error!(%error, batches = claimed.len(), "event batches could not be set aside");
             for events in claimed {
-                let _ = self.flow.journal.release_events(events.claim).await;
+                let _ = self.flow.work_queue.release_events(events.claim).await;
             }
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         }

@@ -77,7 +77,7 @@ impl Matched {
         name: &Name,
         place: ChangeSequence,
     ) -> Result<bool, StoreError> {
-        let arrived = match self.followed.step_to(&*flow.records, place).await {
+        let arrived = match self.followed.step_to(&*flow.match_store, place).await {
             Ok(true) => {
                 keep_busy(|| self.followed.wait_until_applied()).map(|report| self.report = report).map(|()| true)
             }
@@ -382,7 +382,10 @@ impl Matched {
         name: &Name,
         snapshot_sequence: Option<ChangeSequence>,
     ) -> Result<(), FollowError> {
-        match self.followed.move_to(&*flow.records, snapshot_sequence.unwrap_or_else(|| flow.snapshots.newest())).await
+        match self
+            .followed
+            .move_to(&*flow.match_store, snapshot_sequence.unwrap_or_else(|| flow.snapshots.newest()))
+            .await
         {
             Err(FollowError::SequenceTrimmed(place)) => {
                 let stands = self.followed.place();
@@ -412,7 +415,7 @@ impl Matched {
         }
         let mut pages: Vec<StatePage> = Vec::new();
         loop {
-            let more = flow.journal.state_pages(name, pages.last(), STATE_PAGES).await?;
+            let more = flow.rule_store.state_pages(name, pages.last(), STATE_PAGES).await?;
             let is_last = more.len() < STATE_PAGES;
             pages.extend(more);
             if is_last {

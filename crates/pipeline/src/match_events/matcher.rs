@@ -306,7 +306,7 @@ impl AtWork {
         let commit = tokio::spawn(async move {
             let stops = step.stops.clone();
             let channels = channels_of(&step);
-            flow.journal.commit(step).await?;
+            flow.work_queue.commit(step).await?;
             flow.serve(channels);
             for stop in stops {
                 flow.stop(stop);
@@ -356,7 +356,7 @@ impl AtWork {
         self.generation += 1;
         for events in claimed {
             // A lost claim needs no release.
-            let _ = self.matcher.flow.journal.release_events(events.claim).await;
+            let _ = self.matcher.flow.work_queue.release_events(events.claim).await;
         }
         // Batches claimed with this generation are claimed after the release, so together with these.
         self.report(Outcome::Released { generation: self.generation }).await;

@@ -32,7 +32,7 @@ impl Matched {
             let refired = RefiredBatch { id: firing.id, batch: EventBatchId(id) };
             let mut step = Step { refired: vec![refired], ..Step::default() };
             let is_last = id == firing.last.0;
-            let found = flow.journal.event_batch(EventBatchId(id)).await?;
+            let found = flow.event_log.event_batch(EventBatchId(id)).await?;
             // Batches removed by retention, or of a removed rule, cannot be fired any more.
             let batch = found.map(|(batch, _)| batch);
             let batch =
@@ -76,7 +76,7 @@ impl Matched {
                 _ => {}
             }
             let channels = channels_of(&step);
-            flow.journal.commit(step).await?;
+            flow.work_queue.commit(step).await?;
             flow.serve(channels);
             if !self.remembers {
                 let confirmed = keep_busy(|| self.followed.shards().apply_state_command(&RuleStateCommand::Confirm));

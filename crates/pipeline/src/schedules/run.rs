@@ -30,8 +30,8 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{NewEventBatch, NewNotificationBatch, ScheduleKey, ScheduleRun, Step},
-    records::{IndexedSubscription, ScheduledSubscription},
+    journal::{EventRange, NewEventBatch, NewNotificationBatch, ScheduleKey, ScheduleRun, Step},
+    records::{IndexedSubscription, ScheduleMembers, ScheduledSubscription},
 };
 
 use crate::{
@@ -327,7 +327,7 @@ impl Part<'_> {
         let rule = &self.compiled.application.rules[&due.rule];
         let own = rule.schedule.as_ref().is_some_and(|schedule| schedule.recurs == Recurs::Subscription);
         let (application, class) = (&self.batch.application, &rule.subscription);
-        let records = &self.flow.records;
+        let records = &self.flow.match_store;
         let mut most = self.flow.options.run_subscriptions.max(1);
         if rule.on == due_class() {
             // Each makes at most one notification.
@@ -338,7 +338,13 @@ impl Part<'_> {
         let (mut after, mut last) = (due.subscriptions_after, None);
         loop {
             let page: Vec<Member> = if own {
-                let page = records.scheduled_subscriptions(application, class, &due.schedule, Some(after), page_size);
+                let page = self.flow.schedule_store.scheduled_subscriptions(ScheduleMembers {
+                    application,
+                    class,
+                    schedule: &due.schedule,
+                    after: Some(after),
+                    limit: page_size,
+                });
                 // Subscriptions created after the due time was accepted are for the next run.
                 let (seen, snapshot_sequence) = (due.seen, due.snapshot_sequence);
                 let member = |ScheduledSubscription { subscription, since, joined }| {
@@ -396,7 +402,7 @@ impl Part<'_> {
         known.sort_by_key(latest_first);
         let begin = match new.last() {
             Some(first) => {
-                let place = self.flow.journal.position_at(first.since).await?;
+                let place = self.flow.event_log.position_at(first.since).await?;
                 if known.is_empty() { place } else { place.min(due.after) }
             }
             None => due.after,
@@ -404,7 +410,17 @@ impl Part<'_> {
         let mut after = due.from.unwrap_or(begin);
         let mut table = Table::new(rules, self.compiled, true);
         loop {
-            let page = self.flow.journal.events_between(&self.batch.application, &on, after, before, page).await?;
+            let page = self
+                .flow
+                .event_log
+                .events_between(EventRange {
+                    application: &self.batch.application,
+                    class: &on,
+                    after,
+                    before,
+                    bytes: page,
+                })
+                .await?;
             for id in &page.damaged {
                 tracing::error!(batch = %id, rule = %due.rule, "an event batch cannot be read and is left out of a run");
                 if let Some(labels) = self.labels(&due.rule) {

@@ -9,7 +9,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     inbox::{FeedFilter, FeedReader, Inbox, NewBroadcast},
-    records::Records,
+    records::SubscriberStore,
 };
 use tocsin_sync::{SyncError, rows::RowChange};
 

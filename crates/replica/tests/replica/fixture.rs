@@ -20,7 +20,7 @@ use tocsin_model::{
 use tocsin_replica::{Link, LinkError, Replica, ReplicaError, ServerCredentials, Summary};
 use tocsin_store::{
     memory::{inbox::MemoryInbox, records::MemoryRecords},
-    records::{NewSubscriber, Precondition, Records},
+    records::{ApplicationStore, NewApplicationVersion, NewSubscriber, Precondition, SubscriberStore},
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
 use tocsin_sync::{Device, Limits, Parts, Replicas, SyncError, devices::NewDevice, rows::RowChange};
@@ -81,7 +81,15 @@ impl SyncFixture {
     }
 
     pub async fn apply(&self, definition: &str) {
-        self.records.put_application(&name("shop"), definition, "test", self.now()).await.expect("applied");
+        self.records
+            .put_application(NewApplicationVersion {
+                name: &name("shop"),
+                text: definition,
+                author: "test",
+                now: self.now(),
+            })
+            .await
+            .expect("applied");
     }
 
     pub fn now(&self) -> Timestamp {

@@ -9,7 +9,9 @@ use tocsin_model::{
     subscription::SubscriptionParams,
 };
 use tocsin_replica::{Link, LinkError, WakeReason};
-use tocsin_store::records::{NewSegment, NewSubscription, Precondition, Records};
+use tocsin_store::records::{
+    NewSegment, NewSubscription, Precondition, PutDevice, SegmentStore, SubscriberStore, SubscriptionStore,
+};
 use tocsin_sync::rows::RowChange;
 
 use crate::fixture::{InProcessLink, Phone, SyncFixture, name, note, object};
@@ -97,7 +99,11 @@ async fn each_change_for_a_device_wakes_it() {
             "device" => {
                 let mail = name("mail");
                 let device = Device { channel: mail.clone(), address: "ann".to_owned(), state: DeviceState::Active };
-                fixture.records.put_device(&ann.id, &mail, device, fixture.now()).await.expect("stored");
+                fixture
+                    .records
+                    .put_device(PutDevice { id: &ann.id, name: &mail, device, now: fixture.now() })
+                    .await
+                    .expect("stored");
             }
             "subscription" => {
                 fixture.records.put_subscription(subscription.clone(), fixture.now()).await.expect("stored");

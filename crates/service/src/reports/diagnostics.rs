@@ -111,7 +111,7 @@ impl Service {
     ) -> Result<(Window, Intervals<N>), ServiceError> {
         let window = self.window(request, MINUTE)?;
         let mut intervals: Intervals<N> = BTreeMap::new();
-        for row in self.journal.activity(&window, request.application.as_ref()).await? {
+        for row in self.activity_log.activity(&window, request.application.as_ref()).await? {
             if let Some(key) = key(&row.stream) {
                 intervals.entry((key, row.from)).or_default().add(&row.activity);
             }

@@ -69,7 +69,7 @@ impl Service {
         &self,
         before: Option<EventBatchId>,
     ) -> Result<Vec<(EventBatch, EventBatchState)>, ServiceError> {
-        Ok(self.journal.event_batches(before, PAGE).await?)
+        Ok(self.event_log.event_batches(before, PAGE).await?)
     }
 
     pub(super) async fn event_batch_details(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
@@ -109,7 +109,7 @@ impl Service {
         after: NotificationBatchId,
         limit: usize,
     ) -> Result<(Vec<(NotificationBatchId, NotificationHead, u32)>, Option<u64>), ServiceError> {
-        let mut heads = self.journal.notification_batches_of(id, after, limit + 1).await?;
+        let mut heads = self.notification_log.notification_batches_of(id, after, limit + 1).await?;
         let is_whole = heads.len() <= limit;
         heads.truncate(limit);
         let last = heads.last().map(|(id, ..)| id.0);
@@ -121,7 +121,7 @@ impl Service {
         if time >= self.clock.now() {
             return Ok(None);
         }
-        let place = self.journal.position_at(time + CLOCK_LEEWAY).await?;
+        let place = self.event_log.position_at(time + CLOCK_LEEWAY).await?;
         Ok(Some(EventBatchId(place.0.saturating_add(1))))
     }
 }

@@ -37,7 +37,7 @@ impl Service {
             None => (None, 0),
         };
         let before = begun.map(|batch| NotificationBatchId(batch + 1));
-        let found = self.journal.failed_batches(before, BATCHES_MAX).await?;
+        let found = self.notification_log.failed_batches(before, BATCHES_MAX).await?;
         let last = found.last().filter(|_| found.len() == BATCHES_MAX).map(|(id, _)| *id);
         // After the last examined batch, if there may be more.
         let mut next = last.and_then(|last| ReportCursor(Some(last.0.saturating_sub(1)), Some(0)).next());
@@ -46,8 +46,8 @@ impl Service {
             if !request.wants_batch(&head) {
                 continue;
             }
-            let attempts = self.journal.attempts(id).await?;
-            let Some(stored) = self.journal.notification_batch(id).await? else { continue };
+            let attempts = self.notification_log.attempts(id).await?;
+            let Some(stored) = self.notification_log.notification_batch(id).await? else { continue };
             let failed = last_attempts(&attempts)
                 .into_values()
                 .filter(|(_, attempt)| matches!(attempt.outcome, Outcome::Refused | Outcome::Expired))

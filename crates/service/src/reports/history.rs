@@ -31,7 +31,7 @@ impl Service {
     pub(super) async fn administration_history(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let window = self.window(request, DAY)?;
         let mut periods: BTreeMap<Timestamp, Activity> = BTreeMap::new();
-        for row in self.journal.activity(&window, request.application.as_ref()).await? {
+        for row in self.activity_log.activity(&window, request.application.as_ref()).await? {
             periods.entry(row.from).or_default().add(&row.activity);
         }
         let mut table = Table::new("periods", LIST);

@@ -73,10 +73,10 @@ impl Service {
         let is_selected = of_status(request.status.as_deref())?;
         // Progress is read for listed batches, and for all if the filter depends on it.
         let page = async |before| {
-            let heads: Vec<Head> = self.journal.notification_batches(before, PAGE).await?;
+            let heads: Vec<Head> = self.notification_log.notification_batches(before, PAGE).await?;
             let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
             let progress = match request.status {
-                Some(_) => self.journal.progress(&ids).await?,
+                Some(_) => self.notification_log.progress(&ids).await?,
                 None => vec![None; ids.len()],
             };
             Ok(heads.into_iter().zip(progress).collect())
@@ -95,7 +95,7 @@ impl Service {
     /// Builds a table of batches with their progress.
     pub(super) async fn batch_rows(&self, heads: &[Head]) -> Result<Table, ServiceError> {
         let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
-        let progress = self.journal.progress(&ids).await?;
+        let progress = self.notification_log.progress(&ids).await?;
         let mut table = Table::new("notification_batches", LIST);
         for ((id, head, count), progress) in heads.iter().zip(progress) {
             table.push(row(*id, head, *count, &progress.unwrap_or_default()));
@@ -110,7 +110,7 @@ impl Service {
         let count = stored.notifications.count() as u32;
         let mut itself = self.batch_rows(&[(id, stored.head.clone(), count)]).await?;
         itself.name = "notification_batch";
-        let attempts = self.journal.attempts(id).await?;
+        let attempts = self.notification_log.attempts(id).await?;
         let last = last_attempts(&attempts);
         let channels = self.channels_of(id, &stored.head.channel, count, &last).await?;
         let mut notifications = Table::new("notifications", NOTIFICATIONS);
@@ -146,7 +146,7 @@ impl Service {
     ) -> Result<Table, ServiceError> {
         let mut of_each: Vec<&Name> = vec![own; count as usize];
         let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
-        let suspended = self.journal.suspensions(&filter, 0, SCANNED_MAX).await?;
+        let suspended = self.operator_actions.suspensions(&filter, 0, SCANNED_MAX).await?;
         for stored in &suspended {
             for ordinal in &stored.suspension.ordinals {
                 if let Some(channel) = of_each.get_mut(*ordinal as usize) {

@@ -1,7 +1,7 @@
 //! Reports on quanta: runs of the matcher.
 
 use tocsin_model::{id::EventBatchId, problem::Code};
-use tocsin_store::journal::{EventBatchState, FiringFilter, Quantum};
+use tocsin_store::journal::{EventBatchState, FiringFilter, Quantum, QuantumQuery};
 
 use super::{
     Cell, Column, Report, ReportRequest, SCANNED_MAX, Table,
@@ -46,7 +46,7 @@ impl Service {
         let (from, to) = self.span(request)?;
         let limit = request.limit()?;
         let is_listed = status_filter(request.status.as_deref())?;
-        let page = async |before| Ok(self.journal.quanta(from, to, before, PAGE).await?);
+        let page = async |before| Ok(self.activity_log.quanta(QuantumQuery { from, to, before, limit: PAGE }).await?);
         let found =
             walk(request.before()?, limit, page, |quantum| (quantum.id, RowSelection::of(false, is_listed(quantum))))
                 .await?;
@@ -59,7 +59,7 @@ impl Service {
 
     pub(super) async fn quantum_details(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let id: u64 = request.thing("the number of a quantum")?;
-        let quantum = self.journal.quantum(id).await?;
+        let quantum = self.activity_log.quantum(id).await?;
         let quantum = quantum.ok_or_else(|| ServiceError::Missing(format!("the quantum {id}")))?;
         let mut itself = Table::new("quantum", LIST);
         itself.push(row(&quantum));
@@ -67,7 +67,7 @@ impl Service {
         let mut firings = Table::new("firings_missed", FIRINGS);
         if quantum.firings_failed + quantum.firings_skipped > 0 {
             let (first, last) = (quantum.first_events, quantum.last_events);
-            let listed = self.journal.firings(&FiringFilter::default(), 0, SCANNED_MAX).await?;
+            let listed = self.rule_store.firings(&FiringFilter::default(), 0, SCANNED_MAX).await?;
             for missed in listed.iter().filter(|missed| missed.first <= last && missed.last >= first) {
                 firings.push([
                     missed.id.into(),
@@ -89,7 +89,7 @@ impl Service {
     async fn event_batches_of(&self, quantum: &Quantum) -> Result<Table, ServiceError> {
         let mut table = Table::new("event_batches", super::event_batches::LIST);
         let count = (quantum.last_events.0 - quantum.first_events.0 + 1).min(SCANNED_MAX as u64) as usize;
-        let found = self.journal.event_batches(Some(EventBatchId(quantum.last_events.0 + 1)), count).await?;
+        let found = self.event_log.event_batches(Some(EventBatchId(quantum.last_events.0 + 1)), count).await?;
         let of_quantum = |state: &EventBatchState| match state {
             EventBatchState::Matched(at) => *at >= quantum.started_at && *at <= quantum.ended_at,
             EventBatchState::Failed(_) => true,
@@ -109,7 +109,7 @@ impl Service {
         };
         let count = (quantum.notification_batches as usize).min(SCANNED_MAX);
         let before_first = tocsin_model::id::NotificationBatchId(first.0 - 1);
-        let mut heads = self.journal.notification_batches_after(before_first, count).await?;
+        let mut heads = self.notification_log.notification_batches_after(before_first, count).await?;
         heads.retain(|(id, _, _)| id.0 < first.0 + quantum.notification_batches);
         self.batch_rows(&heads).await
     }

@@ -98,7 +98,7 @@ impl Service {
         let (runs, _) = self.named_events(&batch, 0, LIMIT_MAX).await?;
         let (mut batches, mut notifications, mut after) = (0_u64, 0_u64, NotificationBatchId(0));
         loop {
-            let page = self.journal.notification_batches_of(id, after, PAGE).await?;
+            let page = self.notification_log.notification_batches_of(id, after, PAGE).await?;
             batches += page.len() as u64;
             notifications += page.iter().map(|(_, _, count)| u64::from(*count)).sum::<u64>();
             match page.last() {

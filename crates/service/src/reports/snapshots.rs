@@ -121,7 +121,7 @@ struct Latest {
 
 impl Service {
     async fn now_of(&self, request: &ReportRequest) -> Result<Now, ServiceError> {
-        let latest = self.journal.latest_activity(request.application.as_ref()).await?;
+        let latest = self.activity_log.latest_activity(request.application.as_ref()).await?;
         let switches = self.pipeline.switches().into_iter().map(|switched| switched.switch).collect();
         Ok(Now { at: self.clock.now(), switches, latest })
     }
@@ -141,7 +141,7 @@ impl Service {
 
     pub(super) async fn snapshot_applications(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let now = self.now_of(request).await?;
-        let counts = self.records.subscription_counts().await?;
+        let counts = self.subscription_store.subscription_counts().await?;
         let stops = self.pipeline.stopped_rules();
         let status: BTreeMap<Name, _> = self.pipeline.status().into_iter().collect();
         let mut table = Table::new("applications", APPLICATIONS);
@@ -245,7 +245,7 @@ impl Service {
 
     pub(super) async fn snapshot_subscriptions(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
         let now = self.now_of(request).await?;
-        let counts = self.records.subscription_counts().await?;
+        let counts = self.subscription_store.subscription_counts().await?;
         let mut table = Table::new("subscription_classes", SUBSCRIPTIONS);
         for compiled in self.requested_applications(request)? {
             let application = &compiled.application;

@@ -56,16 +56,16 @@ impl Service {
             None => (None, 0),
         };
         let before = begun.map(|batch| NotificationBatchId(batch + 1));
-        let newest = self.journal.notification_batches(before, BATCHES_MAX).await?;
+        let newest = self.notification_log.notification_batches(before, BATCHES_MAX).await?;
         let last = newest.last().filter(|_| newest.len() == BATCHES_MAX).map(|(id, ..)| *id);
         let mut more = last.and_then(|last| ReportCursor(Some(last.0.saturating_sub(1)), Some(0)).next());
         let mut notifications = Table::new("notifications", NOTIFICATIONS);
         'batches: for (batch, head, _) in newest.iter().filter(|(_, head, _)| head.application == found.application) {
             let first = if Some(batch.0) == begun { first } else { 0 };
-            let Some(stored) = self.journal.notification_batch(*batch).await? else { continue };
+            let Some(stored) = self.notification_log.notification_batch(*batch).await? else { continue };
             let each = stored.notifications.subscriptions.iter().zip(stored.notifications.event_of_each());
             let mine: Vec<_> = (0..).zip(each).filter(|(_, (subscription, _))| **subscription == id).collect();
-            let attempts = if mine.is_empty() { Vec::new() } else { self.journal.attempts(*batch).await? };
+            let attempts = if mine.is_empty() { Vec::new() } else { self.notification_log.attempts(*batch).await? };
             for (ordinal, (_, event)) in mine.into_iter().filter(|(ordinal, _)| u64::from(*ordinal) >= first) {
                 if notifications.rows.len() == limit {
                     more = ReportCursor(Some(batch.0), Some(ordinal.into())).next();
@@ -85,7 +85,7 @@ impl Service {
             }
         }
         let mut next = Table::new("next_runs", NEXT);
-        let schedule = self.records.schedule_of(id).await?.map(|(text, _)| text);
+        let schedule = self.schedule_store.schedule_of(id).await?.map(|(text, _)| text);
         if let Some(schedule) = schedule.as_ref().and_then(|text| Schedule::parse(text).ok()) {
             for run in schedules::preview(&schedule, self.clock.now(), RUNS, Duration::ZERO).runs {
                 next.push([run.at.into(), run.local.into(), run.note.into()]);

@@ -39,7 +39,7 @@ impl Service {
         let whole = ReportRequest { from: Some(from), to: request.to, interval: Some(interval), ..request.clone() };
         let window = self.window(&whole, interval)?;
         let mut applications: BTreeMap<Name, Activity> = BTreeMap::new();
-        for row in self.journal.activity(&window, request.application.as_ref()).await? {
+        for row in self.activity_log.activity(&window, request.application.as_ref()).await? {
             applications.entry(row.stream.application().clone()).or_default().add(&row.activity);
         }
         let mut table = Table::new("timings", LIST);

@@ -25,11 +25,11 @@ use tocsin_service::{
 };
 use tocsin_store::{
     journal::{
-        Except, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, NewQuantum, QuantumInput, ReceiptChunk,
-        Retry, Step,
+        ClaimEvents, ClaimWork, Except, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, NewQuantum,
+        QuantumInput, ReceiptChunk, Retry, Step,
     },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
-    records::{NewSubscriber, NewSubscription, Precondition, Records},
+    records::{NewApplicationVersion, NewSubscriber, NewSubscription, Precondition, Records},
     sqlite::journal::SqliteJournal,
 };
 
@@ -238,8 +238,11 @@ async fn live(journal: &dyn Journal) {
         };
         journal.accept(new).await.expect("accepted");
         let now = at(entry.picked_up());
-        let claimed =
-            journal.claim_events(9, usize::MAX, &Except::default(), lease, now).await.expect("claimed").remove(0);
+        let claimed = journal
+            .claim_events(ClaimEvents { batches: 9, bytes: usize::MAX, except: &Except::default(), lease, now })
+            .await
+            .expect("claimed")
+            .remove(0);
         let id = claimed.claim.id;
         let new_batch = |sent_batch: &SentBatch| {
             let notifications = Notifications {
@@ -294,8 +297,16 @@ async fn deliver(journal: &dyn Journal, batch: NotificationBatchId, entry: &Entr
     for number in [1, 2] {
         let of_number: Vec<_> = sent_batch.attempts(entry).into_iter().filter(|found| found.1 == number).collect();
         let Some((_, _, sent, _, _)) = of_number.first() else { return };
-        let work =
-            journal.claim_work(&name("stock"), &channel, Priority::Low, 9, Duration::from_secs(600), at(*sent)).await;
+        let work = journal
+            .claim_work(ClaimWork {
+                application: &name("stock"),
+                channel: &channel,
+                least: Priority::Low,
+                limit: 9,
+                lease: Duration::from_secs(600),
+                now: at(*sent),
+            })
+            .await;
         let item = work.expect("claimed").into_iter().find(|item| item.batch == batch).expect("it is due");
         let attempt = |(ordinal, number, sent, answered, outcome): (u32, u32, i64, i64, Outcome)| Attempt {
             ordinal,
@@ -348,7 +359,15 @@ impl Platform {
     /// A platform on a journal with the day of this application.
     async fn on(journal: Arc<dyn Journal>, definition: &str) -> Platform {
         let records: Arc<dyn Records> = Arc::new(MemoryRecords::new().expect("records"));
-        records.put_application(&name("stock"), definition, "ann", at(0)).await.expect("stored");
+        records
+            .put_application(NewApplicationVersion {
+                name: &name("stock"),
+                text: definition,
+                author: "ann",
+                now: at(0),
+            })
+            .await
+            .expect("stored");
         assert!(compile_text(definition, 1, &|_| None).is_ok());
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
         let key = key.expect("a key").expect("the first");

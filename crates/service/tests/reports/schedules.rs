@@ -5,7 +5,7 @@ use tocsin_model::{
     id::{ChangeSequence, EventBatchId},
     schedule::Schedule,
 };
-use tocsin_store::journal::{RuleStop, ScheduleRun};
+use tocsin_store::journal::{ClaimEvents, RuleStop, ScheduleRun};
 
 use super::*;
 
@@ -129,7 +129,11 @@ async fn live(journal: &dyn Journal) {
 
 async fn match_run(journal: &dyn Journal, run: &Run) {
     let (lease, now) = (Duration::from_secs(60), at(run.accepted()));
-    let claimed = journal.claim_events(9, usize::MAX, &Except::default(), lease, now).await.expect("claimed").remove(0);
+    let claimed = journal
+        .claim_events(ClaimEvents { batches: 9, bytes: usize::MAX, except: &Except::default(), lease, now })
+        .await
+        .expect("claimed")
+        .remove(0);
     let event = EventId { batch: claimed.claim.id, ordinal: 0 };
     let sent_batch = |count: &u32| {
         let notifications = Notifications {

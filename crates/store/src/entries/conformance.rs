@@ -7,7 +7,7 @@ use tocsin_model::subscriber::Profile;
 use super::*;
 use crate::{
     memory::records::MemoryRecords,
-    records::Records,
+    records::{Records, SubscriberStore},
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 

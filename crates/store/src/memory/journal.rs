@@ -14,7 +14,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
-    delivery_policy::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -28,13 +27,15 @@ use crate::{
     bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        APPLICATION_REMOVED, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component,
-        Cutoffs, ENDED_BY_OPERATOR, EndedWork, EventAcceptance, EventBatchState, EventPage, Except, Firing,
-        FiringFilter, FiringStatus, Idempotency, Journal, JournalOptions, Mark, NewEventBatch, NewFiring,
-        NewNotificationBatch, NewResend, Progress, Quantum, QuantumInput, ReceiptChunk, RefiredBatch,
-        ReopenedNotifications, Resend, ResendProgress, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun,
-        SourceKey, Step, StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch,
-        Totals, Window, WorkCounts, WorkItem, WorkState,
+        APPLICATION_REMOVED, Activity, ActivityLog, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Checkpoints, Claim,
+        ClaimEvents, ClaimWindow, ClaimWork, ClaimedEvents, Component, Cutoffs, ENDED_BY_OPERATOR, EndedWork,
+        EventAcceptance, EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter, FiringStatus,
+        Idempotency, JournalOptions, Maintenance, Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend,
+        NotificationLog, OpenWork, OperatorActions, Progress, Quantum, QuantumInput, QuantumQuery, ReceiptChunk,
+        RefiredBatch, ReopenedNotifications, Resend, ResendProgress, Resolution, Retry, RuleStop, RuleStore,
+        ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredNotificationBatch, StoredSuspension, Stream,
+        Suspension, SuspensionFilter, Switch, Totals, Window, WindowWorkQuery, WorkCounts, WorkItem, WorkQueue,
+        WorkState,
         activity::{BatchProgress, MinuteSums, ProgressUpdate, WindowSums, minute_of},
         ended_attempt, split_suspension,
     },
@@ -173,7 +174,7 @@ impl MemoryJournal {
 }
 
 #[async_trait]
-impl Journal for MemoryJournal {
+impl EventLog for MemoryJournal {
     async fn accept(&self, new: NewEventBatch) -> Result<EventAcceptance, StoreError> {
         let mut state = self.state.lock();
         self.options.check(&state.backlog(), &new)?;
@@ -196,14 +197,148 @@ impl Journal for MemoryJournal {
         Ok(EventAcceptance::New(id))
     }
 
-    async fn claim_events(
+    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
+        let state = self.state.lock();
+        Ok(state.event_batches.get(&id.0).map(|events| (events.batch.clone(), events.state.clone())))
+    }
+
+    async fn event_batches(
         &self,
-        batches: usize,
-        bytes: usize,
-        except: &Except,
-        lease: Duration,
+        before: Option<EventBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
+        let state = self.state.lock();
+        let before = before.map_or(u64::MAX, |id| id.0);
+        let without_events = |events: &Events| {
+            let events_of = &events.batch.events;
+            let packed = PackedEvents::from_parts(events_of.count(), Bytes::new());
+            let packed = packed.with_traces(events_of.traces().clone());
+            let chronicled = Bytes::new();
+            (EventBatch { events: packed, chronicled, ..events.batch.clone() }, events.state.clone())
+        };
+        Ok(state.event_batches.range(..before).rev().take(limit).map(|(_, events)| without_events(events)).collect())
+    }
+
+    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        Ok(self.state.lock().waiting().next().and_then(|(_, batch)| batch.snapshot_sequence))
+    }
+
+    async fn events_between(&self, range: EventRange<'_>) -> Result<EventPage, StoreError> {
+        let EventRange { application, class, after, before, bytes } = range;
+        let state = self.state.lock();
+        let (mut page, mut taken) = (EventPage::default(), 0);
+        if after.0.saturating_add(1) >= before.0 {
+            return Ok(page);
+        }
+        let between = state.event_batches.range(after.0 + 1..before.0).map(|(_, events)| &events.batch);
+        for batch in between.filter(|batch| batch.application == *application && batch.class == *class) {
+            taken += batch.events.bytes().len();
+            if taken > bytes && !page.batches.is_empty() {
+                page.next = page.batches.last().map(|batch| batch.id);
+                break;
+            }
+            page.batches.push(batch.clone());
+        }
+        Ok(page)
+    }
+
+    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        let (state, time) = (self.state.lock(), time - CLOCK_LEEWAY);
+        let batches: Vec<&EventBatch> = state.event_batches.values().map(|events| &events.batch).collect();
+        let early = batches.partition_point(|batch| batch.accepted_at < time);
+        Ok(early.checked_sub(1).map_or(EventBatchId(0), |last| batches[last].id))
+    }
+}
+
+#[async_trait]
+impl OpenWork for MemoryJournal {
+    fn arrivals(&self) -> Arrivals {
+        Arrivals { events: self.events.subscribe(), work: self.work.subscribe() }
+    }
+
+    fn backlog(&self) -> Backlog {
+        self.state.lock().backlog()
+    }
+
+    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
+        let state = self.state.lock();
+        let due = state.work.values().filter(|item| item.due_at <= now).count() as u64;
+        let next = state.work.values().map(|item| item.due_at).filter(|due_at| *due_at > now).min();
+        Ok(WorkCounts { due, later: state.work.len() as u64 - due, next })
+    }
+
+    async fn next_due(
+        &self,
+        application: &Name,
+        channel: &Name,
         now: Timestamp,
-    ) -> Result<Vec<ClaimedEvents>, StoreError> {
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let state = self.state.lock();
+        let of_channel = |item: &&Item| item.application == *application && item.channel == *channel;
+        Ok(state.work.values().filter(of_channel).map(|item| item.due_at).filter(|due_at| *due_at > now).min())
+    }
+
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
+        let state = self.state.lock();
+        let items = state.work.values().filter(|item| item.application == *application);
+        let suspended = state.suspensions.values().filter(|suspension| suspension.application == *application);
+        let suspended = suspended.map(|suspension| suspension.channel.clone());
+        let channels: BTreeSet<Name> = items.map(|item| item.channel.clone()).chain(suspended).collect();
+        Ok(channels.into_iter().collect())
+    }
+
+    async fn open_applications(&self) -> Result<Vec<Name>, StoreError> {
+        let state = self.state.lock();
+        let is_open = |events: &&Events| !matches!(events.state, EventBatchState::Matched(_));
+        let events = state.event_batches.values().filter(is_open).map(|events| &events.batch.application);
+        let work = state.work.values().map(|item| &item.application);
+        let suspended = state.suspensions.values().map(|suspension| &suspension.application);
+        let names: BTreeSet<&Name> = events.chain(work).chain(suspended).collect();
+        Ok(names.into_iter().cloned().collect())
+    }
+
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let state = self.state.lock();
+        let open: BTreeSet<NotificationBatchId> = state
+            .work
+            .values()
+            .filter(|item| item.application == *application && item.batch > after)
+            .map(|item| item.batch)
+            .collect();
+        let head = |id: NotificationBatchId| Some((id, state.notification_batches.get(&id.0)?.head.clone()));
+        Ok(open.into_iter().filter_map(head).take(limit).collect())
+    }
+
+    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
+        let state = self.state.lock();
+        let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
+        let of_batch = state.work.iter().filter(|(_, item)| item.batch == batch);
+        Ok(of_batch.map(|(id, item)| item.to_work_item(*id, token(id))).collect())
+    }
+
+    async fn digest_window_work(&self, query: WindowWorkQuery<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        let WindowWorkQuery { application, channel, now, after, limit } = query;
+        let state = self.state.lock();
+        let waits = |item: &Item| {
+            item.application == *application
+                && item.channel == *channel
+                && item.work_state.window.is_some_and(|window| window > now)
+        };
+        let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
+        let items = state.work.range(after.0 + 1..).filter(|(_, item)| waits(item)).take(limit);
+        Ok(items.map(|(id, item)| item.to_work_item(*id, token(id))).collect())
+    }
+}
+
+#[async_trait]
+impl WorkQueue for MemoryJournal {
+    async fn claim_events(&self, claim: ClaimEvents<'_>) -> Result<Vec<ClaimedEvents>, StoreError> {
+        let ClaimEvents { batches, bytes, except, lease, now } = claim;
         let mut state = self.state.lock();
         let mut taken: Vec<EventBatch> = Vec::new();
         let mut taken_bytes = 0;
@@ -225,15 +360,8 @@ impl Journal for MemoryJournal {
         Ok(taken.into_iter().map(claim).collect())
     }
 
-    async fn claim_work(
-        &self,
-        application: &Name,
-        channel: &Name,
-        least: Priority,
-        limit: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError> {
+    async fn claim_work(&self, claim: ClaimWork<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        let ClaimWork { application, channel, least, limit, lease, now } = claim;
         let mut state = self.state.lock();
         let mut due: Vec<(Timestamp, u64)> = state
             .work
@@ -248,15 +376,8 @@ impl Journal for MemoryJournal {
         Ok(due.into_iter().map(|(_, id)| state.claim_item(id, lease, now)).collect())
     }
 
-    async fn claim_window(
-        &self,
-        application: &Name,
-        channel: &Name,
-        window: Timestamp,
-        notifications: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError> {
+    async fn claim_window(&self, claim: ClaimWindow<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        let ClaimWindow { application, channel, window, notifications, lease, now } = claim;
         let mut state = self.state.lock();
         let is_due = |item: &Item| {
             item.application == *application
@@ -277,25 +398,6 @@ impl Journal for MemoryJournal {
             due.push(*id);
         }
         Ok(due.into_iter().map(|id| state.claim_item(id, lease, now)).collect())
-    }
-
-    async fn digest_window_work(
-        &self,
-        application: &Name,
-        channel: &Name,
-        now: Timestamp,
-        after: WorkItemId,
-        limit: usize,
-    ) -> Result<Vec<WorkItem>, StoreError> {
-        let state = self.state.lock();
-        let waits = |item: &Item| {
-            item.application == *application
-                && item.channel == *channel
-                && item.work_state.window.is_some_and(|window| window > now)
-        };
-        let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
-        let items = state.work.range(after.0 + 1..).filter(|(_, item)| waits(item)).take(limit);
-        Ok(items.map(|(id, item)| item.to_work_item(*id, token(id))).collect())
     }
 
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
@@ -403,99 +505,95 @@ impl Journal for MemoryJournal {
         }
         Ok(ids)
     }
+}
 
-    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
+#[async_trait]
+impl NotificationLog for MemoryJournal {
+    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
         let state = self.state.lock();
-        let due = state.work.values().filter(|item| item.due_at <= now).count() as u64;
-        let next = state.work.values().map(|item| item.due_at).filter(|due_at| *due_at > now).min();
-        Ok(WorkCounts { due, later: state.work.len() as u64 - due, next })
+        let Some(batch) = state.notification_batches.get(&id.0) else { return Ok(None) };
+        let notifications = Notifications::unpack(&batch.packed)?;
+        Ok(Some(StoredNotificationBatch { id, head: batch.head.clone(), notifications }))
     }
 
-    async fn next_due(
+    async fn notification_batches(
         &self,
-        application: &Name,
-        channel: &Name,
-        now: Timestamp,
-    ) -> Result<Option<Timestamp>, StoreError> {
-        let state = self.state.lock();
-        let of_channel = |item: &&Item| item.application == *application && item.channel == *channel;
-        Ok(state.work.values().filter(of_channel).map(|item| item.due_at).filter(|due_at| *due_at > now).min())
-    }
-
-    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
-        let state = self.state.lock();
-        let items = state.work.values().filter(|item| item.application == *application);
-        let suspended = state.suspensions.values().filter(|suspension| suspension.application == *application);
-        let suspended = suspended.map(|suspension| suspension.channel.clone());
-        let channels: BTreeSet<Name> = items.map(|item| item.channel.clone()).chain(suspended).collect();
-        Ok(channels.into_iter().collect())
-    }
-
-    async fn open_applications(&self) -> Result<Vec<Name>, StoreError> {
-        let state = self.state.lock();
-        let is_open = |events: &&Events| !matches!(events.state, EventBatchState::Matched(_));
-        let events = state.event_batches.values().filter(is_open).map(|events| &events.batch.application);
-        let work = state.work.values().map(|item| &item.application);
-        let suspended = state.suspensions.values().map(|suspension| &suspension.application);
-        let names: BTreeSet<&Name> = events.chain(work).chain(suspended).collect();
-        Ok(names.into_iter().cloned().collect())
-    }
-
-    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
-        Ok(self.state.lock().end_application(application, now))
-    }
-
-    fn arrivals(&self) -> Arrivals {
-        Arrivals { events: self.events.subscribe(), work: self.work.subscribe() }
-    }
-
-    fn backlog(&self) -> Backlog {
-        self.state.lock().backlog()
-    }
-
-    fn totals(&self) -> Totals {
-        self.state.lock().totals.clone()
-    }
-
-    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
-        let state = self.state.lock();
-        Ok(state.event_batches.get(&id.0).map(|events| (events.batch.clone(), events.state.clone())))
-    }
-
-    async fn event_batches(
-        &self,
-        before: Option<EventBatchId>,
+        before: Option<NotificationBatchId>,
         limit: usize,
-    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
         let state = self.state.lock();
         let before = before.map_or(u64::MAX, |id| id.0);
-        let without_events = |events: &Events| {
-            let events_of = &events.batch.events;
-            let packed = PackedEvents::from_parts(events_of.count(), Bytes::new());
-            let packed = packed.with_traces(events_of.traces().clone());
-            let chronicled = Bytes::new();
-            (EventBatch { events: packed, chronicled, ..events.batch.clone() }, events.state.clone())
+        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
+        Ok(state.notification_batches.range(..before).rev().take(limit).map(head).collect())
+    }
+
+    async fn notification_batches_of(
+        &self,
+        events: EventBatchId,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        let state = self.state.lock();
+        let is_linked = |(id, batch): &(&u64, &Batch)| {
+            **id > after.0 && (batch.events.contains(&events) || batch.run == Some(events))
         };
-        Ok(state.event_batches.range(..before).rev().take(limit).map(|(_, events)| without_events(events)).collect())
+        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
+        Ok(state.notification_batches.iter().filter(is_linked).take(limit).map(head).collect())
     }
 
-    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
-        Ok(self.state.lock().waiting().next().and_then(|(_, batch)| batch.snapshot_sequence))
+    async fn notification_batches_after(
+        &self,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        let state = self.state.lock();
+        let later = state.notification_batches.range((Bound::Excluded(after.0), Bound::Unbounded));
+        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
+        Ok(later.take(limit).map(head).collect())
     }
 
-    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
-        let mut state = self.state.lock();
-        let mut count = 0;
-        for events in state.event_batches.values_mut() {
-            if events.batch.application == *application && matches!(events.state, EventBatchState::Failed(_)) {
-                events.state = EventBatchState::Accepted;
-                count += 1;
-            }
-        }
-        if count > 0 {
-            Self::wake(&self.events);
-        }
-        Ok(count)
+    async fn failed_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let state = self.state.lock();
+        let earlier = state.notification_batches.range(..before.map_or(u64::MAX, |id| id.0)).rev();
+        let failed = earlier.filter(|(_, batch)| batch.progress.failed > 0).take(limit);
+        Ok(failed.map(|(id, batch)| (NotificationBatchId(*id), batch.head.clone())).collect())
+    }
+
+    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
+        let state = self.state.lock();
+        Ok(state.notification_batches.get(&batch.0).map(|batch| batch.attempts.clone()).unwrap_or_default())
+    }
+
+    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
+        let state = self.state.lock();
+        Ok(batches.iter().map(|id| state.notification_batches.get(&id.0).map(|batch| batch.progress)).collect())
+    }
+}
+
+#[async_trait]
+impl RuleStore for MemoryJournal {
+    async fn state_pages(
+        &self,
+        application: &Name,
+        after: Option<&StatePage>,
+        limit: usize,
+    ) -> Result<Vec<StatePage>, StoreError> {
+        let state = self.state.lock();
+        let from = match after {
+            Some(page) => Bound::Excluded((application.clone(), page.name.clone(), page.number)),
+            None => Bound::Included((application.clone(), "".into(), 0)),
+        };
+        let mine = state.states.range((from, Bound::Unbounded)).take_while(|((of, ..), _)| of == application);
+        let page = |((_, name, number), body): (&(Name, Box<str>, u64), &Bytes)| StatePage {
+            name: name.clone(),
+            number: *number,
+            body: body.clone(),
+        };
+        Ok(mine.take(limit).map(page).collect())
     }
 
     async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
@@ -526,59 +624,10 @@ impl Journal for MemoryJournal {
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         Ok(self.state.lock().stops.values().cloned().collect())
     }
+}
 
-    async fn state_pages(
-        &self,
-        application: &Name,
-        after: Option<&StatePage>,
-        limit: usize,
-    ) -> Result<Vec<StatePage>, StoreError> {
-        let state = self.state.lock();
-        let from = match after {
-            Some(page) => Bound::Excluded((application.clone(), page.name.clone(), page.number)),
-            None => Bound::Included((application.clone(), "".into(), 0)),
-        };
-        let mine = state.states.range((from, Bound::Unbounded)).take_while(|((of, ..), _)| of == application);
-        let page = |((_, name, number), body): (&(Name, Box<str>, u64), &Bytes)| StatePage {
-            name: name.clone(),
-            number: *number,
-            body: body.clone(),
-        };
-        Ok(mine.take(limit).map(page).collect())
-    }
-
-    async fn events_between(
-        &self,
-        application: &Name,
-        class: &Name,
-        after: EventBatchId,
-        before: EventBatchId,
-        bytes: usize,
-    ) -> Result<EventPage, StoreError> {
-        let state = self.state.lock();
-        let (mut page, mut taken) = (EventPage::default(), 0);
-        if after.0.saturating_add(1) >= before.0 {
-            return Ok(page);
-        }
-        let between = state.event_batches.range(after.0 + 1..before.0).map(|(_, events)| &events.batch);
-        for batch in between.filter(|batch| batch.application == *application && batch.class == *class) {
-            taken += batch.events.bytes().len();
-            if taken > bytes && !page.batches.is_empty() {
-                page.next = page.batches.last().map(|batch| batch.id);
-                break;
-            }
-            page.batches.push(batch.clone());
-        }
-        Ok(page)
-    }
-
-    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
-        let (state, time) = (self.state.lock(), time - CLOCK_LEEWAY);
-        let batches: Vec<&EventBatch> = state.event_batches.values().map(|events| &events.batch).collect();
-        let early = batches.partition_point(|batch| batch.accepted_at < time);
-        Ok(early.checked_sub(1).map_or(EventBatchId(0), |last| batches[last].id))
-    }
-
+#[async_trait]
+impl Schedules for MemoryJournal {
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,
@@ -626,7 +675,10 @@ impl Journal for MemoryJournal {
         self.state.lock().runs.remove(&(application.clone(), schedule.clone()));
         Ok(())
     }
+}
 
+#[async_trait]
+impl Checkpoints for MemoryJournal {
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
         self.state.lock().mark(source, marks);
         Ok(())
@@ -643,105 +695,10 @@ impl Journal for MemoryJournal {
         self.state.lock().marks.retain(|((of, _), _), _| of != application);
         Ok(())
     }
+}
 
-    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
-        let state = self.state.lock();
-        let Some(batch) = state.notification_batches.get(&id.0) else { return Ok(None) };
-        let notifications = Notifications::unpack(&batch.packed)?;
-        Ok(Some(StoredNotificationBatch { id, head: batch.head.clone(), notifications }))
-    }
-
-    async fn notification_batches_of(
-        &self,
-        events: EventBatchId,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        let state = self.state.lock();
-        let is_linked = |(id, batch): &(&u64, &Batch)| {
-            **id > after.0 && (batch.events.contains(&events) || batch.run == Some(events))
-        };
-        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
-        Ok(state.notification_batches.iter().filter(is_linked).take(limit).map(head).collect())
-    }
-
-    async fn notification_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        let state = self.state.lock();
-        let before = before.map_or(u64::MAX, |id| id.0);
-        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
-        Ok(state.notification_batches.range(..before).rev().take(limit).map(head).collect())
-    }
-
-    async fn notification_batches_after(
-        &self,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        let state = self.state.lock();
-        let later = state.notification_batches.range((Bound::Excluded(after.0), Bound::Unbounded));
-        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
-        Ok(later.take(limit).map(head).collect())
-    }
-
-    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
-        let mut state = self.state.lock();
-        if let Some((_, known)) = state.resends.values().find(|(key, _)| *key == new.key) {
-            return Ok((known.clone(), false));
-        }
-        state.last.resend += 1;
-        let resend = Resend {
-            id: state.last.resend,
-            request: new.request,
-            by: new.by,
-            asked_at: new.asked_at,
-            reached: NotificationBatchId(0),
-            last: NotificationBatchId(state.notification_batches.keys().next_back().copied().unwrap_or(0)),
-            notifications: 0,
-            done_at: None,
-        };
-        state.resends.insert(resend.id, (new.key, resend.clone()));
-        Ok((resend, true))
-    }
-
-    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
-        let state = self.state.lock();
-        let later = state.resends.range((Bound::Excluded(after), Bound::Unbounded)).map(|(_, (_, found))| found);
-        Ok(later.filter(|found| !unfinished || found.done_at.is_none()).take(limit).cloned().collect())
-    }
-
-    async fn open_batches(
-        &self,
-        application: &Name,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        let state = self.state.lock();
-        let open: BTreeSet<NotificationBatchId> = state
-            .work
-            .values()
-            .filter(|item| item.application == *application && item.batch > after)
-            .map(|item| item.batch)
-            .collect();
-        let head = |id: NotificationBatchId| Some((id, state.notification_batches.get(&id.0)?.head.clone()));
-        Ok(open.into_iter().filter_map(head).take(limit).collect())
-    }
-
-    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
-        let state = self.state.lock();
-        Ok(state.notification_batches.get(&batch.0).map(|batch| batch.attempts.clone()).unwrap_or_default())
-    }
-
-    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
-        let state = self.state.lock();
-        let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
-        let of_batch = state.work.iter().filter(|(_, item)| item.batch == batch);
-        Ok(of_batch.map(|(id, item)| item.to_work_item(*id, token(id))).collect())
-    }
-
+#[async_trait]
+impl OperatorActions for MemoryJournal {
     async fn scan_suspensions(
         &self,
         filter: &SuspensionFilter,
@@ -814,6 +771,113 @@ impl Journal for MemoryJournal {
         }
     }
 
+    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
+        let mut state = self.state.lock();
+        if let Some((_, known)) = state.resends.values().find(|(key, _)| *key == new.key) {
+            return Ok((known.clone(), false));
+        }
+        state.last.resend += 1;
+        let resend = Resend {
+            id: state.last.resend,
+            request: new.request,
+            by: new.by,
+            asked_at: new.asked_at,
+            reached: NotificationBatchId(0),
+            last: NotificationBatchId(state.notification_batches.keys().next_back().copied().unwrap_or(0)),
+            notifications: 0,
+            done_at: None,
+        };
+        state.resends.insert(resend.id, (new.key, resend.clone()));
+        Ok((resend, true))
+    }
+
+    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
+        let state = self.state.lock();
+        let later = state.resends.range((Bound::Excluded(after), Bound::Unbounded)).map(|(_, (_, found))| found);
+        Ok(later.filter(|found| !unfinished || found.done_at.is_none()).take(limit).cloned().collect())
+    }
+
+    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
+        let mut state = self.state.lock();
+        let mut count = 0;
+        for events in state.event_batches.values_mut() {
+            if events.batch.application == *application && matches!(events.state, EventBatchState::Failed(_)) {
+                events.state = EventBatchState::Accepted;
+                count += 1;
+            }
+        }
+        if count > 0 {
+            Self::wake(&self.events);
+        }
+        Ok(count)
+    }
+
+    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
+        Ok(self.state.lock().end_application(application, now))
+    }
+
+    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
+        self.state.lock().switches.insert(switch.component.to_string(), switch);
+        Ok(())
+    }
+
+    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
+        Ok(self.state.lock().switches.remove(&component.to_string()).is_some())
+    }
+
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        Ok(self.state.lock().switches.values().cloned().collect())
+    }
+}
+
+#[async_trait]
+impl ActivityLog for MemoryJournal {
+    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let state = self.state.lock();
+        let mut parts = WindowSums::default();
+        for ((stream, minute), activity) in &state.activity {
+            if application.is_none_or(|application| application == stream.application()) {
+                parts.add(window, stream.clone(), *minute, activity);
+            }
+        }
+        Ok(parts.rows())
+    }
+
+    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let state = self.state.lock();
+        let of_application = |(stream, _): &&(Stream, Timestamp)| {
+            application.is_none_or(|application| application == stream.application())
+        };
+        let newest: BTreeMap<Stream, Timestamp> = state.activity.keys().filter(of_application).cloned().collect();
+        let row = |(stream, from): (Stream, Timestamp)| {
+            let activity = state.activity[&(stream.clone(), from)].clone();
+            ActivityRow { stream, from, activity }
+        };
+        Ok(newest.into_iter().map(row).collect())
+    }
+
+    async fn quanta(&self, query: QuantumQuery) -> Result<Vec<Quantum>, StoreError> {
+        let QuantumQuery { from, to, before, limit } = query;
+        let state = self.state.lock();
+        let earlier = state.quanta.range(..before.unwrap_or(u64::MAX)).map(|(_, quantum)| quantum);
+        let mut found: Vec<Quantum> =
+            earlier.filter(|quantum| (from..to).contains(&quantum.ended_at)).cloned().collect();
+        found.sort_by_key(|quantum| std::cmp::Reverse((quantum.ended_at, quantum.id)));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
+        Ok(self.state.lock().quanta.get(&id).cloned())
+    }
+
+    fn totals(&self) -> Totals {
+        self.state.lock().totals.clone()
+    }
+}
+
+#[async_trait]
+impl Maintenance for MemoryJournal {
     async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
         let mut state = self.state.lock();
         state.keys.retain(|_, (key, _)| key.until > now);
@@ -842,79 +906,6 @@ impl Journal for MemoryJournal {
     async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
         let (batches, events) = expired(&self.state.lock(), cutoffs);
         Ok((batches.len() + events.len()).min(most))
-    }
-
-    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        let state = self.state.lock();
-        let mut parts = WindowSums::default();
-        for ((stream, minute), activity) in &state.activity {
-            if application.is_none_or(|application| application == stream.application()) {
-                parts.add(window, stream.clone(), *minute, activity);
-            }
-        }
-        Ok(parts.rows())
-    }
-
-    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        let state = self.state.lock();
-        let of_application = |(stream, _): &&(Stream, Timestamp)| {
-            application.is_none_or(|application| application == stream.application())
-        };
-        let newest: BTreeMap<Stream, Timestamp> = state.activity.keys().filter(of_application).cloned().collect();
-        let row = |(stream, from): (Stream, Timestamp)| {
-            let activity = state.activity[&(stream.clone(), from)].clone();
-            ActivityRow { stream, from, activity }
-        };
-        Ok(newest.into_iter().map(row).collect())
-    }
-
-    async fn quanta(
-        &self,
-        from: Timestamp,
-        to: Timestamp,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Quantum>, StoreError> {
-        let state = self.state.lock();
-        let earlier = state.quanta.range(..before.unwrap_or(u64::MAX)).map(|(_, quantum)| quantum);
-        let mut found: Vec<Quantum> =
-            earlier.filter(|quantum| (from..to).contains(&quantum.ended_at)).cloned().collect();
-        found.sort_by_key(|quantum| std::cmp::Reverse((quantum.ended_at, quantum.id)));
-        found.truncate(limit);
-        Ok(found)
-    }
-
-    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
-        Ok(self.state.lock().quanta.get(&id).cloned())
-    }
-
-    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
-        let state = self.state.lock();
-        Ok(batches.iter().map(|id| state.notification_batches.get(&id.0).map(|batch| batch.progress)).collect())
-    }
-
-    async fn failed_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        let state = self.state.lock();
-        let earlier = state.notification_batches.range(..before.map_or(u64::MAX, |id| id.0)).rev();
-        let failed = earlier.filter(|(_, batch)| batch.progress.failed > 0).take(limit);
-        Ok(failed.map(|(id, batch)| (NotificationBatchId(*id), batch.head.clone())).collect())
-    }
-
-    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
-        self.state.lock().switches.insert(switch.component.to_string(), switch);
-        Ok(())
-    }
-
-    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
-        Ok(self.state.lock().switches.remove(&component.to_string()).is_some())
-    }
-
-    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
-        Ok(self.state.lock().switches.values().cloned().collect())
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

@@ -32,14 +32,16 @@ use crate::{
     error::StoreError,
     inbox::{Listener, ListenerRegistry},
     records::{
-        ApiKey, ApplicationVersion, CHANGES_KEPT, ChangeKind, EXPIRED_MERGES_MAX, EndpointKey, FailingEndpoint,
-        FollowedSchedule, IndexedSubscription, LOGGED_TARGETS_MAX, MERGES_KEPT, Merge, MergeRefusal, MergedSubscriber,
-        NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, REMOVED_SUBSCRIPTIONS_MAX, Recipient,
-        RecipientSubscriber, RecipientSubscription, RecordChange, RecordCounts, Records, ScheduledSubscription,
-        SegmentScan, SegmentScanBounds, SubscriberFilter, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
-        SuppressionFilter, Written, due_schedule, has_attribute, new_installation, new_secret, no_application,
-        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
-        runs, since_change, snooze, trim_to,
+        ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, CHANGES_KEPT, ChangeKind, ChangeLog,
+        EXPIRED_MERGES_MAX, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription, Installation,
+        LOGGED_TARGETS_MAX, MERGES_KEPT, MatchStore, Merge, MergeRefusal, MergedSubscriber, NewApplicationVersion,
+        NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, REMOVED_SUBSCRIPTIONS_MAX,
+        Recipient, RecipientStore, RecipientSubscriber, RecipientSubscription, RecordChange, RecordCounts,
+        ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore,
+        SubscriberFilter, SubscriberStore, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written, due_schedule,
+        has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device, no_segment,
+        no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze, trim_to,
     },
 };
 
@@ -177,7 +179,7 @@ fn after_subscription(
 }
 
 #[async_trait]
-impl Records for MemoryRecords {
+impl Installation for MemoryRecords {
     fn installation(&self) -> &str {
         &self.installation
     }
@@ -186,7 +188,24 @@ impl Records for MemoryRecords {
         &self.secret
     }
 
-    async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {
+    fn counts(&self) -> RecordCounts {
+        let state = self.state.lock();
+        RecordCounts {
+            subscribers: state.subscribers.len() as u64,
+            devices: state.subscribers.values().map(|found| found.devices.len() as u64).sum(),
+            subscriptions: state.subscriptions.len() as u64,
+        }
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        Ok(Duration::ZERO)
+    }
+}
+
+#[async_trait]
+impl ApplicationStore for MemoryRecords {
+    async fn put_application(&self, new: NewApplicationVersion<'_>) -> Result<u32, StoreError> {
+        let NewApplicationVersion { name, text, author, now } = new;
         self.change(|state| {
             let (versions, current) = state.applications.entry(name.clone()).or_default();
             let version = u32::try_from(versions.len() + 1).unwrap_or(u32::MAX);
@@ -243,7 +262,10 @@ impl Records for MemoryRecords {
             Ok(())
         })
     }
+}
 
+#[async_trait]
+impl SubscriberStore for MemoryRecords {
     async fn put_subscriber(
         &self,
         new: NewSubscriber,
@@ -326,13 +348,8 @@ impl Records for MemoryRecords {
         Ok(())
     }
 
-    async fn put_device(
-        &self,
-        id: &SubscriberId,
-        name: &Name,
-        device: Device,
-        now: Timestamp,
-    ) -> Result<Subscriber, StoreError> {
+    async fn put_device(&self, put: PutDevice<'_>) -> Result<Subscriber, StoreError> {
+        let PutDevice { id, name, device, now } = put;
         self.change(|state| {
             state.change_devices(id, now, |devices| {
                 devices.insert(name.clone(), device);
@@ -346,7 +363,10 @@ impl Records for MemoryRecords {
             state.change_devices(id, now, |devices| devices.remove(name).map(|_| ()).ok_or_else(|| no_device(id, name)))
         })
     }
+}
 
+#[async_trait]
+impl SegmentStore for MemoryRecords {
     async fn put_segment(&self, new: NewSegment, expect: Precondition, now: Timestamp) -> Result<Segment, StoreError> {
         self.change(|state| {
             let old = state.segments.get(&new.name).cloned();
@@ -383,28 +403,6 @@ impl Records for MemoryRecords {
         })
     }
 
-    async fn memberships(
-        &self,
-        segments: &[Name],
-        subscribers: &[SubscriberNumber],
-        at: ChangeSequence,
-    ) -> Result<Vec<u64>, StoreError> {
-        let state = self.state.lock();
-        state.check_kept(at)?;
-        let filters: Vec<_> = segments.iter().map(|segment| state.filter_at(segment, at)).collect();
-        Ok(subscribers.iter().map(|number| state.memberships_at(*number, &filters, at)).collect())
-    }
-
-    async fn profiles(
-        &self,
-        subscribers: &[SubscriberNumber],
-        at: ChangeSequence,
-    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
-        let state = self.state.lock();
-        state.check_kept(at)?;
-        Ok(subscribers.iter().map(|number| state.profile_at(*number, at).map(Arc::new)).collect())
-    }
-
     async fn scan_matching(
         &self,
         filter: &LdapFilter,
@@ -430,7 +428,10 @@ impl Records for MemoryRecords {
         }
         Ok(scan)
     }
+}
 
+#[async_trait]
+impl SubscriptionStore for MemoryRecords {
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
         self.change(|state| {
             let id = state.put_subscriptions(vec![new], now).into_iter().next().expect("one line has one answer")?;
@@ -446,13 +447,8 @@ impl Records for MemoryRecords {
         self.change(|state| Ok(state.put_subscriptions(new, now)))
     }
 
-    async fn update_subscription(
-        &self,
-        id: SubscriptionId,
-        change: SubscriptionChange,
-        expect: Precondition,
-        now: Timestamp,
-    ) -> Result<Subscription, StoreError> {
+    async fn update_subscription(&self, update: UpdateSubscription) -> Result<Subscription, StoreError> {
+        let UpdateSubscription { id, change, expect, now } = update;
         self.change(|state| {
             state.expect_subscription(id, expect)?;
             let before = state.change_subscription(id, change, now);
@@ -505,6 +501,30 @@ impl Records for MemoryRecords {
         })
     }
 
+    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
+        let state = self.state.lock();
+        let mut counts: BTreeMap<&(Name, Name), SubscriptionCounts> = BTreeMap::new();
+        for (class, (added, last)) in &state.added {
+            let none = SubscriptionCounts {
+                application: class.0.clone(),
+                class: class.1.clone(),
+                enabled: 0,
+                disabled: 0,
+                added: *added,
+                last_added_at: Some(*last),
+            };
+            counts.insert(class, none);
+        }
+        for found in state.subscriptions.values() {
+            let counts = counts.get_mut(&(found.application.clone(), found.class.clone())).expect("it was added");
+            *if found.enabled { &mut counts.enabled } else { &mut counts.disabled } += 1;
+        }
+        Ok(counts.into_values().collect())
+    }
+}
+
+#[async_trait]
+impl SuppressionStore for MemoryRecords {
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
         self.change(|state| {
             let changed = new.into_iter().filter(|new| state.put_suppression(new)).map(|new| new.target);
@@ -586,6 +606,17 @@ impl Records for MemoryRecords {
         let logged = state.changes_after(after).map(|(change, _)| change);
         Ok(logged.filter(|change| matches!(change.what, ChangeKind::Suppressions(_))).take(limit).cloned().collect())
     }
+}
+
+#[async_trait]
+impl RecipientStore for MemoryRecords {
+    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        let state = self.state.lock();
+        if let Some(id) = subscriptions.iter().find(|id| state.damaged.contains(*id)) {
+            return Err(StoreError::Damaged(format!("subscription {id}")));
+        }
+        Ok(subscriptions.iter().map(|id| state.recipient(*id)).collect())
+    }
 
     async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {
         self.change(|state| {
@@ -610,7 +641,31 @@ impl Records for MemoryRecords {
         let later = state.endpoints.values().filter(|found| after.is_none_or(|after| found.key > *after));
         Ok(later.take(limit).cloned().collect())
     }
+}
 
+#[async_trait]
+impl ChangeLog for MemoryRecords {
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
+        let state = self.state.lock();
+        state.check_kept(after)?;
+        Ok(state.changes_after(after).map(|(change, _)| change).take(limit).cloned().collect())
+    }
+
+    fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.newest.subscribe()
+    }
+
+    fn keep_changes_after(&self, place: ChangeSequence) {
+        self.state.lock().changes_needed = place.0;
+    }
+
+    fn listen(&self, subscriber: SubscriberNumber) -> Listener {
+        self.listeners.listen(subscriber)
+    }
+}
+
+#[async_trait]
+impl MatchStore for MemoryRecords {
     async fn indexed_subscriptions(
         &self,
         application: &Name,
@@ -653,14 +708,31 @@ impl Records for MemoryRecords {
         Ok(all.into_iter().collect())
     }
 
-    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError> {
         let state = self.state.lock();
-        if let Some(id) = subscriptions.iter().find(|id| state.damaged.contains(*id)) {
-            return Err(StoreError::Damaged(format!("subscription {id}")));
-        }
-        Ok(subscriptions.iter().map(|id| state.recipient(*id)).collect())
+        state.check_kept(at)?;
+        let filters: Vec<_> = segments.iter().map(|segment| state.filter_at(segment, at)).collect();
+        Ok(subscribers.iter().map(|number| state.memberships_at(*number, &filters, at)).collect())
     }
 
+    async fn profiles(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
+        let state = self.state.lock();
+        state.check_kept(at)?;
+        Ok(subscribers.iter().map(|number| state.profile_at(*number, at).map(Arc::new)).collect())
+    }
+}
+
+#[async_trait]
+impl ScheduleStore for MemoryRecords {
     async fn schedules(
         &self,
         application: &Name,
@@ -680,12 +752,9 @@ impl Records for MemoryRecords {
 
     async fn scheduled_subscriptions(
         &self,
-        application: &Name,
-        class: &Name,
-        schedule: &str,
-        after: Option<SubscriptionId>,
-        limit: usize,
+        members: ScheduleMembers<'_>,
     ) -> Result<Vec<ScheduledSubscription>, StoreError> {
+        let ScheduleMembers { application, class, schedule, after, limit } = members;
         let state = self.state.lock();
         let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
         let later = state.scheduled.range(after_subscription(after)).filter(|(_, (follows, ..))| *follows == key);
@@ -711,29 +780,10 @@ impl Records for MemoryRecords {
             Ok(!followed)
         })
     }
+}
 
-    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
-        let state = self.state.lock();
-        state.check_kept(after)?;
-        Ok(state.changes_after(after).map(|(change, _)| change).take(limit).cloned().collect())
-    }
-
-    fn listen(&self, subscriber: SubscriberNumber) -> Listener {
-        self.listeners.listen(subscriber)
-    }
-
-    fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
-        self.newest.subscribe()
-    }
-
-    fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
-        self.newest_key.subscribe()
-    }
-
-    fn keep_changes_after(&self, place: ChangeSequence) {
-        self.state.lock().changes_needed = place.0;
-    }
-
+#[async_trait]
+impl ApiKeyStore for MemoryRecords {
     async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {
         self.change(|state| {
             if state.api_keys.values().any(|other| other.id == key.id) {
@@ -770,37 +820,7 @@ impl Records for MemoryRecords {
         Ok(())
     }
 
-    fn counts(&self) -> RecordCounts {
-        let state = self.state.lock();
-        RecordCounts {
-            subscribers: state.subscribers.len() as u64,
-            devices: state.subscribers.values().map(|found| found.devices.len() as u64).sum(),
-            subscriptions: state.subscriptions.len() as u64,
-        }
-    }
-
-    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
-        let state = self.state.lock();
-        let mut counts: BTreeMap<&(Name, Name), SubscriptionCounts> = BTreeMap::new();
-        for (class, (added, last)) in &state.added {
-            let none = SubscriptionCounts {
-                application: class.0.clone(),
-                class: class.1.clone(),
-                enabled: 0,
-                disabled: 0,
-                added: *added,
-                last_added_at: Some(*last),
-            };
-            counts.insert(class, none);
-        }
-        for found in state.subscriptions.values() {
-            let counts = counts.get_mut(&(found.application.clone(), found.class.clone())).expect("it was added");
-            *if found.enabled { &mut counts.enabled } else { &mut counts.disabled } += 1;
-        }
-        Ok(counts.into_values().collect())
-    }
-
-    async fn probe(&self) -> Result<Duration, StoreError> {
-        Ok(Duration::ZERO)
+    fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.newest_key.subscribe()
     }
 }

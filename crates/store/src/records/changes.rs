@@ -10,7 +10,7 @@ use crate::error::StoreError;
 /// Minimum number of sequences that the change log keeps. Older ones are removed in small steps by later writes.
 pub const CHANGES_KEPT: u64 = 1_000_000;
 /// Factor by which the log may exceed [`CHANGES_KEPT`] for readers that need it
-/// ([`Records::keep_changes_after`](super::Records::keep_changes_after)).
+/// ([`ChangeLog::keep_changes_after`](super::ChangeLog::keep_changes_after)).
 pub const CHANGES_KEPT_FACTOR_MAX: u64 = 10;
 /// Minimum and maximum number of sequences removed per trim.
 pub(super) const TRIMMED_CHANGES_MIN: u64 = 1_000;

@@ -1,12 +1,18 @@
 //! Conformance suite of the records port. Each scenario runs on every backend.
 
-mod applications; // applications and API keys
-mod subscribers; // subscribers and devices
-mod segments; // segments
-mod suppressions; // suppressions
-mod subscriptions; // subscriptions
-mod schedules; // schedules of subscriptions
+// One suite for each facet
+mod installation; // identity, counts, health check
+mod application_store; // applications and their versions
+mod subscriber_store; // subscribers, devices, merges
+mod segment_store; // segments
+mod subscription_store; // subscriptions
+mod suppression_store; // suppressions
+mod recipient_store; // recipients and failing endpoints
 mod change_log; // the change log
+mod match_store; // profiles and members at any sequence
+mod schedule_store; // subscriptions with schedules
+mod api_key_store; // API keys
+
 mod differential; // random operations with equal results on every backend
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -14,9 +20,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use tocsin_model::{
     filter::{Dialect, Filter},
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    ldap::LdapFilter,
     preferences::Preferences,
     subscriber::{Device, DeviceState, Profile},
-    subscription::SubscriptionParams,
+    subscription::{Subscription, SubscriptionParams},
     suppression::{Cause, Policy, Report, Suppression, Target},
     time::Timestamp,
     value::Value,

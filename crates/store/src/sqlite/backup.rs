@@ -23,7 +23,7 @@ use std::{
 use ring::digest;
 use rusqlite::{Connection, OpenFlags, backup::Backup};
 use serde::{Deserialize, Serialize};
-use tocsin_model::{folder, hexadecimal::digits_of, time::Timestamp};
+use tocsin_model::{folder, time::Timestamp};
 
 use super::{
     spool,
@@ -499,7 +499,7 @@ fn hash_file(path: &Path) -> Result<(u64, String), StoreError> {
         hash_file.update(&buffer[..read]);
         bytes += read as u64;
     }
-    Ok((bytes, digits_of(hash_file.finish().as_ref())))
+    Ok((bytes, hex::encode(hash_file.finish().as_ref())))
 }
 
 fn sync(path: &Path) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tocsin_model::{collection::Stamp, hexadecimal::digits_of, id::Name, time::Timestamp};
+use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
 use tokio::sync::{Notify, watch};
 
 use super::{
@@ -491,7 +491,7 @@ fn begin_period(connection: &Connection) -> Result<History, StoreError> {
     let mut bytes = [0; 16];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
         .map_err(|_| StoreError::unavailable("the system gives no random numbers"))?;
-    let id = digits_of(&bytes);
+    let id = hex::encode(bytes);
     execute(connection, "INSERT INTO periods (id, began) SELECT ?1, sequence FROM books", (id,))?;
     let sql = "DELETE FROM periods WHERE number <= (SELECT number FROM periods ORDER BY number DESC LIMIT 1 OFFSET ?1)";
     execute(connection, sql, (PERIODS_KEPT,))?;

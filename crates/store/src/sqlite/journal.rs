@@ -34,7 +34,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tocsin_model::{
-    delivery_policy::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
@@ -52,11 +51,12 @@ use crate::{
     bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Cutoffs, EndedWork,
-        EventAcceptance, EventBatchState, EventPage, Except, Firing, FiringFilter, Journal, JournalOptions, Mark,
-        NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey,
-        Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkCounts,
-        WorkItem,
+        ActivityLog, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Checkpoints, Claim, ClaimEvents, ClaimWindow,
+        ClaimWork, ClaimedEvents, Component, Cutoffs, EndedWork, EventAcceptance, EventBatchState, EventLog, EventPage,
+        EventRange, Firing, FiringFilter, JournalOptions, Maintenance, Mark, NewEventBatch, NewResend, NotificationLog,
+        OpenWork, OperatorActions, Progress, Quantum, QuantumQuery, Resend, Resolution, RuleStop, RuleStore,
+        ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredNotificationBatch, StoredSuspension,
+        SuspensionFilter, Switch, Totals, Window, WindowWorkQuery, WorkCounts, WorkItem, WorkQueue,
     },
 };
 
@@ -165,119 +165,53 @@ async fn off_the_runtime<T: Send + 'static>(
 }
 
 #[async_trait]
-impl Journal for SqliteJournal {
+impl EventLog for SqliteJournal {
     async fn accept(&self, batch: NewEventBatch) -> Result<EventAcceptance, StoreError> {
         self.options.check(&self.shared.counters.backlog(), &batch)?;
         self.free_space.check()?;
         accept::accept(&self.database, &self.shared, batch).await
     }
 
-    async fn claim_events(
-        &self,
-        batches: usize,
-        bytes: usize,
-        except: &Except,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<ClaimedEvents>, StoreError> {
-        loop {
-            let number = |name: &Name| self.shared.names.find(name);
-            let except = claim::ExcludedEvents {
-                applications: except.applications.iter().filter_map(number).collect(),
-                classes: except.classes.iter().filter_map(|(one, class)| number(one).zip(number(class))).collect(),
-            };
-            let claim = move |connection: &Connection, shared: &JournalContext| {
-                claim::claim_events(connection, shared, (batches, bytes), &except, lease, now)
-            };
-            let (claimed, damaged) = self.read(claim).await?;
-            if damaged.is_empty() {
-                return Ok(claimed);
-            }
-            // An unreadable batch must not block those behind it.
-            for (claim, why) in &damaged {
-                tracing::error!(batch = %claim.id, why, "an event batch is unreadable and was set aside");
-            }
-            self.commit(Step { failed: damaged, ..Step::default() }).await?;
-            if !claimed.is_empty() {
-                return Ok(claimed);
-            }
-        }
+    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
+        self.read(move |connection, shared| views::find_event_batch(connection, &shared.names, id)).await
     }
 
-    async fn claim_work(
+    async fn event_batches(
         &self,
-        application: &Name,
-        channel: &Name,
-        least: Priority,
+        before: Option<EventBatchId>,
         limit: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError> {
-        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
-        let which = (least, limit);
-        self.read(move |connection, shared| claim::claim_work(connection, shared, lane, which, lease, now)).await
+    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
+        self.read(move |connection, shared| views::event_batches(connection, &shared.names, before, limit)).await
     }
 
-    async fn claim_window(
-        &self,
-        application: &Name,
-        channel: &Name,
-        window: Timestamp,
-        notifications: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError> {
-        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
-        let which = (window, notifications);
-        self.read(move |connection, shared| claim::claim_window(connection, shared, lane, which, lease, now)).await
+    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        self.read(|connection, _| views::oldest_waiting_sequence(connection)).await
     }
 
-    async fn digest_window_work(
-        &self,
-        application: &Name,
-        channel: &Name,
-        now: Timestamp,
-        after: WorkItemId,
-        limit: usize,
-    ) -> Result<Vec<WorkItem>, StoreError> {
-        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
-        self.read(move |connection, shared| claim::digest_window_work(connection, shared, lane, now, after, limit))
-            .await
+    async fn events_between(&self, range: EventRange<'_>) -> Result<EventPage, StoreError> {
+        let EventRange { application, class, after, before, bytes } = range;
+        let Some((application, class)) = self.lane(application, class) else { return Ok(EventPage::default()) };
+        self.read(move |connection, shared| {
+            schedules::events_between(connection, &shared.names, [application, class], after, before, bytes)
+        })
+        .await
     }
 
-    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
-        self.shared.claims.lock().work.extend(claim.id.0, claim.token, now + lease, claim.id)
+    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        let time = time - CLOCK_LEEWAY;
+        self.read(move |connection, _| schedules::position_at(connection, time)).await
+    }
+}
+
+#[async_trait]
+impl OpenWork for SqliteJournal {
+    fn arrivals(&self) -> Arrivals {
+        let Senders { events, work } = &*self.shared.arrivals;
+        Arrivals { events: events.subscribe(), work: work.subscribe() }
     }
 
-    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
-        if let Some(due_at) = due_at {
-            let shared = self.shared.clone();
-            self.database
-                .write(move |connection, after| {
-                    let held = Step { held: vec![claim], ..Step::default() };
-                    let committing = shared.claims.begin(&held)?;
-                    connection
-                        .prepare_cached("UPDATE work SET due_at = ?2 WHERE id = ?1")
-                        .and_then(|mut statement| statement.execute((claim.id.0, due_at.0)))
-                        .map_err(store_error)?;
-                    after.run(move || drop(committing));
-                    Ok(())
-                })
-                .await?;
-        }
-        self.shared.claims.lock().work.release(claim.id.0, claim.token, claim.id)?;
-        self.shared.arrivals.work();
-        Ok(())
-    }
-
-    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
-        self.shared.claims.lock().events.release(claim.id.0, claim.token, claim.id)?;
-        self.shared.arrivals.events();
-        Ok(())
-    }
-
-    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
-        step::commit(&self.database, &self.shared, step).await
+    fn backlog(&self) -> Backlog {
+        self.shared.counters.backlog()
     }
 
     async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
@@ -318,72 +252,171 @@ impl Journal for SqliteJournal {
         self.read(|connection, _| removal::open_applications(connection)).await
     }
 
-    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
-        let Some(application) = self.shared.names.find(application) else { return Ok(EndedWork::default()) };
-        let mut total = EndedWork::default();
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| views::open_batches(connection, &shared.names, application, after, limit))
+            .await
+    }
+
+    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
+        self.read(move |connection, shared| claim::open_work(connection, shared, batch)).await
+    }
+
+    async fn digest_window_work(&self, query: WindowWorkQuery<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        let WindowWorkQuery { application, channel, now, after, limit } = query;
+        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| claim::digest_window_work(connection, shared, lane, now, after, limit))
+            .await
+    }
+}
+
+#[async_trait]
+impl WorkQueue for SqliteJournal {
+    async fn claim_events(&self, claim: ClaimEvents<'_>) -> Result<Vec<ClaimedEvents>, StoreError> {
+        let ClaimEvents { batches, bytes, except, lease, now } = claim;
         loop {
-            let shared = self.shared.clone();
-            let (ended, is_done) = self
-                .database
-                .write(move |connection, after| removal::end_some(connection, after, &shared, application, now))
-                .await?;
-            total.notifications += ended.notifications;
-            total.event_batches += ended.event_batches;
-            if is_done {
-                return Ok(total);
+            let number = |name: &Name| self.shared.names.find(name);
+            let except = claim::ExcludedEvents {
+                applications: except.applications.iter().filter_map(number).collect(),
+                classes: except.classes.iter().filter_map(|(one, class)| number(one).zip(number(class))).collect(),
+            };
+            let claim = move |connection: &Connection, shared: &JournalContext| {
+                claim::claim_events(connection, shared, batches, bytes, &except, lease, now)
+            };
+            let (claimed, damaged) = self.read(claim).await?;
+            if damaged.is_empty() {
+                return Ok(claimed);
+            }
+            // An unreadable batch must not block those behind it.
+            for (claim, why) in &damaged {
+                tracing::error!(batch = %claim.id, why, "an event batch is unreadable and was set aside");
+            }
+            self.commit(Step { failed: damaged, ..Step::default() }).await?;
+            if !claimed.is_empty() {
+                return Ok(claimed);
             }
         }
     }
 
-    fn arrivals(&self) -> Arrivals {
-        let Senders { events, work } = &*self.shared.arrivals;
-        Arrivals { events: events.subscribe(), work: work.subscribe() }
+    async fn claim_work(&self, claim: ClaimWork<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        let ClaimWork { application, channel, least, limit, lease, now } = claim;
+        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| claim::claim_work(connection, shared, lane, least, limit, lease, now)).await
     }
 
-    fn backlog(&self) -> Backlog {
-        self.shared.counters.backlog()
+    async fn claim_window(&self, claim: ClaimWindow<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        let ClaimWindow { application, channel, window, notifications, lease, now } = claim;
+        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| {
+            claim::claim_window(connection, shared, lane, window, notifications, lease, now)
+        })
+        .await
     }
 
-    fn totals(&self) -> Totals {
-        self.shared.counters.totals()
+    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
+        self.shared.claims.lock().work.extend(claim.id.0, claim.token, now + lease, claim.id)
     }
 
-    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
-        self.read(move |connection, shared| views::find_event_batch(connection, &shared.names, id)).await
-    }
-
-    async fn event_batches(
-        &self,
-        before: Option<EventBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
-        self.read(move |connection, shared| views::event_batches(connection, &shared.names, before, limit)).await
-    }
-
-    async fn oldest_waiting_sequence(&self) -> Result<Option<ChangeSequence>, StoreError> {
-        self.read(|connection, _| views::oldest_waiting_sequence(connection)).await
-    }
-
-    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
-        let Some(application) = self.shared.names.find(application) else { return Ok(0) };
-        let mut total = 0;
-        loop {
+    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
+        if let Some(due_at) = due_at {
             let shared = self.shared.clone();
-            let count = self
-                .database
+            self.database
                 .write(move |connection, after| {
-                    let mut rows = RowWriter::new(connection, &shared, Timestamp::default());
-                    let count = rows.rematch(application, REMATCHED_MAX)?;
-                    rows.store_counts(after, Some(counters::oldest_event(connection)?), false)?;
-                    after.run(move || shared.arrivals.events());
-                    Ok(count)
+                    let held = Step { held: vec![claim], ..Step::default() };
+                    let committing = shared.claims.begin(&held)?;
+                    connection
+                        .prepare_cached("UPDATE work SET due_at = ?2 WHERE id = ?1")
+                        .and_then(|mut statement| statement.execute((claim.id.0, due_at.0)))
+                        .map_err(store_error)?;
+                    after.run(move || drop(committing));
+                    Ok(())
                 })
                 .await?;
-            total += count as u64;
-            if count < REMATCHED_MAX {
-                return Ok(total);
-            }
         }
+        self.shared.claims.lock().work.release(claim.id.0, claim.token, claim.id)?;
+        self.shared.arrivals.work();
+        Ok(())
+    }
+
+    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
+        self.shared.claims.lock().events.release(claim.id.0, claim.token, claim.id)?;
+        self.shared.arrivals.events();
+        Ok(())
+    }
+
+    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+        step::commit(&self.database, &self.shared, step).await
+    }
+}
+
+#[async_trait]
+impl NotificationLog for SqliteJournal {
+    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
+        self.read(move |connection, shared| views::find_notification_batch(connection, &shared.names, id)).await
+    }
+
+    async fn notification_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.read(move |connection, shared| views::notification_batches(connection, &shared.names, before, limit)).await
+    }
+
+    async fn notification_batches_of(
+        &self,
+        events: EventBatchId,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.read(move |connection, shared| {
+            views::notification_batches_of(connection, &shared.names, events, after, limit)
+        })
+        .await
+    }
+
+    async fn notification_batches_after(
+        &self,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.read(move |connection, shared| views::notification_batches_after(connection, &shared.names, after, limit))
+            .await
+    }
+
+    async fn failed_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        self.read(move |connection, shared| views::failed_batches(connection, &shared.names, before, limit)).await
+    }
+
+    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
+        self.read(move |connection, _| views::attempts(connection, batch)).await
+    }
+
+    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
+        let batches = batches.to_vec();
+        self.read(move |connection, _| views::progress(connection, &batches)).await
+    }
+}
+
+#[async_trait]
+impl RuleStore for SqliteJournal {
+    async fn state_pages(
+        &self,
+        application: &Name,
+        after: Option<&StatePage>,
+        limit: usize,
+    ) -> Result<Vec<StatePage>, StoreError> {
+        let (application, after) = (application.clone(), after.map(|page| (page.name.clone(), page.number)));
+        self.read(move |connection, _| states::list(connection, &application, after, limit)).await
     }
 
     async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
@@ -408,37 +441,10 @@ impl Journal for SqliteJournal {
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         self.read(|connection, _| firings::stops(connection)).await
     }
+}
 
-    async fn state_pages(
-        &self,
-        application: &Name,
-        after: Option<&StatePage>,
-        limit: usize,
-    ) -> Result<Vec<StatePage>, StoreError> {
-        let (application, after) = (application.clone(), after.map(|page| (page.name.clone(), page.number)));
-        self.read(move |connection, _| states::list(connection, &application, after, limit)).await
-    }
-
-    async fn events_between(
-        &self,
-        application: &Name,
-        class: &Name,
-        after: EventBatchId,
-        before: EventBatchId,
-        bytes: usize,
-    ) -> Result<EventPage, StoreError> {
-        let Some((application, class)) = self.lane(application, class) else { return Ok(EventPage::default()) };
-        self.read(move |connection, shared| {
-            schedules::events_between(connection, &shared.names, [application, class], after, before, bytes)
-        })
-        .await
-    }
-
-    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
-        let time = time - CLOCK_LEEWAY;
-        self.read(move |connection, _| schedules::position_at(connection, time)).await
-    }
-
+#[async_trait]
+impl Schedules for SqliteJournal {
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,
@@ -486,7 +492,10 @@ impl Journal for SqliteJournal {
         let (application, schedule) = (application.clone(), schedule.clone());
         self.database.write(move |connection, _| schedules::delete(connection, &application, &schedule)).await
     }
+}
 
+#[async_trait]
+impl Checkpoints for SqliteJournal {
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
         let [application, source] = self.shared.names.numbers(&self.database, [&source.0, &source.1]).await?;
         self.database.write(move |connection, _| checkpoints::store(connection, application, source, &marks)).await
@@ -502,67 +511,10 @@ impl Journal for SqliteJournal {
         let Some(application) = self.shared.names.find(application) else { return Ok(()) };
         self.database.write(move |connection, _| checkpoints::delete_all(connection, application)).await
     }
+}
 
-    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
-        self.read(move |connection, shared| views::find_notification_batch(connection, &shared.names, id)).await
-    }
-
-    async fn notification_batches_of(
-        &self,
-        events: EventBatchId,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.read(move |connection, shared| {
-            views::notification_batches_of(connection, &shared.names, events, after, limit)
-        })
-        .await
-    }
-
-    async fn notification_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.read(move |connection, shared| views::notification_batches(connection, &shared.names, before, limit)).await
-    }
-
-    async fn notification_batches_after(
-        &self,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.read(move |connection, shared| views::notification_batches_after(connection, &shared.names, after, limit))
-            .await
-    }
-
-    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
-        self.database.write(move |connection, _| resends::begin(connection, &new)).await
-    }
-
-    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
-        self.read(move |connection, _| resends::list(connection, unfinished, after, limit)).await
-    }
-
-    async fn open_batches(
-        &self,
-        application: &Name,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        let Some(application) = self.shared.names.find(application) else { return Ok(Vec::new()) };
-        self.read(move |connection, shared| views::open_batches(connection, &shared.names, application, after, limit))
-            .await
-    }
-
-    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
-        self.read(move |connection, _| views::attempts(connection, batch)).await
-    }
-
-    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
-        self.read(move |connection, shared| claim::open_work(connection, shared, batch)).await
-    }
-
+#[async_trait]
+impl OperatorActions for SqliteJournal {
     async fn scan_suspensions(
         &self,
         filter: &SuspensionFilter,
@@ -612,6 +564,96 @@ impl Journal for SqliteJournal {
             .await
     }
 
+    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
+        self.database.write(move |connection, _| resends::begin(connection, &new)).await
+    }
+
+    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
+        self.read(move |connection, _| resends::list(connection, unfinished, after, limit)).await
+    }
+
+    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(0) };
+        let mut total = 0;
+        loop {
+            let shared = self.shared.clone();
+            let count = self
+                .database
+                .write(move |connection, after| {
+                    let mut rows = RowWriter::new(connection, &shared, Timestamp::default());
+                    let count = rows.rematch(application, REMATCHED_MAX)?;
+                    rows.store_counts(after, Some(counters::oldest_event(connection)?), false)?;
+                    after.run(move || shared.arrivals.events());
+                    Ok(count)
+                })
+                .await?;
+            total += count as u64;
+            if count < REMATCHED_MAX {
+                return Ok(total);
+            }
+        }
+    }
+
+    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(EndedWork::default()) };
+        let mut total = EndedWork::default();
+        loop {
+            let shared = self.shared.clone();
+            let (ended, is_done) = self
+                .database
+                .write(move |connection, after| removal::end_some(connection, after, &shared, application, now))
+                .await?;
+            total.notifications += ended.notifications;
+            total.event_batches += ended.event_batches;
+            if is_done {
+                return Ok(total);
+            }
+        }
+    }
+
+    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
+        self.database.write(move |connection, _| switches::set(connection, &switch)).await
+    }
+
+    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
+        let component = component.clone();
+        self.database.write(move |connection, _| switches::remove(connection, &component)).await
+    }
+
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        self.read(|connection, _| switches::list(connection)).await
+    }
+}
+
+#[async_trait]
+impl ActivityLog for SqliteJournal {
+    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let Some(application) = self.number_if_any(application) else { return Ok(Vec::new()) };
+        let window = *window;
+        self.read(move |connection, shared| activity::window(connection, &shared.names, &window, application)).await
+    }
+
+    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let Some(application) = self.number_if_any(application) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| activity::latest(connection, &shared.names, application)).await
+    }
+
+    async fn quanta(&self, query: QuantumQuery) -> Result<Vec<Quantum>, StoreError> {
+        let QuantumQuery { from, to, before, limit } = query;
+        self.read(move |connection, _| quanta::list(connection, from, to, before, limit)).await
+    }
+
+    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
+        self.read(move |connection, _| quanta::find(connection, id)).await
+    }
+
+    fn totals(&self) -> Totals {
+        self.shared.counters.totals()
+    }
+}
+
+#[async_trait]
+impl Maintenance for SqliteJournal {
     async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
         let (before, minutes_before) = (cutoffs.before, cutoffs.activity);
         let prune_rows = move |connection: &Connection| {
@@ -649,57 +691,6 @@ impl Journal for SqliteJournal {
             Ok(total)
         })
         .await
-    }
-
-    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        let Some(application) = self.number_if_any(application) else { return Ok(Vec::new()) };
-        let window = *window;
-        self.read(move |connection, shared| activity::window(connection, &shared.names, &window, application)).await
-    }
-
-    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        let Some(application) = self.number_if_any(application) else { return Ok(Vec::new()) };
-        self.read(move |connection, shared| activity::latest(connection, &shared.names, application)).await
-    }
-
-    async fn quanta(
-        &self,
-        from: Timestamp,
-        to: Timestamp,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Quantum>, StoreError> {
-        self.read(move |connection, _| quanta::list(connection, from, to, before, limit)).await
-    }
-
-    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
-        self.read(move |connection, _| quanta::find(connection, id)).await
-    }
-
-    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
-        let batches = batches.to_vec();
-        self.read(move |connection, _| views::progress(connection, &batches)).await
-    }
-
-    async fn failed_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        self.read(move |connection, shared| views::failed_batches(connection, &shared.names, before, limit)).await
-    }
-
-    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
-        self.database.write(move |connection, _| switches::set(connection, &switch)).await
-    }
-
-    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
-        let component = component.clone();
-        self.database.write(move |connection, _| switches::remove(connection, &component)).await
-    }
-
-    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
-        self.read(|connection, _| switches::list(connection)).await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

@@ -22,7 +22,7 @@ use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::LdapFilter,
     segment::Segment,
-    subscriber::{Device, Subscriber},
+    subscriber::Subscriber,
     subscription::Subscription,
     suppression::{Policy, Report, Suppression, Target},
     time::Timestamp,
@@ -39,11 +39,13 @@ use crate::{
     inbox::{Listener, ListenerRegistry},
     keyring::Keyring,
     records::{
-        ApiKey, ApplicationVersion, CHANGES_KEPT, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription,
-        Merge, MergeRefusal, NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, Recipient,
-        RecordChange, RecordCounts, Records, ScheduledSubscription, SegmentScan, SegmentScanBounds, SubscriberFilter,
-        SubscriptionChange, SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Written, new_installation,
-        new_secret, no_subscription,
+        ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, CHANGES_KEPT, ChangeLog, EndpointKey,
+        FailingEndpoint, FollowedSchedule, IndexedSubscription, Installation, MatchStore, Merge, MergeRefusal,
+        NewApplicationVersion, NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice,
+        Recipient, RecipientStore, RecordChange, RecordCounts, ScheduleMembers, ScheduleStore, ScheduledSubscription,
+        SegmentScan, SegmentScanBounds, SegmentStore, SubscriberFilter, SubscriberStore, SubscriptionCounts,
+        SubscriptionFilter, SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written,
+        new_installation, new_secret, no_subscription,
     },
 };
 use prepared::PreparedQueue;
@@ -264,7 +266,7 @@ impl SqliteRecords {
 }
 
 #[async_trait]
-impl Records for SqliteRecords {
+impl Installation for SqliteRecords {
     fn installation(&self) -> &str {
         &self.installation
     }
@@ -273,7 +275,19 @@ impl Records for SqliteRecords {
         &self.secret
     }
 
-    async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {
+    fn counts(&self) -> RecordCounts {
+        *self.published.counts.lock()
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        self.database.probe().await
+    }
+}
+
+#[async_trait]
+impl ApplicationStore for SqliteRecords {
+    async fn put_application(&self, new: NewApplicationVersion<'_>) -> Result<u32, StoreError> {
+        let NewApplicationVersion { name, text, author, now } = new;
         let (name, text, author) = (name.clone(), self.keys.seal(text)?, author.to_owned());
         self.change(move |tx| applications::put(tx, &name, &text, &author, now)).await
     }
@@ -303,7 +317,10 @@ impl Records for SqliteRecords {
             }
         }
     }
+}
 
+#[async_trait]
+impl SubscriberStore for SqliteRecords {
     async fn put_subscriber(
         &self,
         new: NewSubscriber,
@@ -369,13 +386,8 @@ impl Records for SqliteRecords {
         self.change(move |tx| merges::finish(tx.connection, from)).await
     }
 
-    async fn put_device(
-        &self,
-        id: &SubscriberId,
-        name: &Name,
-        device: Device,
-        now: Timestamp,
-    ) -> Result<Subscriber, StoreError> {
+    async fn put_device(&self, put: PutDevice<'_>) -> Result<Subscriber, StoreError> {
+        let PutDevice { id, name, device, now } = put;
         let (id, name) = (id.clone(), name.clone());
         self.change_if_space(move |tx| subscribers::put_device(tx, &id, name, device, now)).await
     }
@@ -384,7 +396,10 @@ impl Records for SqliteRecords {
         let (id, name) = (id.clone(), name.clone());
         self.change(move |tx| subscribers::remove_device(tx, &id, &name, now)).await
     }
+}
 
+#[async_trait]
+impl SegmentStore for SqliteRecords {
     async fn put_segment(&self, new: NewSegment, expect: Precondition, now: Timestamp) -> Result<Segment, StoreError> {
         self.change(move |tx| segments::put(tx, new, expect, now)).await
     }
@@ -404,25 +419,6 @@ impl Records for SqliteRecords {
         self.change(move |tx| segments::remove(tx, &name, expect)).await
     }
 
-    async fn memberships(
-        &self,
-        segments: &[Name],
-        subscribers: &[SubscriberNumber],
-        at: ChangeSequence,
-    ) -> Result<Vec<u64>, StoreError> {
-        let (segments, subscribers) = (segments.to_vec(), subscribers.to_vec());
-        self.database.read(move |connection| segments::memberships(connection, &segments, &subscribers, at)).await
-    }
-
-    async fn profiles(
-        &self,
-        subscribers: &[SubscriberNumber],
-        at: ChangeSequence,
-    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
-        let subscribers = subscribers.to_vec();
-        self.database.read(move |connection| segments::profiles(connection, &subscribers, at)).await
-    }
-
     async fn scan_matching(
         &self,
         filter: &LdapFilter,
@@ -432,7 +428,10 @@ impl Records for SqliteRecords {
         let (filter, after) = (filter.clone(), after.cloned());
         self.database.read(move |connection| segments::scan_matching(connection, &filter, after.as_ref(), bounds)).await
     }
+}
 
+#[async_trait]
+impl SubscriptionStore for SqliteRecords {
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
         self.change_if_space(move |tx| {
             let written = subscriptions::put_many(tx, &[new], now)?;
@@ -450,13 +449,8 @@ impl Records for SqliteRecords {
         self.change_if_space(move |tx| subscriptions::put_many(tx, &new, now)).await
     }
 
-    async fn update_subscription(
-        &self,
-        id: SubscriptionId,
-        change: SubscriptionChange,
-        expect: Precondition,
-        now: Timestamp,
-    ) -> Result<Subscription, StoreError> {
+    async fn update_subscription(&self, update: UpdateSubscription) -> Result<Subscription, StoreError> {
+        let UpdateSubscription { id, change, expect, now } = update;
         self.change(move |tx| subscriptions::update(tx, id, &change, expect, now)).await
     }
 
@@ -491,6 +485,13 @@ impl Records for SqliteRecords {
         self.change(move |tx| subscriptions::remove(tx, id, expect)).await
     }
 
+    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
+        self.database.read(subscriptions::counts).await
+    }
+}
+
+#[async_trait]
+impl SuppressionStore for SqliteRecords {
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
         self.change_if_space(move |tx| suppressions::put_many(tx, &new)).await
     }
@@ -540,6 +541,19 @@ impl Records for SqliteRecords {
     async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
         self.database.read(move |connection| transaction::suppression_changes(connection, after, limit)).await
     }
+}
+
+#[async_trait]
+impl RecipientStore for SqliteRecords {
+    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        if let Some(recipients) = self.published.recipient_cache.recipients(subscriptions) {
+            return Ok(recipients);
+        }
+        let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
+        self.database
+            .read(move |connection| recipients::find(connection, &published.recipient_cache, &subscriptions))
+            .await
+    }
 
     async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {
         self.change(move |tx| endpoints::put(tx.connection, &endpoints)).await
@@ -557,7 +571,29 @@ impl Records for SqliteRecords {
         let after = after.cloned();
         self.database.read(move |connection| endpoints::list(connection, after.as_ref(), limit)).await
     }
+}
 
+#[async_trait]
+impl ChangeLog for SqliteRecords {
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
+        self.database.read(move |connection| transaction::changes(connection, after, limit)).await
+    }
+
+    fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.published.newest.subscribe()
+    }
+
+    fn keep_changes_after(&self, place: ChangeSequence) {
+        self.published.changes_needed.store(place.0, Ordering::Relaxed);
+    }
+
+    fn listen(&self, subscriber: SubscriberNumber) -> Listener {
+        self.published.listeners.listen(subscriber)
+    }
+}
+
+#[async_trait]
+impl MatchStore for SqliteRecords {
     async fn indexed_subscriptions(
         &self,
         application: &Name,
@@ -588,16 +624,28 @@ impl Records for SqliteRecords {
         self.database.read(move |connection| subscriptions::all_of_subscribers(connection, &subscribers, at)).await
     }
 
-    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
-        if let Some(recipients) = self.published.recipient_cache.recipients(subscriptions) {
-            return Ok(recipients);
-        }
-        let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
-        self.database
-            .read(move |connection| recipients::find(connection, &published.recipient_cache, &subscriptions))
-            .await
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError> {
+        let (segments, subscribers) = (segments.to_vec(), subscribers.to_vec());
+        self.database.read(move |connection| segments::memberships(connection, &segments, &subscribers, at)).await
     }
 
+    async fn profiles(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
+        let subscribers = subscribers.to_vec();
+        self.database.read(move |connection| segments::profiles(connection, &subscribers, at)).await
+    }
+}
+
+#[async_trait]
+impl ScheduleStore for SqliteRecords {
     async fn schedules(
         &self,
         application: &Name,
@@ -610,12 +658,9 @@ impl Records for SqliteRecords {
 
     async fn scheduled_subscriptions(
         &self,
-        application: &Name,
-        class: &Name,
-        schedule: &str,
-        after: Option<SubscriptionId>,
-        limit: usize,
+        members: ScheduleMembers<'_>,
     ) -> Result<Vec<ScheduledSubscription>, StoreError> {
+        let ScheduleMembers { application, class, schedule, after, limit } = members;
         let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
         let job = move |connection: &Connection| {
             schedules::members(connection, &application, &class, &schedule, after, limit)
@@ -631,27 +676,10 @@ impl Records for SqliteRecords {
         let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
         self.change(move |tx| schedules::remove(tx, &application, &class, &schedule)).await
     }
+}
 
-    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
-        self.database.read(move |connection| transaction::changes(connection, after, limit)).await
-    }
-
-    fn listen(&self, subscriber: SubscriberNumber) -> Listener {
-        self.published.listeners.listen(subscriber)
-    }
-
-    fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
-        self.published.newest.subscribe()
-    }
-
-    fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
-        self.published.newest_key.subscribe()
-    }
-
-    fn keep_changes_after(&self, place: ChangeSequence) {
-        self.published.changes_needed.store(place.0, Ordering::Relaxed);
-    }
-
+#[async_trait]
+impl ApiKeyStore for SqliteRecords {
     async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {
         self.change(move |tx| api_keys::put(tx, &key)).await
     }
@@ -669,16 +697,8 @@ impl Records for SqliteRecords {
         self.change(move |tx| api_keys::remove(tx, &id)).await
     }
 
-    fn counts(&self) -> RecordCounts {
-        *self.published.counts.lock()
-    }
-
-    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
-        self.database.read(subscriptions::counts).await
-    }
-
-    async fn probe(&self) -> Result<Duration, StoreError> {
-        self.database.probe().await
+    fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.published.newest_key.subscribe()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Damaged files: unreadable batches are marked as failed, and the others are processed.
 
-use tocsin_store::journal::{EventBatchState, Except};
+use tocsin_store::journal::{ClaimEvents, EventBatchState, Except};
 
 use crate::support::*;
 
@@ -16,8 +16,10 @@ async fn an_unreadable_event_batch_is_marked_failed_and_later_ones_are_claimed()
     drop(file);
 
     let journal = fixture.open().await;
-    let claimed =
-        journal.claim_events(10, 1 << 20, &Except::default(), LEASE, at(1)).await.expect("the rest can be claimed");
+    let claimed = journal
+        .claim_events(ClaimEvents { batches: 10, bytes: 1 << 20, except: &Except::default(), lease: LEASE, now: at(1) })
+        .await
+        .expect("the rest can be claimed");
     assert_eq!(claimed.iter().map(|events| events.batch.id).collect::<Vec<_>>(), [whole]);
     let backlog = journal.backlog();
     assert_eq!((backlog.event_batches, backlog.failed_batches), (1, 1));

@@ -12,9 +12,10 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, Component, Cutoffs, Except, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewQuantum, NewResend,
-    QuantumInput, RefiredBatch, ReopenedNotifications, ResendProgress, Resolution, Retry, Role, RuleStop, ScheduleKey,
-    ScheduleRun, Step, Suspension, SuspensionFilter, Switch, SwitchState, Window, WorkItem, WorkState,
+    ActivityLog, Claim, ClaimEvents, Component, Cutoffs, EventRange, Except, FiringFilter, FiringStatus, Journal, Mark,
+    NewFiring, NewQuantum, NewResend, NotificationLog, OpenWork, QuantumInput, QuantumQuery, RefiredBatch,
+    ReopenedNotifications, ResendProgress, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step,
+    Suspension, SuspensionFilter, Switch, SwitchState, Window, WorkItem, WorkState,
 };
 
 use crate::support::*;
@@ -119,9 +120,16 @@ impl DifferentialTest {
             2 => drop(except.applications.insert(name("nobody"))),
             _ => {}
         }
-        let claimed = self.memory.claim_events(batches, bytes, &except, LEASE, self.now).await.expect("claimed");
-        let sqlite_claims =
-            self.sqlite().claim_events(batches, bytes, &except, LEASE, self.now).await.expect("claimed");
+        let claimed = self
+            .memory
+            .claim_events(ClaimEvents { batches, bytes, except: &except, lease: LEASE, now: self.now })
+            .await
+            .expect("claimed");
+        let sqlite_claims = self
+            .sqlite()
+            .claim_events(ClaimEvents { batches, bytes, except: &except, lease: LEASE, now: self.now })
+            .await
+            .expect("claimed");
         assert_eq!(
             claimed.iter().map(|claimed| &claimed.batch).collect::<Vec<_>>(),
             sqlite_claims.iter().map(|claimed| &claimed.batch).collect::<Vec<_>>()
@@ -541,11 +549,24 @@ impl DifferentialTest {
             let rows = memory.latest_activity(application.as_ref()).await.expect("read");
             assert_eq!(rows, sqlite.latest_activity(application.as_ref()).await.expect("read"));
         }
-        let quanta = memory.quanta(at(0), at(100_000), None, 40).await.expect("read");
-        assert_eq!(quanta, sqlite.quanta(at(0), at(100_000), None, 40).await.expect("read"));
+        let quanta =
+            memory.quanta(QuantumQuery { from: at(0), to: at(100_000), before: None, limit: 40 }).await.expect("read");
+        assert_eq!(
+            quanta,
+            sqlite.quanta(QuantumQuery { from: at(0), to: at(100_000), before: None, limit: 40 }).await.expect("read")
+        );
         if let Some(quantum) = quanta.last() {
-            let earlier = memory.quanta(at(0), at(100_000), Some(quantum.id), 40).await.expect("read");
-            assert_eq!(earlier, sqlite.quanta(at(0), at(100_000), Some(quantum.id), 40).await.expect("read"));
+            let earlier = memory
+                .quanta(QuantumQuery { from: at(0), to: at(100_000), before: Some(quantum.id), limit: 40 })
+                .await
+                .expect("read");
+            assert_eq!(
+                earlier,
+                sqlite
+                    .quanta(QuantumQuery { from: at(0), to: at(100_000), before: Some(quantum.id), limit: 40 })
+                    .await
+                    .expect("read")
+            );
             assert_eq!(sqlite.quantum(quantum.id).await.expect("read").as_ref(), Some(quantum));
         }
         assert_eq!(memory.switches().await.expect("read"), sqlite.switches().await.expect("read"));
@@ -578,8 +599,26 @@ impl DifferentialTest {
         }
         for bytes in [1, 2_000, usize::MAX] {
             let (class, last) = (name("trade"), EventBatchId(u64::MAX));
-            let page = memory.events_between(&app(), &class, EventBatchId(3), last, bytes).await.expect("read");
-            let sqlite_one = sqlite.events_between(&app(), &class, EventBatchId(3), last, bytes).await.expect("read");
+            let page = memory
+                .events_between(EventRange {
+                    application: &app(),
+                    class: &class,
+                    after: EventBatchId(3),
+                    before: last,
+                    bytes,
+                })
+                .await
+                .expect("read");
+            let sqlite_one = sqlite
+                .events_between(EventRange {
+                    application: &app(),
+                    class: &class,
+                    after: EventBatchId(3),
+                    before: last,
+                    bytes,
+                })
+                .await
+                .expect("read");
             assert_eq!(page, sqlite_one);
         }
         let ahead = memory.work_counts(self.now).await.expect("read");

@@ -2,15 +2,17 @@
 
 mod support; // journals to test, and short constructors
 
-mod accepting; // acceptance of event batches, idempotency keys, and limits
-mod work_state; // priorities, digest windows, and edits
-mod claiming; // claims and leases
-mod resending; // resend requests
-mod retention; // pruning
-mod source_marks; // checkpoints of sources
-mod schedules; // checkpoints of schedules, and the events of their runs
-mod stepping; // steps: atomic and exactly once
-mod waiting; // retries, suspensions, arrivals
+// One suite for each facet
+mod event_log; // acceptance of event batches, idempotency keys, limits, reads of the log
+mod open_work; // backlog, open work items, wake-ups
+mod work_queue; // claims, and the commit of steps
+mod notification_log; // notification batches, attempts, progress
+mod rule_store; // rule firings, stopped rules, rule state
+mod schedules; // progress of schedules
+mod checkpoints; // checkpoints of sources
+mod operator_actions; // suspensions, resends, switches, removal of an application
+mod activity_log; // activity, quanta, totals
+mod maintenance; // pruning, and the health check
 
 mod damaged; // damaged files
 

@@ -14,8 +14,8 @@ use tocsin_model::{
 };
 use tocsin_store::{
     journal::{
-        Claim, ClaimedEvents, EventAcceptance, Except, Idempotency, Journal, JournalOptions, NewEventBatch,
-        NewNotificationBatch, ReceiptChunk, Step, WorkItem,
+        Claim, ClaimEvents, ClaimWork, ClaimedEvents, EventAcceptance, Except, Idempotency, Journal, JournalOptions,
+        NewEventBatch, NewNotificationBatch, ReceiptChunk, Retry, Step, Suspension, WorkItem, WorkState,
     },
     memory::journal::MemoryJournal,
     sqlite::journal::SqliteJournal,
@@ -184,7 +184,10 @@ pub async fn accept(journal: &dyn Journal, count: u32, now: Timestamp) -> EventB
 }
 
 pub async fn claim_events(journal: &dyn Journal, batches: usize, now: Timestamp) -> Vec<ClaimedEvents> {
-    journal.claim_events(batches, usize::MAX, &Except::default(), LEASE, now).await.expect("claimed")
+    journal
+        .claim_events(ClaimEvents { batches, bytes: usize::MAX, except: &Except::default(), lease: LEASE, now })
+        .await
+        .expect("claimed")
 }
 
 pub async fn claim_work(journal: &dyn Journal, limit: usize, now: Timestamp) -> Vec<WorkItem> {
@@ -198,7 +201,10 @@ pub async fn claim_with_priority(
     limit: usize,
     now: Timestamp,
 ) -> Vec<WorkItem> {
-    journal.claim_work(&app(), &mail(), least, limit, LEASE, now).await.expect("claimed")
+    journal
+        .claim_work(ClaimWork { application: &app(), channel: &mail(), least, limit, lease: LEASE, now })
+        .await
+        .expect("claimed")
 }
 
 /// Claims the next event batch and commits notification batches of these sizes for it.
@@ -231,4 +237,40 @@ pub fn delivered(item: &WorkItem, count: u32, now: Timestamp) -> Step {
 /// A work item without the token of its claim, for comparisons.
 pub fn without_token(item: WorkItem) -> WorkItem {
     WorkItem { claim: Claim { token: 0, ..item.claim }, ..item }
+}
+
+pub fn retry(batch: NotificationBatchId, ordinals: Vec<u32>, attempts: u32, due: i64) -> Retry {
+    Retry {
+        batch,
+        application: app(),
+        channel: mail(),
+        ordinals,
+        attempts,
+        due_at: at(due),
+        work_state: WorkState::default(),
+    }
+}
+
+pub fn suspension(batch: NotificationBatchId, ordinals: Vec<u32>, channel: &str) -> Suspension {
+    Suspension {
+        batch,
+        application: app(),
+        channel: name(channel),
+        ordinals,
+        attempts: 4,
+        reason: "attempts exhausted".to_owned(),
+        since: at(7),
+        work_state: WorkState::default(),
+    }
+}
+
+/// Stores a batch for each of these priorities and due times.
+pub async fn queue_all(journal: &dyn Journal, batches: &[(Priority, i64)]) {
+    for (priority, due) in batches {
+        accept(journal, 1, at(*due)).await;
+        let claimed = claim_events(journal, 1, at(*due)).await;
+        let new = NewNotificationBatch { priority: *priority, ..notifications(&[claimed[0].claim.id], 2, at(*due)) };
+        let step = Step { matched: vec![claimed[0].claim], batches: vec![new], ..Step::default() };
+        journal.commit(step).await.expect("committed");
+    }
 }

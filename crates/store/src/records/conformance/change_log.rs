@@ -1,4 +1,4 @@
-//! Conformance: the change log, and snapshots at its sequences.
+//! Conformance: the change log.
 
 use super::{super::changes::TRIMMED_CHANGES_MIN, *};
 
@@ -22,16 +22,30 @@ fn changes_are_logged_in_order() {
         assert_eq!(news(records, after_import).await, ["profile 1"], "a rule may read the locale");
         let renaming = newest(records);
         let moved = Device { address: "elsewhere@mail.example".into(), ..mailbox("") };
-        records.put_device(&subscriber_id("p0"), &name("a"), moved, at(3)).await.expect("stored");
+        records
+            .put_device(PutDevice { id: &subscriber_id("p0"), name: &name("a"), device: moved, now: at(3) })
+            .await
+            .expect("stored");
         assert_eq!(newest(records), renaming, "an address does not matter to the index");
 
         let off = NewSubscriber { profile: Profile { enabled: false, ..renamed }, devices: None, ..person("p0", &[]) };
         records.put_subscriber(off, Precondition::Any, at(4)).await.expect("stored");
         let bounced = Device { state: DeviceState::Bounced, ..mailbox("p1@mail.example") };
-        records.put_device(&subscriber_id("p1"), &name("a"), bounced, at(4)).await.expect("stored");
-        records.put_application(&name("quakes"), "q", "ann", at(5)).await.expect("stored");
         records
-            .update_subscription(SubscriptionId(7), change(None, false, "{}"), Precondition::Any, at(6))
+            .put_device(PutDevice { id: &subscriber_id("p1"), name: &name("a"), device: bounced, now: at(4) })
+            .await
+            .expect("stored");
+        records
+            .put_application(NewApplicationVersion { name: &name("quakes"), text: "q", author: "ann", now: at(5) })
+            .await
+            .expect("stored");
+        records
+            .update_subscription(UpdateSubscription {
+                id: SubscriptionId(7),
+                change: change(None, false, "{}"),
+                expect: Precondition::Any,
+                now: at(6),
+            })
             .await
             .expect("ok");
         let expected = ["subscriber 1", "subscriber 2", "application quakes", "s-7 to s-7"];
@@ -66,133 +80,5 @@ fn a_reader_behind_the_log_gets_an_error() {
         }
         assert_eq!(news(records, kept).await, ["s-1 to s-1000"; 2]);
         assert!(news(records, newest).await.is_empty());
-    });
-}
-
-#[test]
-fn cached_recipients_get_their_present_address() {
-    check(async |records| {
-        records
-            .put_subscribers(vec![person("ann", &["a=mail"]), person("bob", &["a=mail"])], at(1))
-            .await
-            .expect("stored");
-        let mut requested = Vec::new();
-        for subscriber in ["ann", "bob", "ann"] {
-            let key = format!("{}", requested.len());
-            requested.push(records.put_subscription(interest(subscriber, Some(&key)), at(2)).await.expect("stored").id);
-        }
-        let current = async || {
-            let found = records.recipients(&requested).await.expect("read");
-            let address = |recipient: Recipient| recipient.device().map(|(_, device)| device.address.clone());
-            found.into_iter().map(|found| found.and_then(address)).collect::<Vec<_>>()
-        };
-        let [ann, bob] = ["ann@mail.example", "bob@mail.example"].map(|address| Some(address.to_owned()));
-        for _ in 0..2 {
-            assert_eq!(current().await, [ann.clone(), bob.clone(), ann.clone()]);
-        }
-        records.put_device(&subscriber_id("ann"), &name("a"), mailbox("ann@new.example"), at(3)).await.expect("stored");
-        let moved = Some("ann@new.example".to_owned());
-        assert_eq!(current().await, [moved.clone(), bob.clone(), moved.clone()]);
-        let other = SubscriptionChange { device: Some(name("b")), ..interest("bob", None).change() };
-        records.update_subscription(requested[1], other, Precondition::Any, at(3)).await.expect("stored");
-        assert_eq!(current().await, [moved.clone(), None, moved.clone()], "it names a device that is not there");
-        let again = interest("bob", None).change();
-        records.update_subscription(requested[1], again, Precondition::Any, at(3)).await.expect("stored");
-        assert_eq!(current().await, [moved.clone(), bob.clone(), moved.clone()]);
-        let mut away = person("bob", &["a=mail"]);
-        away.profile.locale = Some("de".into());
-        records.put_subscriber(away, Precondition::Any, at(4)).await.expect("stored");
-        let found = records.recipients(&requested[1..2]).await.expect("read").pop().flatten().expect("there");
-        assert_eq!(found.profile.locale.as_deref(), Some("de"));
-        records.remove_subscriber(&subscriber_id("bob"), Precondition::Any, at(5)).await.expect("removed");
-        assert_eq!(current().await, [moved.clone(), None, moved.clone()]);
-        records.put_subscriber(person("bob", &["a=mail"]), Precondition::Any, at(6)).await.expect("stored");
-        assert_eq!(current().await, [moved.clone(), None, moved], "another of that name has other subscriptions");
-    });
-}
-
-#[test]
-fn the_channel_is_that_of_the_receiving_device() {
-    check(async |records| {
-        let off = |channel: &str, state| Device { channel: name(channel), address: "x".into(), state };
-        let mut ann = person("ann", &["b=mail", "c=sms"]);
-        ann.devices.as_mut().expect("given").push((name("a"), off("push", DeviceState::Bounced)));
-        let mut bob = person("bob", &[]);
-        bob.devices = Some(vec![(name("a"), off("push", DeviceState::Disabled))]);
-        let mut eve = person("eve", &["a=mail"]);
-        eve.profile.enabled = false;
-        records.put_subscribers(vec![ann, bob, eve, person("joe", &[])], at(1)).await.expect("stored");
-        let to = |subscriber: &str, device: Option<&str>| NewSubscription {
-            device: device.map(name),
-            ..interest(subscriber, None)
-        };
-        let lines = [
-            to("ann", None),
-            to("ann", Some("c")),
-            to("ann", Some("a")),
-            to("ann", Some("none")),
-            NewSubscription { enabled: false, ..to("ann", None) },
-            to("bob", None),
-            to("eve", None),
-            to("joe", None),
-            NewSubscription { class: name("far"), ..to("ann", None) },
-            NewSubscription { application: name("stock"), ..to("ann", None) },
-        ];
-        for line in lines {
-            records.put_subscription(line, at(1)).await.expect("stored");
-        }
-        let show = |found: Vec<IndexedSubscription>| {
-            let show = |found: IndexedSubscription| {
-                let channel = found.channel.map_or("-".to_owned(), |channel| channel.to_string());
-                format!("{} {} {channel}", found.id.0, found.class)
-            };
-            found.into_iter().map(show).collect::<Vec<_>>()
-        };
-        let all = records.indexed_subscriptions(&name("quakes"), None, 100).await.expect("read");
-        assert!(all.iter().all(|found| &*found.values == r#"{"magnitude":5.5}"#));
-        assert_eq!(
-            show(all),
-            ["1 near mail", "2 near sms", "3 near -", "4 near -", "6 near -", "8 near -", "9 far mail"]
-        );
-        let page = records.indexed_subscriptions(&name("quakes"), Some(SubscriptionId(2)), 2).await.expect("read");
-        assert_eq!(show(page), ["3 near -", "4 near -"]);
-        let between = async |first, last| {
-            let range = SubscriptionId(first)..=SubscriptionId(last);
-            show(records.indexed_at(&name("quakes"), &[range], newest(records)).await.expect("read"))
-        };
-        assert_eq!(between(4, 9).await, ["4 near -", "6 near -", "8 near -", "9 far mail"]);
-        assert_eq!(between(2, 2).await, ["2 near sms"]);
-        assert_eq!(between(0, u64::MAX).await.len(), 7);
-        assert_eq!(between(5, 4).await, [""; 0]);
-        let ranges = [SubscriptionId(1)..=SubscriptionId(2), SubscriptionId(6)..=SubscriptionId(7)];
-        let some = records.indexed_at(&name("quakes"), &ranges, newest(records)).await.expect("read");
-        assert_eq!(show(some), ["1 near mail", "2 near sms", "6 near -"]);
-        assert!(records.indexed_subscriptions(&name("none"), None, 9).await.expect("read").is_empty());
-
-        let requested: Vec<_> = [9, 2, 77, 3, 7, 2].map(SubscriptionId).to_vec();
-        let found = records.recipients(&requested).await.expect("read");
-        let device = |place: usize| {
-            let device = found[place].as_ref().and_then(|found| found.device());
-            device.map(|(name, device)| format!("{name} {} {}", device.channel, device.address))
-        };
-        assert_eq!(device(0).as_deref(), Some("b mail ann@mail.example"));
-        assert_eq!(device(1).as_deref(), Some("c sms ann@sms.example"));
-        assert_eq!(found[2], None);
-        assert_eq!(device(3), None);
-        assert_eq!(device(4).as_deref(), Some("a mail eve@mail.example"));
-        assert!(found[4].as_ref().is_some_and(|eve| !eve.profile.enabled));
-        assert_eq!(found[5], found[1]);
-        for (found, id) in found.iter().zip(&requested) {
-            let stored = records.subscription(*id).await.expect("read");
-            let whose = |stored: &Subscription| (stored.id, stored.subscriber.clone(), stored.subscriber_number);
-            let current = |found: &Recipient| (found.subscription, found.id.clone(), found.number);
-            assert_eq!(found.as_ref().map(current), stored.as_ref().map(whose));
-            let interest = |stored: Subscription| {
-                let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = stored;
-                RecipientSubscription { class, subscriber, device, enabled, values }
-            };
-            assert_eq!(found.as_ref().map(|found| (*found.interest).clone()), stored.map(interest));
-        }
-        assert!(records.recipients(&[]).await.expect("read").is_empty());
     });
 }

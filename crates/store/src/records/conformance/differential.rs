@@ -119,7 +119,10 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
         3 => format!("{:?}", records.remove_subscriber(&pick_id(rng), pick_expect(rng), now).await),
         4 | 5 => {
             let (id, device) = (pick_id(rng), pick(rng, &["a", "b", "c"]));
-            format!("{:?}", records.put_device(&id, &device, make_device(rng), now).await)
+            format!(
+                "{:?}",
+                records.put_device(PutDevice { id: &id, name: &device, device: make_device(rng), now }).await
+            )
         }
         6 => {
             let (id, device) = (pick_id(rng), pick(rng, &["a", "b", "c"]));
@@ -133,7 +136,10 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
         10 => {
             let new = make_subscription(rng);
             let (id, expect) = (pick_subscription(rng), pick_expect(rng));
-            format!("{:?}", records.update_subscription(id, new.change(), expect, now).await)
+            format!(
+                "{:?}",
+                records.update_subscription(UpdateSubscription { id, change: new.change(), expect, now }).await
+            )
         }
         11 => format!("{:?}", records.remove_subscription(pick_subscription(rng), pick_expect(rng), now).await),
         12 => {
@@ -141,7 +147,12 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
             if rng.u32(..10) == 0 {
                 format!("{:?}", records.remove_application(&application, now).await)
             } else {
-                format!("{:?}", records.put_application(&application, "text", "ann", now).await)
+                format!(
+                    "{:?}",
+                    records
+                        .put_application(NewApplicationVersion { name: &application, text: "text", author: "ann", now })
+                        .await
+                )
             }
         }
         13 => {

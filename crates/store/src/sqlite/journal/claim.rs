@@ -44,7 +44,8 @@ impl ExcludedEvents {
 pub fn claim_events(
     connection: &Connection,
     shared: &JournalContext,
-    (batches, bytes): (usize, usize),
+    batches: usize,
+    bytes: usize,
     except: &ExcludedEvents,
     lease: Duration,
     now: Timestamp,
@@ -143,7 +144,8 @@ pub fn claim_work(
     connection: &Connection,
     shared: &JournalContext,
     (application, channel): (i64, i64),
-    (least, limit): (Priority, usize),
+    least: Priority,
+    limit: usize,
     lease: Duration,
     now: Timestamp,
 ) -> Result<Vec<WorkItem>, StoreError> {
@@ -182,7 +184,8 @@ pub fn claim_window(
     connection: &Connection,
     shared: &JournalContext,
     (application, channel): (i64, i64),
-    (window, notifications): (Timestamp, usize),
+    window: Timestamp,
+    notifications: usize,
     lease: Duration,
     now: Timestamp,
 ) -> Result<Vec<WorkItem>, StoreError> {

@@ -1,7 +1,6 @@
 //! Encryption of secrets at rest: secrets are sealed before they are stored, and resealed after a key change.
 
 use rusqlite::Connection;
-use tocsin_model::hexadecimal::{bytes_of, digits_of};
 
 use super::{execute, query_all, query_one};
 use crate::{error::StoreError, keyring::Keyring, sqlite::writer::store_error};
@@ -17,7 +16,7 @@ pub(super) fn installation(connection: &Connection, keys: &Keyring, fresh: [u8; 
         (Some(sealed), _) => secret_of(&keys.open(sealed.clone())?)?,
         (None, plain) => plain.unwrap_or(fresh),
     };
-    let digits = digits_of(&secret);
+    let digits = hex::encode(secret);
     let seal = keys.seal(&digits)?;
     if seal == digits {
         execute(
@@ -61,7 +60,7 @@ fn enable_secure_delete(connection: &Connection) -> Result<(), StoreError> {
 
 fn secret_of(digits: &str) -> Result<[u8; 32], StoreError> {
     let damaged = || StoreError::Damaged("the secret of the installation".to_owned());
-    bytes_of(digits).and_then(|bytes| bytes.try_into().ok()).ok_or_else(damaged)
+    hex::decode(digits).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(damaged)
 }
 
 #[cfg(test)]
@@ -73,7 +72,7 @@ mod tests {
 
     use crate::{
         keyring::Keyring,
-        records::Records,
+        records::{ApplicationStore, Installation, NewApplicationVersion},
         sqlite::records::{RecordsOptions, SqliteRecords},
     };
 
@@ -109,7 +108,14 @@ mod tests {
         let records = SqliteRecords::open(folder, &options).expect("it opens");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let text = "application: stock # canary-7c1f";
-        runtime.block_on(records.put_application(&name, text, "ann", Timestamp(1))).expect("stored");
+        runtime
+            .block_on(records.put_application(NewApplicationVersion {
+                name: &name,
+                text,
+                author: "ann",
+                now: Timestamp(1),
+            }))
+            .expect("stored");
         let secret = *records.secret();
         assert_eq!(runtime.block_on(records.application(&name, None)).expect("read").expect("one").text, text);
         drop(records);
@@ -130,7 +136,14 @@ mod tests {
         let records = SqliteRecords::open(folder.path(), &options).expect("it opens");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let text = "application: stock # canary-7c1f";
-        runtime.block_on(records.put_application(&name, text, "ann", Timestamp(1))).expect("stored");
+        runtime
+            .block_on(records.put_application(NewApplicationVersion {
+                name: &name,
+                text,
+                author: "ann",
+                now: Timestamp(1),
+            }))
+            .expect("stored");
         let secret = *records.secret();
         drop(records);
         assert!(is_found(folder.path(), b"canary-7c1f"));

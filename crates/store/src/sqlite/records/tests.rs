@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tocsin_model::{
-    subscriber::{DeviceState, Profile},
+    subscriber::{Device, DeviceState, Profile},
     subscription::SubscriptionParams,
     value::Value,
 };
@@ -75,7 +75,10 @@ fn everything_survives_a_restart() {
         let gone = records.put_subscription(interest("{}"), NOW).await.expect("stored");
         let kept = records.put_subscription(interest("{}"), NOW).await.expect("stored");
         records.remove_subscription(gone.id, Precondition::Any, NOW).await.expect("removed");
-        records.put_application(&name("quakes"), "q", "ann", NOW).await.expect("stored");
+        records
+            .put_application(NewApplicationVersion { name: &name("quakes"), text: "q", author: "ann", now: NOW })
+            .await
+            .expect("stored");
         (subscriber, kept)
     });
     let (counts, newest) = (records.counts(), *records.newest_change().borrow());
@@ -150,7 +153,10 @@ fn below_the_reserve_only_intake_is_refused() {
         let refused = records.put_subscription(interest("{}"), NOW).await;
         assert!(matches!(refused, Err(StoreError::Full(_))));
         assert!(matches!(records.put_subscribers(vec![ann()], NOW).await, Err(StoreError::Full(_))));
-        records.put_application(&name("quakes"), "q", "ann", NOW).await.expect("stored");
+        records
+            .put_application(NewApplicationVersion { name: &name("quakes"), text: "q", author: "ann", now: NOW })
+            .await
+            .expect("stored");
         records.remove_subscriber(&ann().id, Precondition::Any, NOW).await.expect("removed");
     });
 }
@@ -518,7 +524,10 @@ fn b34_a_page_reads_a_bounded_number_of_rows() {
     let records = open(folder.path());
     let id = |at: usize| format!("s{at:06}").parse::<SubscriberId>().expect("an id");
     block_on(async {
-        records.put_application(&name("quakes"), "text", "ann", NOW).await.expect("stored");
+        records
+            .put_application(NewApplicationVersion { name: &name("quakes"), text: "text", author: "ann", now: NOW })
+            .await
+            .expect("stored");
         // Only the last row matches the selective filters.
         let last = ROWS - 1;
         let person = |at: usize| {

@@ -1,4 +1,4 @@
-//! Conformance: subscribers, their devices, merges, and failing endpoints.
+//! Conformance: subscribers, their devices and merges.
 
 use super::*;
 
@@ -35,9 +35,25 @@ fn a_subscriber_is_stored_as_expected() {
 fn devices_are_added_and_removed() {
     check(async |records| {
         records.put_subscriber(person("ann", &["work=mail"]), Precondition::Any, at(1)).await.expect("stored");
-        assert!(is_missing(records.put_device(&subscriber_id("bob"), &name("home"), mailbox("b@x"), at(2)).await));
-        let with_two =
-            records.put_device(&subscriber_id("ann"), &name("home"), mailbox("a@x"), at(2)).await.expect("stored");
+        assert!(is_missing(
+            records
+                .put_device(PutDevice {
+                    id: &subscriber_id("bob"),
+                    name: &name("home"),
+                    device: mailbox("b@x"),
+                    now: at(2)
+                })
+                .await
+        ));
+        let with_two = records
+            .put_device(PutDevice {
+                id: &subscriber_id("ann"),
+                name: &name("home"),
+                device: mailbox("a@x"),
+                now: at(2),
+            })
+            .await
+            .expect("stored");
         assert_eq!((with_two.devices.len(), with_two.revision, with_two.updated_at), (2, 2, at(2)));
         assert_eq!(records.counts(), RecordCounts { subscribers: 1, devices: 2, subscriptions: 0 });
         assert!(is_missing(records.remove_device(&subscriber_id("ann"), &name("none"), at(3)).await));
@@ -67,8 +83,15 @@ fn preferences_stay_until_others_are_given() {
         let same =
             records.put_subscriber(person("ann", &["work=mail"]), Precondition::Any, at(2)).await.expect("stored");
         assert_eq!((same.revision, &same.preferences), (1, &preferences), "nothing changed");
-        let moved =
-            records.put_device(&subscriber_id("ann"), &name("home"), mailbox("a@x"), at(3)).await.expect("stored");
+        let moved = records
+            .put_device(PutDevice {
+                id: &subscriber_id("ann"),
+                name: &name("home"),
+                device: mailbox("a@x"),
+                now: at(3),
+            })
+            .await
+            .expect("stored");
         assert_eq!((moved.revision, &moved.preferences), (2, &preferences));
         let subscription = records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
         let found = records.recipients(&[subscription.id]).await.expect("read").pop().flatten().expect("there");
@@ -132,34 +155,6 @@ fn subscribers_are_found() {
         assert_eq!(list(attribute("n", "7"), None, 9).await, [""; 0], "a number is no text");
         let both = SubscriberFilter { enabled: Some(true), ..attribute("city", "Wien") };
         assert_eq!(list(both, None, 9).await, [""; 0]);
-    });
-}
-
-#[test]
-fn failing_endpoints_are_stored_until_removed() {
-    check(async |records| {
-        let endpoint = |address: &str, failures| FailingEndpoint {
-            key: EndpointKey { application: name("quakes"), channel: name("hook"), address: address.to_owned() },
-            subscriber: Some(subscriber_id("ann")),
-            device: None,
-            since: at(1),
-            last: at(2),
-            failures,
-            reason: "500".to_owned(),
-            warned_at: Some(at(2)),
-            disabled_at: None,
-        };
-        let before = newest(records);
-        records.put_failing_endpoints(vec![endpoint("b", 1), endpoint("a", 1)]).await.expect("kept");
-        records.put_failing_endpoints(vec![endpoint("b", 2)]).await.expect("kept");
-        let list =
-            async |after: Option<&EndpointKey>, limit| records.failing_endpoints(after, limit).await.expect("read");
-        assert_eq!(list(None, 9).await, [endpoint("a", 1), endpoint("b", 2)]);
-        assert_eq!(list(None, 1).await, [endpoint("a", 1)]);
-        assert_eq!(list(Some(&endpoint("a", 1).key), 9).await, [endpoint("b", 2)]);
-        records.remove_failing_endpoints(vec![endpoint("a", 1).key, endpoint("c", 1).key]).await.expect("forgotten");
-        assert_eq!(list(None, 9).await, [endpoint("b", 2)]);
-        assert_eq!(newest(records), before);
     });
 }
 
@@ -243,7 +238,10 @@ fn any_text_is_stored_unchanged() {
         // Each version is a commit of its own, so a few dozen suffice.
         let texts: Vec<_> = texts.iter().rev().step_by(10).collect();
         for text in &texts {
-            records.put_application(&name("naughty"), text, text, at(3)).await.expect("stored");
+            records
+                .put_application(NewApplicationVersion { name: &name("naughty"), text, author: text, now: at(3) })
+                .await
+                .expect("stored");
         }
         let history = records.application_history(&name("naughty")).await.expect("read");
         assert!(history.iter().rev().map(|version| &version.text).eq(texts.iter().copied()));

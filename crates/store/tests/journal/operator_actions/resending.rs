@@ -1,4 +1,4 @@
-//! Resend requests: notifications are reopened once, together with the progress of the request.
+//! Resend requests.
 
 use tocsin_model::{
     id::NotificationBatchId,

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use tocsin_model::{delivery_policy::Priority, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    journal::{Claim, Except, Journal, Step, WorkCounts},
+    journal::{Claim, ClaimEvents, ClaimWork, Except, Journal, NewEventBatch, Step, WorkCounts},
 };
 
 use crate::support::*;
@@ -19,10 +19,22 @@ fn event_batches_are_claimed_in_order_of_acceptance() {
         let first = claim_events(&*journal, 2, at(1)).await;
         assert_eq!(first.iter().map(|claimed| claimed.batch.id.0).collect::<Vec<_>>(), [1, 2]);
         assert!(
-            journal.claim_events(0, usize::MAX, &Except::default(), LEASE, at(1)).await.expect("claimed").is_empty()
+            journal
+                .claim_events(ClaimEvents {
+                    batches: 0,
+                    bytes: usize::MAX,
+                    except: &Except::default(),
+                    lease: LEASE,
+                    now: at(1)
+                })
+                .await
+                .expect("claimed")
+                .is_empty()
         );
-        let third =
-            journal.claim_events(9, 0, &Except::default(), LEASE, at(1)).await.expect("at least one, however large");
+        let third = journal
+            .claim_events(ClaimEvents { batches: 9, bytes: 0, except: &Except::default(), lease: LEASE, now: at(1) })
+            .await
+            .expect("at least one, however large");
         assert_eq!(third.iter().map(|claimed| claimed.batch.events.count()).collect::<Vec<_>>(), [3]);
         journal.release_events(first[0].claim).await.expect("released");
         let rest = claim_events(&*journal, 9, at(1)).await;
@@ -37,8 +49,34 @@ fn claims_are_limited_in_bytes() {
         for _ in 0..4 {
             accept(&*journal, 1, at(0)).await;
         }
-        assert_eq!(journal.claim_events(9, 100, &Except::default(), LEASE, at(1)).await.expect("claimed").len(), 2);
-        assert_eq!(journal.claim_events(9, 80, &Except::default(), LEASE, at(1)).await.expect("claimed").len(), 2);
+        assert_eq!(
+            journal
+                .claim_events(ClaimEvents {
+                    batches: 9,
+                    bytes: 100,
+                    except: &Except::default(),
+                    lease: LEASE,
+                    now: at(1)
+                })
+                .await
+                .expect("claimed")
+                .len(),
+            2
+        );
+        assert_eq!(
+            journal
+                .claim_events(ClaimEvents {
+                    batches: 9,
+                    bytes: 80,
+                    except: &Except::default(),
+                    lease: LEASE,
+                    now: at(1)
+                })
+                .await
+                .expect("claimed")
+                .len(),
+            2
+        );
     });
 }
 
@@ -49,7 +87,20 @@ fn work_is_claimed_in_order_of_due_time() {
             queue(&*journal, 1, at(due)).await;
         }
         let other = name("sms");
-        assert!(journal.claim_work(&app(), &other, Priority::Low, 9, LEASE, at(99)).await.expect("claimed").is_empty());
+        assert!(
+            journal
+                .claim_work(ClaimWork {
+                    application: &app(),
+                    channel: &other,
+                    least: Priority::Low,
+                    limit: 9,
+                    lease: LEASE,
+                    now: at(99)
+                })
+                .await
+                .expect("claimed")
+                .is_empty()
+        );
         let due: Vec<Timestamp> = claim_work(&*journal, 9, at(25)).await.iter().map(|item| item.due_at).collect();
         assert_eq!(due, [at(10), at(20)]);
         assert_eq!(journal.next_due(&app(), &mail(), at(25)).await.expect("read"), Some(at(30)));
@@ -199,8 +250,17 @@ async fn work_until_nothing_is_left(journal: Arc<dyn Journal>) -> (Vec<u64>, Vec
             // All leases have expired at this time, but work that is being finished must not be claimed.
             let (step, later) = (delivered(&item, 2, at(1)), journal.clone());
             journal.commit(step).await.expect("the claim is valid");
-            let again =
-                later.claim_work(&app(), &name("nowhere"), Priority::Low, 1, LEASE, at(1)).await.expect("claimed");
+            let again = later
+                .claim_work(ClaimWork {
+                    application: &app(),
+                    channel: &name("nowhere"),
+                    least: Priority::Low,
+                    limit: 1,
+                    lease: LEASE,
+                    now: at(1),
+                })
+                .await
+                .expect("claimed");
             assert!(again.is_empty());
         }
     }
@@ -221,5 +281,38 @@ fn a_restart_invalidates_claims_and_tokens_still_rise() {
         assert!(after.claim.token > before.claim.token);
         assert!(matches!(journal.commit(delivered(&before, 2, at(1))).await, Err(StoreError::Fenced(_))));
         journal.commit(delivered(&after, 2, at(1))).await.expect("committed");
+    });
+}
+
+#[test]
+fn b7_applications_and_classes_can_be_excluded_from_claims() {
+    on_each(async |journal| {
+        let mut accepted = Vec::new();
+        for (application, class) in [("quakes", "quake"), ("quakes", "tide"), ("other", "quake"), ("quakes", "quake")] {
+            let batch = NewEventBatch { application: name(application), class: name(class), ..events(1, at(0)) };
+            accepted.push(journal.accept(batch).await.expect("accepted").id());
+        }
+        let except = |applications: &[&str], classes: &[(&str, &str)]| Except {
+            applications: applications.iter().map(|one| name(one)).collect(),
+            classes: classes.iter().map(|(one, class)| (name(one), name(class))).collect(),
+        };
+        // Claims are released each time.
+        let claim = async |batches: usize, except: Except| {
+            let claimed = journal
+                .claim_events(ClaimEvents { batches, bytes: usize::MAX, except: &except, lease: LEASE, now: at(1) })
+                .await
+                .expect("claimed");
+            for events in &claimed {
+                journal.release_events(events.claim).await.expect("released");
+            }
+            claimed.iter().map(|events| accepted.iter().position(|id| *id == events.batch.id)).collect::<Vec<_>>()
+        };
+        let all = |places: &[usize]| places.iter().copied().map(Some).collect::<Vec<_>>();
+        assert_eq!(claim(9, except(&["quakes"], &[])).await, all(&[2]));
+        assert_eq!(claim(9, except(&["nobody"], &[])).await, all(&[0, 1, 2, 3]));
+        assert_eq!(claim(9, except(&["other"], &[("quakes", "quake")])).await, all(&[1]));
+        assert_eq!(claim(9, except(&[], &[("quakes", "tide")])).await, all(&[0, 2, 3]));
+        assert_eq!(claim(2, except(&[], &[("quakes", "tide")])).await, all(&[0, 2]), "the oldest first");
+        assert_eq!(claim(9, except(&["quakes", "other"], &[])).await, all(&[]));
     });
 }

@@ -1,4 +1,4 @@
-//! Acceptance of event batches, idempotency keys, and limits.
+//! Acceptance of event batches, idempotency keys, limits, and reads of the log.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Cutoffs, EventAcceptance, EventBatchState, JournalOptions, NewEventBatch, Step},
+    journal::{Cutoffs, EventAcceptance, EventBatchState, EventRange, JournalOptions, NewEventBatch, Step},
 };
 
 use crate::support::*;
@@ -220,10 +220,75 @@ fn the_file_has_one_owner() {
 }
 
 #[test]
-fn a_probe_answers() {
+fn events_between_two_batches_can_be_read() {
     on_each(async |journal| {
-        journal.probe().await.expect("probed");
-        journal.commit(Step::default()).await.expect("nothing is stored");
-        assert_eq!(journal.totals(), Default::default());
+        for second in 0..4 {
+            accept(&*journal, 2, at(second)).await;
+            let other = NewEventBatch { class: name("quote"), ..events(1, at(second)) };
+            journal.accept(other).await.expect("accepted");
+        }
+        let between = async |after: u64, before: u64, bytes: usize| {
+            let (after, before) = (EventBatchId(after), EventBatchId(before));
+            let page = journal
+                .events_between(EventRange { application: &app(), class: &name("trade"), after, before, bytes })
+                .await
+                .expect("read");
+            let ids: Vec<u64> = page.batches.iter().map(|batch| batch.id.0).collect();
+            (ids, page.next.map(|id| id.0))
+        };
+        assert_eq!(between(0, 99, usize::MAX).await, (vec![1, 3, 5, 7], None));
+        assert_eq!(between(1, 7, usize::MAX).await, (vec![3, 5], None));
+        assert_eq!(between(0, 99, 1).await, (vec![1], Some(1)));
+        assert_eq!(between(1, 99, 160).await, (vec![3, 5], Some(5)));
+        assert_eq!(between(5, 99, 1).await, (vec![7], None));
+        assert_eq!(between(7, 7, 1).await, (vec![], None));
+        assert_eq!(between(9, 3, 1).await, (vec![], None));
+        let position = async |second: i64| journal.position_at(at(second)).await.expect("read").0;
+        assert_eq!(
+            [position(-9).await, position(1).await, position(2).await, position(4).await, position(99).await],
+            [0, 0, 2, 6, 8]
+        );
+        let none = journal
+            .events_between(EventRange {
+                application: &app(),
+                class: &name("news"),
+                after: EventBatchId(0),
+                before: EventBatchId(99),
+                bytes: 9,
+            })
+            .await;
+        assert!(none.expect("read").batches.is_empty());
+    });
+}
+
+#[test]
+fn chronicle_values_are_stored_and_removed_with_the_batch() {
+    on_each(async |journal| {
+        let batch = accept(&*journal, 1, at(0)).await;
+        let claim = claim_events(&*journal, 1, at(0)).await[0].claim;
+        let said = bytes::Bytes::from(vec![7; 5_000]);
+        let step = Step { matched: vec![claim], chronicled: vec![(batch, said.clone())], ..Step::default() };
+        let mut lost = step.clone();
+        lost.matched[0].token += 1;
+        journal.commit(lost).await.expect_err("the token is wrong");
+        let found = journal.event_batch(batch).await.expect("read").expect("it is there").0;
+        assert!(found.chronicled.is_empty());
+        journal.commit(step).await.expect("committed");
+        let found = journal.event_batch(batch).await.expect("read").expect("it is there").0;
+        assert_eq!(found.chronicled, said);
+        let page = journal
+            .events_between(EventRange {
+                application: &app(),
+                class: &found.class,
+                after: EventBatchId(0),
+                before: EventBatchId(9),
+                bytes: 9_999,
+            })
+            .await;
+        assert_eq!(page.expect("read").batches[0].chronicled, said);
+        let listed = journal.event_batches(None, 9).await.expect("read");
+        assert!(listed[0].0.chronicled.is_empty(), "lists contain no bodies");
+        journal.prune(&Cutoffs::all(at(9)), at(9), 9).await.expect("pruned");
+        assert!(journal.event_batch(batch).await.expect("read").is_none());
     });
 }

@@ -13,8 +13,16 @@ const VIENNA: &str = "DTSTART;TZID=Europe/Vienna:20270104T080000\nRRULE:FREQ=DAI
 const WEEKLY: &str = "DTSTART:20270104T080000Z\nRRULE:FREQ=WEEKLY";
 
 async fn members(records: &dyn Records, schedule: &str) -> Vec<(u64, String)> {
-    let found =
-        records.scheduled_subscriptions(&name("quakes"), &name("near"), schedule, None, 99).await.expect("read");
+    let found = records
+        .scheduled_subscriptions(ScheduleMembers {
+            application: &name("quakes"),
+            class: &name("near"),
+            schedule,
+            after: None,
+            limit: 99,
+        })
+        .await
+        .expect("read");
     found.into_iter().map(|found| (found.subscription.id.0, found.since.to_string())).collect()
 }
 
@@ -57,7 +65,16 @@ fn subscriptions_with_the_same_due_times_are_together() {
         let later = records.schedules(&name("quakes"), all[0].number, 1).await.expect("read");
         assert_eq!(later, all[1..2]);
         let (application, class, first) = (name("quakes"), name("near"), Some(SubscriptionId(ids[0])));
-        let page = records.scheduled_subscriptions(&application, &class, VIENNA, first, 9).await.expect("read");
+        let page = records
+            .scheduled_subscriptions(ScheduleMembers {
+                application: &application,
+                class: &class,
+                schedule: VIENNA,
+                after: first,
+                limit: 9,
+            })
+            .await
+            .expect("read");
         assert_eq!(page.iter().map(|found| found.subscription.id.0).collect::<Vec<_>>(), [ids[1]]);
         assert_eq!(page[0].subscription.channel, Some(name("mail")));
         assert!(page[0].joined > ChangeSequence(0) && page[0].joined <= newest(records));
@@ -77,7 +94,16 @@ fn subscriptions_with_the_same_due_times_are_together() {
         records.put_subscriber(in_zone("ann", Some("Asia/Tokyo")), Precondition::Any, noon).await.expect("stored");
         assert_eq!(news(records, before).await, ["profile 1", "subscriber 1"], "it matters to her schedule");
         let tokyo = VIENNA.replace("Europe/Vienna", "Asia/Tokyo");
-        let moved = records.scheduled_subscriptions(&application, &class, &tokyo, None, 9).await.expect("read");
+        let moved = records
+            .scheduled_subscriptions(ScheduleMembers {
+                application: &application,
+                class: &class,
+                schedule: &tokyo,
+                after: None,
+                limit: 9,
+            })
+            .await
+            .expect("read");
         assert!(moved[0].joined > before);
         assert_eq!(members(records, &tokyo).await, [(ids[0], "2027-01-05T07:00:00Z".to_owned())]);
 
@@ -86,14 +112,30 @@ fn subscriptions_with_the_same_due_times_are_together() {
             SubscriptionChange { terms: scheduled("x", "x", Some(FLOATING)).terms, ..change(None, false, "{}") };
         let enabled = SubscriptionChange { enabled: true, ..disabled.clone() };
         let third = SubscriptionId(ids[2]);
-        records.update_subscription(third, disabled, Precondition::Any, noon).await.expect("stored");
+        records
+            .update_subscription(UpdateSubscription {
+                id: third,
+                change: disabled,
+                expect: Precondition::Any,
+                now: noon,
+            })
+            .await
+            .expect("stored");
         assert!(members(records, utc).await.is_empty());
         assert!(
             !records.delete_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"),
             "it may come back"
         );
         let evening = at_time("2027-01-05T20:00:00Z");
-        records.update_subscription(third, enabled, Precondition::Any, evening).await.expect("stored");
+        records
+            .update_subscription(UpdateSubscription {
+                id: third,
+                change: enabled,
+                expect: Precondition::Any,
+                now: evening,
+            })
+            .await
+            .expect("stored");
         assert_eq!(members(records, utc).await, [(ids[2], evening.to_string())]);
 
         records.remove_subscriber(&subscriber_id("bob"), Precondition::Any, evening).await.expect("removed");
@@ -128,15 +170,44 @@ fn enabled_subscriptions_name_the_time_at_which_they_were_enabled() {
         // By an update, and by the end of a snooze.
         let snoozed = SubscriptionParams { snoozed_until: Some(at(5)), ..SubscriptionParams::default() };
         let snoozed = SubscriptionChange { terms: snoozed, ..change(None, true, "{}") };
-        records.update_subscription(ids[0], change(None, false, "{}"), Precondition::Any, at(3)).await.expect("stored");
-        records.update_subscription(ids[1], snoozed, Precondition::Any, at(3)).await.expect("stored");
+        records
+            .update_subscription(UpdateSubscription {
+                id: ids[0],
+                change: change(None, false, "{}"),
+                expect: Precondition::Any,
+                now: at(3),
+            })
+            .await
+            .expect("stored");
+        records
+            .update_subscription(UpdateSubscription {
+                id: ids[1],
+                change: snoozed,
+                expect: Precondition::Any,
+                now: at(3),
+            })
+            .await
+            .expect("stored");
         assert!(of().await.is_empty());
-        records.update_subscription(ids[0], change(None, true, "{}"), Precondition::Any, at(4)).await.expect("stored");
+        records
+            .update_subscription(UpdateSubscription {
+                id: ids[0],
+                change: change(None, true, "{}"),
+                expect: Precondition::Any,
+                now: at(4),
+            })
+            .await
+            .expect("stored");
         assert_eq!(records.wake_subscriptions(at(6), 9).await.expect("woken"), 1);
         assert_eq!(of().await, [(ids[0].0, Some(at(4))), (ids[1].0, Some(at(6)))]);
         // A change of an enabled one does not begin anew.
         records
-            .update_subscription(ids[0], change(None, true, r#"{"a":1}"#), Precondition::Any, at(7))
+            .update_subscription(UpdateSubscription {
+                id: ids[0],
+                change: change(None, true, r#"{"a":1}"#),
+                expect: Precondition::Any,
+                now: at(7),
+            })
             .await
             .expect("stored");
         assert_eq!(of().await, [(ids[0].0, Some(at(4))), (ids[1].0, Some(at(6)))]);

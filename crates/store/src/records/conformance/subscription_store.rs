@@ -87,7 +87,14 @@ fn a_subscription_is_changed_as_expected() {
         records.put_subscriber(person("ann", &[]), Precondition::Any, at(1)).await.expect("stored");
         let made = records.put_subscription(interest("ann", None), at(1)).await.expect("stored");
         let update = async |id, expect, values: &str| {
-            records.update_subscription(id, change(Some(name("work")), false, values), expect, at(2)).await
+            records
+                .update_subscription(UpdateSubscription {
+                    id,
+                    change: change(Some(name("work")), false, values),
+                    expect,
+                    now: at(2),
+                })
+                .await
         };
         assert!(is_missing(update(SubscriptionId(9), Precondition::Any, "{}").await));
         assert!(matches!(update(made.id, Precondition::Revision(2), "{}").await, Err(StoreError::Changed(_))));

@@ -1,4 +1,4 @@
-//! Pruning.
+//! Pruning, and the health check.
 
 use std::time::Duration;
 
@@ -168,5 +168,14 @@ fn each_class_has_its_own_retention() {
         let rows = journal.activity(&whole, None).await.expect("read");
         assert!(!rows.is_empty(), "the newest minute of each stream stays");
         assert_eq!(journal.latest_activity(None).await.expect("read").len(), rows.len());
+    });
+}
+
+#[test]
+fn a_probe_answers() {
+    on_each(async |journal| {
+        journal.probe().await.expect("probed");
+        journal.commit(Step::default()).await.expect("nothing is stored");
+        assert_eq!(journal.totals(), Default::default());
     });
 }

@@ -1,0 +1,29 @@
+//! API keys.
+
+use async_trait::async_trait;
+use tocsin_model::id::ChangeSequence;
+
+use super::ApiKey;
+use crate::error::StoreError;
+
+/// API keys, as hashes.
+///
+/// A write is durable when the call returns and is logged in the same commit. Callers keep a copy in memory and follow
+/// [`newest_key_change`](ApiKeyStore::newest_key_change), which costs no I/O.
+#[async_trait]
+pub trait ApiKeyStore: Send + Sync + 'static {
+    /// Stores an API key.
+    async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError>;
+
+    /// All API keys, oldest first.
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError>;
+
+    /// Ids and descriptions of removed API keys, by id. They are kept, because stored objects name keys as authors.
+    async fn removed_api_keys(&self) -> Result<Vec<(String, String)>, StoreError>;
+
+    /// Removes an API key; `Missing` if there is none.
+    async fn remove_api_key(&self, id: &str) -> Result<(), StoreError>;
+
+    /// The same for changes of API keys only; zero until there is one.
+    fn newest_key_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
+}

@@ -1,0 +1,30 @@
+//! Recipients and failing endpoints, for delivery.
+
+use async_trait::async_trait;
+use tocsin_model::id::SubscriptionId;
+
+use super::{EndpointKey, FailingEndpoint, Recipient};
+use crate::error::StoreError;
+
+/// Records that delivery reads and writes: recipients of notifications, and endpoints that fail.
+///
+/// A recipient is as new as the change log; backends keep recipients in a cache, because each delivery reads some.
+/// Failing endpoints are delivery state: they are durable when the call returns and are not part of the change log.
+#[async_trait]
+pub trait RecipientStore: Send + Sync + 'static {
+    /// Recipients of subscriptions, in the order asked; `None` for a subscription that no longer exists.
+    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
+
+    /// Stores the state of failing endpoints.
+    async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError>;
+
+    /// Removes failing endpoints; unknown ones are ignored.
+    async fn remove_failing_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError>;
+
+    /// Up to `limit` failing endpoints by key, after `after`.
+    async fn failing_endpoints(
+        &self,
+        after: Option<&EndpointKey>,
+        limit: usize,
+    ) -> Result<Vec<FailingEndpoint>, StoreError>;
+}
