@@ -12,15 +12,15 @@ use tocsin_model::{
     content::{Content, PartsUsed},
     delivery_policy::Priority,
     id::{EventId, Name, NotificationId, SubscriberNumber, SubscriptionId},
+    inbox::NewItem,
+    problem::Problem,
     receipt::{Disposition, Reason},
     time::Timestamp,
     trace_context::TraceContext,
 };
 use tokio::sync::mpsc;
 
-use crate::{
-    files::Files, inbox::FeedStore, networks::Networks, programs::Programs, protocol::Opened, token_signer::TokenSigner,
-};
+use crate::{files::Files, networks::Networks, programs::Programs, token_signer::TokenSigner};
 
 /// A message to one or more recipients, ready to send: owned, cheap to move.
 ///
@@ -357,6 +357,22 @@ impl Context {
         Some(format!("{base}/unsubscribe/{}", self.token_signer.token(subscription)))
     }
 }
+
+/// Store of inbox items; implemented outside this crate.
+#[async_trait]
+pub trait FeedStore: Send + Sync {
+    /// Adds items to their feeds, in order, in one durable commit. An item whose notification is already stored is
+    /// ignored. A feed with more than `items_max` items loses its oldest.
+    ///
+    /// # Errors
+    /// The reason, if nothing was stored.
+    async fn put(&self, items: Vec<NewItem>, items_max: u32) -> Result<(), Reason>;
+    /// Checks the store: a sentence about it, or the failure.
+    async fn probe(&self) -> Result<String, Reason>;
+}
+
+/// An opened channel, or every problem in its options.
+pub type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
 
 /// A running channel: persistent sessions that pull from one bounded queue.
 ///

@@ -10,9 +10,22 @@ use std::{
 const OWN_FOLDERS: [&str; 3] = ["backups", "drop", "refused"];
 /// Prefix of the folders into which a restore moves existing files.
 const OWN_FOLDER_START: &str = "replaced-";
+/// Files in the data folder that belong to the server: its lock, and the records of work that may crash the process.
+const OWN_FILES: [&str; 4] = ["lock", "pipeline.work", "pipeline.suspects", "exchange.steps"];
 /// Endings of the server's own files: databases and their side files, keys, certificates, the configuration, marks.
-const OWN_ENDINGS: [&str; 9] =
-    [".db", ".db-wal", ".db-shm", ".db-journal", ".key", ".keys", ".pem", ".toml", ".unfinished"];
+const OWN_ENDINGS: [&str; 11] = [
+    ".db",
+    ".db-wal",
+    ".db-shm",
+    ".db-journal",
+    ".db.lock",
+    ".db.damaged",
+    ".key",
+    ".keys",
+    ".pem",
+    ".toml",
+    ".unfinished",
+];
 
 /// The folders outside the data folder that channels may write to; none by default.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -54,9 +67,11 @@ pub(crate) fn is_own(inside: &Path) -> bool {
     };
     let names: Vec<String> = inside.components().filter_map(lowered).collect();
     let is_own_name = |name: &String| name.starts_with('.') || OWN_ENDINGS.iter().any(|end| name.ends_with(end));
-    let is_own_folder =
-        |name: &String| OWN_FOLDERS.contains(&name.as_str()) || name.starts_with(OWN_FOLDER_START) || name == "lock";
-    names.is_empty() || names.iter().any(is_own_name) || names.first().is_some_and(is_own_folder)
+    let is_own_entry = |name: &String| {
+        let listed = OWN_FOLDERS.contains(&name.as_str()) || OWN_FILES.contains(&name.as_str());
+        listed || name.starts_with(OWN_FOLDER_START)
+    };
+    names.is_empty() || names.iter().any(is_own_name) || names.first().is_some_and(is_own_entry)
 }
 
 /// A path with its links resolved, as far as it exists.
@@ -104,7 +119,9 @@ mod tests {
         let own = "keeps for itself";
         let out = "`delivery.allow_folders` in the configuration can open its folder";
         let absolute = |name: &str| path(name).to_string_lossy().into_owned();
-        for name in ["log", "log.ndjson", "logs/lock", "new/folder/log.csv", "a\nb ..ndjson", "database"] {
+        for name in
+            ["log", "log.ndjson", "logs/lock", "logs/pipeline.work", "new/folder/log.csv", "a\nb ..ndjson", "database"]
+        {
             check(name, "");
         }
         for name in [
@@ -115,6 +132,11 @@ mod tests {
             "admin.key",
             "tocsin.toml",
             "lock",
+            "Pipeline.work",
+            "pipeline.suspects",
+            "./exchange.steps",
+            "records.db.lock",
+            "tracking.db.damaged",
             "innocent",
         ] {
             check(name, own);

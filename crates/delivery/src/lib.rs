@@ -10,9 +10,11 @@
 //! comes from a [`channel::Clock`].
 
 pub mod channel; // the contract of every protocol: messages in, exactly one answer for each
+pub mod description; // a row of the table of protocols, with all its columns
 pub mod protocol; // table of protocols: checks options, opens channels
 
 pub mod file; // file: appends records to a file
+pub mod gotify; // Gotify: messages to the apps of a Gotify server
 pub mod inbox; // inbox: stores items in the feeds of subscribers
 pub mod http; // HTTP: requests with Standard Webhooks signatures
 pub mod mqtt; // MQTT: publishes to topics of a broker
@@ -42,12 +44,17 @@ pub mod scram; // SCRAM authentication (RFC 5802)
 
 #[cfg(test)]
 mod testing; // fixtures that the tests of all protocols share
+#[cfg(test)]
+mod conformance; // the promises of a channel, for the tests of every protocol
+#[cfg(test)]
+mod template; // a small protocol to copy; compiled and tested, but not in the table
 
 pub use channel::{
-    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Other, Outgoing,
-    SystemClock, Ticket, TracePosition,
+    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, FeedStore, Message, OpenChannel, Opened,
+    Other, Outgoing, SystemClock, Ticket, TracePosition,
 };
+pub use description::{ChannelResource, ProtocolDescription, SendPortAccess};
 pub use flow::rate::Meter;
-pub use protocol::{ProtocolDescription, check, is_endpoint, open, open_with, protocols};
+pub use protocol::{channel_secrets, check, is_endpoint, open, open_send_port, open_with, protocols};
 pub use reference::reference_page;
 pub use token_signer::{Claim, InboxPass, Returned, TokenSigner};

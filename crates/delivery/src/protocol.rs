@@ -1,80 +1,56 @@
 //! Table of protocols. A new protocol is a folder like its siblings and a line in [`PROTOCOLS`].
 
-use schemars::{JsonSchema, Schema};
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 use tocsin_model::{
     application::Channel,
+    definition::secrets::{ChannelSecrets, Row},
     id::Name,
     problem::{Code, Problem, closest},
 };
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, Opened},
+    description::{OpenRequest, ProtocolDescription, SendPortAccess, SendPortDescription},
     file,
     folders::Folders,
-    http, inbox, mqtt, nats,
-    options::{self, Options},
-    process, smtp, webpush,
+    gotify,
+    http::{self, call::Caller},
+    inbox, mqtt, nats, process, smtp, webpush,
 };
 
-/// Description of a protocol, for reference pages and checks.
-#[derive(Debug)]
-pub struct ProtocolDescription {
-    /// Its name in definitions.
-    pub name: &'static str,
-    /// Its purpose, in one line.
-    pub summary: &'static str,
-    /// The JSON Schema of its options.
-    pub schema: fn() -> Schema,
-    check: fn(&Map<String, Value>, &str) -> Vec<Problem>,
-    open: fn(&Name, &Channel, &Context) -> Opened,
-}
-
-/// An opened channel, or every problem in its options.
-pub type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
-
-static PROTOCOLS: [ProtocolDescription; 8] = [
-    describe::<smtp::SmtpOptions>("smtp", "mails over persistent, pipelined sessions to a mail server", smtp::open),
-    describe::<http::HttpOptions>(
-        "http",
-        "requests to the device's URL or a service, with Standard Webhooks signatures",
-        http::open,
-    ),
-    describe::<file::FileOptions>("file", "records appended to a file, durable before they are answered", file::open),
-    describe::<inbox::InboxOptions>(
-        "inbox",
-        "items for the feeds that subscribers read, in pages and as they come",
-        inbox::open,
-    ),
-    describe::<webpush::WebPushOptions>(
-        "webpush",
-        "encrypted messages to browsers through their push services, signed with a VAPID key",
-        webpush::open,
-    ),
-    describe::<nats::NatsOptions>("nats", "messages that a stream of NATS JetStream keeps", nats::open),
-    describe::<mqtt::MqttOptions>("mqtt", "messages to the topics of an MQTT 5 broker", mqtt::open),
-    describe::<process::ProcessOptions>(
-        "process",
-        "lines of JSON to a program of yours, and its answers",
-        process::open,
-    ),
+static PROTOCOLS: &[&ProtocolDescription] = &[
+    &smtp::PROTOCOL,
+    &http::PROTOCOL,
+    &file::PROTOCOL,
+    &inbox::PROTOCOL,
+    &webpush::PROTOCOL,
+    &nats::PROTOCOL,
+    &mqtt::PROTOCOL,
+    &process::PROTOCOL,
+    &gotify::PROTOCOL,
 ];
 
-const fn describe<T: Options + JsonSchema>(
-    name: &'static str,
-    summary: &'static str,
-    open: fn(&Name, &Channel, &Context) -> Opened,
-) -> ProtocolDescription {
-    ProtocolDescription { name, summary, schema: || schemars::schema_for!(T), check: check_options::<T>, open }
-}
-
-fn check_options<T: Options>(given: &Map<String, Value>, path: &str) -> Vec<Problem> {
-    options::read::<T>(given, path).err().unwrap_or_default()
-}
-
 /// All protocols, in the order of the reference page.
-pub fn protocols() -> &'static [ProtocolDescription] {
-    &PROTOCOLS
+pub fn protocols() -> &'static [&'static ProtocolDescription] {
+    PROTOCOLS
+}
+
+/// The secret options of all protocols, with their paths in the definition of a channel.
+pub fn channel_secrets() -> ChannelSecrets {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+        let of = |protocol: &&'static ProtocolDescription| {
+            let name = protocol.name;
+            protocol.secrets.iter().map(move |(option, shape)| {
+                // Made once, for the life of the process.
+                let path: &'static str = format!("options.{option}").leak();
+                (name, path, *shape)
+            })
+        };
+        PROTOCOLS.iter().flat_map(of).collect()
+    });
+    ChannelSecrets(&ROWS)
 }
 
 /// Every problem in a channel's options, their paths starting with `path` (`channels.mail.options`). Touches neither
@@ -102,25 +78,38 @@ pub fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
 /// As for [`open`].
 pub fn open_with(folders: &Folders, name: &Name, channel: &Channel, context: &Context) -> Opened {
     let protocol = find(&channel.protocol, "").map_err(|problem| vec![problem])?;
-    let open = match protocol.name {
-        "file" => file::open_with(folders, name, channel, context)?,
-        _ => (protocol.open)(name, channel, context)?,
-    };
+    let open = (protocol.open)(&OpenRequest { name, channel, context, folders })?;
     open.set_rate(channel.flow.rate);
     Ok(open)
 }
 
 /// Whether the device's address is the receiving server itself, so that a failure counts against the device.
 pub fn is_endpoint(channel: &Channel) -> bool {
-    match channel.protocol.as_str() {
-        "http" => http::is_endpoint(&channel.options),
-        "webpush" => true,
-        _ => false,
-    }
+    find(&channel.protocol, "").is_ok_and(|protocol| (protocol.is_endpoint)(&channel.options))
+}
+
+/// Opens the transport of a send port of an exchange; `path` is that of the port: `send.erp`.
+///
+/// # Errors
+/// The protocol is unknown or not for ports, or every problem in its options.
+pub fn open_send_port(
+    protocol: &str,
+    options: &Map<String, Value>,
+    path: &str,
+    access: &SendPortAccess<'_>,
+) -> Result<Caller, Vec<Problem>> {
+    let ports = || PROTOCOLS.iter().filter_map(|known| Some((known.name, known.send_port.as_ref()?)));
+    let Some((_, port)) = ports().find(|(name, _): &(&str, &SendPortDescription)| *name == protocol) else {
+        let names: Vec<String> = ports().map(|(name, _)| format!("`{name}`")).collect();
+        let message = format!("`{protocol}` is not a protocol of send ports");
+        let problem = Problem::new(Code::UnknownValue, format!("{path}.protocol"), message);
+        return Err(vec![problem.hint(format!("give {}", names.join(" or ")))]);
+    };
+    (port.open)(options, &format!("{path}.options"), access)
 }
 
 fn find(name: &Name, path: &str) -> Result<&'static ProtocolDescription, Problem> {
-    PROTOCOLS.iter().find(|protocol| protocol.name == name.as_str()).ok_or_else(|| {
+    PROTOCOLS.iter().find(|protocol| protocol.name == name.as_str()).copied().ok_or_else(|| {
         let problem = Problem::new(Code::UnknownValue, path, format!("`{name}` is not a protocol"))
             .param("value", name.to_string());
         let names = PROTOCOLS.iter().map(|protocol| protocol.name);
@@ -136,6 +125,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::description::ChannelResource;
 
     /// The problems of some options, one a line.
     fn check(protocol: &str, options: Value, expected: &str) {
@@ -243,8 +233,69 @@ mod tests {
         check(
             "pigeon",
             json!({}),
-            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file, inbox, webpush, nats, mqtt, process",
+            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file, inbox, webpush, nats, mqtt, process, gotify",
         );
+    }
+
+    /// A column that disagrees with the options of its protocol is a mistake.
+    #[test]
+    fn columns_agree_with_the_options() {
+        for protocol in protocols() {
+            let schema = (protocol.schema)();
+            let has = |end: &str| {
+                let properties = schema.get("properties").and_then(Value::as_object).expect("options");
+                properties.keys().any(|name| name.ends_with(end))
+            };
+            let needs = |need| protocol.needs.contains(&need);
+            assert_eq!(needs(ChannelResource::ReadableFiles), has("_file"), "{}", protocol.name);
+            assert_eq!(needs(ChannelResource::CheckedAddresses), has("allow_networks"), "{}", protocol.name);
+            assert_eq!(needs(ChannelResource::Programs), has("command"), "{}", protocol.name);
+            assert!(!protocol.needs.is_empty(), "{}", protocol.name);
+            for (option, _) in protocol.secrets {
+                let first = option.split('.').next().expect("a name");
+                assert!(has(first), "{}: {option}", protocol.name);
+            }
+            let row = channel_secrets().0.iter().filter(|(name, ..)| *name == protocol.name);
+            assert_eq!(row.count(), protocol.secrets.len(), "{}", protocol.name);
+        }
+    }
+
+    #[tokio::test]
+    async fn channels_send_the_parts_of_their_row() {
+        for (protocol, options) in [
+            ("smtp", json!({ "host": "a.example", "from": "a@b.example" })),
+            ("nats", json!({ "servers": ["nats://a.example"] })),
+            ("mqtt", json!({ "host": "a.example" })),
+            ("gotify", json!({ "url": "https://a.example" })),
+        ] {
+            let (name, channel) = ("c".parse().expect("a name"), crate::testing::channel(protocol, options, 1));
+            let open = open(&name, &channel, &crate::testing::context()).unwrap_or_else(|found| panic!("{found:?}"));
+            let row = find(&channel.protocol, "").expect("it is in the table");
+            assert_eq!(open.parts_used(), row.parts, "{protocol}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_a_server_that_a_device_names() {
+        let is = |protocol: &str, options: Value| is_endpoint(&crate::testing::channel(protocol, options, 1));
+        assert!(is("http", json!({})) && is("webpush", json!({})));
+        assert!(!is("http", json!({ "url": "https://a.example/" })) && !is("smtp", json!({})));
+        assert!(!is("gotify", json!({})) && !is("pigeon", json!({})));
+    }
+
+    #[test]
+    fn send_ports_use_the_protocols_that_have_the_column() {
+        let (networks, files) = Default::default();
+        let clock: std::sync::Arc<dyn crate::Clock> = std::sync::Arc::new(crate::SystemClock);
+        let access = SendPortAccess { networks: &networks, files: &files, clock: &clock };
+        let open = |protocol: &str, options: Value| {
+            let opened = open_send_port(protocol, options.as_object().expect("an object"), "send.erp", &access);
+            opened.err().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(open("http", json!({ "url": "https://a.example/" })), "");
+        assert!(open("http", json!({})).starts_with("send.erp.options.url: is missing"));
+        let expected = "send.erp.protocol: `smtp` is not a protocol of send ports; give `http`";
+        assert_eq!(open("smtp", json!({})), expected);
     }
 
     #[test]

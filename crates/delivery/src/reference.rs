@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
+use tocsin_model::content::{JsonUse, PartsUsed};
 
 use crate::protocol::protocols;
 
@@ -16,8 +17,27 @@ pub fn reference_page() -> String {
     );
     for protocol in protocols() {
         section(&mut page, protocol.name, protocol.summary, &(protocol.schema)().to_value());
+        let needs: Vec<&str> = protocol.needs.iter().map(|need| need.summary()).collect();
+        let _ = write!(page, "\nIt sends {}, and uses {}.\n", parts(protocol.parts), needs.join("; "));
     }
     page
+}
+
+/// The parts of a content, as a list.
+fn parts(parts: PartsUsed) -> String {
+    let json = match parts.json {
+        JsonUse::Never => None,
+        JsonUse::InTheirPlace => Some("JSON in place of a text"),
+        JsonUse::Always => Some("JSON"),
+    };
+    let given = [
+        parts.subject.then_some("the subject"),
+        parts.text.then_some("the text"),
+        parts.html.then_some("HTML"),
+        parts.sms.then_some("the text for SMS"),
+        json,
+    ];
+    given.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Appends a section with a table of the options in a schema, and one table for each nested object.

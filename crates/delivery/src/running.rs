@@ -14,9 +14,8 @@ use tocsin_model::{
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
-    channel::{Answer, Context, Destination, DestinationState, OpenChannel, Outgoing},
+    channel::{Answer, Context, Destination, DestinationState, OpenChannel, Opened, Outgoing},
     pending::{DeliveryContext, PendingDelivery},
-    protocol::Opened,
     queue::{LaneOf, Queue},
 };
 

@@ -1,6 +1,6 @@
-//! SCRAM authentication (RFC 5802) with SHA-256 (RFC 7677) or SHA-512.
+//! SCRAM authentication (RFC 5802) with SHA-256 (RFC 7677) or SHA-512. Crates: docs/decisions/0042.
 
-use std::num::NonZeroU32;
+use std::{borrow::Cow, num::NonZeroU32};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ring::{
@@ -43,9 +43,9 @@ impl Hash {
     }
 }
 
-/// Whether a name or a password needs no SASLprep (RFC 4013).
-pub fn is_printable_ascii(text: &str) -> bool {
-    text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+/// A name or password in the form in which it is hashed (SASLprep, RFC 4013); `None` if it has a prohibited character.
+pub fn prepared(text: &str) -> Option<Cow<'_, str>> {
+    stringprep::saslprep(text).ok()
 }
 
 /// Nonce for a [`Hello`]; none if the system has no random numbers.
@@ -80,7 +80,7 @@ impl Proof {
 }
 
 impl Hello {
-    /// The first message for a user. `nonce` must be new each time.
+    /// The first message for a user, whose name is [`prepared`]. `nonce` must be new each time.
     pub fn new(hash: Hash, username: &str, nonce: &str) -> Hello {
         let name = username.replace('=', "=3D").replace(',', "=2C");
         Hello { hash, bare: format!("n={name},r={nonce}"), nonce: nonce.to_owned() }
@@ -91,7 +91,7 @@ impl Hello {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers the server-first message (RFC 5802, 3).
+    /// Answers the server-first message (RFC 5802, 3). The password is [`prepared`].
     ///
     /// # Errors
     /// The defect of the challenge.
@@ -141,6 +141,22 @@ mod tests {
         for wrong in ["v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G5=", "v=!", "e=other-error", ""] {
             assert!(!proof.is_answered_by(wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn names_and_passwords_are_prepared() {
+        let check = |text: &str, expected: Option<&str>| assert_eq!(prepared(text).as_deref(), expected, "{text:?}");
+        // From RFC 4013, 3.
+        check("I\u{ad}X", Some("IX"));
+        check("user", Some("user"));
+        check("USER", Some("USER"));
+        check("\u{aa}", Some("a"));
+        check("\u{2168}", Some("IX"));
+        check("\u{7}", None);
+        check("\u{627}1", None);
+        // A letter in two forms.
+        check("Bu\u{308}ro", Some("Büro"));
+        check("\u{7f}", None);
     }
 
     #[test]

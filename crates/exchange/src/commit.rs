@@ -24,7 +24,7 @@ use crate::{
     send_queue::LegId,
 };
 
-/// What is stored in one commit.
+/// Changes that are stored in one commit.
 pub(crate) enum Commit {
     /// A received message, with its legs.
     Message(Box<PendingMessage>),

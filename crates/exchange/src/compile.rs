@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use tocsin_delivery::{Clock, files::Files, http::call::Caller, networks::Networks, programs::Programs};
+use tocsin_delivery::{
+    Clock, SendPortAccess, files::Files, http::call::Caller, networks::Networks, programs::Programs,
+};
 use tocsin_model::{
     definition,
     exchange::{Exchange, Step, Transport},
@@ -17,7 +19,7 @@ use crate::{
     route::Routes,
 };
 
-/// What a definition is compiled with: resources that it may use on this server.
+/// Resources of this server that a definition may use.
 #[derive(Clone, Copy)]
 pub struct CompileAccess<'a> {
     /// Non-public networks that send ports may reach.
@@ -209,11 +211,8 @@ fn send_port(
 }
 
 fn open(transport: &Transport, path: &str, access: &CompileAccess<'_>) -> Result<Caller, Vec<Problem>> {
-    if transport.protocol.as_str() != "http" {
-        let message = format!("`{}` is not a protocol of send ports", transport.protocol);
-        return Err(vec![Problem::new(Code::UnknownValue, format!("{path}.protocol"), message).hint("give `http`")]);
-    }
-    Caller::open(&transport.options, &format!("{path}.options"), access.networks, access.files, access.clock.clone())
+    let access = SendPortAccess { networks: access.networks, files: access.files, clock: access.clock };
+    tocsin_delivery::open_send_port(transport.protocol.as_str(), &transport.options, path, &access)
 }
 
 /// Checks that each placeholder in a URL or a header names a property; otherwise every message would be refused.

@@ -66,7 +66,7 @@ pub struct ExchangeDependencies {
     pub intake: crate::intake::IntakeState,
 }
 
-/// What all services share.
+/// State that all services share.
 pub(crate) struct Core {
     pub parts: ExchangeDependencies,
     pub registry: Registry,

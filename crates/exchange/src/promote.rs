@@ -23,7 +23,7 @@ const TEXT_BYTES_MAX: usize = 1_024;
 /// Maximum bytes of stored headers; further headers are dropped.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
-/// What an exchange reads from its messages: properties, the fields of predicates, and headers.
+/// Values that an exchange reads from its messages: properties, the fields of predicates, and headers.
 pub(crate) struct MessageSchema {
     /// The fields of predicates: those of the context, then the properties.
     pub fields: Fields,

@@ -114,7 +114,7 @@ pub(crate) struct Conditions {
     pub is_stopping: bool,
 }
 
-/// What the caller must do after an input.
+/// Actions that the caller must take after an input.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action {
     /// Send this leg, then call `finished`.

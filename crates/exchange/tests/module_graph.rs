@@ -27,7 +27,7 @@ fn code(text: &str) -> (String, BTreeSet<String>) {
         // An inline test module is the rest of the file; any other item ends with its line.
         let item = lines.next().unwrap_or_default().trim();
         match item.strip_prefix("mod ") {
-            Some(name) if name.ends_with('{') => break,
+            Some(name) if name.contains('{') => break,
             Some(name) => drop(tests.insert(name.trim_end_matches(';').to_owned())),
             None => {}
         }

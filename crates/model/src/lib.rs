@@ -49,8 +49,8 @@ pub mod media_type; // media types
 pub mod csv_text; // splits a stream into CSV records
 pub mod merge_patch; // JSON merge patch (RFC 7396)
 pub mod charset; // character encodings
-pub mod hexadecimal; // hexadecimal digits
 pub mod markup; // HTML escaping
 pub mod folder; // durable folders
 pub mod stack; // a large stack for recursive libraries
+pub mod percent; // strict percent-decoding
 pub mod pack; // varints and length-prefixed bytes of packed forms

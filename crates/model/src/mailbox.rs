@@ -18,6 +18,7 @@ use icu_normalizer::ComposingNormalizerBorrowed;
 
 use crate::{
     id::Name,
+    percent,
     problem::{Code, Problem},
 };
 
@@ -269,19 +270,8 @@ fn are_labels(domain: &str) -> bool {
 /// The address of a `mailto:` URI, which may be followed by header fields.
 fn of_mailto(rest: &str) -> Result<String, MailboxError> {
     let address = rest.split(['?', '#']).next().unwrap_or_default();
-    let mut bytes = Vec::with_capacity(address.len());
-    let mut from = address.bytes();
-    while let Some(byte) = from.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-        match (digit(from.next()), digit(from.next())) {
-            (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
-            _ => return Err(MailboxError::Form("a `%` in `mailto:` is followed by two hexadecimal digits")),
-        }
-    }
+    let bytes = percent::decoded(address.as_bytes())
+        .ok_or(MailboxError::Form("a `%` in `mailto:` is followed by two hexadecimal digits"))?;
     String::from_utf8(bytes).map_err(|_| MailboxError::Form("`mailto:` holds bytes that are not UTF-8"))
 }
 

@@ -1,4 +1,4 @@
-//! JSON merge patch (RFC 7396).
+//! JSON merge patch (RFC 7396). Crates: docs/decisions/0042.
 
 use serde_json::{Map, Value};
 

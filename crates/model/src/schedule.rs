@@ -28,6 +28,7 @@ mod expand; // expands a rule into wall-clock times
 mod occur; // converts wall-clock times into instants of a zone
 mod missed; // due and missed occurrences
 mod frequency; // frequency of occurrences
+mod date_or_time; // a date, a wall-clock time or an instant
 mod calendar; // day numbers
 
 use std::{str::FromStr, time::Duration};
@@ -35,15 +36,17 @@ use std::{str::FromStr, time::Duration};
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
-use self::{calendar::Local, expand::Expansion, rule::Rule, text::DateOrTime};
+use self::{calendar::Local, expand::Expansion, rule::Rule};
+use crate::{
+    problem::{Code, Problem},
+    schedule::date_or_time::DateOrTime,
+    time::Timestamp,
+};
+
 pub use self::{
     missed::{CATCH_UP_MAX, Due, MISSED_COUNTED_MAX, MissedPolicy},
     occur::Occurrences,
     rule::{COUNT_MAX, INTERVAL_MAX},
-};
-use crate::{
-    problem::{Code, Problem},
-    time::Timestamp,
 };
 
 /// Longest text of a schedule in bytes.

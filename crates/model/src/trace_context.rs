@@ -1,9 +1,6 @@
 //! Trace context of an event in a distributed trace: W3C Trace Context, level 2.
 
-use crate::{
-    hexadecimal::{bytes_of, digits_of},
-    pack::{Damaged, Reader, write_bytes, write_varint},
-};
+use crate::pack::{Damaged, Reader, write_bytes, write_varint};
 
 /// Most characters of a `tracestate` that are propagated (3.3.1.5).
 const STATE_CHARACTERS_MAX: usize = 512;
@@ -41,8 +38,8 @@ impl TraceContext {
         if !is_whole || !is_separated || parent.bytes().take(55).any(|byte| byte.is_ascii_uppercase()) {
             return None;
         }
-        let part = |from: usize, to: usize| bytes_of(std::str::from_utf8(&rest[from..to]).ok()?);
-        bytes_of(version)?;
+        let part = |from: usize, to: usize| hex::decode(&rest[from..to]).ok();
+        hex::decode(version).ok()?;
         let trace: [u8; 16] = part(1, 33)?.try_into().ok()?;
         let span: [u8; 8] = part(34, 50)?.try_into().ok()?;
         let flags = *part(51, 53)?.first()? & KNOWN_FLAGS;
@@ -93,7 +90,7 @@ impl TraceContext {
 
     /// The value of `traceparent`, version 00.
     pub fn parent_text(&self) -> String {
-        format!("00-{}-{}-{:02x}", digits_of(&self.trace), digits_of(&self.span), self.flags)
+        format!("00-{}-{}-{:02x}", hex::encode(self.trace), hex::encode(self.span), self.flags)
     }
 
     fn pack(&self, out: &mut Vec<u8>) {

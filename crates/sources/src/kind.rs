@@ -252,7 +252,7 @@ mod tests {
                     None => json!({ &option: value }),
                 };
                 let text = json!({ section: { "one": { key: name, "options": options } } }).to_string();
-                let shown = redact(language, &text);
+                let shown = redact(language, &text, tocsin_delivery::channel_secrets());
                 assert!(shown.contains("***") && !shown.contains("hunter2"), "{section} {name} {option}: {shown}");
                 seen += 1;
             }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use ring::digest;
 use serde::{Deserialize, Serialize};
-use tocsin_model::{hexadecimal::digits_of, mark::Mark, problem::Problem};
+use tocsin_model::{mark::Mark, problem::Problem};
 
 use crate::{mapping::PointedValue, source::read_mark};
 
@@ -207,7 +207,7 @@ pub(crate) fn hash(parts: &[&[u8]]) -> String {
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    digits_of(&hash.finish().as_ref()[..16])
+    hex::encode(&hash.finish().as_ref()[..16])
 }
 
 #[cfg(test)]

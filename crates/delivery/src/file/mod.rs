@@ -16,39 +16,42 @@ use std::sync::Arc;
 
 pub use lines::guarded;
 pub use options::{FileOptions, RecordFormat};
-use tocsin_model::{application::Channel, id::Name, problem::Problem};
+use tocsin_model::{application::Channel, id::Name};
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, Opened},
+    description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
     folders::Folders,
     options::read,
     pending::DeliveryContext,
     queue::Queue,
+    record,
     running::{Running, single_lane},
 };
 
-pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
-    open_after(None, &Folders::default(), name, channel, context)
-}
+/// Its row in the table of protocols.
+pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
+    name: "file",
+    summary: "records appended to a file, durable before they are answered",
+    schema: schema_of::<FileOptions>,
+    parts: record::RECORD_PARTS,
+    needs: &[ChannelResource::WritableFiles],
+    secrets: &[],
+    is_endpoint: behind_a_server,
+    send_port: None,
+    check: check_of::<FileOptions>,
+    open: |request| open_after(None, request.folders, request.name, request.channel, request.context),
+};
 
-/// As `open`, for a channel that may write into these folders outside the data folder too.
-pub(crate) fn open_with(
-    folders: &Folders,
-    name: &Name,
-    channel: &Channel,
-    context: &Context,
-) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
-    open_after(None, folders, name, channel, context)
-}
-
-/// As `open_with`, continuing the file of a previous writer if there is one.
+/// Opens a channel that may write into these folders outside the data folder too, continuing the file
+/// of a previous writer if there is one.
 fn open_after(
     before: Option<&send::Writer>,
     folders: &Folders,
     name: &Name,
     channel: &Channel,
     context: &Context,
-) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+) -> Opened {
     let options: FileOptions = read(&channel.options, "")?;
     let queue = Queue::single(1);
     let shared = DeliveryContext::new(name, context);

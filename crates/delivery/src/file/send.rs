@@ -25,17 +25,16 @@ use super::{
     options::FileOptions,
 };
 use crate::{
-    channel::{Clock, Context},
+    channel::{Clock, Context, Opened},
     folders::Folders,
     pending::{PendingDelivery, answer_all},
-    protocol::Opened,
     queue::Queue,
     record::Ending,
     running::ProtocolSender,
 };
 
 /// Most records written together.
-const BATCH_RECORDS: usize = 4096;
+pub(super) const BATCH_RECORDS: usize = 4096;
 /// Approximate bytes written together.
 const BATCH_BYTES: usize = 4 << 20;
 /// Size of a page of the page cache; file systems write and lose whole pages.

@@ -1,18 +1,23 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
     guarded,
-    send::{Layout, RecordFile},
+    send::{BATCH_RECORDS, Layout, RecordFile},
 };
 use crate::{
-    channel::{OpenChannel, Outgoing},
+    channel::{Context, OpenChannel, Outgoing},
+    conformance::{Subject, exercise},
     testing::{NOW, channel, content_of, context, outgoing, show},
 };
 
@@ -355,4 +360,46 @@ async fn nothing_is_lost_between_many_senders() {
     }
     assert!(seen.iter().all(|seen| *seen));
     assert_eq!(lines(&folder.path().join("log.ndjson")).len(), 20_000);
+}
+
+/// Each channel writes a file of its own, because a dropped one may still hold its lock for a moment.
+struct Conforming {
+    folder: tempfile::TempDir,
+    opened: AtomicU32,
+}
+
+#[async_trait]
+impl Subject for Conforming {
+    async fn open(&self, context: Context) -> Box<dyn OpenChannel> {
+        let number = self.opened.fetch_add(1, Ordering::SeqCst);
+        let context = Context { data_folder: self.folder.path().to_owned(), ..context };
+        let options = json!({ "path": format!("{number}.ndjson") });
+        let name = "log".parse().expect("a name");
+        crate::open(&name, &channel("file", options, 8), &context).unwrap_or_else(|problems| panic!("{problems:?}"))
+    }
+
+    async fn open_silent(&self, _: Context) -> Option<Box<dyn OpenChannel>> {
+        None
+    }
+
+    fn outgoing(&self, ordinal: u32) -> Outgoing {
+        outgoing(ordinal, "a")
+    }
+
+    async fn received_ids(&self) -> Vec<String> {
+        let files = (0..self.opened.load(Ordering::SeqCst)).map(|number| format!("{number}.ndjson"));
+        let records = files.flat_map(|file| lines(&self.folder.path().join(file)));
+        records.filter_map(|record| record["message_id"].as_str().map(str::to_owned)).collect()
+    }
+
+    fn in_flight_max(&self) -> usize {
+        // One batch is written while the next is composed.
+        2 * BATCH_RECORDS
+    }
+}
+
+#[tokio::test]
+async fn slow_it_conforms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    exercise(&Conforming { folder, opened: AtomicU32::new(0) }).await;
 }

@@ -22,11 +22,11 @@ use tocsin_model::{
 use tokio::time::timeout;
 
 use super::{
-    classify::by_status,
     connect::{Connections, NoResponse, Target, TcpDial},
     exchange::ResponseLimits,
     options::RequestMethod,
     request::Request,
+    response::by_status,
     sign::Signer,
 };
 use crate::{

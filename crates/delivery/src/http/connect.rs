@@ -19,8 +19,8 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::{
-    classify::Response,
     exchange::{ExchangeError, Http1Connection, ResponseLimits},
+    response::Response,
 };
 use crate::{networks::Networks, tls::Stream};
 

@@ -11,7 +11,7 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::classify::{Response, excerpt};
+use super::response::{Response, excerpt};
 use crate::{repeated::repeated, tls::Stream};
 
 /// Most bytes of a body; a longer one is cut and its connection closed.

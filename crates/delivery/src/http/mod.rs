@@ -6,13 +6,16 @@
 //! each other: see `crate::flow`.
 
 pub mod call; // HTTP requests of exchanges, with the complete response
-pub(crate) mod classify; // classifies responses by the channel's rules and the status
+mod check; // checks the options as a whole
+mod classify; // classifies responses by the channel's rules and the status
 pub(crate) mod connect; // connection pool with network policy
+mod credentials; // basic authentication
 mod exchange; // HTTP/1.1 client: one request and its response
 mod options; // options of the protocol
 mod recipes; // presets for known services
 pub(crate) mod request; // formats requests
 mod recipients; // one request for many recipients
+pub(crate) mod response; // responses, and their verdict by status
 pub(crate) mod send; // the sessions' loop: messages in, answers out
 pub mod sign; // Standard Webhooks signatures
 mod template; // templates with placeholders, escaped for their context
@@ -24,10 +27,16 @@ use std::sync::Arc;
 
 pub use options::HttpOptions;
 use serde_json::{Map, Value};
-use tocsin_model::{application::Channel, id::Name, problem::Problem};
+use tocsin_model::{
+    application::Channel,
+    content::PartsUsed,
+    definition::secrets::{HEADERS, SecretShape},
+    id::Name,
+};
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, OpenChannel, Opened},
+    description::{ChannelResource, ProtocolDescription, SendPortDescription, check_of, schema_of},
     options::read,
     pending::DeliveryContext,
     queue::Queue,
@@ -35,7 +44,34 @@ use crate::{
     tls,
 };
 
-pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+/// Its row in the table of protocols.
+pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
+    name: "http",
+    summary: "requests to the device's URL or a service, with Standard Webhooks signatures",
+    schema: schema_of::<HttpOptions>,
+    parts: PartsUsed::ALL,
+    needs: &[ChannelResource::CheckedAddresses, ChannelResource::ReadableFiles],
+    secrets: &[
+        ("password", SecretShape::Whole),
+        ("secret", SecretShape::Whole),
+        ("headers", HEADERS),
+        // Parameters of recipes, except these.
+        ("with", SecretShape::Except(&["account", "from", "server", "type"])),
+        ("body", SecretShape::Named),
+        ("recipients", SecretShape::Named),
+    ],
+    is_endpoint: is_endpoint,
+    send_port: Some(SendPortDescription {
+        schema: schema_of::<call::CallOptions>,
+        open: |options, path, access| {
+            call::Caller::open(options, path, access.networks, access.files, access.clock.clone())
+        },
+    }),
+    check: check_of::<HttpOptions>,
+    open: |request| open(request.name, request.channel, request.context),
+};
+
+fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: HttpOptions = read(&channel.options, "")?;
     let ca_file = options.ca_file.as_deref();
     let trust = match (&options.certificate_file, &options.key_file) {
@@ -48,7 +84,7 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
 
 /// Whether requests go to the device's URL and not to that of a service.
 pub(crate) fn is_endpoint(options: &Map<String, Value>) -> bool {
-    let options = read::<HttpOptions>(options, "").and_then(|options| options.complete());
+    let options = read::<HttpOptions>(options, "").and_then(|options| recipes::complete(&options));
     options.is_ok_and(|options| options.url.is_none())
 }
 

@@ -4,18 +4,8 @@ use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use tocsin_model::problem::{Code, Problem};
 
-use super::{
-    classify::Answers,
-    recipes::{self, Recipe},
-    request::Form,
-    sign::Signer,
-};
-use crate::{
-    networks::Network,
-    options::{Options, Wait},
-};
+use crate::{networks::Network, options::Wait};
 
 /// Options of a channel with the protocol `http`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -193,48 +183,4 @@ pub enum Meaning {
     Slower,
     /// The channel's credentials or settings are wrong, not the message. Retried, so that nothing is lost.
     Misconfigured,
-}
-
-impl HttpOptions {
-    /// The options with the defaults of their recipe.
-    ///
-    /// # Errors
-    /// An unknown recipe, or a missing parameter.
-    pub(super) fn complete(&self) -> Result<HttpOptions, Vec<Problem>> {
-        let mut options = self.clone();
-        if let Some(name) = &self.recipe {
-            recipes::find(name).and_then(|recipe: &Recipe| recipe.apply(&mut options))?;
-        }
-        Ok(options)
-    }
-}
-
-impl Options for HttpOptions {
-    fn problems(&self) -> Vec<Problem> {
-        let options = match self.complete() {
-            Ok(options) => options,
-            Err(problems) => return problems,
-        };
-        let mut problems = Vec::new();
-        if let Some(secret) = &options.secret
-            && let Err(text) = Signer::new(secret)
-        {
-            let hint = "make one with `echo whsec_$(openssl rand -base64 32)` and take it from the environment";
-            problems.push(Problem::new(Code::InvalidKey, "secret", text).hint(hint));
-        }
-        problems.extend(Form::read(&options, &options.with).err().unwrap_or_default());
-        problems.extend(Answers::read(&options.answers).err().unwrap_or_default());
-        match (&options.certificate_file, &options.key_file) {
-            (Some(_), None) => {
-                problems.push(Problem::new(Code::MissingCounterpart, "key_file", "a certificate needs its private key"))
-            }
-            (None, Some(_)) => problems.push(Problem::new(
-                Code::MissingCounterpart,
-                "certificate_file",
-                "a private key needs its certificate",
-            )),
-            _ => {}
-        }
-        problems
-    }
 }

@@ -13,8 +13,8 @@ use tocsin_model::problem::{Code, Problem, closest};
 use super::options::{AnswerRule, Body, HttpOptions};
 
 /// A known service.
-pub(super) struct Recipe {
-    pub name: &'static str,
+struct Recipe {
+    name: &'static str,
     /// Parameters in `with`, with their defaults.
     parameters: &'static [(&'static str, Option<&'static str>)],
     options: RecipeOptions,
@@ -42,7 +42,7 @@ impl Default for RecipeOptions {
 ///
 /// # Errors
 /// An unknown name.
-pub(super) fn find(name: &str) -> Result<&'static Recipe, Vec<Problem>> {
+fn find(name: &str) -> Result<&'static Recipe, Vec<Problem>> {
     RECIPES.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
         let names = RECIPES.iter().map(|recipe| recipe.name);
         let problem = Problem::new(Code::UnknownValue, "recipe", format!("`{}` is not a recipe", name.escape_debug()));
@@ -53,12 +53,24 @@ pub(super) fn find(name: &str) -> Result<&'static Recipe, Vec<Problem>> {
     })
 }
 
+/// The options with the defaults of their recipe.
+///
+/// # Errors
+/// An unknown recipe, or a missing parameter.
+pub(super) fn complete(given: &HttpOptions) -> Result<HttpOptions, Vec<Problem>> {
+    let mut options = given.clone();
+    if let Some(name) = &given.recipe {
+        find(name)?.apply(&mut options)?;
+    }
+    Ok(options)
+}
+
 impl Recipe {
     /// Fills in options that are not given.
     ///
     /// # Errors
     /// A parameter is missing or unknown.
-    pub fn apply(&self, options: &mut HttpOptions) -> Result<(), Vec<Problem>> {
+    fn apply(&self, options: &mut HttpOptions) -> Result<(), Vec<Problem>> {
         let mut problems = Vec::new();
         for name in options.with.keys() {
             if !self.parameters.iter().any(|(known, _)| known == name) {

@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 use ring::digest::{Context, SHA256};
 use serde_json::Value;
-use tocsin_model::{
-    hexadecimal::digits_of,
-    problem::{Code, Problem},
-};
+use tocsin_model::problem::{Code, Problem};
 
 use super::{
-    classify::Response,
     options::{Body, HttpOptions},
+    response::Response,
     template::JsonTemplate,
 };
 use crate::{channel::Outgoing, pending::PendingDelivery};
@@ -84,7 +81,7 @@ impl Sharing {
     pub fn id(&self, message_id: &str, recipients: &[PendingDelivery]) -> String {
         let mut hash = Context::new(&SHA256);
         recipients.iter().for_each(|pending| hash.update(&pending.outgoing.id.ordinal.to_be_bytes()));
-        format!("{message_id}.{}", digits_of(&hash.finish().as_ref()[..8]))
+        format!("{message_id}.{}", hex::encode(&hash.finish().as_ref()[..8]))
     }
 
     /// Whether the response body contains results of recipients.

@@ -10,12 +10,14 @@ use tocsin_model::{
 use tokio::time::timeout;
 
 use super::{
-    classify::{Answers, Load, Response, Verdict},
+    classify::Answers,
     connect::{Connections, Dial, NoResponse, Target},
     exchange::{BODY_BYTES_MAX, JUDGED_BODY_BYTES_MAX, ResponseLimits},
     options::HttpOptions,
+    recipes::complete,
     recipients::Sharing,
     request::{Form, Request},
+    response::{Load, Response, Verdict},
     sign::Signer,
 };
 use crate::{
@@ -52,7 +54,7 @@ impl HttpSender {
         context: &Context,
         queue: Arc<Queue>,
     ) -> Self {
-        let options = options.complete().expect("checked options have a recipe");
+        let options = complete(&options).expect("checked options have a recipe");
         let signer =
             options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
         let form = Form::read(&options, &options.with).expect("checked options make a request");

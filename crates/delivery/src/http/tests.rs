@@ -22,16 +22,12 @@ use tokio::{
     sync::mpsc,
 };
 
+mod conformance;
 mod faults;
 mod recipes;
 mod recipients;
 
-use super::{
-    classify::{Answers, Response},
-    connect::Dial,
-    options::HttpOptions,
-    sign::Signer,
-};
+use super::{classify::Answers, connect::Dial, options::HttpOptions, response::Response, sign::Signer};
 use crate::{
     channel::{Answer, OpenChannel, Outgoing},
     options::read,

@@ -2,7 +2,7 @@
 //!
 //! All queued items are stored in one commit, then answered. An item is identified by its notification, so a delivery
 //! repeated after a crash creates no second one. A multicast is stored as one content. There is no server; a
-//! [`FeedStore`] keeps the feeds.
+//! [`FeedStore`](crate::FeedStore) keeps the feeds.
 
 mod classify; // classifies store failures
 mod content; // content of an item
@@ -14,38 +14,38 @@ mod tests;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 pub use options::InboxOptions;
 use tocsin_model::{
     application::Channel,
     id::Name,
-    inbox::NewItem,
     problem::{Code, Problem},
-    receipt::Reason,
 };
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, Opened},
+    description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
     options::read,
     pending::DeliveryContext,
     queue::Queue,
+    record,
     running::{Running, single_lane},
 };
 
-/// Store of inbox items; implemented outside this crate.
-#[async_trait]
-pub trait FeedStore: Send + Sync {
-    /// Adds items to their feeds, in order, in one durable commit. An item whose notification is already stored is
-    /// ignored. A feed with more than `items_max` items loses its oldest.
-    ///
-    /// # Errors
-    /// The reason, if nothing was stored.
-    async fn put(&self, items: Vec<NewItem>, items_max: u32) -> Result<(), Reason>;
-    /// Checks the store: a sentence about it, or the failure.
-    async fn probe(&self) -> Result<String, Reason>;
-}
+/// Its row in the table of protocols.
+pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
+    name: "inbox",
+    summary: "items for the feeds that subscribers read, in pages and as they come",
+    schema: schema_of::<InboxOptions>,
+    parts: record::RECORD_PARTS,
+    needs: &[ChannelResource::Feeds],
+    secrets: &[],
+    is_endpoint: behind_a_server,
+    send_port: None,
+    check: check_of::<InboxOptions>,
+    open: |request| open(request.name, request.channel, request.context),
+};
 
-pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: InboxOptions = read(&channel.options, "")?;
     let feeds = context
         .feeds

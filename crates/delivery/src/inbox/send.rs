@@ -8,9 +8,9 @@ use tocsin_model::{
     receipt::{Disposition, Reason, ReasonKind},
 };
 
-use super::{FeedStore, classify::classify, content::content, options::InboxOptions};
+use super::{classify::classify, content::content, options::InboxOptions};
 use crate::{
-    channel::{Message, Outgoing},
+    channel::{FeedStore, Message, Outgoing},
     pending::{PendingDelivery, answer_all},
     queue::Queue,
     record,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Most items of one commit.
-const BATCH_ITEMS: usize = 4_096;
+pub(super) const BATCH_ITEMS: usize = 4_096;
 /// Approximate bytes of the contents in one commit.
 const BATCH_BYTES: usize = 8 << 20;
 

@@ -9,9 +9,10 @@ use tocsin_model::{
     receipt::{Reason, ReasonKind},
 };
 
-use super::FeedStore;
+use super::send::BATCH_ITEMS;
 use crate::{
-    channel::{OpenChannel, Outgoing},
+    channel::{Context, FeedStore, OpenChannel, Outgoing},
+    conformance::{Subject, exercise},
     testing::{channel, content_of, context, deliver, multicast, outgoing},
 };
 
@@ -116,4 +117,40 @@ fn options_are_checked() {
          o.keep: `keep` is not an option here; the options are retention, items_max\n\
          o.items_max: a feed has from 1 to 10000 items; leave it out for 1000"
     );
+}
+
+struct Conforming(Arc<Remembering>);
+
+#[async_trait]
+impl Subject for Conforming {
+    async fn open(&self, context: Context) -> Box<dyn OpenChannel> {
+        let context = Context { feeds: Some(self.0.clone()), ..context };
+        let (name, channel) = ("inbox".parse().expect("a name"), channel("inbox", json!({}), 8));
+        crate::open(&name, &channel, &context).unwrap_or_else(|problems| panic!("{problems:?}"))
+    }
+
+    async fn open_silent(&self, _: Context) -> Option<Box<dyn OpenChannel>> {
+        None
+    }
+
+    fn outgoing(&self, ordinal: u32) -> Outgoing {
+        to(1, outgoing(ordinal, "a"))
+    }
+
+    fn id_of(&self, outgoing: &Outgoing) -> String {
+        outgoing.id.to_string()
+    }
+
+    async fn received_ids(&self) -> Vec<String> {
+        self.0.commits.lock().iter().flatten().map(|item| item.id.to_string()).collect()
+    }
+
+    fn in_flight_max(&self) -> usize {
+        BATCH_ITEMS
+    }
+}
+
+#[tokio::test]
+async fn slow_it_conforms() {
+    exercise(&Conforming(Arc::default())).await;
 }

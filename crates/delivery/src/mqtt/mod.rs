@@ -17,18 +17,34 @@ use std::sync::Arc;
 
 pub use broker::Broker;
 pub use options::MqttOptions;
-use tocsin_model::{application::Channel, id::Name, problem::Problem};
+use tocsin_model::{application::Channel, definition::secrets::SecretShape, id::Name};
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, Opened},
+    description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
     options::read,
     pending::DeliveryContext,
     queue::Queue,
+    record,
     running::{Running, single_lane},
     tls,
 };
 
-pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+/// Its row in the table of protocols.
+pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
+    name: "mqtt",
+    summary: "messages to the topics of an MQTT 5 broker",
+    schema: schema_of::<MqttOptions>,
+    parts: record::BODY_PARTS,
+    needs: &[ChannelResource::NamedServers, ChannelResource::ReadableFiles],
+    secrets: &[("password", SecretShape::Whole)],
+    is_endpoint: behind_a_server,
+    send_port: None,
+    check: check_of::<MqttOptions>,
+    open: |request| open(request.name, request.channel, request.context),
+};
+
+fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: MqttOptions = read(&channel.options, "")?;
     let trust =
         tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;

@@ -3,9 +3,12 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use rumqttc::v5::{
     AsyncClient, Event,
     mqttbytes::{QoS, v5::Packet},
@@ -15,7 +18,8 @@ use tocsin_test_peers::{Peer, missing, reserved_port};
 
 use super::options::topic;
 use crate::{
-    channel::{OpenChannel, Outgoing},
+    channel::{Context, OpenChannel, Outgoing},
+    conformance::{Subject, exercise, silent_server},
     testing::{channel, content_of, context, deliver, outgoing},
 };
 
@@ -163,4 +167,71 @@ fn a_topic_is_written_to_as_it_stands() {
         assert!(topic("notices/", wrong).is_err(), "{wrong:?}");
     }
     assert!(topic("", "").is_err() && topic("", "$SYS/broker").is_err());
+}
+
+struct Conforming {
+    port: u16,
+    /// Ids that a subscriber has read.
+    ids: Arc<Mutex<Vec<String>>>,
+}
+
+fn open_in(place: Value, options: Value, context: &Context) -> Box<dyn OpenChannel> {
+    let mut all = json!({ "host": "127.0.0.1", "topic_prefix": "notices/" });
+    for more in [place, options] {
+        all.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    }
+    let name = "broker".parse().expect("a name");
+    crate::open(&name, &channel("mqtt", all, 16), context).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+#[async_trait]
+impl Subject for Conforming {
+    async fn open(&self, context: Context) -> Box<dyn OpenChannel> {
+        open_in(json!({ "port": self.port }), json!({}), &context)
+    }
+
+    async fn open_silent(&self, context: Context) -> Option<Box<dyn OpenChannel>> {
+        let port = silent_server().await.port();
+        Some(open_in(json!({ "port": port }), json!({ "timeout": "200ms" }), &context))
+    }
+
+    fn outgoing(&self, ordinal: u32) -> Outgoing {
+        outgoing(ordinal, "kobe/quakes")
+    }
+
+    async fn received_ids(&self) -> Vec<String> {
+        self.ids.lock().clone()
+    }
+
+    fn in_flight_max(&self) -> usize {
+        2 * 16
+    }
+}
+
+#[tokio::test]
+async fn slow_it_conforms() {
+    if missing(&[Peer::Mosquitto]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_queued_messages 0");
+    let ids: Arc<Mutex<Vec<String>>> = Arc::default();
+    let mut options = rumqttc::v5::MqttOptions::new("reader", "127.0.0.1", broker.port);
+    // The oversize content as well.
+    options.set_keep_alive(Duration::from_secs(60)).set_max_packet_size(Some(16 << 20));
+    let (client, mut events) = AsyncClient::new(options, 10);
+    client.subscribe("notices/kobe/#", QoS::AtLeastOnce).await.expect("a request");
+    while !matches!(events.poll().await.expect("a connection"), Event::Incoming(Packet::SubAck(_))) {}
+    let read = ids.clone();
+    tokio::spawn(async move {
+        let _client = client;
+        while let Ok(event) = events.poll().await {
+            if let Event::Incoming(Packet::Publish(publish)) = event {
+                let properties = publish.properties.expect("properties");
+                let id = properties.user_properties.into_iter().find(|(name, _)| name == "id").expect("an id").1;
+                read.lock().push(id);
+            }
+        }
+    });
+    exercise(&Conforming { port: broker.port, ids }).await;
 }

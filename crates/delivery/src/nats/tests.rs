@@ -5,6 +5,7 @@ use std::{
 };
 
 use async_nats::jetstream::{self, stream};
+use async_trait::async_trait;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tocsin_model::id::NotificationBatchId;
@@ -12,7 +13,8 @@ use tocsin_test_peers::{Peer, missing};
 
 use super::options::subject;
 use crate::{
-    channel::{OpenChannel, Outgoing},
+    channel::{Context, OpenChannel, Outgoing},
+    conformance::{Subject, exercise, silent_server},
     testing::{channel, context, deliver, outgoing},
 };
 
@@ -153,4 +155,62 @@ fn a_subject_is_words() {
     for wrong in ["", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "a\nb", &"x".repeat(300)] {
         assert!(subject("notices.", wrong).is_err(), "{wrong:?}");
     }
+}
+
+struct Conforming {
+    server: String,
+    stream: stream::Stream,
+}
+
+fn open_in(server: &str, timeout: &str, context: &Context) -> Box<dyn OpenChannel> {
+    let name = "broker".parse().expect("a name");
+    let options = json!({ "servers": [server], "subject_prefix": "notices.", "timeout": timeout });
+    crate::open(&name, &channel("nats", options, 16), context).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+#[async_trait]
+impl Subject for Conforming {
+    async fn open(&self, context: Context) -> Box<dyn OpenChannel> {
+        open_in(&self.server, "10s", &context)
+    }
+
+    async fn open_silent(&self, context: Context) -> Option<Box<dyn OpenChannel>> {
+        Some(open_in(&format!("nats://{}", silent_server().await), "200ms", &context))
+    }
+
+    fn outgoing(&self, ordinal: u32) -> Outgoing {
+        outgoing(ordinal, "kobe.quakes")
+    }
+
+    /// `Nats-Msg-Id` differs for each recipient of a multicast.
+    fn id_of(&self, outgoing: &Outgoing) -> String {
+        format!("{}.{}", outgoing.message.message_id, outgoing.ticket.ordinal)
+    }
+
+    /// The stream keeps each id once.
+    async fn received_ids(&self) -> Vec<String> {
+        let mut ids = Vec::new();
+        for sequence in 1.. {
+            let Ok(message) = self.stream.get_raw_message(sequence).await else { break };
+            ids.extend(message.headers.get("Nats-Msg-Id").map(ToString::to_string));
+        }
+        ids
+    }
+
+    fn in_flight_max(&self) -> usize {
+        2 * 16
+    }
+}
+
+#[tokio::test]
+async fn slow_it_conforms() {
+    if missing(&[Peer::Nats]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path(), None);
+    let client = async_nats::connect(server.address()).await.expect("a connection");
+    let config = stream::Config { name: "NOTICES".into(), subjects: vec!["notices.>".into()], ..Default::default() };
+    let stream = jetstream::new(client).create_stream(config).await.expect("a stream");
+    exercise(&Conforming { server: server.address(), stream }).await;
 }

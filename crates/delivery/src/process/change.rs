@@ -231,6 +231,8 @@ fn read(id: &str, line: &[u8]) -> Result<Result<ChangeResponse, String>, String>
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
+    use tocsin_test_peers::{Peer, missing};
+
     use super::*;
 
     fn changer(folder: &Path, script: &str, patience: Duration) -> Changer {
@@ -248,6 +250,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_changes_refuses_and_ends() {
+        if missing(&[Peer::Python]) {
+            return;
+        }
         let folder = tempfile::tempdir().expect("a folder");
         let script = r#"
 for line in sys.stdin:
@@ -273,6 +278,9 @@ for line in sys.stdin:
 
     #[tokio::test]
     async fn a_silent_program_times_out() {
+        if missing(&[Peer::Python]) {
+            return;
+        }
         let folder = tempfile::tempdir().expect("a folder");
         let changer = changer(folder.path(), "sys.stdin.read()", Duration::from_millis(50));
         let error = changer.change("m-1", &message(b"")).await.expect_err("no answer");

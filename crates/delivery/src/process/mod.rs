@@ -28,19 +28,36 @@ use std::{path::Path, sync::Arc};
 pub use options::ProcessOptions;
 use tocsin_model::{
     application::Channel,
+    definition::secrets::SecretShape,
     id::Name,
     problem::{Code, Problem},
 };
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, Opened},
+    description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
     options::read,
     pending::DeliveryContext,
     queue::Queue,
+    record,
     running::{Running, single_lane},
 };
 
-pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+/// Its row in the table of protocols.
+pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
+    name: "process",
+    summary: "lines of JSON to a program of yours, and its answers",
+    schema: schema_of::<ProcessOptions>,
+    parts: record::RECORD_PARTS,
+    needs: &[ChannelResource::Programs],
+    secrets: &[("environment", SecretShape::Whole)],
+    is_endpoint: behind_a_server,
+    send_port: None,
+    check: check_of::<ProcessOptions>,
+    open: |request| open(request.name, request.channel, request.context),
+};
+
+fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: ProcessOptions = read(&channel.options, "")?;
     let path = context
         .programs

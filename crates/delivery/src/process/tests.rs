@@ -1,19 +1,25 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    channel::{OpenChannel, Outgoing},
+    channel::{Context, OpenChannel, Outgoing},
+    conformance::{Subject, exercise},
     programs::Programs,
     testing::{channel, context, deliver, outgoing, show},
 };
 
+fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it may be run");
+}
+
 /// Opens a channel to a shell script as its program, in its own folder.
 fn open(folder: &Path, script: &str, options: Value) -> Box<dyn OpenChannel> {
     let program = folder.join("program");
-    fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a program");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it may be run");
+    write_program(&program, script);
     let context = crate::Context {
         data_folder: folder.to_owned(),
         programs: Programs { allow: vec![folder.to_owned()] },
@@ -142,4 +148,59 @@ async fn at_its_end_a_channel_lets_the_program_finish() {
         count += 1;
     }
     assert_eq!(count, 10);
+}
+
+struct Conforming(tempfile::TempDir);
+
+impl Conforming {
+    fn open(&self, context: Context, program: &str, script: &str, options: Value) -> Box<dyn OpenChannel> {
+        let folder = self.0.path();
+        let path = folder.join(program);
+        if !path.exists() {
+            write_program(&path, script);
+        }
+        let context = Context {
+            data_folder: folder.to_owned(),
+            programs: Programs { allow: vec![folder.to_owned()] },
+            ..context
+        };
+        let mut all = json!({ "command": [path] });
+        all.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
+        let name = "own".parse().expect("a name");
+        crate::open(&name, &channel("process", all, 1), &context).unwrap_or_else(|problems| panic!("{problems:?}"))
+    }
+}
+
+#[async_trait]
+impl Subject for Conforming {
+    async fn open(&self, context: Context) -> Box<dyn OpenChannel> {
+        // No expression matches a whole line: a long one would take minutes.
+        let script = r#"tee -a received | grep --line-buffered -o '^{"id":"[^"]*"' |
+            sed -u 's/$/, "outcome": "delivered", "reply": "ok"}/'"#;
+        self.open(context, "accepts", script, json!({}))
+    }
+
+    async fn open_silent(&self, context: Context) -> Option<Box<dyn OpenChannel>> {
+        let options = json!({ "timeout": "100ms", "grace": "100ms" });
+        Some(self.open(context, "silent", "exec cat > silence", options))
+    }
+
+    fn outgoing(&self, ordinal: u32) -> Outgoing {
+        outgoing(ordinal, "+41 79 000 00 00")
+    }
+
+    async fn received_ids(&self) -> Vec<String> {
+        let received = fs::read_to_string(self.0.path().join("received")).unwrap_or_default();
+        let records = received.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        records.filter_map(|record| record["message_id"].as_str().map(str::to_owned)).collect()
+    }
+
+    fn in_flight_max(&self) -> usize {
+        128
+    }
+}
+
+#[tokio::test]
+async fn slow_it_conforms() {
+    exercise(&Conforming(tempfile::tempdir().expect("a folder"))).await;
 }

@@ -63,11 +63,9 @@ pub(super) async fn authenticate(
     let in_the_open = !session.encrypted && !plain_allowed;
     let reply = match credentials {
         Credentials::Password { username, password } => {
-            if session.offers_auth("SCRAM-SHA-256")
-                && scram::is_printable_ascii(username)
-                && scram::is_printable_ascii(password)
-            {
-                authenticate_scram(session, username, password).await?
+            let prepared = scram::prepared(username).zip(scram::prepared(password));
+            if let Some((username, password)) = prepared.filter(|_| session.offers_auth("SCRAM-SHA-256")) {
+                authenticate_scram(session, &username, &password).await?
             } else if in_the_open {
                 return Err(failed("the server offers no encryption, and the password does not travel in clear text"));
             } else if session.offers_auth("PLAIN") {

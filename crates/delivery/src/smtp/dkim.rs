@@ -1,5 +1,5 @@
 //! DKIM signatures (RFC 6376) with RSA and Ed25519 (RFC 8463). Headers and body use relaxed canonicalization, which
-//! tolerates changes of white space and line folds by mail servers.
+//! tolerates changes of white space and line folds by mail servers. Crates: docs/decisions/0042.
 
 use std::path::PathBuf;
 

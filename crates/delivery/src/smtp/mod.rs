@@ -12,6 +12,8 @@ mod send; // the sessions' loop: messages in, answers out
 mod servers; // selects a server for each session: fail-over and weights
 mod session; // one SMTP session: commands and replies on a connection
 mod auth; // authentication with the server
+mod address; // mail addresses of senders and recipients
+mod header; // names and texts of header fields
 mod message; // formats a notification as a mail
 mod dkim; // DKIM signatures
 mod classify; // classifies the server's replies
@@ -23,17 +25,41 @@ use std::sync::Arc;
 
 pub use options::{SmtpOptions, TlsMode};
 use servers::Servers;
-use tocsin_model::{application::Channel, id::Name, problem::Problem};
+use tocsin_model::{
+    application::Channel,
+    content::{JsonUse, PartsUsed},
+    definition::secrets::SecretShape,
+    id::Name,
+};
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, Opened},
+    description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
     options::read,
     pending::DeliveryContext,
     queue::Queue,
     running::{Running, single_lane},
 };
 
-pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+/// Its row in the table of protocols.
+pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
+    name: "smtp",
+    summary: "mails over persistent, pipelined sessions to a mail server",
+    schema: schema_of::<SmtpOptions>,
+    parts: PartsUsed { json: JsonUse::InTheirPlace, sms: false, ..PartsUsed::ALL },
+    needs: &[ChannelResource::NamedServers, ChannelResource::ReadableFiles],
+    secrets: &[
+        ("password", SecretShape::Whole),
+        ("servers.password", SecretShape::Whole),
+        ("dkim.key", SecretShape::Whole),
+    ],
+    is_endpoint: behind_a_server,
+    send_port: None,
+    check: check_of::<SmtpOptions>,
+    open: |request| open(request.name, request.channel, request.context),
+};
+
+fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     start(name, channel.concurrency, context, read(&channel.options, "")?, Arc::new(session::TcpDial))
 }
 
@@ -43,7 +69,7 @@ fn start(
     context: &Context,
     options: SmtpOptions,
     dial: Arc<dyn session::Dial>,
-) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+) -> Opened {
     let queue = Queue::single(concurrency.max(1) as usize);
     let servers = Servers::open(name, &options, context).map_err(|problem| vec![problem])?;
     let courier = Arc::new(send::SmtpSender::new(

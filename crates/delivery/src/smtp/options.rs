@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::problem::{Code, Problem};
 
 use super::{
+    address::{Mailbox, is_address},
     dkim::DkimOptions,
-    message::{Mailbox, RESERVED_HEADERS, is_address, is_header_name},
+    header::{RESERVED_HEADERS, is_header_name},
 };
 use crate::{
     options::{Options, Wait},

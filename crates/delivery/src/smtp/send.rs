@@ -10,9 +10,10 @@ use tocsin_model::{
 use tokio::time::{Instant, timeout};
 
 use super::{
+    address::{Mailbox, is_mailbox, on_wire},
     classify::{AbortAction, NextStep, RecipientResult, Stage, classify},
     dkim::DkimKey,
-    message::{HeaderTemplate, MailRecipient, Mailbox, is_mailbox, on_wire},
+    message::{HeaderTemplate, MailRecipient},
     options::SmtpOptions,
     servers::{ServerLease, Servers},
     session::{Dial, Envelope, Extensions, Session},

@@ -8,6 +8,7 @@ mod mails; // formatted mails, checked by independent parsers
 mod signatures; // DKIM signatures, verified by an independent library
 mod sink; // Postfix's smtp-sink
 mod postfix; // a complete Postfix
+mod conformance; // the promises of a channel
 
 use std::sync::{Arc, atomic::Ordering};
 

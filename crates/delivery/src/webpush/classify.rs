@@ -5,7 +5,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::http::classify::{Load, Response, Verdict, by_status, words};
+use crate::http::response::{Load, Response, Verdict, by_status, words};
 
 /// Classifies the response of a push service (RFC 8030, 5 and 7.3; RFC 8292, 4.2). `Retry-After` is respected up to
 /// `most`.

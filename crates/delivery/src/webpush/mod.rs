@@ -19,11 +19,12 @@ use std::sync::Arc;
 
 pub use options::WebPushOptions;
 pub use subscription::check_subscription;
-use tocsin_model::{application::Channel, id::Name, problem::Problem};
+use tocsin_model::{application::Channel, definition::secrets::SecretShape, id::Name};
 pub use vapid::{VapidKey, generate_key};
 
 use crate::{
-    channel::{Context, OpenChannel},
+    channel::{Context, Opened},
+    description::{ChannelResource, ProtocolDescription, check_of, schema_of},
     http::connect::{Dial, TcpDial},
     options::read,
     pending::DeliveryContext,
@@ -32,7 +33,21 @@ use crate::{
     tls,
 };
 
-pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+/// Its row in the table of protocols.
+pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
+    name: "webpush",
+    summary: "encrypted messages to browsers through their push services, signed with a VAPID key",
+    schema: schema_of::<WebPushOptions>,
+    parts: send::PARTS,
+    needs: &[ChannelResource::CheckedAddresses, ChannelResource::ReadableFiles],
+    secrets: &[("private_key", SecretShape::Whole)],
+    is_endpoint: |_| true,
+    send_port: None,
+    check: check_of::<WebPushOptions>,
+    open: |request| open(request.name, request.channel, request.context),
+};
+
+fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: WebPushOptions = read(&channel.options, "")?;
     let trust =
         tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;

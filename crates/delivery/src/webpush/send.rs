@@ -20,15 +20,19 @@ use super::{
 use crate::{
     channel::{Clock, Context},
     http::{
-        classify::Verdict,
         connect::{Connections, Dial, Target},
         request::Request,
+        response::Verdict,
         send::{next_of, origin, send_classified, signal},
     },
     pending::PendingDelivery,
     queue::Queue,
     running::ProtocolSender,
 };
+
+/// Parts of a content in a message.
+pub(super) const PARTS: PartsUsed =
+    PartsUsed { subject: true, text: true, sms: true, json: JsonUse::Always, ..PartsUsed::NONE };
 
 /// State that the sessions of a channel share.
 pub(super) struct WebPushSender {
@@ -158,6 +162,6 @@ impl ProtocolSender for WebPushSender {
     }
 
     fn parts_used(&self) -> PartsUsed {
-        PartsUsed { subject: true, text: true, sms: true, json: JsonUse::Always, ..PartsUsed::NONE }
+        PARTS
     }
 }

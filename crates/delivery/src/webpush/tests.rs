@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
+use async_trait::async_trait;
 use axum::{
     Router,
     body::Bytes,
@@ -23,8 +24,9 @@ use super::{
     subscription::{Keys, Subscription, bytes},
 };
 use crate::{
-    channel::{Message, OpenChannel},
-    testing::{NOW, channel, context, deliver, message, outgoing},
+    channel::{Context, Message, OpenChannel, Outgoing},
+    conformance::{Subject, exercise, silent_server},
+    testing::{NOW, channel, content_of, context, deliver, message, outgoing},
 };
 
 // RFC 8291, section 5 and appendix A.
@@ -147,11 +149,15 @@ impl Service {
 }
 
 fn open(options: Value) -> (Box<dyn OpenChannel>, String) {
+    open_in(options, &context())
+}
+
+fn open_in(options: Value, context: &Context) -> (Box<dyn OpenChannel>, String) {
     let key = generate_key().expect("a key");
     let mut all = json!({ "public_key": key.public, "private_key": key.private, "subject": "mailto:ops@example.org" });
     all.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
     let name = "push".parse().expect("a name");
-    let open = crate::open(&name, &channel("webpush", all, 4), &context());
+    let open = crate::open(&name, &channel("webpush", all, 4), context);
     (open.unwrap_or_else(|problems| panic!("{problems:?}")), key.public)
 }
 
@@ -275,4 +281,52 @@ fn options_are_checked() {
         "{missing}"
     );
     assert!(!missing.contains(&one.private));
+}
+
+struct Conforming {
+    service: Service,
+    address: String,
+    /// The address of the push service of the next messages.
+    endpoint: Mutex<String>,
+}
+
+#[async_trait]
+impl Subject for Conforming {
+    async fn open(&self, context: Context) -> Box<dyn OpenChannel> {
+        *self.endpoint.lock() = format!("{}/201", self.address);
+        open_in(json!({ "allow_networks": ["127.0.0.1"] }), &context).0
+    }
+
+    async fn open_silent(&self, context: Context) -> Option<Box<dyn OpenChannel>> {
+        *self.endpoint.lock() = format!("http://{}/201", silent_server().await);
+        Some(open_in(json!({ "allow_networks": ["127.0.0.1"], "timeout": "100ms" }), &context).0)
+    }
+
+    fn outgoing(&self, ordinal: u32) -> Outgoing {
+        let mut outgoing = outgoing(ordinal, &subscription(&self.endpoint.lock()));
+        // Only the browser can read the id; the topic is in clear text.
+        content_of(&mut outgoing).headers = vec![("Topic".into(), outgoing.id.to_string())];
+        outgoing
+    }
+
+    fn id_of(&self, outgoing: &Outgoing) -> String {
+        outgoing.id.to_string()
+    }
+
+    async fn received_ids(&self) -> Vec<String> {
+        let topic =
+            |(_, headers, _): &(String, HeaderMap, Bytes)| Some(headers.get("topic")?.to_str().ok()?.to_owned());
+        self.service.0.lock().iter().filter_map(topic).collect()
+    }
+
+    fn in_flight_max(&self) -> usize {
+        4
+    }
+}
+
+#[tokio::test]
+async fn slow_it_conforms() {
+    let service = Service::default();
+    let address = service.start().await;
+    exercise(&Conforming { service, address, endpoint: Mutex::default() }).await;
 }

@@ -85,6 +85,8 @@ struct World {
     request: Option<RefillRequest>,
     page: Option<Page>,
     wake_at: Option<Instant>,
+    /// Whether the caller ignores wake-ups, to show that the checks can fail.
+    ignores_wakes: bool,
 }
 
 impl World {
@@ -105,6 +107,7 @@ impl World {
             request: None,
             page: None,
             wake_at: None,
+            ignores_wakes: false,
         }
     }
 
@@ -129,6 +132,7 @@ impl World {
                 Action::Start(leg) => self.start(&leg)?,
                 Action::Refill(_) if self.request.is_some() || self.page.is_some() => return Err("two reads".into()),
                 Action::Refill(request) => self.request = Some(request),
+                Action::WakeAt(_) if self.ignores_wakes => {}
                 Action::WakeAt(at) => self.wake_at = Some(at),
             }
         }
@@ -165,7 +169,7 @@ impl World {
         self.spool.len() - 1
     }
 
-    /// What a read of the spool returns, as the store defines it.
+    /// Result of a read of the spool, as the store defines it.
     fn due(&self, request: &RefillRequest) -> Vec<usize> {
         let is_due = |id: &usize| matches!(self.spool[*id], Stored::Waiting(at) if at <= self.seconds);
         let is_skipped = |id: &usize| request.skip.contains(&(MessageId(*id as u64), 0));
@@ -463,6 +467,19 @@ fn check_all(order: LegOrder, concurrency: u32, stored: usize, depth: usize) -> 
         level = next;
     }
     seen.len()
+}
+
+#[test]
+fn a_lost_wake_up_is_found() {
+    let check = |ignores_wakes| {
+        let mut world = World { ignores_wakes, ..World::new(LegOrder::Due, 1) };
+        for act in [Act::State(PortState::Active), Act::Read, Act::Deliver, Act::Store, Act::Push] {
+            world.act(act).expect("it goes well");
+        }
+        world.act(Act::Finish(0, Outcome::Retry(3))).and_then(|()| world.check())
+    };
+    assert_eq!(check(false), Ok(()));
+    assert!(check(true).is_err_and(|why| why.contains("no event will come")));
 }
 
 #[test]

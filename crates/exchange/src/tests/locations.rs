@@ -269,7 +269,9 @@ async fn messages_of_a_broker_are_routed_and_told_once_over_a_restart() {
             }
         }
     };
-    tokio::time::timeout(wait_timeout(), acknowledged).await.expect("the broker gets acknowledgements after all are stored");
+    tokio::time::timeout(wait_timeout(), acknowledged)
+        .await
+        .expect("the broker gets acknowledgements after all are stored");
 }
 
 #[tokio::test]

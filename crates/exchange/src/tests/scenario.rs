@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A line ends when everything that can move has moved. Then the transcript gets what A and B received, with the id of
-//! the delivery, and the states of messages that changed.
+//! the delivery, and the states of messages that changed, both sorted.
 
 use std::collections::BTreeMap;
 
@@ -39,6 +39,9 @@ pub(super) struct Scenario {
     /// Requests of dead processes that B holds.
     orphaned: usize,
     transcript: Vec<String>,
+    /// Number of requests of A and B until a crash, and when the next process started.
+    pub until_crash: Arc<Mutex<[usize; 2]>>,
+    pub since_crash: [usize; 2],
 }
 
 /// Runs a script on the definition of these tests, with further options of the send port `b`.
@@ -81,6 +84,8 @@ impl Scenario {
             dead: Vec::new(),
             orphaned: 0,
             transcript: Vec::new(),
+            until_crash: Arc::default(),
+            since_crash: [0; 2],
         }
     }
 
@@ -103,7 +108,8 @@ impl Scenario {
             ("ask", _) => self.receive(rest, Some(Duration::ZERO)).await,
             ("poll", number) => {
                 let id = self.id(number);
-                let status = self.bed.exchanges.intake.reply_to(id, wait_timeout()).await.expect("read").expect("there");
+                let status =
+                    self.bed.exchanges.intake.reply_to(id, wait_timeout()).await.expect("read").expect("there");
                 self.note(format!("{number} {}", shown_status(&status)));
             }
             ("route", _) => {
@@ -231,21 +237,24 @@ impl Scenario {
             messages.iter().map(|message| (message.id, self.label(message))).collect();
         for (at, side) in ["a", "b"].into_iter().enumerate() {
             let requests = if side == "a" { self.bed.a.all() } else { self.bed.b.all() };
-            for request in &requests[self.shown[at]..] {
+            let lines = requests[self.shown[at]..].iter().map(|request| {
                 let delivery = &request.headers["webhook-id"];
                 let (id, leg) = delivery.split_at(delivery[2..].find('-').expect("a leg") + 2);
                 let label = id.parse().ok().and_then(|id| labels.get(&id).cloned()).unwrap_or_default();
                 let path = if request.path == "/b" { String::new() } else { format!(" at {}", request.path) };
-                self.transcript.push(format!("{side} <- {label}{leg}{path}: {}", request.body));
-            }
+                format!("{side} <- {label}{leg}{path}: {}", request.body)
+            });
+            self.transcript.extend(sorted(lines));
             self.shown[at] = requests.len();
         }
+        let mut changed = Vec::new();
         for message in messages {
             let state = state_of(&message);
             if self.states.insert(message.id, state.clone()) != Some(state.clone()) {
-                self.transcript.push(format!("{} {state}", labels[&message.id]));
+                changed.push(format!("{} {state}", labels[&message.id]));
             }
         }
+        self.transcript.extend(sorted(changed.into_iter()));
     }
 
     /// The number of a message in the script, or what it is to a numbered one.
@@ -261,6 +270,13 @@ impl Scenario {
             (None, None) => "another".to_owned(),
         }
     }
+}
+
+/// Messages are sent concurrently: lines of one step have no order.
+fn sorted(lines: impl Iterator<Item = String>) -> Vec<String> {
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort();
+    lines
 }
 
 fn shown_status(status: &ReplyStatus) -> String {

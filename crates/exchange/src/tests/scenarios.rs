@@ -19,7 +19,19 @@ async fn a_round_trip_goes_by_content_and_its_reply_by_the_sender() {
         request questions {"type": "order", "order": 8}
         receive orders {"type": "note", "order": 9}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            a <- reply to 1-0 at /replies/7: {"confirmed":true,"order":7}
+            b <- 1-0: {"type": "order", "order": 7}
+            1 is delivered
+            reply to 1 is delivered
+            2 replied {"confirmed":true,"order":8}
+            b <- 2-0: {"type": "order", "order": 8}
+            2 is answered
+            reply to 2 is delivered
+            3 stored
+            a <- 3-0 at /replies/9: {"type": "note", "order": 9}
+            3 is delivered"#]],
     )
     .await;
 }
@@ -32,7 +44,13 @@ async fn a_b_that_is_down_is_tried_again() {
         b answers 503 500
         request questions {"type": "order", "order": 7}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 replied {"confirmed":true,"order":7}
+            b <- 1-0: {"type": "order", "order": 7}
+            b <- 1-0: {"type": "order", "order": 7}
+            b <- 1-0: {"type": "order", "order": 7}
+            1 is answered
+            reply to 1 is delivered"#]],
     )
     .await;
 }
@@ -47,7 +65,17 @@ async fn a_b_that_stays_down_suspends_and_a_resumed_message_is_answered() {
         resume
         request questions key=k {"type": "order", "order": 7}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 suspended: b: 503
+            b <- 1-0: {"type": "order", "order": 7}
+            b <- 1-0: {"type": "order", "order": 7}
+            b <- 1-0: {"type": "order", "order": 7}
+            1 is suspended at b: 503
+            1 resumed
+            b <- 1-0: {"type": "order", "order": 7}
+            1 is answered
+            reply to 1 is delivered
+            1 again replied {"confirmed":true,"order":7}"#]],
     )
     .await;
 }
@@ -60,7 +88,10 @@ async fn a_refusal_is_not_tried_again() {
         b answers 400
         request questions {"type": "order", "order": 7}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 suspended: b: 400
+            b <- 1-0: {"type": "order", "order": 7}
+            1 is suspended at b: 400"#]],
     )
     .await;
 }
@@ -74,7 +105,13 @@ async fn a_reply_that_does_not_belong_is_kept_and_suspends() {
         request questions {"type": "order", "order": 7}
         end
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 suspended: b: the reply does not belong to the request: its `order` is `999`, not `7`
+            b <- 1-0 at /wrong: {"type": "order", "order": 7}
+            1 is suspended at b: the reply does not belong to the request: its `order` is `999`, not `7`
+            reply to 1 is wrong
+            1 ended
+            1 is ended"#]],
     )
     .await;
 }
@@ -87,7 +124,11 @@ async fn a_reply_that_goes_nowhere_is_suspended_too() {
         define message.sender == 'a' => message.sender == 'c'
         receive orders {"type": "order", "order": 7}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            b <- 1-0: {"type": "order", "order": 7}
+            1 is delivered
+            reply to 1 is suspended: no route leads it to a send port that is not off; nearest: `back_to_a` lacks sender == "c"; `only_told` lacks type == "note"; `to_b` lacks kind != "reply""#]],
     )
     .await;
 }
@@ -102,7 +143,16 @@ async fn what_no_route_leads_anywhere_is_suspended_with_the_nearest_routes() {
         define message.type == 'order' => message.type.startsWith('ord')
         resume 1
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 suspended: no route leads it to a send port that is not off; nearest: `back_to_a` lacks kind == "reply"; `only_told` lacks type == "note"; `to_b` lacks type == "order"
+            1 is suspended: no route leads it to a send port that is not off; nearest: `back_to_a` lacks kind == "reply"; `only_told` lacks type == "note"; `to_b` lacks type == "order"
+            2 suspended: no route leads this request to a send port that replies; nearest: `only_told` matches, and its send port `a` does not reply; `back_to_a` lacks kind == "reply"; `to_b` lacks type == "order"
+            2 is suspended: no route leads this request to a send port that replies; nearest: `only_told` matches, and its send port `a` does not reply; `back_to_a` lacks kind == "reply"; `to_b` lacks type == "order"
+            1 resumed
+            a <- reply to 1-0 at /replies/7: {"confirmed":true,"order":7}
+            b <- 1-0: {"type": "ordr", "order": 7}
+            1 is delivered
+            reply to 1 is delivered"#]],
     )
     .await;
 }
@@ -121,7 +171,27 @@ async fn a_held_port_keeps_what_is_routed_to_it_over_a_restart() {
         off b
         receive orders {"type": "order", "order": 4}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            1 waits for b
+            2 stored
+            2 waits for b
+            3 stored
+            3 waits for b
+            a <- reply to 1-0 at /replies/1: {"confirmed":true,"order":1}
+            a <- reply to 2-0 at /replies/2: {"confirmed":true,"order":2}
+            a <- reply to 3-0 at /replies/3: {"confirmed":true,"order":3}
+            b <- 1-0: {"type": "order", "order": 1}
+            b <- 2-0: {"type": "order", "order": 2}
+            b <- 3-0: {"type": "order", "order": 3}
+            1 is delivered
+            2 is delivered
+            3 is delivered
+            reply to 1 is delivered
+            reply to 2 is delivered
+            reply to 3 is delivered
+            4 suspended: no route leads it to a send port that is not off; nearest: `to_b` matches, and its send port `b` is off; `back_to_a` lacks kind == "reply"; `only_told` lacks type == "note"
+            4 is suspended: no route leads it to a send port that is not off; nearest: `to_b` matches, and its send port `b` is off; `back_to_a` lacks kind == "reply"; `only_told` lacks type == "note""#]],
     )
     .await;
 }
@@ -140,7 +210,23 @@ async fn a_held_port_keeps_its_messages_over_a_crash() {
         activate b
         poll 3
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            1 waits for b
+            2 stored
+            2 waits for b
+            3 pending
+            3 waits for b
+            1 ended
+            2 is ended
+            a <- reply to 1-0 at /replies/1: {"confirmed":true,"order":1}
+            b <- 1-0: {"type": "order", "order": 1}
+            b <- 3-0: {"type": "order", "order": 3}
+            1 is delivered
+            3 is answered
+            reply to 1 is delivered
+            reply to 3 is delivered
+            3 replied {"confirmed":true,"order":3}"#]],
     )
     .await;
 }
@@ -157,7 +243,21 @@ async fn what_was_under_way_when_the_process_died_is_sent_again_under_its_id() {
         b continues
         request questions key=k {"type": "order", "order": 2}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            b <- 1-0: {"type": "order", "order": 1}
+            1 waits for b
+            2 pending
+            b <- 2-0: {"type": "order", "order": 2}
+            2 waits for b
+            b <- 1-0: {"type": "order", "order": 1}
+            b <- 2-0: {"type": "order", "order": 2}
+            a <- reply to 1-0 at /replies/1: {"confirmed":true,"order":1}
+            1 is delivered
+            2 is answered
+            reply to 1 is delivered
+            reply to 2 is delivered
+            2 again replied {"confirmed":true,"order":2}"#]],
     )
     .await;
 }
@@ -175,7 +275,25 @@ async fn later_replies_end_the_wait_once_and_over_a_crash() {
         reply results {"order": 8, "said": "again"}
         reply results {"order": 9}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            b <- 1-0: {"type": "order", "order": 7}
+            1 awaits the reply of b
+            2 pending
+            b <- 2-0: {"type": "order", "order": 8}
+            2 awaits the reply of b
+            3 stored
+            a <- 3-0 at /replies/7: {"order": 7, "said": "yes"}
+            1 is delivered
+            3 is delivered
+            4 stored
+            2 is answered
+            4 is delivered
+            2 replied {"order": 8, "said": "no"}
+            5 stored
+            5 is late
+            6 suspended: no message waits for it as its reply, and no route leads it to a send port that is not off; nearest: `back_to_a` lacks kind == "reply"; `only_told` lacks type == "note"; `to_b` lacks type == "order"
+            6 is suspended: no message waits for it as its reply, and no route leads it to a send port that is not off; nearest: `back_to_a` lacks kind == "reply"; `only_told` lacks type == "note"; `to_b` lacks type == "order""#]],
     )
     .await;
 }
@@ -189,7 +307,21 @@ async fn of_two_that_wait_for_the_same_the_first_has_the_first_reply() {
         reply results {"order": 7, "n": 1}
         reply results {"order": 7, "n": 2}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            b <- 1-0: {"type": "order", "order": 7}
+            1 awaits the reply of b
+            2 stored
+            b <- 2-0: {"type": "order", "order": 7}
+            2 awaits the reply of b
+            3 stored
+            a <- 3-0 at /replies/7: {"order": 7, "n": 1}
+            1 is delivered
+            3 is delivered
+            4 stored
+            a <- 4-0 at /replies/7: {"order": 7, "n": 2}
+            2 is delivered
+            4 is delivered"#]],
     )
     .await;
 }
@@ -200,7 +332,9 @@ async fn a_message_whose_reply_could_not_be_known_is_suspended() {
         r#"
         receive orders {"type": "order"}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 suspended: it has no `order`, by which its reply from `b` would be known
+            1 is suspended: it has no `order`, by which its reply from `b` would be known"#]],
     )
     .await;
 }
@@ -215,7 +349,16 @@ async fn a_reply_under_a_key_that_came_before_is_none_and_a_crash_changes_nothin
         crash
         reply results key=r {"order": 7, "said": "yes"}
         "#,
-        expect![[""]],
+        expect![[r#"
+            1 stored
+            b <- 1-0: {"type": "order", "order": 7}
+            1 awaits the reply of b
+            2 stored
+            a <- 2-0 at /replies/7: {"order": 7, "said": "yes"}
+            1 is delivered
+            2 is delivered
+            2 again stored
+            2 again stored"#]],
     )
     .await;
 }
@@ -291,11 +434,13 @@ impl Scenario {
     /// Keeps a copy of the spool as it is after the commit of this number.
     fn crash_after(&mut self, number: usize) {
         let (left, folder) = (AtomicUsize::new(number), self.bed.folder.path().to_owned());
+        let (a, b, until_crash) = (self.bed.a.clone(), self.bed.b.clone(), self.until_crash.clone());
         let copy = self.bed.folder.path().join("crash");
         *self.bed.exchanges.core.on_commit.lock() = Some(Box::new(move || {
             if left.load(Ordering::SeqCst) > 0 && left.fetch_sub(1, Ordering::SeqCst) == 1 {
                 std::fs::create_dir(&copy).expect("made");
                 copy_spool(&folder, &copy);
+                *until_crash.lock() = [a.all().len(), b.all().len()];
             }
         }));
     }
@@ -307,6 +452,7 @@ impl Scenario {
         assert!(copy.exists(), "so many commits were made");
         copy_spool(&copy, folder.path());
         self.bed.b.failures.lock().clear();
+        self.since_crash = [self.bed.a.all().len(), self.bed.b.all().len()];
         self.start_from(folder).await;
     }
 
@@ -314,7 +460,7 @@ impl Scenario {
     /// id each.
     async fn outcome(&self) -> Vec<(i64, String)> {
         let (mut outcome, mut bodies) = (Vec::new(), BTreeMap::new());
-        for request in self.bed.a.all().into_iter().chain(self.bed.b.all()) {
+        for request in self.requests_of_lives() {
             let body = bodies.entry(request.headers["webhook-id"].clone()).or_insert_with(|| request.body.clone());
             assert_eq!(*body, request.body, "one id is one delivery");
         }
@@ -327,5 +473,16 @@ impl Scenario {
         }
         outcome.sort();
         outcome
+    }
+
+    /// The requests that A and B got until the crash and after it. The script continued in between.
+    fn requests_of_lives(&self) -> Vec<Asked> {
+        let mut requests = Vec::new();
+        let until_crash = *self.until_crash.lock();
+        for (at, all) in [self.bed.a.all(), self.bed.b.all()].into_iter().enumerate() {
+            requests.extend_from_slice(&all[..until_crash[at]]);
+            requests.extend_from_slice(&all[self.since_crash[at]..]);
+        }
+        requests
     }
 }

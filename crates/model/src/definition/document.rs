@@ -143,13 +143,13 @@ pub fn join(path: &str, key: &str) -> String {
 
 /// Parses the text. `None` after a syntax error.
 pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
-    if text.len() > super::TEXT_BYTES_MAX {
+    if text.len() > TEXT_BYTES_MAX {
         problems.push(
             Problem::new(Code::TooLong, "", format!("is {} bytes long", text.len()))
                 .param("given", text.len())
-                .param("limit", super::TEXT_BYTES_MAX)
+                .param("limit", TEXT_BYTES_MAX)
                 .param("unit", "bytes")
-                .hint(format!("at most {} are read", super::TEXT_BYTES_MAX)),
+                .hint(format!("at most {} are read", TEXT_BYTES_MAX)),
         );
         return None;
     }
@@ -432,3 +432,6 @@ pub fn plain(text: String) -> Kind {
     }
     Kind::Text { text, plain: true }
 }
+
+/// Longest text of a definition, in bytes. A longer one is refused unread.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;

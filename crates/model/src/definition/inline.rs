@@ -3,12 +3,14 @@
 use std::fmt::Write;
 
 use super::{
-    TEXT_BYTES_MAX,
     document::{self, Node, join},
     in_order,
     shape::shown,
 };
-use crate::problem::{Code, Problem};
+use crate::{
+    definition::document::TEXT_BYTES_MAX,
+    problem::{Code, Problem},
+};
 
 /// Replaces each `{ file: <path> }` of a template or a query by the text that `load` returns for the path, relative
 /// to the definition. Everything else stays the same to the character, and line numbers do not change.

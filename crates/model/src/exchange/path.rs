@@ -1,4 +1,5 @@
 //! JSON paths of properties: the singular queries of JSONPath (RFC 9535), which select at most one value.
+//! Values are read in one pass, and numbers stay exact; crates: docs/decisions/0042.
 
 use std::{collections::HashMap, fmt, str::FromStr};
 

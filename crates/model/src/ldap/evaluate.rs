@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, ops::Bound};
 
-use super::{Assertion, Attribute, Item, Node, Number, Property, Substrings, Test, prepare, prepare::Form};
+use super::prepare::{self, Form};
 use crate::{
     id::{Name, SubscriberId},
+    ldap::node::{Assertion, Attribute, Item, Node, Number, Property, Substrings, Test},
     subscriber::{Device, DeviceState, Profile, Subscriber},
     time::Timestamp,
     value::Value,
@@ -299,7 +300,7 @@ fn any_leaf(value: &Value, see: &mut See<'_>) -> bool {
 impl Test {
     /// Evaluates it for one value. `named`: whether the filter names the attribute, so that a value of the wrong kind
     /// is undefined; otherwise such values are ignored.
-    fn of(&self, seen: AttributeValue<'_>, named: bool) -> Truth {
+    pub(crate) fn of(&self, seen: AttributeValue<'_>, named: bool) -> Truth {
         let truth = match self {
             Test::Present => Some(Truth::True),
             Test::Equal(requested) => requested.equality(seen).map(Truth::of),

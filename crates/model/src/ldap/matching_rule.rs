@@ -1,12 +1,14 @@
 //! Matching rules that a filter can request by name: `attribute:rule:=value`.
 
 use super::{
-    Number,
     evaluate::{AttributeValue, Truth},
     prepare::{self, Form, Parts},
-    read_boolean, read_time,
 };
-use crate::{problem::closest, time::Timestamp};
+use crate::{
+    ldap::node::{Number, read_boolean, read_time},
+    problem::closest,
+    time::Timestamp,
+};
 
 /// A rule, by name or object identifier.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{ATTRIBUTES, Attribute, Item, Node, Property, Substrings, Test};
+use crate::ldap::node::{ATTRIBUTES, Attribute, Item, Node, Property, Substrings, Test};
 
 /// Flattens conjunctions and disjunctions, drops redundant parts, and sorts the rest.
 pub(super) fn normal(node: Node) -> Node {

@@ -1,13 +1,17 @@
 //! Parser of RFC 4515, with the absolute filters `(&)` and `(|)` of RFC 4526.
 
 use super::{
-    ATTRIBUTE_NAME_MAX, Assertion, Attribute, FILTER_BYTES_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Item, Node,
-    Property, Substrings, Test,
     matching_rule::{self, TIME_HINT},
     normal::is_plain_in_name,
     prepare::{Form, Parts},
 };
-use crate::problem::{Code, Problem};
+use crate::{
+    ldap::node::{
+        ATTRIBUTE_NAME_MAX, Assertion, Attribute, FILTER_BYTES_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Item, Node,
+        Property, Substrings, Test,
+    },
+    problem::{Code, Problem},
+};
 
 /// Parses a filter.
 pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
@@ -187,7 +191,7 @@ impl<'t> Parser<'t> {
     }
 
     /// The name of an attribute, up to the first character that cannot be part of one.
-    fn name(&mut self, opened: usize) -> Parsed<String> {
+    pub(crate) fn name(&mut self, opened: usize) -> Parsed<String> {
         let begun = self.at;
         let mut octets = Vec::new();
         loop {

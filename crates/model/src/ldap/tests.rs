@@ -1,7 +1,14 @@
 use fastrand::Rng;
 
-use super::*;
-use crate::subscriber::{Profile, Subscriber};
+use super::{
+    node::{Assertion, Item, Test, read_time},
+    *,
+};
+use crate::{
+    subscriber::{Profile, Subscriber},
+    time::Timestamp,
+    value::Value,
+};
 
 fn filter(text: &str) -> LdapFilter {
     LdapFilter::parse(text).unwrap_or_else(|problems| panic!("{text}: {problems:?}"))

@@ -19,12 +19,12 @@ macro_rules! codes {
                 match self { $(Code::$name => $word,)* }
             }
 
-            /// What it means: one sentence.
+            /// Meaning, one sentence.
             pub fn meaning(self) -> &'static str {
                 match self { $(Code::$name => $meaning,)* }
             }
 
-            /// How to fix it: one sentence.
+            /// Correction, one sentence.
             pub fn fix(self) -> &'static str {
                 match self { $(Code::$name => $fix,)* }
             }

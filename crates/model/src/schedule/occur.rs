@@ -13,9 +13,8 @@ use super::{
     calendar::{DAY, LOCAL_MAX, Local, civil_of},
     expand::Expansion,
     rule::{self, End},
-    text::DateOrTime,
 };
-use crate::time::Timestamp;
+use crate::{schedule::date_or_time::DateOrTime, time::Timestamp};
 
 /// Largest offset from UTC; the limit of `jiff`, in seconds. Real zones stay within 16 hours.
 pub(super) const OFFSET_MAX: i64 = 26 * 3_600;

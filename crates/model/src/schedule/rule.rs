@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{
-    calendar::Local,
-    text::{self, DateOrTime},
+use super::calendar::Local;
+use crate::{
+    problem::{Problem, closest},
+    schedule::date_or_time::{DateOrTime, moment},
 };
-use crate::problem::{Problem, closest};
 
 /// The most occurrences a rule may count.
 pub const COUNT_MAX: u32 = 1_000_000_000;
@@ -237,7 +237,7 @@ impl Reader<'_> {
                     self.set_end(rule, End::Count(count));
                 }
             }
-            "UNTIL" => match text::moment(value) {
+            "UNTIL" => match moment(value) {
                 Ok(until) => self.set_end(rule, End::Until(until)),
                 Err(message) => self.problem(message, "such as UNTIL=20271231T225959Z"),
             },

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::civil::DateTime;
 
 use super::*;
+use crate::schedule::date_or_time::{DateOrTime, moment};
 
 const LIBICAL: &str = include_str!("../../../../testdata/rrule/libical.json");
 const DATEUTIL: &str = include_str!("../../../../testdata/rrule/dateutil.tsv");
@@ -70,7 +71,7 @@ fn all_vectors_of_libical() {
             assert_eq!(next.as_ref(), expected.get(index + 1), "{rule} after {instance:?}");
         }
         if let Some(from) = field("START-AT") {
-            let Ok(DateOrTime::Local(local)) = text::moment(&from) else { panic!("{from} is a time") };
+            let Ok(DateOrTime::Local(local)) = moment(&from) else { panic!("{from} is a time") };
             let rest: Vec<String> = schedule
                 .preview(Timestamp(local * 1_000_000), expected.len())
                 .iter()
@@ -398,7 +399,7 @@ fn bombs_answer_within_bounded_steps() {
     );
     // Excluded whole days are skipped without iterating over their times.
     let excluded: Vec<String> =
-        (0..1_000).map(|day| text::DateOrTime::Day(calendar::day_of(2027, 1, 1) + day).to_string()).collect();
+        (0..1_000).map(|day| DateOrTime::Day(calendar::day_of(2027, 1, 1) + day).to_string()).collect();
     let text = format!("DTSTART:20270101T000000Z\nRRULE:FREQ=SECONDLY\nEXDATE;VALUE=DATE:{}", excluded.join(","));
     let schedule = Schedule::parse(&text).expect("a schedule");
     let mut occurrences = schedule.occurrences_from(Timestamp(0));

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{borrow::Cow, collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -166,11 +166,12 @@ impl KafkaOptions {
         }
         if self.mechanism != Mechanism::Plain {
             for (path, text) in [("username", &self.username), ("password", &self.password)] {
-                if text.as_ref().is_some_and(|text| !scram::is_printable_ascii(text)) {
+                // Brokers hash a text as it is, against RFC 5802.
+                if text.as_ref().is_some_and(|text| scram::prepared(text).as_ref() != Some(&Cow::from(text))) {
                     let problem = Problem::new(
                         Code::InvalidCharacters,
                         path,
-                        "has non-ASCII characters, which are not supported with SCRAM",
+                        "has characters that SASLprep (RFC 4013) replaces or prohibits",
                     );
                     problems.push(problem.hint("choose another, or use `plain` over `tls`"));
                 }
@@ -283,6 +284,7 @@ mod tests {
         };
         check(json!({}), "");
         check(json!({"username": "u", "password": "p"}), "");
+        check(json!({"username": "ü", "password": "pä"}), "");
         check(json!({"username": "u", "password": "p", "mechanism": "plain", "tls": true}), "");
         check(json!({"brokers": []}), "o.brokers: are missing");
         check(json!({"brokers": ["a:b"]}), "o.brokers[0]: `a:b` is not the address of a broker");
@@ -292,8 +294,8 @@ mod tests {
         check(json!({"username": "u"}), "o.password: is missing: a user name needs a password");
         check(json!({"username": "u", "password": "p", "mechanism": "plain"}), "in clear text");
         check(
-            json!({"username": "u", "password": "pä"}),
-            "o.password: has non-ASCII characters, which are not supported with SCRAM",
+            json!({"username": "u", "password": "pa\u{308}"}),
+            "o.password: has characters that SASLprep (RFC 4013) replaces or prohibits",
         );
         check(json!({"ca_file": "/a"}), "o.ca_file: is for encrypted connections");
         check(json!({"tls": true, "key_file": "/a"}), "goes with `key_file`");

@@ -9,7 +9,6 @@ use serde::{
 };
 use serde_json::value::RawValue;
 use tocsin_delivery::{files::Files, tls};
-use tocsin_model::hexadecimal::digits_of;
 use tokio::{sync::Notify, task::JoinHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config,
@@ -154,7 +153,7 @@ impl<'de> Deserialize<'de> for Members {
 fn parameter(mark: &SqlValue) -> Text {
     match mark {
         SqlValue::Null => Text(None),
-        SqlValue::Bytes(bytes) => Text(Some(format!("\\x{}", digits_of(bytes)))),
+        SqlValue::Bytes(bytes) => Text(Some(format!("\\x{}", hex::encode(bytes)))),
         SqlValue::Decimal(text) | SqlValue::Text(text) | SqlValue::Untyped(text) => Text(Some(text.clone())),
         SqlValue::Integer(_) | SqlValue::Unsigned(_) | SqlValue::Real(_) => Text(Some(mark.shown())),
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tocsin_delivery::SystemClock;
-use tocsin_test_peers::{Peer, reserved_port, until_listening};
+use tocsin_test_peers::{Peer, reserved_port, until, until_listening};
 
 use super::{Database, QueryRequest, SqlValue, connect};
 use crate::source::{BATCH_EVENTS_MAX, Context, Folders};
@@ -98,16 +98,14 @@ impl Server {
             files: Default::default(),
             listeners: Default::default(),
         };
-        let mut tries = 0;
-        loop {
-            match connect(&self.address, Duration::from_secs(20), &context).await {
-                Ok(database) => return database,
-                // The server listens before it accepts logins.
-                Err(error) if tries > 200 => panic!("{error}"),
-                Err(_) => tries += 1,
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let mut database = None;
+        // The server listens before it accepts logins.
+        until("the server accepts a login", async || {
+            database = connect(&self.address, Duration::from_secs(20), &context).await.ok();
+            database.is_some()
+        })
+        .await;
+        database.expect("it was awaited")
     }
 
     pub fn folder(&self) -> PathBuf {

@@ -40,8 +40,8 @@ fn every_recipe_is_tested_here() {
 #[test]
 fn options_override_those_of_a_recipe() {
     let given = json!({"recipe": "slack", "url": "http://1.1.1.1", "method": "PUT"});
-    let mut options: HttpOptions = serde_json::from_value(given).expect("options");
-    recipes::find("slack").and_then(|recipe| recipe.apply(&mut options)).expect("it is applied");
+    let options: HttpOptions = serde_json::from_value(given).expect("options");
+    let options = recipes::complete(&options).expect("it is applied");
     assert_eq!((options.url.as_deref(), options.method), (Some("http://1.1.1.1"), RequestMethod::Put));
 }
 

@@ -113,11 +113,15 @@ async fn scram_is_preferred_and_allowed_without_tls() {
         "AUTH" => Say("334 cj1zb21lYm9keSBlbHNlLHM9QUFBQSxpPTQwOTY="),
         _ => accept_all(connection, mail, heard),
     };
-    let (open, server) = start(script, json!({ "username": "me", "password": "secret" }), None);
-    let expected = ["deferred Authentication the server's SCRAM challenge has another nonce"];
-    assert_eq!(deliver(&*open, &["a@b.example"]).await, expected);
-    let seen = server.seen.lock();
-    assert!(seen.heard.iter().any(|heard| heard.starts_with("AUTH SCRAM-SHA-256 biwsbj1tZSxyP")), "{:?}", seen.heard);
+    // The first message, with the name in the form of SASLprep.
+    for (username, first) in [("me", "biwsbj1tZSxyP"), ("me\u{301}", "biwsbj1tw6kscj")] {
+        let (open, server) = start(script, json!({ "username": username, "password": "gehe\u{ad}im" }), None);
+        let expected = ["deferred Authentication the server's SCRAM challenge has another nonce"];
+        assert_eq!(deliver(&*open, &["a@b.example"]).await, expected);
+        let seen = server.seen.lock();
+        let first = format!("AUTH SCRAM-SHA-256 {first}");
+        assert!(seen.heard.iter().any(|heard| heard.starts_with(&first)), "{:?}", seen.heard);
+    }
 }
 
 #[tokio::test(start_paused = true)]

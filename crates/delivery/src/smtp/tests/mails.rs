@@ -241,9 +241,9 @@ async fn display_names_cannot_change_the_sender() {
         lines.push_str(&format!("{}\n", json!(seen.contents[0])));
     }
     assert!(lines.lines().count() > 500, "only {} of {} can be names", lines.lines().count(), strings.len());
-    let mut python = Command::new("/usr/bin/python3");
+    let mut python = Command::new(Peer::Python.path());
     python.args(["-c", ADDRESSES]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = python.spawn().expect("`scripts/setup` installs Python");
+    let mut child = python.spawn().expect("python3 starts");
     let mut input = child.stdin.take().expect("a pipe");
     let written = lines.clone();
     let writer = std::thread::spawn(move || input.write_all(written.as_bytes()));

@@ -1,4 +1,5 @@
-//! The table of options that hold secrets. A new protocol, kind or step with a secret is a line here.
+//! The tables of options that hold secrets. The caller gives that of channels; a new kind or step with a secret is a
+//! line here.
 
 use super::{
     super::document::{Node, join},
@@ -7,7 +8,7 @@ use super::{
 
 /// The secret part of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SecretShape {
+pub enum SecretShape {
     /// Passwords in URLs, and values of query parameters with secret names. The default for options that are not in
     /// the table.
     Addresses,
@@ -22,10 +23,15 @@ pub(super) enum SecretShape {
 }
 
 /// An option of a protocol, a kind or a step, and how much of it is secret.
-type Row = (&'static str, &'static str, SecretShape);
+pub type Row = (&'static str, &'static str, SecretShape);
 
-/// Headers that are known to be harmless.
-const HEADERS: SecretShape = SecretShape::Except(&[
+/// The secret options of all protocols of channels: protocol, path of the option (`options.servers.password`, without
+/// list indexes), and how much of it is secret.
+#[derive(Debug, Clone, Copy)]
+pub struct ChannelSecrets(pub &'static [Row]);
+
+/// The shape of header fields: all but those that are known to be harmless.
+pub const HEADERS: SecretShape = SecretShape::Except(&[
     "accept",
     "accept-language",
     "cache-control",
@@ -36,25 +42,6 @@ const HEADERS: SecretShape = SecretShape::Except(&[
     "priority",
     "user-agent",
 ]);
-/// Parameters of recipes that are not secret.
-const WITH: SecretShape = SecretShape::Except(&["account", "from", "server", "type"]);
-
-static CHANNELS: [Row; 14] = [
-    ("smtp", "options.password", SecretShape::Whole),
-    ("smtp", "options.servers.password", SecretShape::Whole),
-    ("smtp", "options.dkim.key", SecretShape::Whole),
-    ("http", "options.password", SecretShape::Whole),
-    ("http", "options.secret", SecretShape::Whole),
-    ("http", "options.headers", HEADERS),
-    ("http", "options.with", WITH),
-    ("http", "options.body", SecretShape::Named),
-    ("http", "options.recipients", SecretShape::Named),
-    ("webpush", "options.private_key", SecretShape::Whole),
-    ("nats", "options.token", SecretShape::Whole),
-    ("nats", "options.password", SecretShape::Whole),
-    ("mqtt", "options.password", SecretShape::Whole),
-    ("process", "options.environment", SecretShape::Whole),
-];
 static SOURCES: [Row; 8] = [
     ("poll", "options.headers", HEADERS),
     ("feed", "options.headers", HEADERS),
@@ -80,14 +67,22 @@ static PORTS: [Row; 8] = [
 const LOCATIONS: &str = "locations";
 
 /// A section of a definition, the key that selects the rows for an entry, and those rows.
-type Section = (&'static str, &'static str, &'static [Row]);
+pub(super) type Section = (&'static str, &'static str, &'static [Row]);
 
-static APPLICATION: [Section; 2] = [("channels", "protocol", &CHANNELS), ("sources", "kind", &SOURCES)];
-static EXCHANGE: [Section; 2] = [("receive", "protocol", &PORTS), ("send", "protocol", &PORTS)];
+/// The sections of a definition that hold secrets.
+pub(super) fn sections(language: Language, channels: ChannelSecrets) -> [Section; 2] {
+    match language {
+        Language::Application => [("channels", "protocol", channels.0), ("sources", "kind", &SOURCES)],
+        Language::Exchange => [("receive", "protocol", &PORTS), ("send", "protocol", &PORTS)],
+    }
+}
 
-/// The channels, sources or ports of a definition, each with its path.
-pub(super) fn roots(language: Language, root: &Node) -> impl Iterator<Item = (String, &Node, SecretPath)> {
-    let of = |(section, key, rows): &'static Section| {
+/// The channels, sources or ports in some sections of a definition, each with its path.
+pub(super) fn roots<'n>(
+    sections: impl IntoIterator<Item = Section>,
+    root: &'n Node,
+) -> impl Iterator<Item = (String, &'n Node, SecretPath)> {
+    let of = move |(section, key, rows): Section| {
         let entries = root.get(section).map_or(&[][..], Node::entries).iter();
         entries.map(move |entry| {
             let of = entry.value.get(key).and_then(Node::text).unwrap_or_default().to_owned();
@@ -95,11 +90,7 @@ pub(super) fn roots(language: Language, root: &Node) -> impl Iterator<Item = (St
             (join(section, &entry.key), &entry.value, place)
         })
     };
-    let sections = match language {
-        Language::Application => &APPLICATION,
-        Language::Exchange => &EXCHANGE,
-    };
-    sections.iter().flat_map(of)
+    sections.into_iter().flat_map(of)
 }
 
 /// A path below a channel, a source or a port.

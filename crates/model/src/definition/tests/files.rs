@@ -3,7 +3,7 @@
 use expect_test::expect;
 
 use super::environment;
-use crate::definition::{TEXT_BYTES_MAX, inline_files, read};
+use crate::definition::{document::TEXT_BYTES_MAX, inline_files, read};
 
 #[test]
 fn texts_of_files_are_put_in() {
