@@ -100,14 +100,22 @@ struct AccessRule {
     by: Vec<(RuleSubject, Level)>,
 }
 
-/// Access rules, in order.
+/// Access rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access(Vec<AccessRule>);
+pub struct Access {
+    /// In order.
+    rules: Vec<AccessRule>,
+    /// Attributes whose values are also in [`DEVICES`].
+    addresses: Vec<Arc<AttributeType>>,
+}
 
 /// Pseudo-attribute of an entry itself: controls visibility, rename and removal.
 const ENTRY: &str = "entry";
 /// Pseudo-attribute of the children of an entry: controls adding and moving entries below it.
 const CHILDREN: &str = "children";
+
+/// Attribute with all devices and their addresses.
+const DEVICES: &str = "tocsindevice";
 
 /// Default rules: each bound user reads all entries, changes their own, and adds none.
 pub const DEFAULT_RULES: &[&str] =
@@ -120,10 +128,18 @@ impl Access {
     /// A rule is malformed; the text names it and the reason.
     pub fn read(rules: &[String], schema: &Schema) -> Result<Access, String> {
         let read = |text: &str| clause(text, schema).map_err(|why| format!("`{text}` {why}"));
-        match rules {
-            [] => DEFAULT_RULES.iter().map(|text| read(text)).collect::<Result<_, _>>().map(Access),
-            rules => rules.iter().map(|text| read(text)).collect::<Result<_, _>>().map(Access),
-        }
+        let rules = match rules {
+            [] => DEFAULT_RULES.iter().map(|text| read(text)).collect::<Result<_, _>>(),
+            rules => rules.iter().map(|text| read(text)).collect::<Result<_, _>>(),
+        };
+        Ok(Access { rules: rules?, addresses: Vec::new() })
+    }
+
+    /// Limits the level of `tocsinDevice` to the lowest level of these attributes, whose values it repeats.
+    #[must_use]
+    pub fn with_addresses<'a>(self, keys: impl IntoIterator<Item = &'a str>, schema: &Schema) -> Access {
+        let addresses = keys.into_iter().filter_map(|key| schema.attribute(key).ok().cloned()).collect();
+        Access { addresses, ..self }
     }
 
     /// The level of a requester for an attribute of an entry; with `None`, for the entry itself.
@@ -149,7 +165,7 @@ impl Access {
             return Grant::within(&requester.within, key);
         }
         let mut special: Vec<(Arc<str>, Level)> = Vec::new();
-        for clause in &self.0 {
+        for clause in &self.rules {
             if !clause.within.has(key) {
                 continue;
             }
@@ -168,12 +184,23 @@ impl Access {
             if clause.attributes.is_empty() {
                 // Write access to the own entry does not include its children, unless a rule names `children`.
                 let children = level_by(&|who| *who != RuleSubject::Itself && applies_to(who));
-                return Grant::of(special, level, children);
+                return Grant::of(self.with_devices(special, level), level, children);
             }
             let new = clause.attributes.iter().filter(|key| !special.iter().any(|(known, _)| known == *key));
             special.extend(new.map(|key| (key.clone(), level)).collect::<Vec<_>>());
         }
-        Grant::of(special, Level::None, Level::None)
+        Grant::of(self.with_devices(special, Level::None), Level::None, Level::None)
+    }
+
+    /// Adds the level of `tocsinDevice`, if that of one of its addresses is lower.
+    fn with_devices(&self, mut special: Vec<(Arc<str>, Level)>, else_: Level) -> Vec<(Arc<str>, Level)> {
+        let levels = self.addresses.iter().map(|kind| level_of(&special, kind).unwrap_or(else_));
+        let Some(lowest) = levels.min() else { return special };
+        if lowest < find(&special, DEVICES).unwrap_or(else_) {
+            special.retain(|(key, _)| &**key != DEVICES);
+            special.push((DEVICES.into(), lowest));
+        }
+        special
     }
 
     /// Whether the rules can hide entries from a requester.
@@ -187,7 +214,7 @@ impl Access {
 
     /// Whether a rule grants rights to this normalized DN or one below it, or to the members of a group there.
     pub(crate) fn gives_to(&self, key: &str) -> bool {
-        let by = self.0.iter().flat_map(|clause| &clause.by);
+        let by = self.rules.iter().flat_map(|clause| &clause.by);
         by.filter_map(|(who, _)| match who {
             RuleSubject::Name(name) | RuleSubject::Group(name) => Some(name),
             RuleSubject::Everybody | RuleSubject::Anonymous | RuleSubject::Users | RuleSubject::Itself => None,
@@ -197,7 +224,7 @@ impl Access {
 
     /// Whether a rule applies to this normalized DN or one below it.
     pub(crate) fn names_place(&self, key: &str) -> bool {
-        self.0.iter().any(|clause| match &clause.within {
+        self.rules.iter().any(|clause| match &clause.within {
             RuleTarget::Exactly(name) | RuleTarget::Below(name) => name == key || is_below(name, key),
             RuleTarget::Anywhere => false,
         })
@@ -205,12 +232,12 @@ impl Access {
 
     /// Whether a rule names a group or role.
     pub(crate) fn names_groups(&self) -> bool {
-        self.0.iter().flat_map(|clause| &clause.by).any(|(who, _)| matches!(who, RuleSubject::Group(_)))
+        self.rules.iter().flat_map(|clause| &clause.by).any(|(who, _)| matches!(who, RuleSubject::Group(_)))
     }
 
     /// Whether rules name single entries, so that siblings can have different rights.
     fn names_entries(&self) -> bool {
-        self.0.iter().any(|clause| clause.within != RuleTarget::Anywhere)
+        self.rules.iter().any(|clause| clause.within != RuleTarget::Anywhere)
     }
 }
 
@@ -264,10 +291,7 @@ impl Grant {
     /// The level for an attribute, or for the entry itself.
     pub fn level(&self, kind: Option<&AttributeType>) -> Level {
         let named = match kind {
-            Some(kind) => {
-                let meant = |(key, _): &&(Arc<str>, Level)| *key == kind.key || kind.kinds.contains(key);
-                self.special.iter().find(meant).map(|(_, level)| *level)
-            }
+            Some(kind) => level_of(&self.special, kind),
             None => find(&self.special, ENTRY),
         };
         named.unwrap_or(self.else_)
@@ -289,6 +313,12 @@ impl Grant {
             |key: &str| schema.attribute(key).is_ok_and(|known| known.is(kind) && self.level(Some(known)) < level);
         self.level(Some(kind)) >= level && (!self.hides || !self.special.iter().any(|(key, _)| closed(key)))
     }
+}
+
+/// The level of an attribute, by its own rule or that of a supertype.
+fn level_of(special: &[(Arc<str>, Level)], kind: &AttributeType) -> Option<Level> {
+    let meant = |(key, _): &&(Arc<str>, Level)| *key == kind.key || kind.kinds.contains(key);
+    special.iter().find(meant).map(|(_, level)| *level)
 }
 
 fn find(special: &[(Arc<str>, Level)], key: &str) -> Option<Level> {
@@ -374,7 +404,7 @@ impl Grants {
     }
 
     fn cached_below(&mut self, access: &Access, requester: &AuthzId, entry: &Entry) -> Arc<Grant> {
-        let is_named = access.0.iter().any(|clause| match &clause.within {
+        let is_named = access.rules.iter().any(|clause| match &clause.within {
             RuleTarget::Exactly(key) | RuleTarget::Below(key) => *key == entry.key,
             RuleTarget::Anywhere => false,
         });
@@ -578,6 +608,29 @@ mod tests {
         check(&limited, 9, "cn=a\\,ou=sales,o=site", "cn", Level::None);
         assert!(access.may_hide(&limited) && access.grant_at(&limited, "ou=sales,o=site", None).allows_new_children());
         assert!(!access.grant_at(&limited, "o=site", None).allows_new_children());
+    }
+
+    #[test]
+    fn devices_are_as_closed_as_their_addresses() {
+        let schema = Schema::standard();
+        let rules = [
+            "to attrs=userPassword by self write by * auth",
+            "to attrs=mobile by self read by users none",
+            "to * by self write by users read",
+        ];
+        let access = Access::read(&rules.map(str::to_owned), &schema).expect("rules");
+        let access = access.with_addresses(["mail", "mobile"], &schema);
+        let ann = AuthzId { number: Some(EntryNumber(7)), key: "cn=ann,o=site".into(), ..AuthzId::default() };
+        let check = |number, attribute: &str, expected| {
+            let kind = schema.attribute(attribute).expect("standard");
+            assert_eq!(access.level(&ann, &entry(number, "cn=x,o=site"), Some(kind)), expected, "{attribute}");
+        };
+        check(8, "mail", Level::Read);
+        check(8, "mobile", Level::None);
+        check(8, "tocsinDevice", Level::None);
+        check(7, "tocsinDevice", Level::Read);
+        check(7, "mail", Level::Write);
+        assert!(!access.grant_at(&ann, "cn=x,o=site", None).reads_all());
     }
 
     #[test]

@@ -30,6 +30,11 @@ pub(crate) fn object_attributes(
     merged(old, before, now, |_| true)
 }
 
+/// The stored attributes of a new object.
+pub(crate) fn new_object_attributes(attributes: &[Attribute]) -> BTreeMap<String, Value> {
+    object_attributes(&BTreeMap::new(), &[], attributes)
+}
+
 /// The subscriber of these attributes; `old`: the stored subscriber, and the attributes that represent it.
 ///
 /// # Errors
@@ -79,8 +84,31 @@ fn find<'a>(attributes: &'a [Attribute], key: &str) -> Option<&'a Attribute> {
     attributes.iter().find(|found| &*found.kind.key == key)
 }
 
-/// Merges the changes between two attribute lists into the stored attributes. An existing name keeps its spelling and a
-/// list stays a list; otherwise a single value is stored as a scalar.
+/// Change of one stored attribute.
+pub(crate) struct StoredChange {
+    pub(crate) name: String,
+    /// `None`: it did not exist.
+    pub(crate) before: Option<Value>,
+    /// `None`: it is removed.
+    pub(crate) after: Option<Value>,
+}
+
+/// The change of the stored attribute of a type, to these values. `known`: its stored name and value. An existing name
+/// keeps its spelling and a list stays a list; otherwise a single value is stored as a scalar.
+pub(crate) fn stored_change(
+    kind: &AttributeType,
+    now: Option<&Attribute>,
+    known: Option<(&str, Value)>,
+) -> StoredChange {
+    let (name, before) = match known {
+        Some((name, value)) => (name.to_owned(), Some(value)),
+        None => (kind.name().to_owned(), None),
+    };
+    let after = now.map(|attribute| value_of(attribute, matches!(before, Some(Value::List(_)))));
+    StoredChange { name, before, after }
+}
+
+/// Merges the changes between two attribute lists into the stored attributes.
 fn merged(
     old: &BTreeMap<String, Value>,
     before: &[Attribute],
@@ -104,22 +132,19 @@ fn merged(
         if was == is {
             continue;
         }
-        let names = |name: &&String| kind.names.iter().any(|known| known.eq_ignore_ascii_case(name));
-        let spelled = old.keys().find(names).cloned();
-        let was_list = spelled.as_ref().is_some_and(|name| matches!(old.get(name), Some(Value::List(_))));
-        let name = spelled.unwrap_or_else(|| kind.name().to_owned());
-        match is {
+        let is_spelled = |name: &&String| kind.names.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let known = old.keys().find(is_spelled).and_then(|name| Some((name.as_str(), old.get(name)?.clone())));
+        let StoredChange { name, after, .. } = stored_change(&kind, is, known);
+        match after {
             None => drop(merged.remove(&name)),
-            Some(attribute) => {
-                merged.insert(name, value_of(attribute, was_list));
-            }
+            Some(value) => drop(merged.insert(name, value)),
         }
     }
     merged
 }
 
 /// The stored form of an attribute's values. `was_list`: a list replaces a list, even of one value.
-pub(crate) fn value_of(attribute: &Attribute, was_list: bool) -> Value {
+fn value_of(attribute: &Attribute, was_list: bool) -> Value {
     let mut values: Vec<Value> = attribute.values.iter().map(|value| stored(value, attribute.kind.syntax)).collect();
     if values.len() == 1 && !was_list { values.remove(0) } else { Value::List(values.into()) }
 }

@@ -1,18 +1,19 @@
-//! Authentication: a DN and a password become an authorization identity.
+//! Authentication: a DN and a password become an authorization identity, which is renewed when its entry changes.
+
+use std::sync::Arc;
 
 use tocsin_store::entries::DiskCheck;
 
 use crate::{
     access::{AuthzId, Grant, Level},
-    bound_identity::is_disabled,
+    bound_identity::BoundIdentity,
     directory::Directory,
     dn::Dn,
     entry::Entry,
-    filter::Filter,
+    filter::{Filter, Scope},
     ldap_error::{Code, LdapError},
     password::{Credential, verify},
     policy::{Notice, wrong},
-    search::Scope,
 };
 
 /// Result of a successful bind.
@@ -37,7 +38,7 @@ impl Directory {
             Err(refusal) => return Err(refusal),
         };
         // Registered before the entry is read, so that any later change ends this bind.
-        let bound_identity = found.as_ref().map(|shown| self.inner.register_identity(shown.entry.number));
+        let bound_identity = found.as_ref().map(|shown| self.inner.bound.add(shown.entry.number));
         let found = match &found {
             Some(shown) => self.numbered(vec![shown.entry.number]).await?.pop(),
             None => None,
@@ -117,7 +118,7 @@ impl Directory {
             Err(refusal) if matches!(refusal.code, Code::NoSuchObject | Code::InvalidDnSyntax) => return Ok(None),
             Err(refusal) => return Err(refusal),
         };
-        let bound_identity = self.inner.register_identity(shown.entry.number);
+        let bound_identity = self.inner.bound.add(shown.entry.number);
         let Some(shown) = self.numbered(vec![shown.entry.number]).await?.pop() else { return Ok(None) };
         // Wrong passwords lock the password only; otherwise anyone could lock out anyone.
         match self.credential(shown.entry.number).await? {
@@ -154,4 +155,49 @@ impl Directory {
         }
         Ok(found.first().map(|shown| shown.entry.dn.clone()))
     }
+}
+
+impl Directory {
+    /// Renews a bound identity. `None`: its entry is gone, disabled, locked by an operator, not allowed to bind, or has
+    /// another password.
+    ///
+    /// # Errors
+    /// The store fails, or the index of groups is still being built.
+    pub async fn renewed(&self, requester: &AuthzId) -> Result<Option<AuthzId>, LdapError> {
+        let Some(bound) = &requester.bound_identity else { return Ok(Some(requester.clone())) };
+        // Before anything is read, so that a concurrent change marks it again.
+        bound.set_stale(false);
+        let renewed = self.reauthenticate(requester, bound).await;
+        if renewed.is_err() {
+            bound.set_stale(true);
+        }
+        renewed
+    }
+
+    async fn reauthenticate(
+        &self,
+        requester: &AuthzId,
+        bound: &Arc<BoundIdentity>,
+    ) -> Result<Option<AuthzId>, LdapError> {
+        let Some(shown) = self.numbered(vec![bound.number()]).await?.pop() else { return Ok(None) };
+        let credential = self.credential(bound.number()).await?;
+        if is_disabled(&shown.entry) || !bound.is_proven_by(credential.as_ref()) {
+            return Ok(None);
+        }
+        match self.requester(&shown.entry).await {
+            Ok(now) => Ok(Some(AuthzId {
+                must_change: requester.must_change,
+                bound_identity: requester.bound_identity.clone(),
+                ..now
+            })),
+            Err(refusal) if refusal.code == Code::InvalidCredentials => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+}
+
+/// Whether a subscriber entry is disabled.
+fn is_disabled(entry: &Entry) -> bool {
+    let values = entry.attribute("tocsinenabled").into_iter().flat_map(|found| &*found.values);
+    values.into_iter().any(|value| value.eq_ignore_ascii_case(b"false"))
 }

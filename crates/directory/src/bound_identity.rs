@@ -13,17 +13,10 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use tocsin_store::entries::{EntryChange, EntryNumber, EntryState};
+use tocsin_store::entries::EntryNumber;
 use tokio::sync::Notify;
 
-use crate::{
-    access::AuthzId,
-    directory::{Directory, Inner},
-    entry::Entry,
-    groups::{FINDING, MEMBERS},
-    ldap_error::{Code, LdapError},
-    password::Credential,
-};
+use crate::password::Credential;
 
 /// Accepted password hashes of one identity: that of its bind and that of its own password change.
 const ACCEPTED_MAX: usize = 2;
@@ -67,13 +60,23 @@ impl BoundIdentity {
         }
     }
 
+    /// The entry.
+    pub(crate) fn number(&self) -> EntryNumber {
+        self.number
+    }
+
+    /// Clears the mark at the start of a renewal, or sets it again after one that failed.
+    pub(crate) fn set_stale(&self, is_stale: bool) {
+        self.is_stale.store(is_stale, Ordering::SeqCst);
+    }
+
     fn mark_stale(&self) {
         self.is_stale.store(true, Ordering::SeqCst);
         self.changed.notify_one();
     }
 
     /// Whether the bind is still valid with the current credential.
-    fn is_proven_by(&self, credential: Option<&Credential>) -> bool {
+    pub(crate) fn is_proven_by(&self, credential: Option<&Credential>) -> bool {
         let accepted = self.accepted.lock();
         match credential {
             Some(credential) if credential.is_locked_by_others() => false,
@@ -91,20 +94,12 @@ impl Drop for BoundIdentity {
     }
 }
 
-/// Identities that a commit affects.
-pub(crate) enum Touched {
-    /// All identities.
-    All,
-    /// Identities of these entries.
-    Some(Vec<EntryNumber>),
-}
-
 /// Registry of bound identities, by entry.
 #[derive(Debug, Default)]
 pub(crate) struct Register(RwLock<HashMap<EntryNumber, Vec<Weak<BoundIdentity>>>>);
 
 impl Register {
-    fn add(self: &Arc<Self>, number: EntryNumber) -> Arc<BoundIdentity> {
+    pub(crate) fn add(self: &Arc<Self>, number: EntryNumber) -> Arc<BoundIdentity> {
         let bound = Arc::new(BoundIdentity {
             number,
             is_stale: AtomicBool::new(false),
@@ -126,7 +121,7 @@ impl Register {
         }
     }
 
-    fn mark_stale(&self, number: EntryNumber) {
+    pub(crate) fn mark_stale(&self, number: EntryNumber) {
         // Dropping the last clone takes the write lock, so it must not happen under the read lock.
         let own: Vec<Arc<BoundIdentity>> = match self.0.read().get(&number) {
             Some(own) => own.iter().filter_map(Weak::upgrade).collect(),
@@ -135,93 +130,12 @@ impl Register {
         own.iter().for_each(|bound| bound.mark_stale());
     }
 
-    fn mark_all(&self) {
+    pub(crate) fn mark_all(&self) {
         let all: Vec<Arc<BoundIdentity>> = self.0.read().values().flatten().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|bound| bound.mark_stale());
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.read().is_empty()
-    }
-}
-
-/// Whether a subscriber entry is disabled.
-pub(crate) fn is_disabled(entry: &Entry) -> bool {
-    let values = entry.attribute("tocsinenabled").into_iter().flat_map(|found| &*found.values);
-    values.into_iter().any(|value| value.eq_ignore_ascii_case(b"false"))
-}
-
-impl Inner {
-    /// Registers an identity before it authenticates.
-    pub(crate) fn register_identity(&self, number: EntryNumber) -> Arc<BoundIdentity> {
-        self.bound.add(number)
-    }
-
-    /// The identities that a commit affects. `moved`: the DNs of entries outside the changes changed too.
-    pub(crate) fn touched_identities(&self, changes: &[EntryChange], moved: bool) -> Touched {
-        let of_groups = self.access.names_groups();
-        let is_of_groups = |change: &EntryChange| {
-            change.keys.iter().any(|key| MEMBERS.contains(&&*key.index) || FINDING == &*key.index)
-        };
-        if moved || of_groups && changes.iter().any(is_of_groups) {
-            return Touched::All;
-        }
-        // A prepared change touches attributes only, which can affect memberships of dynamic groups.
-        let counts = |change: &&EntryChange| of_groups || !matches!(change.now, EntryState::Prepared(_));
-        Touched::Some(changes.iter().filter(counts).map(|change| change.number).collect())
-    }
-
-    /// Marks identities as stale.
-    pub(crate) fn mark_bound(&self, touched: Touched) {
-        match touched {
-            _ if self.bound.is_empty() => {}
-            Touched::All => self.bound.mark_all(),
-            Touched::Some(numbers) => numbers.into_iter().for_each(|number| self.bound.mark_stale(number)),
-        }
-    }
-
-    pub(crate) fn mark_credentials(&self, entries: &[EntryNumber]) {
-        if !self.bound.is_empty() {
-            entries.iter().for_each(|entry| self.bound.mark_stale(*entry));
-        }
-    }
-}
-
-impl Directory {
-    /// Renews a bound identity. `None`: its entry is gone, disabled, locked by an operator, not allowed to bind, or has
-    /// another password.
-    ///
-    /// # Errors
-    /// The store fails, or the index of groups is still being built.
-    pub async fn renewed(&self, requester: &AuthzId) -> Result<Option<AuthzId>, LdapError> {
-        let Some(bound) = &requester.bound_identity else { return Ok(Some(requester.clone())) };
-        // Before anything is read, so that a concurrent change marks it again.
-        bound.is_stale.store(false, Ordering::SeqCst);
-        let renewed = self.reauthenticate(requester, bound).await;
-        if renewed.is_err() {
-            bound.is_stale.store(true, Ordering::SeqCst);
-        }
-        renewed
-    }
-
-    async fn reauthenticate(
-        &self,
-        requester: &AuthzId,
-        bound: &Arc<BoundIdentity>,
-    ) -> Result<Option<AuthzId>, LdapError> {
-        let Some(shown) = self.numbered(vec![bound.number]).await?.pop() else { return Ok(None) };
-        let credential = self.credential(bound.number).await?;
-        if is_disabled(&shown.entry) || !bound.is_proven_by(credential.as_ref()) {
-            return Ok(None);
-        }
-        match self.requester(&shown.entry).await {
-            Ok(now) => Ok(Some(AuthzId {
-                must_change: requester.must_change,
-                bound_identity: requester.bound_identity.clone(),
-                ..now
-            })),
-            Err(refusal) if refusal.code == Code::InvalidCredentials => Ok(None),
-            Err(refusal) => Err(refusal),
-        }
     }
 }

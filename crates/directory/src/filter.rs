@@ -1,4 +1,4 @@
-//! Filters over entries: the tree of RFC 4511, 4.5.1.7, and its evaluation under a schema.
+//! Filters over entries: the tree of RFC 4511, 4.5.1.7, and its evaluation under a schema; the scope of a search.
 //!
 //! Evaluating one filter on one entry is limited to [`WORK_MAX`] bytes prepared and compared. Above it the request
 //! fails with `adminLimitExceeded`; there are no partial results.
@@ -20,11 +20,11 @@ use tocsin_store::entries::EntryNumber;
 
 use crate::{
     access::{Grant, Level, Rights},
-    change::is_password_state,
     entry::{Attribute, Entry, OWN, any_value},
-    groups::{MEMBER_OF, Members},
     ldap_error::{Code, LdapError},
-    schema::{AttributeType, Schema},
+    membership::Members,
+    password::is_password_state,
+    schema::{AttributeType, MEMBER_OF, Schema},
     syntax::{MatchKind, Rule, find_rule},
 };
 
@@ -38,6 +38,17 @@ pub const WORK_MAX: u64 = 64 << 20;
 const PREPARING: u64 = 8;
 /// Number of assertions in an evaluation after which prepared values are cached.
 const UNCACHED_ASSERTIONS: u32 = 4;
+
+/// Search scope (RFC 4511, 4.5.1.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The base entry only.
+    Base,
+    /// The direct children of the base.
+    One,
+    /// The base and all its descendants.
+    Subtree,
+}
 
 /// A search filter as the client sent it (RFC 4511, 4.5.1.7).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,14 +9,15 @@ use std::{
 use tocsin_store::entries::{EntryKey, EntryNode, EntryNumber, EntryReader};
 
 use crate::{
-    access::{AuthzId, Grant, Level, Rights, is_below},
-    directory::{Directory, Inner},
+    access::{AuthzId, Grant, Level, Rights},
+    directory::Directory,
     entry::{self, Attribute, Entry},
     filter::{AttributeAssertion, Budget, Test},
     ldap_error::{Code, LdapError},
+    membership::{MemberSearch, Members},
     plan,
-    schema::{AttributeType, Schema},
-    search::Scope,
+    schema::{AttributeType, FINDING, MEMBER_OF, MEMBERS, Schema},
+    tree::{Inner, parse},
     url::LdapUrlSearch,
 };
 
@@ -26,69 +27,8 @@ pub(crate) const GROUPS_MAX: usize = 10_000;
 pub(crate) const FINDING_MAX: usize = 1_000;
 /// Maximum members of a group that a search looks up by name; with more, it scans all entries.
 const LOOKED_UP_MAX: usize = 1_000;
-/// Attributes that list the members of groups and the occupants of roles.
-pub(crate) const MEMBERS: &[&str] = &["member", "uniquemember", "roleoccupant"];
 /// Member attributes that count for `memberOf`.
 const GROUPS: &[&str] = &["member", "uniquemember"];
-/// Attribute with the search of a dynamic group.
-pub(crate) const FINDING: &str = "memberurl";
-/// Attribute with the groups of an entry.
-pub(crate) const MEMBER_OF: &str = "memberof";
-
-/// Members of a group.
-#[derive(Debug, Clone, Default)]
-pub struct Members {
-    /// Normalized DNs of the static members.
-    named: HashSet<Vec<u8>>,
-    /// Entry numbers of the static members, if they were looked up.
-    pub(crate) numbers: Option<Vec<EntryNumber>>,
-    found: Vec<MemberSearch>,
-}
-
-/// Members found by the search of a dynamic group.
-#[derive(Debug, Clone)]
-struct MemberSearch {
-    base: String,
-    scope: Scope,
-    test: Test,
-}
-
-impl Members {
-    /// Whether an entry is a member, as far as the attributes in the group's search are open to the requester.
-    ///
-    /// # Errors
-    /// A dynamic group's filter exceeds the evaluation limit on this entry.
-    pub(crate) fn has(
-        &self,
-        entry: &Entry,
-        schema: &Schema,
-        rights: Rights<'_>,
-        budget: &Budget,
-    ) -> Result<bool, LdapError> {
-        if self.named.contains(entry.key.as_bytes()) {
-            return Ok(true);
-        }
-        let mut found = self.found.iter();
-        found.try_fold(false, |is, found| Ok(is || found.has(entry, schema, rights.grant(), budget)?))
-    }
-}
-
-impl MemberSearch {
-    fn has(&self, entry: &Entry, schema: &Schema, grant: &Grant, budget: &Budget) -> Result<bool, LdapError> {
-        let is_within = match self.scope {
-            Scope::Base => entry.key == self.base,
-            Scope::One => is_below(&entry.key, &self.base) && is_child(&entry.key, &self.base),
-            Scope::Subtree => entry.key == self.base || is_below(&entry.key, &self.base),
-        };
-        Ok(is_within && self.test.is_met_within(entry, schema, grant, budget)?)
-    }
-}
-
-/// Whether a normalized DN is a direct child of another.
-fn is_child(key: &str, above: &str) -> bool {
-    let own = key.strip_suffix(above).and_then(|own| own.strip_suffix(',')).unwrap_or(key);
-    crate::dn::Dn::parse(own).is_ok_and(|dn| dn.0.len() == 1)
-}
 
 impl Directory {
     /// Normalized DNs of the groups and roles of an entry, nested ones included; empty if no access rule names a group.
@@ -297,7 +237,7 @@ impl Inner {
     /// Members of a group, as far as the requester may search them. A hidden group counts as missing.
     fn members(&self, branches: &dyn EntryReader, requester: &AuthzId, group: &[u8]) -> Result<Members, LdapError> {
         let schema = self.schema.load();
-        let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(group)) else { return Ok(Members::default()) };
+        let Ok(dn) = parse(&String::from_utf8_lossy(group)) else { return Ok(Members::default()) };
         let none = || Ok(Members { numbers: Some(Vec::new()), ..Members::default() });
         let node = match self.walk(branches, &dn) {
             Ok((node, _)) => node,
@@ -334,7 +274,7 @@ impl Inner {
     fn numbers(&self, branches: &dyn EntryReader, named: &HashSet<Vec<u8>>) -> Result<Vec<EntryNumber>, LdapError> {
         let mut numbers = BTreeSet::new();
         for name in named {
-            let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(name)) else { continue };
+            let Ok(dn) = parse(&String::from_utf8_lossy(name)) else { continue };
             match self.walk(branches, &dn) {
                 Ok((node, _)) => drop(numbers.insert(node.number())),
                 // A group keeps deleted members until they are removed from it.

@@ -2,8 +2,6 @@
 
 use tocsin_store::error::StoreError;
 
-use crate::policy::Fault;
-
 /// LDAP result codes in use, with their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "their names are those of RFC 4511, appendix A")]
@@ -49,6 +47,22 @@ pub enum Code {
     CannotCancel = 121,
     AssertionFailed = 122,
     SyncRefreshRequired = 4096,
+}
+
+/// Password policy error, sent to clients that request the policy control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their names are those of the draft")]
+#[repr(u8)]
+pub enum Fault {
+    PasswordExpired = 0,
+    AccountLocked = 1,
+    ChangeAfterReset = 2,
+    PasswordModNotAllowed = 3,
+    MustSupplyOldPassword = 4,
+    InsufficientPasswordQuality = 5,
+    PasswordTooShort = 6,
+    PasswordTooYoung = 7,
+    PasswordInHistory = 8,
 }
 
 /// Error of a directory request. The request changed nothing.

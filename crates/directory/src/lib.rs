@@ -14,15 +14,19 @@ mod plan; // query plan: index lookup or scan
 pub mod access; // access control rules
 pub mod password; // password hashing and lockout
 pub mod policy; // password policy
-mod bind; // authentication: bind
 mod bound_identity; // bound identities, and when a bind ends
 mod url; // LDAP URLs and filter text (RFC 4516, RFC 4515)
-mod groups; // groups, roles and `memberOf`
+mod membership; // members of a group, as a filter tests them
 
-mod directory; // the directory: name resolution and caches
+mod options; // configuration
 mod entry_cache; // entry cache
+mod tree; // name resolution and caches
+mod directory; // the directory: find by name, transactions
+mod groups; // groups, roles and `memberOf`
 mod search; // search, page by page
 mod change; // add, modify, delete and rename
+mod bind; // authentication: bind
+mod commit_hook; // caches, index keys and references, kept current by each commit
 mod feed; // change feed of entries
 pub mod ldif; // LDIF (RFC 2849)
 mod transfer; // bulk import and export
@@ -31,11 +35,12 @@ pub mod ldap_error; // errors with LDAP result codes
 
 pub use bind::BindResult;
 pub use bound_identity::BoundIdentity;
-pub use change::{
-    Lifetimes, Modification, ModifyType, Preconditions, RawAttribute, ReadEntries, Revision, is_password_state,
-};
-pub use directory::{Clock, Directory, Options};
+pub use change::{Modification, ModifyType, Preconditions, RawAttribute, ReadEntries, Revision};
+pub use directory::Directory;
 pub use entry_cache::{CachedEntry, Rendering};
 pub use feed::{ChangedEntry, Changes};
-pub use search::{Scope, Search, is_quick};
+pub use filter::Scope;
+pub use options::{Clock, Lifetimes, Options};
+pub use password::is_password_state;
+pub use search::{Search, is_quick};
 pub use transfer::{ExportPage, Imported};

@@ -23,7 +23,29 @@ use serde::{Deserialize, Serialize};
 use tocsin_model::time::Timestamp;
 use tokio::sync::Semaphore;
 
-use crate::ldap_error::{Code, LdapError};
+use crate::{
+    ldap_error::{Code, LdapError},
+    schema::{AttributeType, PASSWORD, Schema},
+};
+
+/// Attribute of a forced change.
+pub(crate) const RESET: &str = "pwdreset";
+/// Attribute of the lock time.
+pub(crate) const LOCKED: &str = "pwdaccountlockedtime";
+/// Attribute of the last change.
+pub(crate) const CHANGED: &str = "pwdchangedtime";
+/// Attribute of the grace logins.
+pub(crate) const GRACES: &str = "pwdgraceusetime";
+
+/// Whether a modification concerns the password or its state.
+pub(crate) fn concerns_password(name: &str, schema: &Schema) -> bool {
+    schema.attribute(name).is_ok_and(|kind| matches!(&*kind.key, PASSWORD | RESET | LOCKED))
+}
+
+/// Whether an attribute is password state.
+pub fn is_password_state(kind: &AttributeType) -> bool {
+    matches!(&*kind.key, RESET | LOCKED | CHANGED | GRACES)
+}
 
 /// Maximum length of a password, in bytes.
 pub const PASSWORD_BYTES_MAX: usize = 1_024;

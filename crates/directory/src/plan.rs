@@ -344,14 +344,11 @@ mod tests {
     use tocsin_model::{subscriber::Profile, time::Timestamp};
     use tocsin_store::{
         memory::records::MemoryRecords,
-        records::{NewSubscriber, Precondition, Records},
+        records::{NewSubscriber, Precondition, SubscriberStore},
     };
 
     use super::*;
-    use crate::{
-        directory::{Directory, Options},
-        filter::Filter,
-    };
+    use crate::{directory::Directory, filter::Filter, options::Options};
 
     #[test]
     fn c10_indexes_are_rebuilt_when_their_key_encoding_changed() {

@@ -15,6 +15,8 @@ use crate::{
     schema::Schema,
 };
 
+pub use crate::ldap_error::Fault;
+
 /// Maximum former passwords in the history; each costs a hash comparison.
 pub const HISTORY_MAX: usize = 24;
 /// Maximum value of `pwdMinLength`.
@@ -22,22 +24,6 @@ pub const LENGTH_MIN_MAX: usize = 128;
 /// Maximum wrong passwords and grace logins that a rule may allow.
 pub const TRIES_MAX: u32 = 1_000;
 const MICROS_PER_SECOND: i64 = 1_000_000;
-
-/// Password policy error, sent to clients that request the policy control.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "their names are those of the draft")]
-#[repr(u8)]
-pub enum Fault {
-    PasswordExpired = 0,
-    AccountLocked = 1,
-    ChangeAfterReset = 2,
-    PasswordModNotAllowed = 3,
-    MustSupplyOldPassword = 4,
-    InsufficientPasswordQuality = 5,
-    PasswordTooShort = 6,
-    PasswordTooYoung = 7,
-    PasswordInHistory = 8,
-}
 
 /// Password policy warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

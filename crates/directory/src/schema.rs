@@ -12,10 +12,20 @@ pub use definition::Description;
 
 use crate::{
     dn::{Dn, Rdn, escape},
-    groups::{FINDING, MEMBERS},
     ldap_error::{Code, LdapError},
     syntax::{Rule, Syntax},
 };
+
+/// Attributes that list the members of groups and the occupants of roles.
+pub(crate) const MEMBERS: &[&str] = &["member", "uniquemember", "roleoccupant"];
+/// Attribute with the search of a dynamic group.
+pub(crate) const FINDING: &str = "memberurl";
+/// Attribute with the groups of an entry.
+pub(crate) const MEMBER_OF: &str = "memberof";
+/// Attribute of the password.
+pub(crate) const PASSWORD: &str = "userpassword";
+/// Object class of dynamic entries (RFC 2589).
+const DYNAMIC: &str = "dynamicobject";
 
 /// Maximum definitions beside the built-in ones.
 pub const DEFINITIONS_MAX: usize = 10_000;
@@ -445,6 +455,11 @@ impl Schema {
             .iter()
             .filter_map(|name| self.class(name).ok())
             .any(|class| is_recipient(&class.names[0]) || class.above.iter().any(|above| is_recipient(above)))
+    }
+
+    /// Whether an entry of these classes is dynamic: it expires unless it is refreshed.
+    pub(crate) fn is_dynamic(&self, classes: &[&str]) -> bool {
+        classes.iter().filter_map(|name| self.class(name).ok()).any(|class| class.key() == DYNAMIC)
     }
 
     /// A DN in normal form: attributes by key, values by their equality rule.

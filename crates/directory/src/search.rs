@@ -10,26 +10,15 @@ use tocsin_store::entries::{EntryNode, EntryNumber, EntryReader};
 
 use crate::{
     access::{AuthzId, Grant, Level, Rights, is_below},
-    directory::{Directory, Inner},
+    directory::Directory,
     entry::Entry,
     entry_cache::CachedEntry,
-    filter::{Filter, Test},
-    groups::MEMBER_OF,
+    filter::{Filter, Scope, Test},
     ldap_error::{Code, LdapError},
     plan,
-    schema::{AttributeType, Schema},
+    schema::{AttributeType, MEMBER_OF, Schema},
+    tree::Inner,
 };
-
-/// Search scope (RFC 4511, 4.5.1.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// The base entry only.
-    Base,
-    /// The direct children of the base.
-    One,
-    /// The base and all its descendants.
-    Subtree,
-}
 
 /// Entries per page.
 const PAGE: usize = 256;

@@ -14,13 +14,13 @@ use tocsin_store::entries::{EntryNode, EntryNumber};
 
 use crate::{
     access::AuthzId,
-    change::{Modification, ModifyType, Preconditions, is_password_state},
+    change::{Modification, ModifyType, Preconditions},
     directory::Directory,
     dn::Dn,
     entry::SUBSCHEMA,
     ldap_error::{Code, LdapError},
     ldif::{self, Change, LdifError, Record},
-    password::{WAITING_MAX, protect},
+    password::{WAITING_MAX, is_password_state, protect},
     schema::Schema,
 };
 

@@ -2,8 +2,7 @@
 
 use crate::{
     dn::Dn,
-    filter::{FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Filter},
-    search::Scope,
+    filter::{FILTER_DEPTH_MAX, FILTER_TERMS_MAX, Filter, Scope},
 };
 
 /// Maximum length of a URL, in bytes.

@@ -14,7 +14,7 @@ use tocsin_directory::{
 use tocsin_model::{subscriber::Profile, time::Timestamp};
 use tocsin_store::{
     memory::records::MemoryRecords,
-    records::{NewSubscriber, Precondition, Records},
+    records::{NewSubscriber, Precondition, SubscriberStore},
 };
 
 struct Bench {

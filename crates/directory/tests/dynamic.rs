@@ -9,7 +9,7 @@ use tocsin_directory::{
 use tocsin_model::{subscriber::Profile, time::Timestamp};
 use tocsin_store::{
     memory::records::MemoryRecords,
-    records::{NewSubscriber, Precondition, Records},
+    records::{NewSubscriber, Precondition, SubscriberStore},
 };
 use tokio::time::{Instant, sleep};
 

@@ -13,7 +13,7 @@ use tocsin_directory::{
 use tocsin_model::{subscriber::Profile, time::Timestamp};
 use tocsin_store::{
     memory::records::MemoryRecords,
-    records::{NewSubscriber, Precondition, Records},
+    records::{NewSubscriber, Precondition, SubscriberStore},
 };
 
 struct Bench {
@@ -41,7 +41,9 @@ fn texts(shown: &CachedEntry, key: &str) -> Vec<String> {
 
 impl Bench {
     async fn new() -> Bench {
-        let shape = Shape { devices: vec![("mail".into(), "email".parse().expect("a name"))], ..Shape::default() };
+        let name = |text: &str| text.parse().expect("a name");
+        let devices = vec![("mail".into(), name("email")), ("mobile".into(), name("sms"))];
+        let shape = Shape { devices, ..Shape::default() };
         let (records, directory) = support::in_memory(Options { shape, ..Options::default() }).await;
         let bench = Bench { records, directory, operator: AuthzId { manages: true, ..AuthzId::default() } };
         for uid in ["ann", "bob"] {
@@ -112,6 +114,33 @@ async fn the_address_of_another_subscriber_is_rejected_in_every_spelling() {
         assert_eq!(code(done), Some(Code::ConstraintViolation), "{address}");
     }
     bench.replace(&bob, &person("bob"), "mail", &["bob@example.org"]).await.expect("nobody has it");
+}
+
+#[tokio::test]
+async fn the_telephone_number_of_another_subscriber_is_rejected_in_every_spelling() {
+    let bench = Bench::new().await;
+    bench.replace(&bench.operator, &person("ann"), "mobile", &["+43 664 123-98"]).await.expect("changed");
+    let bob = bench.requester(&person("bob")).await;
+    for number in [
+        "+4366412398",
+        "+43 (664) 123 98",
+        "+43.664.12398",
+        "+43/664/12398",
+        "(+43) 664 12398",
+        "0043 664 12398",
+        "tel:+43-664-12398",
+        "TEL:+4366412398",
+        "+43 664 12398 ext. 5",
+    ] {
+        let done = bench.replace(&bob, &person("bob"), "mobile", &[number]).await;
+        assert_eq!(code(done), Some(Code::ConstraintViolation), "{number}");
+        let device = format!("sms sms active {number}");
+        let done = bench.replace(&bob, &person("bob"), "tocsinDevice", &[&device]).await;
+        assert_eq!(code(done), Some(Code::ConstraintViolation), "{device}");
+    }
+    for number in ["+43 (664) 123 99", "0664 12398"] {
+        bench.replace(&bob, &person("bob"), "mobile", &[number]).await.expect("a number that is free");
+    }
 }
 
 #[tokio::test]

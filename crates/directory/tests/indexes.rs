@@ -12,7 +12,7 @@ use tocsin_directory::{
 use tocsin_model::{subscriber::Profile, time::Timestamp, value::Value};
 use tocsin_store::{
     memory::records::MemoryRecords,
-    records::{NewSubscriber, Precondition, Records},
+    records::{NewSubscriber, Precondition, SubscriberStore},
 };
 
 /// A subtype of `label` has an index of its own; a search by `label` must use it too.

@@ -1,4 +1,5 @@
-//! The subset of BER (X.690) that LDAP uses: one-byte tags and definite lengths.
+//! The subset of BER (X.690) that LDAP uses: one-byte tags and definite lengths. Lengths are limited before anything is
+//! allocated; docs/decisions/0018 names the crates that do not do so.
 
 /// BER decoding error, or a violation of LDAP's restrictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

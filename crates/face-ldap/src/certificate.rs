@@ -6,16 +6,17 @@ use tocsin_directory::{
     dn::{Dn, escape},
     schema::Schema,
 };
-
-use crate::ber::{DecodeError, Reader};
+use x509_cert::{
+    Certificate as X509, TbsCertificate,
+    der::{
+        Decode, Tag, Tagged,
+        asn1::{Any, BmpString},
+    },
+    ext::pkix::{SubjectAltName, name::GeneralName},
+};
 
 /// Object identifier of e-mail addresses in subjects, which are not an attribute of the schema.
 const EMAIL_ADDRESS: &str = "1.2.840.113549.1.9.1";
-/// Content of the object identifier 2.5.29.17: subject alternative names.
-const OTHER_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const OID: u8 = 0x06;
 
 /// Identity data of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,107 +59,51 @@ pub enum EntryReference {
 impl Certificate {
     /// Parses a DER certificate; `None`: it is malformed.
     pub fn read(der: &[u8], schema: &Schema) -> Option<Certificate> {
-        read(der, schema).ok()
-    }
-}
-
-fn read(der: &[u8], schema: &Schema) -> Result<Certificate, DecodeError> {
-    let mut certificate = Reader(Reader(der).expect(SEQUENCE)?);
-    let mut body = Reader(certificate.expect(SEQUENCE)?);
-    body.optional(0xa0)?;
-    // Serial number, algorithm, issuer, validity.
-    for _ in 0..4 {
-        body.value()?;
-    }
-    let mut rdns = Vec::new();
-    let mut fields = Vec::new();
-    let mut names = Reader(body.expect(SEQUENCE)?);
-    while !names.is_empty() {
-        let mut rdn = Vec::new();
-        let mut parts = Reader(names.expect(SET)?);
-        while !parts.is_empty() {
-            let mut part = Reader(parts.expect(SEQUENCE)?);
-            let (oid, (tag, value)) = (identifier(part.expect(OID)?), part.value()?);
-            let value = text(tag, value)?;
-            let kind = schema.attribute(&oid).ok();
-            let mut written = format!("{}=", kind.map_or(oid.as_str(), |kind| kind.name()));
-            escape(&value, &mut written);
-            rdn.push(written);
-            let key = kind.map(|kind| kind.key.to_string());
-            fields.push((key.unwrap_or_else(|| if oid == EMAIL_ADDRESS { "email".to_owned() } else { oid }), value));
-        }
-        rdns.push(rdn.join("+"));
-    }
-    // A certificate lists the names from the root on.
-    rdns.reverse();
-    fields.reverse();
-    let mut other = Vec::new();
-    while !body.is_empty() {
-        if let (0xa3, extensions) = body.value()? {
-            other = other_names(extensions)?;
-        }
-    }
-    // Alternative names take precedence over e-mail addresses of the subject.
-    other.append(&mut fields);
-    Ok(Certificate { subject: rdns.join(","), fields: other })
-}
-
-fn other_names(extensions: &[u8]) -> Result<Vec<(String, String)>, DecodeError> {
-    let mut found = Vec::new();
-    let mut list = Reader(Reader(extensions).expect(SEQUENCE)?);
-    while !list.is_empty() {
-        let mut extension = Reader(list.expect(SEQUENCE)?);
-        if extension.expect(OID)? != OTHER_NAMES {
-            continue;
-        }
-        extension.optional(0x01)?;
-        let mut names = Reader(Reader(extension.expect(0x04)?).expect(SEQUENCE)?);
-        while !names.is_empty() {
-            let (tag, value) = names.value()?;
-            let field = match tag {
-                0x81 => "email",
-                0x82 => "dns",
-                0x86 => "uri",
-                _ => continue,
-            };
-            found.push((field.to_owned(), text(0x16, value)?));
-        }
-    }
-    Ok(found)
-}
-
-/// Decodes an object identifier to dotted form.
-fn identifier(content: &[u8]) -> String {
-    let mut arcs: Vec<u64> = Vec::new();
-    let mut arc = 0_u64;
-    for byte in content {
-        arc = arc.wrapping_shl(7) | u64::from(byte & 0x7f);
-        if byte & 0x80 == 0 {
-            // The first two arcs share a number.
-            match arcs.is_empty() {
-                true => arcs.extend([(arc / 40).min(2), arc - 40 * (arc / 40).min(2)]),
-                false => arcs.push(arc),
+        let body = X509::from_der(der).ok()?.tbs_certificate;
+        // Alternative names take precedence over e-mail addresses of the subject.
+        let mut fields = other_names(&body)?;
+        let mut rdns = Vec::new();
+        // A certificate lists the names from the root on.
+        for rdn in body.subject.0.iter().rev() {
+            let mut written = Vec::new();
+            for part in rdn.0.iter() {
+                let (oid, value) = (part.oid.to_string(), text(&part.value)?);
+                let kind = schema.attribute(&oid).ok();
+                let mut assertion = format!("{}=", kind.map_or(oid.as_str(), |kind| kind.name()));
+                escape(&value, &mut assertion);
+                written.push(assertion);
+                let key = kind.map(|kind| kind.key.to_string());
+                let key = key.unwrap_or_else(|| if oid == EMAIL_ADDRESS { "email".to_owned() } else { oid });
+                fields.push((key, value));
             }
-            arc = 0;
+            rdns.push(written.join("+"));
         }
+        Some(Certificate { subject: rdns.join(","), fields })
     }
-    arcs.iter().map(u64::to_string).collect::<Vec<_>>().join(".")
+}
+
+fn other_names(body: &TbsCertificate) -> Option<Vec<(String, String)>> {
+    let Some((_, SubjectAltName(names))) = body.get().ok()? else { return Some(Vec::new()) };
+    let field = |name: &GeneralName| match name {
+        GeneralName::Rfc822Name(value) => Some(("email".to_owned(), value.to_string())),
+        GeneralName::DnsName(value) => Some(("dns".to_owned(), value.to_string())),
+        GeneralName::UniformResourceIdentifier(value) => Some(("uri".to_owned(), value.to_string())),
+        _ => None,
+    };
+    Some(names.iter().filter_map(field).collect())
 }
 
 /// Decodes a string of one of the types used in names.
-fn text(tag: u8, content: &[u8]) -> Result<String, DecodeError> {
-    let wrong = DecodeError("a name that is not text");
-    match tag {
-        // BMPString: two bytes per character.
-        0x1e if content.len().is_multiple_of(2) => {
-            let units: Vec<u16> = content.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
-            String::from_utf16(&units).map_err(|_| wrong)
+fn text(value: &Any) -> Option<String> {
+    let content = value.value();
+    match value.tag() {
+        Tag::BmpString => value.decode_as::<BmpString>().ok().map(|text| text.to_string()),
+        // In practice Latin-1.
+        Tag::TeletexString => Some(content.iter().map(|byte| char::from(*byte)).collect()),
+        Tag::Utf8String | Tag::NumericString | Tag::PrintableString | Tag::Ia5String | Tag::VisibleString => {
+            std::str::from_utf8(content).ok().map(str::to_owned)
         }
-        // TeletexString, in practice Latin-1.
-        0x14 => Ok(content.iter().map(|byte| char::from(*byte)).collect()),
-        // UTF8String, NumericString, PrintableString, IA5String, VisibleString.
-        0x0c | 0x12 | 0x13 | 0x16 | 0x1a => std::str::from_utf8(content).map(str::to_owned).map_err(|_| wrong),
-        _ => Err(wrong),
+        _ => None,
     }
 }
 
@@ -288,6 +233,8 @@ mod tests {
         for end in 0..der.len() {
             assert_eq!(Certificate::read(&der[..end], &schema), None, "cut at {end}");
         }
+        let longer = [&der[..], b"\0"].concat();
+        assert_eq!(Certificate::read(&longer, &schema), None);
     }
 
     #[test]

@@ -2,15 +2,14 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::BytesMut;
-use futures_util::future::BoxFuture;
 use tocsin_directory::{
-    access::{AuthzId, Grants, is_below},
+    access::{Grants, is_below},
     ldap_error::{Code, LdapError},
 };
 use tokio::{
@@ -24,10 +23,13 @@ use crate::{
     ber,
     certificate::Certificate,
     message::{self, Message, MessageError, Request, notice_of_disconnection, tag},
-    operations::{self, PagedSearches},
+    oids::{CANCEL, MODIFY_PASSWORD},
+    operations,
+    paged_searches::PagedSearches,
     rate_limits::{Admission, network},
     running_requests::RunningRequests,
-    serve::{BoundKey, Server, TlsStart},
+    server::{BoundKey, Server, TlsStart},
+    session::{RequestResult, ResponseChannel, Session, StartedRequest},
 };
 
 /// Response parts that may wait to be written; producers of more wait.
@@ -38,90 +40,6 @@ const READ_BYTES: usize = 8 << 10;
 const OUTPUT_BYTES: usize = 256 << 10;
 /// Interval of checks for slow clients.
 const LOOKED_AT: Duration = Duration::from_secs(1);
-
-/// Authorization state of a connection, with its caches.
-pub(crate) struct Session {
-    pub(crate) requester: Arc<AuthzId>,
-    /// API key of the bind, if it used one.
-    pub(crate) key: Option<BoundKey>,
-    /// The address that requests without a bind count for.
-    pub(crate) address: IpAddr,
-    /// The identity that requests count for; `None`: not bound.
-    pub(crate) identity: Option<Arc<str>>,
-    /// Whether the connection is protected by TLS.
-    pub(crate) is_secure: bool,
-    /// Client certificate, if there is one.
-    pub(crate) certificate: Option<Arc<Certificate>>,
-    pub(crate) grants: Grants,
-    /// Paged searches that wait for their next page.
-    pub(crate) pages: PagedSearches,
-}
-
-impl Session {
-    /// Whether the bind may have become invalid since the last check.
-    fn is_stale(&self) -> bool {
-        match &self.key {
-            Some(key) => key.is_stale(),
-            None => self.requester.bound_identity.as_ref().is_some_and(|bound_identity| bound_identity.is_stale()),
-        }
-    }
-
-    /// Waits until the bind may have become invalid.
-    async fn changed(&mut self) {
-        match (&mut self.key, &self.requester.bound_identity) {
-            (Some(key), _) => key.changed().await,
-            (None, Some(bound_identity)) => bound_identity.changed().await,
-            (None, None) => std::future::pending().await,
-        }
-    }
-}
-
-/// Result of a request.
-pub(crate) enum RequestResult {
-    /// A response.
-    Answer(Vec<u8>),
-    /// No response: the request was abandoned.
-    NoResponse,
-    /// A successful bind, by a key or as an entry, and the response.
-    Bound(Box<(AuthzId, Option<BoundKey>)>, Vec<u8>),
-    /// The password that had to be changed was changed, and the response.
-    PasswordChanged(Vec<u8>),
-    /// A response, and a search that waits for the next page.
-    Page(Vec<u8>, operations::WaitingPage),
-}
-
-/// Channel of a running request to its connection.
-#[derive(Clone)]
-pub(crate) struct ResponseChannel {
-    /// Cancelled when the request is abandoned.
-    pub(crate) abandoned: CancellationToken,
-    portions: mpsc::Sender<Vec<u8>>,
-}
-
-impl ResponseChannel {
-    /// Sends part of a response; false if the connection is closed.
-    pub(crate) async fn write(&self, portion: Vec<u8>) -> bool {
-        self.portions.send(portion).await.is_ok()
-    }
-
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.is_cancelled()
-    }
-}
-
-/// Immediate result of starting a request.
-pub(crate) enum StartedRequest {
-    /// It was answered.
-    Answered,
-    /// It runs concurrently.
-    Runs(BoxFuture<'static, RequestResult>),
-    /// It runs, and no other request is read until it is done.
-    RunsAlone(BoxFuture<'static, RequestResult>),
-    /// TLS starts after the pending output.
-    StartsTls,
-    /// The client unbinds.
-    Ends,
-}
 
 /// Next state of a stream.
 enum Next {
@@ -376,7 +294,7 @@ impl Connection {
         false
     }
 
-    fn take(&mut self, frame: &[u8]) {
+    pub(crate) fn take(&mut self, frame: &[u8]) {
         match message::read(frame) {
             Ok(message) => self.begin(message, frame.len()),
             Err(MessageError::Request(id, tag, code, why)) => {
@@ -392,7 +310,7 @@ impl Connection {
             return self.abandon_request(other);
         }
         if let Request::Extended { oid, value } = &message.request
-            && oid == operations::CANCEL
+            && oid == CANCEL
         {
             return self.cancel(id, operations::cancelled(value.as_deref()));
         }
@@ -455,7 +373,7 @@ impl Connection {
             }
             (Request::Bind { .. }, _) | (_, None) => rates.of_address(session.address),
             // It can also be a password check.
-            (Request::Extended { oid, .. }, Some(identity)) if oid == operations::MODIFY_PASSWORD => {
+            (Request::Extended { oid, .. }, Some(identity)) if oid == MODIFY_PASSWORD => {
                 match rates.of_bind(session.address) {
                     Admission::Admitted => rates.of_identity(identity),
                     refused => refused,

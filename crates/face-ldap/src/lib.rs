@@ -9,8 +9,13 @@ mod show; // encoding of entries
 mod certificate; // mapping of client certificates to entries
 mod authorities; // trusted authorities and revocation lists
 
-pub mod serve; // listener and its limits
 mod rate_limits; // rate limits of requests
+mod server; // state shared by all connections: options, operators
+mod oids; // object identifiers of controls and extended operations
+mod paged_searches; // searches that wait for their next page
+mod session; // session of a connection, and the results of its requests
+mod response; // final responses of operations
+pub mod serve; // listener
 mod connection; // connection: reads requests, writes responses
 mod running_requests; // set of running requests
 mod operations; // one module per operation
@@ -24,4 +29,5 @@ pub mod fuzzing; // parsers for fuzz targets
 pub use authorities::authorities;
 pub use certificate::CertificateRule;
 pub use rate_limits::RateLimit;
-pub use serve::{LdapOptions, Operators, TlsStart, Validity, serve};
+pub use serve::serve;
+pub use server::{LdapOptions, Operators, TlsStart, Validity};

@@ -7,124 +7,27 @@ mod compare; // compare (RFC 4511, 4.10)
 mod change; // add, modify, delete and modify DN
 mod extended; // extended operations
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-pub(crate) use bind::is_anonymous;
 use futures_util::FutureExt;
-pub(crate) use search::{PagedSearches, WaitingPage};
 use tocsin_directory::{
     ldap_error::{Code, LdapError},
-    policy::{Notice, change_first},
+    policy::change_first,
 };
 
 use crate::{
     ber::Reader,
-    connection::{RequestResult, ResponseChannel, Session, StartedRequest},
-    measure::{self, Operation},
-    message::{self, Control, Message, Request, ResponseExtras, tag},
-    serve::Server,
+    message::{Control, Message, Request, ResponseExtras},
+    oids::{
+        ASSERTION, MANAGE_DSA_IT, MODIFY_PASSWORD, PAGED_RESULTS, PASSWORD_POLICY, POST_READ, PRE_READ, SORT,
+        START_TLS, SYNC_REQUEST, WHO_AM_I,
+    },
+    response::ResponseBuilder,
+    server::Server,
+    session::{RequestResult, ResponseChannel, Session, StartedRequest},
 };
 
-pub(crate) const PAGED_RESULTS: &str = "1.2.840.113556.1.4.319";
-pub(crate) const MANAGE_DSA_IT: &str = "2.16.840.1.113730.3.4.2";
-pub(crate) const WHO_AM_I: &str = "1.3.6.1.4.1.4203.1.11.3";
-pub(crate) const REFRESH: &str = "1.3.6.1.4.1.1466.101.119.1";
-pub(crate) const MODIFY_PASSWORD: &str = "1.3.6.1.4.1.4203.1.11.1";
-
-pub(crate) const ASSERTION: &str = "1.3.6.1.1.12";
-pub(crate) const PRE_READ: &str = "1.3.6.1.1.13.1";
-pub(crate) const POST_READ: &str = "1.3.6.1.1.13.2";
-pub(crate) const SORT: &str = "1.2.840.113556.1.4.473";
-pub(crate) const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
-pub(crate) const SYNC_STATE: &str = "1.3.6.1.4.1.4203.1.9.1.2";
-pub(crate) const SYNC_DONE: &str = "1.3.6.1.4.1.4203.1.9.1.3";
-pub(crate) const SYNC_INFO: &str = "1.3.6.1.4.1.4203.1.9.1.4";
-pub(crate) const SORTED: &str = "1.2.840.113556.1.4.474";
-pub(crate) const CANCEL: &str = "1.3.6.1.1.8";
-pub(crate) const START_TLS: &str = "1.3.6.1.4.1.1466.20037";
-
-pub(crate) const PASSWORD_POLICY: &str = "1.3.6.1.4.1.42.2.27.8.5.1";
-
-/// Supported controls.
-pub(crate) const CONTROLS: &[&str] =
-    &[PAGED_RESULTS, MANAGE_DSA_IT, ASSERTION, PRE_READ, POST_READ, SORT, SYNC_REQUEST, PASSWORD_POLICY];
-/// Supported extended operations, besides StartTLS if there is a certificate.
-pub(crate) const EXTENSIONS: &[&str] = &[WHO_AM_I, MODIFY_PASSWORD, CANCEL, REFRESH];
-
-/// Builder of the final response of an operation.
-pub(crate) struct ResponseBuilder {
-    pub(crate) operation: Operation,
-    pub(crate) tag: u8,
-    pub(crate) id: u32,
-    pub(crate) started: Instant,
-    /// Whether the client requested the password policy response control.
-    sends_policy: bool,
-}
-
-impl ResponseBuilder {
-    fn new(message: &Message) -> ResponseBuilder {
-        let operation = match &message.request {
-            Request::Bind { .. } => Operation::Bind,
-            Request::Search(_) | Request::Unbind | Request::Abandon(_) => Operation::Search,
-            Request::Modify { .. } => Operation::Modify,
-            Request::Add { .. } => Operation::Add,
-            Request::Delete { .. } => Operation::Delete,
-            Request::Rename { .. } => Operation::Rename,
-            Request::Compare { .. } => Operation::Compare,
-            Request::Extended { .. } => Operation::Extended,
-        };
-        let sends_policy = message.controls.iter().any(|control| control.oid == PASSWORD_POLICY);
-        ResponseBuilder {
-            operation,
-            tag: tag_of(&message.request),
-            id: message.id,
-            started: Instant::now(),
-            sends_policy,
-        }
-    }
-
-    /// Encodes the response.
-    pub(crate) fn write(&self, out: &mut Vec<u8>, result: Result<Code, &LdapError>, extra: &ResponseExtras) {
-        let (code, matched, text) = match result {
-            Ok(code) => (code, "", ""),
-            Err(refusal) => (refusal.code, refusal.matched.as_str(), refusal.message.as_str()),
-        };
-        measure::record(self.operation, code, self.started);
-        let notice = match result {
-            Ok(_) => extra.notice,
-            Err(refusal) => refusal.fault.map(|fault| Notice { fault: Some(fault), warning: None }),
-        };
-        match notice.filter(|notice| self.sends_policy && *notice != Notice::default()) {
-            Some(notice) => {
-                let mut extra = extra.clone();
-                extra.controls.push((PASSWORD_POLICY, message::notice(notice)));
-                message::answer(out, self.id, self.tag, code, matched, text, &extra);
-            }
-            None => message::answer(out, self.id, self.tag, code, matched, text, extra),
-        }
-    }
-
-    /// Builds the response.
-    pub(crate) fn answer(&self, result: Result<Code, LdapError>) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64);
-        self.write(&mut out, result.as_ref().map(|code| *code), &ResponseExtras::default());
-        out
-    }
-}
-
-/// Response tag of a request.
-fn tag_of(request: &Request) -> u8 {
-    match request {
-        Request::Bind { .. } => tag::BIND,
-        Request::Search(_) | Request::Unbind | Request::Abandon(_) => tag::SEARCH_DONE,
-        Request::Modify { .. } => tag::MODIFY,
-        Request::Add { .. } => tag::ADD,
-        Request::Delete { .. } => tag::DELETE,
-        Request::Rename { .. } => tag::RENAME,
-        Request::Compare { .. } => tag::COMPARE,
-        Request::Extended { .. } => tag::EXTENDED,
-    }
-}
+pub(crate) use bind::is_anonymous;
 
 /// Message id that a cancel operation names.
 pub(crate) fn cancelled(value: Option<&[u8]>) -> Option<u32> {

@@ -10,8 +10,8 @@ use tocsin_directory::{
 };
 
 use crate::{
-    operations::{CONTROLS, EXTENSIONS, START_TLS},
-    serve::Server,
+    oids::{CONTROLS, EXTENSIONS, START_TLS},
+    server::Server,
 };
 
 /// Features: `+` for operational attributes (RFC 3673), absolute filters (RFC 4526), increment (RFC 4525).

@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 
-use crate::connection::RequestResult;
+use crate::session::RequestResult;
 
 /// Running requests, by message id. Most clients send one request at a time, so the first is stored inline; further
 /// ones share a `FuturesUnordered`.

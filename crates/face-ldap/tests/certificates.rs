@@ -116,7 +116,7 @@ async fn whoami(bench: &Bench, certificate: &str, rest: &[&str], code: i32) -> S
     command.env("LDAPTLS_REQCERT", "never");
     command.env("LDAPTLS_CERT", Path::new(certificate).with_extension("crt"));
     command.env("LDAPTLS_KEY", Path::new(certificate).with_extension("key"));
-    let done = tokio::task::spawn_blocking(move || command.output().expect("scripts/setup installs ldap-utils"));
+    let done = tokio::task::spawn_blocking(move || command.output().expect("ldapwhoami runs"));
     let done = done.await.expect("it runs");
     let reply = String::from_utf8_lossy(&done.stdout).into_owned();
     assert_eq!(done.status.code(), Some(code), "{reply}\n{}", String::from_utf8_lossy(&done.stderr));
@@ -175,7 +175,7 @@ async fn is_cut_off(bench: &Bench, certificate: &str) {
     command.args(["-Q", "-Y", "EXTERNAL", "-ZZ", "-H", &format!("ldap://127.0.0.1:{}", bench.port)]);
     command.env("LDAPTLS_REQCERT", "never");
     command.env("LDAPTLS_CERT", format!("{certificate}.crt")).env("LDAPTLS_KEY", format!("{certificate}.key"));
-    let done = tokio::task::spawn_blocking(move || command.output().expect("scripts/setup installs ldap-utils"));
+    let done = tokio::task::spawn_blocking(move || command.output().expect("ldapwhoami runs"));
     let done = done.await.expect("it runs");
     assert!(!done.status.success() && done.stdout.is_empty(), "{done:?}");
 }

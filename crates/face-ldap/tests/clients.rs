@@ -5,7 +5,7 @@ mod support;
 use std::{collections::BTreeSet, time::SystemTime};
 
 use support::{Bench, PERSON};
-use tocsin_store::records::{Precondition, Records};
+use tocsin_store::records::{Precondition, SubscriberStore};
 use tocsin_test_peers::{Peer, missing};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use support::{
 use tocsin_directory::{Directory, Modification, ModifyType, Preconditions, access::AuthzId, filter::Filter};
 use tocsin_face_ldap::Validity;
 use tocsin_model::{subscriber::Profile, time::Timestamp};
-use tocsin_store::records::{NewSubscriber, Precondition, Records};
+use tocsin_store::records::{NewSubscriber, Precondition, SubscriberStore};
 use tocsin_test_peers::{Peer, missing};
 
 const OPERATOR: &str = "cn=admin,o=site";

@@ -9,18 +9,23 @@ use tocsin_store::{
 };
 
 use super::{
-    EntryDraft, NewPlace, Preconditions, RawAttribute, ReadEntries, add_rdn, changeable, checked, classes_of,
-    dynamic_entries::check_place, free_id, password_change::concerns_password, single_valued, stored_object,
+    dynamic_entries::check_place,
+    preconditions::{Preconditions, ReadEntries},
+    rights::NewPlace,
+    subscriber_id::free_id,
+    values::{RawAttribute, add_rdn, changeable, checked, classes_of, single_valued},
+    write::EntryDraft,
 };
 use crate::{
     access::AuthzId,
-    attribute_mapping::subscriber_of,
-    directory::{Directory, Inner, parse},
+    attribute_mapping::{new_object_attributes, subscriber_of},
+    directory::Directory,
     dn::Dn,
     entry::{self, Attribute, EntryPosition},
     ldap_error::{Code, LdapError},
-    password::Credential,
+    password::{Credential, concerns_password},
     schema::{AttributeType, Schema},
+    tree::{Inner, parse},
 };
 
 /// A new entry, checked against the schema.
@@ -127,7 +132,7 @@ impl Directory {
                 let new = subscriber_of(id, None, &draft.attributes, Some(&placement), &inner.shape)?;
                 tree.put_subscriber(new, Some(placement), Precondition::Absent, now)?
             } else {
-                let attributes = stored_object(&draft.attributes);
+                let attributes = new_object_attributes(&draft.attributes);
                 tree.put_object(
                     Object { parent: draft.parent, rdn: draft.rdn, rdn_key: draft.rdn_key, attributes },
                     now,

@@ -8,20 +8,18 @@ use tocsin_store::{
 };
 
 use super::{
-    Preconditions,
-    add::ValidatedEntry,
-    classes_of,
-    dynamic_entries::{ENDS, is_dynamic},
-    requested_ids,
+    add::ValidatedEntry, dynamic_entries::ENDS, preconditions::Preconditions, subscriber_id::requested_ids,
+    values::classes_of,
 };
 use crate::{
     access::AuthzId,
     attribute_mapping::subscriber_of,
-    directory::{Directory, Inner},
+    directory::Directory,
     entry::{EntryPosition, view},
     entry_cache::{CachedEntry, PendingEntry},
     ldap_error::LdapError,
     plan,
+    tree::Inner,
 };
 
 impl Directory {
@@ -62,7 +60,7 @@ impl Inner {
             && !self.is_people(above.number)
             && above.attribute(ENDS).is_none()
             && schema.is_subscriber(&classes)
-            && !is_dynamic(&classes, schema)
+            && !schema.is_dynamic(&classes)
             && terms.unique.is_empty()
             && !terms.after;
         // Access rights of non-operators depend on more than the parent.

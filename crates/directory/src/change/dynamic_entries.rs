@@ -9,18 +9,19 @@ use tocsin_model::{time::Timestamp, value::Value};
 use tocsin_store::entries::{DiskCheck, EntryNode, EntryWriter};
 use tokio::sync::watch;
 
-use super::{check_access, classes_of, modify::store_attributes};
+use super::{rights::check_access, values::classes_of, write::store_attributes};
 use crate::{
     access::AuthzId,
-    directory::{Directory, Inner, parse},
+    directory::Directory,
     entry::{self, Attribute, Entry},
     ldap_error::{Code, LdapError},
+    options::Lifetimes,
     schema::Schema,
     syntax::{generalized_time, instant},
+    tree::NEVER,
+    tree::{Inner, parse},
 };
 
-/// Object class of dynamic entries.
-const DYNAMIC: &str = "dynamicobject";
 /// Attribute and index of the expiry.
 pub(super) const ENDS: &str = "entryexpiretimestamp";
 const ENDS_NAME: &str = "entryExpireTimestamp";
@@ -32,9 +33,6 @@ const PORTION: usize = 200;
 const LOOKED_AGAIN: Duration = Duration::from_secs(600);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Later than any expiry.
-pub(crate) const NEVER: Timestamp = Timestamp(i64::MAX);
-
 /// Next expiry after a batch.
 enum Next {
     Never,
@@ -44,32 +42,9 @@ enum Next {
     Perhaps,
 }
 
-/// Lifetimes of dynamic entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lifetimes {
-    /// Initial lifetime.
-    pub at_first: Duration,
-    /// Minimum lifetime; shorter requests get this one.
-    pub least: Duration,
-    /// Maximum lifetime; longer requests are rejected.
-    pub most: Duration,
-}
-
-impl Default for Lifetimes {
-    fn default() -> Self {
-        let day = Duration::from_secs(86_400);
-        Lifetimes { at_first: day, least: SECOND, most: 365 * day }
-    }
-}
-
-/// Whether an entry of these classes is dynamic.
-pub(super) fn is_dynamic(classes: &[&str], schema: &Schema) -> bool {
-    classes.iter().filter_map(|name| schema.class(name).ok()).any(|class| class.key() == DYNAMIC)
-}
-
 /// Rejects a permanent entry below a dynamic one.
 pub(super) fn check_place(above: &EntryNode, classes: &[&str], schema: &Schema) -> Result<(), LdapError> {
-    if ends_at(above).is_some() && !is_dynamic(classes, schema) {
+    if ends_at(above).is_some() && !schema.is_dynamic(classes) {
         let what = "the parent entry is dynamic, so this entry must be too: give it the class dynamicObject";
         return Err(LdapError::new(Code::ConstraintViolation, what));
     }
@@ -108,7 +83,7 @@ impl Inner {
         schema: &Schema,
         now: Timestamp,
     ) -> Result<Option<Attribute>, LdapError> {
-        if !is_dynamic(&classes_of(attributes), schema) {
+        if !schema.is_dynamic(&classes_of(attributes)) {
             return Ok(None);
         }
         Ok(Some(Attribute::of(schema.attribute(ENDS)?, end_after(self.lifetimes.at_first, now))))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tocsin_store::entries::DiskCheck;
 
-use super::modify::{Modification, ModifyType};
+use super::prepare::{Modification, ModifyType};
 use crate::{
     access::AuthzId,
     directory::{Directory, identifier_of},

@@ -11,17 +11,21 @@ use tocsin_store::entries::{
 };
 
 use super::{
-    Modification, ModifyType, Preconditions, ReadEntries, changeable, check_access, checked, classes_of, normal, valid,
+    preconditions::{Preconditions, ReadEntries},
+    prepare::{Modification, ModifyType},
+    rights::check_access,
+    values::{changeable, checked, classes_of, normal, valid},
 };
 use crate::{
     access::AuthzId,
-    directory::{Directory, Inner, parse},
+    directory::Directory,
     dn::Dn,
     entry::{self, Attribute},
     entry_cache::CachedEntry,
     ldap_error::{Code, LdapError},
     plan,
     schema::{AttributeType, Schema},
+    tree::{Inner, parse},
 };
 
 /// The entry to modify.

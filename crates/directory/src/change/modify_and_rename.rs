@@ -1,15 +1,20 @@
 //! Modify and rename in one transaction, for protocols that identify entries by id and replace them as a whole (SCIM).
 
-use tocsin_store::entries::{DiskCheck, EntryNumber};
+use tocsin_store::entries::{DiskCheck, EntryNumber, EntryReader};
 
-use super::{Preconditions, ReadEntries, add_rdn, members::Target, modify::Modification};
+use super::{
+    members::Target,
+    preconditions::{Preconditions, ReadEntries},
+    prepare::Modification,
+};
 use crate::{
     access::AuthzId,
-    directory::{Directory, Inner, parse},
+    directory::Directory,
     dn::Rdn,
-    entry::{Attribute, Entry, EntryPosition},
+    entry::{Entry, EntryPosition},
     ldap_error::{Code, LdapError},
     schema::Schema,
+    tree::{Inner, parse},
 };
 
 /// Changes of the attributes and the name of an entry.
@@ -63,14 +68,13 @@ fn relative(text: &str) -> Result<Rdn, LdapError> {
 }
 
 impl Inner {
-    /// Checks a new relative name, and adds its values to the attributes.
-    pub(super) fn renamed(
+    /// Rejects a new relative name that an entry cannot take here.
+    pub(super) fn check_new_rdn(
         &self,
-        branches: &dyn tocsin_store::entries::EntryReader,
+        branches: &dyn EntryReader,
         shown: &Entry,
         above: &EntryPosition,
         rdn: &Rdn,
-        attributes: &mut Vec<Attribute>,
         schema: &Schema,
     ) -> Result<(), LdapError> {
         if self.is_people(shown.number) {
@@ -85,7 +89,6 @@ impl Inner {
             }
             _ => {}
         }
-        self.require_reference_lookup(branches)?;
-        add_rdn(attributes, rdn, schema)
+        self.require_reference_lookup(branches)
     }
 }

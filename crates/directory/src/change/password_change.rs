@@ -7,8 +7,8 @@ use tocsin_model::{ldap::Truth, time::Timestamp};
 use tocsin_store::entries::EntryNumber;
 
 use super::{
-    check_access,
-    modify::{Modification, ModifyType},
+    prepare::{Modification, ModifyType},
+    rights::check_access,
 };
 use crate::{
     access::AuthzId,
@@ -16,22 +16,13 @@ use crate::{
     entry::Attribute,
     filter::Test,
     ldap_error::{Code, LdapError},
-    password::{Credential, generate_with_length, is_hash, protect, verify},
+    password::{CHANGED, Credential, GRACES, LOCKED, RESET, generate_with_length, is_hash, protect, verify},
     policy::{Policy, change_first, used_before},
-    schema::{AttributeType, Schema},
+    schema::{AttributeType, PASSWORD, Schema},
     syntax::generalized_time,
+    tree::parse,
 };
 
-/// Attribute of the password.
-pub(super) const PASSWORD: &str = "userpassword";
-/// Attribute of a forced change.
-const RESET: &str = "pwdreset";
-/// Attribute of the lock time.
-const LOCKED: &str = "pwdaccountlockedtime";
-/// Attribute of the last change.
-const CHANGED: &str = "pwdchangedtime";
-/// Attribute of the grace logins.
-const GRACES: &str = "pwdgraceusetime";
 /// Credentials read at a time.
 const LOOKED_AT: usize = 1_024;
 /// Value of `pwdAccountLockedTime` for a permanent lock.
@@ -70,16 +61,6 @@ struct RequestedPassword {
     is_removed: bool,
     has_old_password: bool,
     state_changes: Vec<PasswordStateChange>,
-}
-
-/// Whether a modification concerns the password or its state.
-pub(super) fn concerns_password(name: &str, schema: &Schema) -> bool {
-    schema.attribute(name).is_ok_and(|kind| matches!(&*kind.key, PASSWORD | RESET | LOCKED))
-}
-
-/// Whether an attribute is password state.
-pub fn is_password_state(kind: &AttributeType) -> bool {
-    matches!(&*kind.key, RESET | LOCKED | CHANGED | GRACES)
 }
 
 impl Directory {
@@ -142,7 +123,7 @@ impl Directory {
 
     /// Whether the policy of an entry accepts a password.
     pub(crate) fn takes_password(&self, dn: &str, password: &[u8]) -> bool {
-        let key = crate::directory::parse(dn).map(|dn| self.schema().normal_dn(&dn));
+        let key = parse(dn).map(|dn| self.schema().normal_dn(&dn));
         key.is_ok_and(|key| self.inner.policies.of(&key).check(password, is_hash(password), true).is_ok())
     }
 
@@ -166,7 +147,7 @@ impl Directory {
     /// # Errors
     /// The name is malformed, or the system's random number generator failed.
     pub fn generate_password(&self, dn: &str) -> Result<String, LdapError> {
-        let key = self.schema().normal_dn(&crate::directory::parse(dn)?);
+        let key = self.schema().normal_dn(&parse(dn)?);
         generate_with_length(self.inner.policies.of(&key).length_min())
     }
 

@@ -5,17 +5,20 @@ use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 
 use tocsin_store::entries::{EntryKey, EntryNode, EntryNumber, EntryReader, EntryWriter, RowChange};
 
-use super::{classes_of, modify::store_attributes, normal};
+use super::{
+    values::{classes_of, normal},
+    write::store_attributes,
+};
 use crate::{
     access::is_below,
-    directory::Inner,
     dn::Dn,
     entry::{self, Attribute},
-    groups::{FINDING, FINDING_MAX, MEMBERS},
+    groups::FINDING_MAX,
     ldap_error::LdapError,
     plan::{self, CANDIDATES_MAX},
-    schema::{AttributeType, Schema},
-    url::LdapUrlSearch,
+    schema::{AttributeType, FINDING, MEMBERS, Schema},
+    tree::{Inner, PEOPLE},
+    url::{LdapUrlSearch, with_base},
 };
 
 /// Placeholder in a group that must have a member and lost its last one. It is outside the tree, so no entry has this
@@ -62,7 +65,7 @@ impl Inner {
             (false, _) => None,
             (true, Some(dn)) => Some(dn.clone()),
             // Entries below a removed subscriber move to the container of unplaced subscribers.
-            (true, None) => Some(format!("{},{}", crate::directory::PEOPLE, self.suffix_text)),
+            (true, None) => Some(format!("{},{}", PEOPLE, self.suffix_text)),
         };
         let depth = Dn::parse(&from.dn).map_or(0, |dn| dn.0.len());
         let change = NameChange { key: &from.key, depth, dn: dn.as_deref(), below: below.as_deref() };
@@ -243,7 +246,7 @@ impl NameChange<'_> {
         let Ok(meant) = LdapUrlSearch::read(text) else { return Value::Stays };
         let base: Vec<_> = meant.base.0.iter().map(|rdn| rdn.text.as_str()).collect();
         match self.name(&schema.normal_dn(&meant.base), &base.join(",")) {
-            Value::Becomes(dn) => Value::Becomes(crate::url::with_base(text, &dn)),
+            Value::Becomes(dn) => Value::Becomes(with_base(text, &dn)),
             other => other,
         }
     }

@@ -2,12 +2,16 @@
 
 use tocsin_store::entries::DiskCheck;
 
-use super::{Preconditions, ReadEntries, check_access};
+use super::{
+    preconditions::{Preconditions, ReadEntries},
+    rights::check_access,
+};
 use crate::{
     access::AuthzId,
-    directory::{Directory, parse},
+    directory::Directory,
     entry,
     ldap_error::{Code, LdapError},
+    tree::parse,
 };
 
 impl Directory {

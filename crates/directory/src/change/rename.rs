@@ -5,16 +5,20 @@ use std::sync::Arc;
 use tocsin_store::entries::DiskCheck;
 
 use super::{
-    EntryDraft, NewPlace, Preconditions, ReadEntries, add_rdn, check_access, dynamic_entries::check_place,
-    modify::named_by, normal, replace,
+    dynamic_entries::check_place,
+    preconditions::{Preconditions, ReadEntries},
+    rights::{NewPlace, check_access},
+    values::{add_rdn, classes_of, named_by, normal, single_valued},
+    write::{EntryDraft, replace},
 };
 use crate::{
     access::{AuthzId, is_below},
-    directory::{Directory, parse},
+    directory::Directory,
     dn::Rdn,
     entry::{self, Attribute},
     ldap_error::{Code, LdapError},
     schema::Schema,
+    tree::parse,
 };
 
 impl Directory {
@@ -97,8 +101,8 @@ impl Directory {
             // The attributes of the old name lose values.
             let old_kinds = parsed.0[0].assertions.iter().filter_map(|(name, _)| schema.attribute(name).ok());
             let touched: Vec<_> = kinds.into_iter().chain(old_kinds).cloned().collect();
-            super::single_valued(&attributes, Some(&touched))?;
-            let classes = super::classes_of(&attributes);
+            single_valued(&attributes, Some(&touched))?;
+            let classes = classes_of(&attributes);
             schema.check(&classes, &has, Some(&touched))?;
             let rdn_key = schema.normal_rdn(&rdn).into();
             let draft = EntryDraft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };

@@ -13,12 +13,12 @@ use tocsin_directory::{
     policy::Notice,
 };
 
-use super::ResponseBuilder;
 use crate::{
     certificate::{Certificate, EntryReference},
-    connection::{RequestResult, Session, StartedRequest},
     message::{BindCredentials, ResponseExtras},
-    serve::{BoundKey, Server},
+    response::ResponseBuilder,
+    server::{BoundKey, Server},
+    session::{RequestResult, Session, StartedRequest},
 };
 
 pub(super) fn begin(

@@ -8,10 +8,10 @@ use tocsin_directory::{
     ldap_error::{Code, LdapError},
 };
 
-use super::{ASSERTION, POST_READ, PRE_READ};
 use crate::{
     ber::DecodeError,
     message::{Control, Request, ResponseExtras, code_of, decode_attribute_list, decode_filter},
+    oids::{ASSERTION, POST_READ, PRE_READ},
     show::{self, Selection},
 };
 

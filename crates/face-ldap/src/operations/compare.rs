@@ -9,8 +9,7 @@ use tocsin_directory::{
     ldap_error::{Code, LdapError},
 };
 
-use super::ResponseBuilder;
-use crate::connection::RequestResult;
+use crate::{response::ResponseBuilder, session::RequestResult};
 
 pub(super) async fn run(
     directory: Directory,

@@ -9,12 +9,14 @@ use tocsin_directory::{
     ldap_error::{Code, LdapError},
 };
 
-use super::{MODIFY_PASSWORD, REFRESH, ResponseBuilder, START_TLS, WHO_AM_I, bind::tls_required};
+use super::bind::tls_required;
 use crate::{
     ber::{self, DecodeError, Reader},
-    connection::{RequestResult, Session, StartedRequest},
     message::ResponseExtras,
-    serve::Server,
+    oids::{MODIFY_PASSWORD, REFRESH, START_TLS, WHO_AM_I},
+    response::ResponseBuilder,
+    server::Server,
+    session::{RequestResult, Session, StartedRequest},
 };
 
 pub(super) fn begin(

@@ -4,30 +4,34 @@
 //! and between two parts the search checks for cancellation and limits.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::{ASSERTION, PAGED_RESULTS, ResponseBuilder, SORT, SORTED, SYNC_REQUEST, SYNC_STATE, sync};
-use crate::{
-    ber::{self, DecodeError, Reader},
-    connection::{RequestResult, ResponseChannel, Session, StartedRequest},
-    message::{Control, ResponseExtras, SearchRequest, code_of, decode_filter},
-    root,
-    serve::Server,
-    show::{self, Selection},
-};
 use futures_util::FutureExt;
 use tocsin_directory::{
     CachedEntry, Directory, Scope, Search,
     access::{AuthzId, Grant, Grants, Level, Rights},
-    entry::{Attribute, Entry, EntryNumber, SUBSCHEMA},
+    entry::{Attribute, Entry, SUBSCHEMA},
     filter::{Filter, Test},
     is_quick,
     ldap_error::{Code, LdapError},
     schema::{AttributeType, Schema},
     syntax::{Rule, find_rule},
+};
+
+use super::sync;
+use crate::{
+    ber::{self, DecodeError, Reader},
+    message::{Control, ResponseExtras, SearchRequest, code_of, decode_filter},
+    oids::{ASSERTION, PAGED_RESULTS, SORT, SORTED, SYNC_REQUEST, SYNC_STATE},
+    paged_searches::{SearchState, WaitingPage},
+    response::ResponseBuilder,
+    root,
+    server::Server,
+    session::{RequestResult, ResponseChannel, Session, StartedRequest},
+    show::{self, Selection},
 };
 
 /// Bytes of a response part.
@@ -38,64 +42,9 @@ const SORT_BYTES_MAX: usize = 1_024;
 const SORTED_MAX: usize = 50_000;
 /// Maximum sort keys.
 const SORT_KEYS_MAX: usize = 8;
-/// Maximum entries of a persistent search whose content access rules may restrict.
-const CONTENT_MAX: usize = 1_000_000;
+
 /// Filter work after which a search yields to others: filter terms times entry bytes.
 const UNINTERRUPTED_WORK: usize = 4 << 20;
-/// Maximum paged searches of one connection that wait for their next page; the oldest is dropped.
-const WAITING_MAX: usize = 8;
-
-/// Paged searches that wait for their next page.
-#[derive(Default)]
-pub(crate) struct PagedSearches(VecDeque<WaitingPage>);
-
-/// A paged search that waits for its next page.
-pub(crate) struct WaitingPage {
-    cookie: [u8; 8],
-    state: Box<SearchState>,
-}
-
-impl PagedSearches {
-    pub(crate) fn put(&mut self, waiting: WaitingPage) {
-        if self.0.len() >= WAITING_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back(waiting);
-    }
-
-    fn take(&mut self, cookie: &[u8]) -> Option<Box<SearchState>> {
-        let at = self.0.iter().position(|waiting| waiting.cookie == cookie)?;
-        self.0.remove(at).map(|waiting| waiting.state)
-    }
-}
-
-/// State of a search, with entries found and not yet sent.
-pub(super) struct SearchState {
-    pub(super) search: Search,
-    pub(super) found: VecDeque<Arc<CachedEntry>>,
-    sent: u32,
-    /// Whether the refresh stage of a persistent search is complete.
-    pub(super) refreshed: bool,
-    /// Entries sent to the client of a persistent search, if access rules may hide some; `None`: it sees all.
-    pub(super) content: Option<HashSet<EntryNumber>>,
-    /// Whether entries changed of which it is unknown if the client has them.
-    pub(super) is_uncertain: bool,
-}
-
-impl SearchState {
-    /// Records that an entry is sent to the client of a persistent search.
-    pub(super) fn record_sent(&mut self, number: EntryNumber) -> Result<(), LdapError> {
-        let Some(content) = &mut self.content else { return Ok(()) };
-        content.insert(number);
-        match content.len() > CONTENT_MAX {
-            true => {
-                let what = format!("a persistent search under access rules is limited to {CONTENT_MAX} entries");
-                Err(LdapError::new(Code::AdminLimitExceeded, what))
-            }
-            false => Ok(()),
-        }
-    }
-}
 
 /// State of a search request until its end.
 pub(super) struct SearchTask {

@@ -15,14 +15,13 @@ use tocsin_directory::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{
-    SYNC_DONE, SYNC_INFO, SYNC_STATE,
-    search::{SearchState, SearchTask, Stop},
-};
+use super::search::{SearchTask, Stop};
 use crate::{
     ber::{self, DecodeError, Reader},
-    connection::RequestResult,
     message::{self, Control, ResponseExtras, SearchRequest},
+    oids::{SYNC_DONE, SYNC_INFO, SYNC_STATE},
+    paged_searches::SearchState,
+    session::RequestResult,
 };
 
 /// Changes read at a time.
@@ -85,9 +84,7 @@ fn cookie(place: u64) -> Vec<u8> {
 }
 
 fn identifier(uuid: &str) -> Vec<u8> {
-    let digits: Vec<u8> =
-        uuid.bytes().filter_map(|digit| char::from(digit).to_digit(16)).map(|digit| digit as u8).collect();
-    digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect()
+    hex::decode(uuid.replace('-', "")).expect("an entry UUID is 32 digits with hyphens")
 }
 
 /// Sync state control of an entry.
@@ -350,7 +347,7 @@ fn send_deletes(gone: &[String], id: u32, out: &mut Vec<u8>) {
 struct SyncSearchCount;
 
 impl SyncSearchCount {
-    fn new() -> SyncSearchCount {
+    pub(crate) fn new() -> SyncSearchCount {
         metrics::gauge!("tocsin_ldap_sync_searches").increment(1.0);
         SyncSearchCount
     }

@@ -19,7 +19,7 @@ use tocsin_directory::{Clock, Directory, Options, entry::Shape, password::Lockou
 use tocsin_face_ldap::{LdapOptions, Operators, TlsStart, Validity};
 use tocsin_model::subscriber::{Profile, Subscriber};
 use tocsin_store::{
-    records::{NewSubscriber, Precondition, Records},
+    records::{NewSubscriber, Precondition, SubscriberStore},
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
@@ -173,8 +173,7 @@ impl Bench {
             .stderr(Stdio::piped());
         let (shown, input) = (format!("{program} {arguments:?}\n{input}"), input.to_owned());
         let done = tokio::task::spawn_blocking(move || {
-            let mut child =
-                command.spawn().unwrap_or_else(|error| panic!("{error}: install ldap-utils by scripts/setup test"));
+            let mut child = command.spawn().unwrap_or_else(|error| panic!("a program of ldap-utils: {error}"));
             child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
             child.wait_with_output().expect("it ends")
         });
