@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes cldr.json: how languages write numbers, money, dates and times, and their plurals.
+"""Writes cldr.json: how languages write numbers, money, dates and times.
 
     pip install babel==2.18.0 && python3 cldr.py > cldr.json
 
@@ -61,8 +61,6 @@ def locale(name):
         "time_short": plain(of.time_formats["short"].pattern),
         "time_medium": plain(of.time_formats["medium"].pattern),
         "relative": relative,
-        "plural": {k: str(v) for k, v in of.plural_form.rules.items()},
-        "ordinal": {k: str(v) for k, v in of.ordinal_form.rules.items()},
     }
 
 

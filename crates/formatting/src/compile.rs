@@ -11,11 +11,11 @@ use tocsin_model::{
 };
 
 use crate::{
-    formatter::{COMPUTED_VALUE, Template},
     lint, mjml,
     parts::Part,
     sandbox::{self, PreparedTemplate, Reference},
     scope::{KnownVariables, RootsUsed},
+    template::{COMPUTED_VALUE, Template},
     template_depth::{self, SyntaxError},
     xslt::Stylesheet,
 };
@@ -351,11 +351,6 @@ impl<'a> Compiler<'a> {
 
 fn tag(reference: &Reference) -> String {
     format!("`{}`", reference.tag)
-}
-
-pub fn column_of(source: &str, at: usize) -> u32 {
-    let before = source.get(..at).unwrap_or_default();
-    before.rsplit('\n').next().map_or(1, |line| line.chars().count() as u32 + 1)
 }
 
 /// The partials that are stylesheets.

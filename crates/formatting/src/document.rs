@@ -27,7 +27,9 @@ use tocsin_model::{
 };
 
 use crate::{
-    formatter::{BoundedOutput, OUTPUT_BYTES_MAX, environment, message_of, run},
+    formatter::{BoundedOutput, environment, run},
+    limits::OUTPUT_BYTES_MAX,
+    parts::message_of,
     sandbox,
     template_depth::SyntaxError,
     tree::Tree,

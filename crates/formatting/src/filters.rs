@@ -12,11 +12,11 @@ use minijinja::{
 use tocsin_model::{length, problem::closest, time::Timestamp};
 
 use crate::{
-    formatter::OUTPUT_BYTES_MAX,
+    limits::OUTPUT_BYTES_MAX,
     locale_data::{LocaleData, fraction_digits},
     plural::CATEGORIES,
     sandbox,
-    scope::{READER, ReaderFormat, TemplateTimestamp},
+    scope::{READER, ReaderFormat, TemplateTimestamp, whole},
     sms,
 };
 
@@ -421,12 +421,6 @@ fn range(lower: Jinja, rest: Rest<Jinja>) -> Result<Jinja, Error> {
         }
         _ => Err(invalid(format!("a range has at most {RANGE_MAX} elements"))),
     }
-}
-
-/// An integer. The engine's conversion constructs an error for other values first, which costs more than the rest of
-/// the filter.
-pub(crate) fn whole(value: &Jinja) -> Option<i64> {
-    value.is_integer().then(|| value.as_i64()).flatten()
 }
 
 /// The digits of a number, such as `-1234.5`: with a fixed number of fraction digits, or up to three as needed.

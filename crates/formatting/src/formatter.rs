@@ -17,18 +17,17 @@ use tocsin_model::{
 
 use crate::{
     compile::{COMPUTED, Compiler, display_key, partial_name, references},
-    filters, lint,
+    filters,
+    limits::{HEADER_BYTES_MAX, OUTPUT_BYTES_MAX},
+    lint,
     locale::truncations,
-    parts::{FormatError, Part},
+    parts::{FormatError, Part, message_of},
     plain, sandbox,
     scope::{KnownVariables, RootsUsed, Scope, TemplateRoot, json},
+    template::{COMPUTED_VALUE, Template},
     xslt::{self, Stylesheet, XsltError},
 };
 
-/// Largest part, in bytes.
-pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// Largest header, in bytes.
-pub const HEADER_BYTES_MAX: usize = 2_000;
 /// Step limit of one part.
 const FUEL: u64 = 100_000;
 /// Nesting limit: a macro call counts four, blocks and includes one.
@@ -55,33 +54,6 @@ pub struct Formatter {
 impl fmt::Debug for Formatter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.templates.iter().map(|template| &template.name)).finish()
-    }
-}
-
-/// One part of one template.
-#[derive(Debug)]
-pub(crate) struct Template {
-    /// Name in the environment.
-    pub name: String,
-    /// Key in the definition.
-    pub key: String,
-    pub part: Part,
-    /// The header's name, as written.
-    pub header: Option<String>,
-    pub uses: RootsUsed,
-    /// Estimated size of its output.
-    pub bytes: usize,
-    /// A stylesheet instead of a Jinja template.
-    pub stylesheet: Option<Stylesheet>,
-}
-
-impl Template {
-    /// Name for display: `html`, `header X-Magnitude`.
-    fn part_shown(&self) -> String {
-        match &self.header {
-            Some(header) => format!("header {header}"),
-            None => self.part.name().to_owned(),
-        }
     }
 }
 
@@ -626,9 +598,6 @@ impl Formatter {
     }
 }
 
-/// The variable of a computed field's template that holds its value.
-pub(crate) const COMPUTED_VALUE: &str = "computed__";
-
 /// The lookup keys of a part, in order.
 fn places(locale: Option<&str>, channel: &str) -> Vec<String> {
     let locales: Vec<&str> = locale.into_iter().flat_map(truncations).collect();
@@ -745,18 +714,4 @@ fn one_line(text: String) -> String {
 fn partial_of(error: &Error, template: &str) -> Option<String> {
     let name = error.name().filter(|name| *name != template)?;
     crate::compile::partial_of_name(name).map(str::to_owned)
-}
-
-/// The message of an error without its position, which is reported separately.
-pub(crate) fn message_of(error: &Error) -> String {
-    let mut described = match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
-    };
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        described = format!("{described}: {cause}");
-        source = cause.source();
-    }
-    described
 }

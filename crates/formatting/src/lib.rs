@@ -22,6 +22,9 @@
 
 mod parts; // parts of a message's content, and formatting errors
 
+mod limits; // limits of formatted content
+mod template; // one part of one template
+
 mod formatter; // compiles templates, selects them by locale and channel, renders them
 
 mod compile; // template compiler: partials, MJML, positions of problems
@@ -62,7 +65,8 @@ pub mod fuzzing; // entry points for fuzz targets
 #[cfg(test)]
 mod tests;
 
-pub use formatter::{Formatted, Formatter, HEADER_BYTES_MAX, OUTPUT_BYTES_MAX, Preview, PreviewedPart};
+pub use formatter::{Formatted, Formatter, Preview, PreviewedPart};
+pub use limits::{HEADER_BYTES_MAX, OUTPUT_BYTES_MAX};
 pub use parts::{FormatError, Part};
 pub use scope::{DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, Scope};
 pub use sms::{ShortMessage, measure as measure_sms};

@@ -16,14 +16,15 @@ use tocsin_model::{
 use crate::{
     compile::references,
     filters,
-    formatter::{Formatter, Template, message_of},
+    formatter::Formatter,
     locale::truncations,
-    parts::Part,
+    parts::{Part, message_of},
     sandbox::{self, CalleeKind, PreparedTemplate},
     scope::{
         DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, NOTIFICATION, ROOTS,
         SUBSCRIBER, Scope, TemplateRoot,
     },
+    template::Template,
     xslt,
 };
 

@@ -1,4 +1,4 @@
-//! Locale data: formats of numbers, money, dates and times, and plural rules. The source is the Unicode CLDR
+//! Locale data: formats of numbers, money, dates and times. The source is the Unicode CLDR
 //! (`data/README.md`); numeric dates always have the full year.
 
 use std::{
@@ -7,10 +7,12 @@ use std::{
     sync::LazyLock,
 };
 
+use icu_locale_core::{Locale, locale};
+use icu_plurals::PluralRuleType;
 use jiff::civil::{Date, Time, Weekday};
 use serde::Deserialize;
 
-use crate::plural::Rules;
+use crate::plural;
 
 /// The data of one language, and of its region where that matters.
 #[derive(Debug, Deserialize)]
@@ -42,8 +44,9 @@ pub struct LocaleData {
     time_medium: String,
     /// From `minute.past` to the pattern of each plural category.
     relative: BTreeMap<String, BTreeMap<String, String>>,
-    plural: Rules,
-    ordinal: Rules,
+    /// The language of the plural rules.
+    #[serde(skip, default = "fallback_locale")]
+    locale: Locale,
 }
 
 /// By the tag in lower case; `""` is the fallback.
@@ -51,7 +54,7 @@ static LANGUAGES: LazyLock<HashMap<String, LocaleData>> = LazyLock::new(|| {
     let read: HashMap<String, LocaleData> = serde_json::from_str(include_str!("../data/cldr.json"))
         .expect("the file of languages was written by its script");
     let mut languages: HashMap<String, LocaleData> =
-        read.into_iter().map(|(tag, locale_data)| (tag.to_ascii_lowercase(), locale_data)).collect();
+        read.into_iter().map(|(tag, data)| (tag.to_ascii_lowercase(), data.with_locale(&tag))).collect();
     languages.insert(String::new(), LocaleData::unknown());
     languages
 });
@@ -80,6 +83,10 @@ impl LocaleData {
         locale_data.time_short = "HH:mm".to_owned();
         locale_data.time_medium = "HH:mm:ss".to_owned();
         locale_data
+    }
+
+    fn with_locale(self, tag: &str) -> LocaleData {
+        LocaleData { locale: Locale::try_from_str(tag).expect("a tag of the CLDR"), ..self }
     }
 
     /// Formats a date. `form` is `short`, `medium`, `long` or `full`; `None` for any other.
@@ -207,13 +214,13 @@ impl LocaleData {
     }
 
     /// The cardinal plural category of a number, given as digits such as `-1234.5`: `one`, `few`, `other`.
-    pub fn plural<'a>(&'a self, plain: &str) -> &'a str {
-        self.plural.category(plain)
+    pub fn plural(&self, plain: &str) -> &'static str {
+        plural::category(&self.locale, PluralRuleType::Cardinal, plain)
     }
 
     /// The ordinal plural category: first, second, third.
-    pub fn ordinal<'a>(&'a self, plain: &str) -> &'a str {
-        self.ordinal.category(plain)
+    pub fn ordinal(&self, plain: &str) -> &'static str {
+        plural::category(&self.locale, PluralRuleType::Ordinal, plain)
     }
 
     /// Formats a time difference in seconds (negative: in the future): `5 minutes ago`, `in 2 days`.
@@ -240,6 +247,10 @@ impl LocaleData {
 }
 
 const FALLBACK_LANGUAGE: &str = "en";
+
+fn fallback_locale() -> Locale {
+    locale!("en")
+}
 
 /// The parent of a tag that is not its truncation (CLDR parent locales).
 fn cldr_parent(tag: &str) -> &str {

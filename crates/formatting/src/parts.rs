@@ -1,5 +1,6 @@
 //! The parts of a message's content, and formatting errors.
 
+use minijinja::Error;
 use tocsin_model::{
     application::{TemplateEngine, TemplateParts},
     receipt::{Reason, ReasonKind},
@@ -90,4 +91,18 @@ impl FormatError {
     pub fn reason(&self) -> Reason {
         Reason::new(ReasonKind::Format, self.to_string())
     }
+}
+
+/// The message of an error without its position, which is reported separately.
+pub(crate) fn message_of(error: &Error) -> String {
+    let mut described = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        described = format!("{described}: {cause}");
+        source = cause.source();
+    }
+    described
 }

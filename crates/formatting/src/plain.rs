@@ -1,6 +1,7 @@
 //! HTML to plain text: paragraphs, lists, tables and links stay readable.
 //!
-//! Accepts any text. The result is for mail readers without HTML; it is not a filter against malicious HTML.
+//! Accepts any text. The result is for mail readers without HTML; it is not a filter against malicious HTML. Crates:
+//! docs/decisions/0042.
 
 /// The text of a horizontal rule.
 const RULE: &str = "----------------------------------------";

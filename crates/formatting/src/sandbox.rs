@@ -19,7 +19,7 @@ use minijinja::{
 };
 
 use crate::{
-    formatter::OUTPUT_BYTES_MAX,
+    limits::OUTPUT_BYTES_MAX,
     template_depth::{self, SyntaxError},
 };
 

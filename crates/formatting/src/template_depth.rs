@@ -11,7 +11,7 @@ use minijinja::{
 };
 use tocsin_model::problem::Problem;
 
-use crate::{compile::column_of, formatter::message_of};
+use crate::parts::message_of;
 
 /// Deepest nesting of brackets and block tags.
 pub const NESTING_MAX: usize = 64;
@@ -217,4 +217,9 @@ impl Depth {
             self.links -= std::mem::take(links);
         }
     }
+}
+
+pub fn column_of(source: &str, at: usize) -> u32 {
+    let before = source.get(..at).unwrap_or_default();
+    before.rsplit('\n').next().map_or(1, |line| line.chars().count() as u32 + 1)
 }

@@ -13,19 +13,16 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use tocsin_model::problem::Problem;
 
-pub use check::imports;
-pub use input::Input;
-
 use crate::{
-    formatter::OUTPUT_BYTES_MAX,
+    limits::OUTPUT_BYTES_MAX,
     tree::Tree,
     worker::{
         self, Program, STYLESHEET_BYTES_MAX, TEMPLATE_DEPTH_MAX, TRANSFORM_TIME_MAX, WorkerError, WorkerResponse,
     },
 };
 
-/// The library's name of the stylesheet itself.
-pub(crate) const OWN_NAME: &str = "stylesheet";
+pub use check::imports;
+pub use input::Input;
 
 /// A compiled stylesheet; cheap to clone.
 #[derive(Clone)]

@@ -14,7 +14,7 @@ use super::{
     messages::{GREETING, MessageBuffer, ProgramId, WorkerResponse, WorkerState, request, send},
 };
 use crate::{
-    formatter::OUTPUT_BYTES_MAX,
+    limits::OUTPUT_BYTES_MAX,
     tree::Fields,
     xslt::engine::{self, Limits, Schema, Sheet, TransformFailure, Transformer, Tree},
 };
@@ -36,7 +36,7 @@ const ADDRESS_BYTES_MAX: u64 = 2 << 30;
 /// Processor time of one request: a second limit behind that of the parent, in case the parent is stopped.
 const SECONDS_MAX: u32 = 10;
 /// Responses of a group of requests are written together: after so many bytes, and after so much time, so that the
-/// parent can tell a slow group from a request that is late.
+/// parent can distinguish a slow group from a late request.
 const RESPONSES_BYTES_MAX: usize = 32 << 10;
 const RESPONSES_TIME_MAX: Duration = Duration::from_millis(10);
 
@@ -144,7 +144,7 @@ impl Programs {
                     sources.push((fields.text()?, fields.text()?));
                 }
                 self.bound_memory(COMPILE_BYTES_MAX);
-                Some(match Sheet::compile(text, crate::xslt::OWN_NAME, &sources, Some(method)) {
+                Some(match Sheet::compile(text, engine::OWN_NAME, &sources, Some(method)) {
                     Ok(sheet) => {
                         let output = sheet.output();
                         self.cache_program(id, CompiledProgram::Sheet(Transformer::new(sheet)));

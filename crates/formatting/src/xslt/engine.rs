@@ -587,3 +587,6 @@ impl Tree {
         Some(Tree { document, open: Vec::new(), namespaces: Vec::new() })
     }
 }
+
+/// The library's name of the stylesheet itself.
+pub(crate) const OWN_NAME: &str = "stylesheet";

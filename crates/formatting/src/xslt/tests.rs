@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::*;
-use crate::{tests::outside::ExternalProbe, worker::TRANSFORM as LIMITS};
+use crate::{tests::outside::ExternalProbe, worker::TRANSFORM as LIMITS, xslt::engine::OWN_NAME};
 use engine::{Limits, Sheet, TransformFailure, Transformer, Tree as LibraryTree};
 
 #[derive(Deserialize)]
