@@ -6,7 +6,7 @@
 menu:
 	@echo 'make demo           see it work: a week of earthquakes, by mail (DEMO=once: end by itself)'
 	@echo 'make build          the server as it ships, optimized: some twenty minutes the first time'
-	@echo 'make check          format, licences, clippy and the quick tests (CRATE=delivery: of one crate)'
+	@echo 'make check          format, clippy and the quick tests (CRATE=delivery: of one crate)'
 	@echo 'make test           everything that a change must pass; what .ci/run runs (CRATE=... too)'
 	@echo 'make bench          measure, and write bench/results/latest.ndjson (ONLY=name,... for some)'
 	@echo 'make docs           write the generated pages of docs/reference anew'

@@ -6,10 +6,10 @@ mod report; // results with published numbers
 use std::{env, path::PathBuf, time::Instant};
 
 use crate::{
-    {Bench, Context, ExternalTargets, Report, Settings, choose, figures::ALL, results::Run, workloads},
-    signals::Signals,
     failure::{Failure, Outcome},
+    signals::Signals,
     terminal::{Terminal, duration},
+    {Bench, Context, ExternalTargets, Report, Settings, choose, figures::ALL, results::Run, workloads},
 };
 
 /// Arguments of `tocsin-bench`.
@@ -92,7 +92,8 @@ impl Args {
             None => server_beside_this_program()?,
         };
         let Args { quick, folder, peers, targets, .. } = self;
-        let context = Context::new(Settings { quick, repeats, folder, peers, targets, program: Some(program) })?.with_display(terminal);
+        let context = Context::new(Settings { quick, repeats, folder, peers, targets, program: Some(program) })?
+            .with_display(terminal);
         let run = Run { repeats: Some(context.repeats()), ..Run::now(settings) };
         let mut signals = Signals::new()?;
         let outcome = tokio::select! {

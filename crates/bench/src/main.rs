@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tocsin_command_line::terminal::Terminal;
 use tocsin_command_line::failure::{Failure, Outcome};
+use tocsin_command_line::terminal::Terminal;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -377,7 +377,7 @@ fn need(method: &Method, path: &str) -> Option<AccessRequirement> {
     BY_PATH.get(path)?.iter().find(|row| row.0 == method).map(|row| row.2)
 }
 
-/// How the resource of a route is determined, for keys limited to resources.
+/// Source of the resource of a route, for keys limited to resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// It concerns no resource.

@@ -169,7 +169,9 @@ fn name_failures(
     if *method != Method::GET {
         slugs.push("busy");
     }
-    if path == "/v1/sync/history" || FILTERED.contains(&path) {
+    // A new subscription of an unknown application is an invalid body.
+    let is_creation = *method == Method::POST && path == "/v1/subscriptions";
+    if path == "/v1/sync/history" || FILTERED.contains(&path) && !is_creation {
         slugs.push("not-found");
     }
     match (method.as_str(), path) {

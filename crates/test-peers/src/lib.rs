@@ -8,4 +8,4 @@ mod wait; // waits with one bound
 
 pub use peer::{Peer, missing};
 pub use port::reserved_port;
-pub use wait::{until, until_listening, wait_timeout};
+pub use wait::{until, until_listening, until_within, wait_timeout};

@@ -24,6 +24,8 @@ pub enum Peer {
     Curl,
     /// The DKIM verifier of Python.
     Dkim,
+    /// Version control.
+    Git,
     /// Kafka broker, for `java`.
     Kafka,
     /// `ldapsearch`, `ldapmodify` and others of OpenLDAP.
@@ -40,8 +42,6 @@ pub enum Peer {
     Node,
     /// LDAP client of the name service.
     Nslcd,
-    /// Version control.
-    Git,
     /// Maker of keys.
     Openssl,
     /// The Protocol Buffers classes of OpenTelemetry for Python.

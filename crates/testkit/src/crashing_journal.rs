@@ -2,6 +2,7 @@
 
 use std::{
     future::pending,
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,11 +13,8 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
-    delivery_policy::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
-    notification::NotificationHead,
-    receipt::Attempt,
     state::StatePage,
     time::Timestamp,
 };
@@ -24,10 +22,10 @@ use tocsin_store::{
     bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        ActivityRow, Arrivals, Backlog, Claim, ClaimedEvents, Component, Cutoffs, EndedWork, EventAcceptance,
-        EventBatchState, EventPage, Except, Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress,
-        Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch,
-        StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkCounts, WorkItem,
+        Checkpoints, Claim, ClaimEvents, ClaimWindow, ClaimWork, ClaimedEvents, Component, Cutoffs, EndedWork,
+        EventAcceptance, EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter, Maintenance, Mark,
+        NewEventBatch, NewResend, OperatorActions, Resend, Resolution, RuleStop, RuleStore, ScheduleKey, ScheduleRun,
+        Schedules, SourceKey, Step, StoredSuspension, SuspensionFilter, Switch, WorkItem, WorkQueue,
     },
     memory::journal::MemoryJournal,
 };
@@ -125,109 +123,19 @@ impl CrashingJournal {
     }
 }
 
+/// Passes the facets without writes through. After the crash they still answer; only claims and writes do not.
+impl Deref for CrashingJournal {
+    type Target = MemoryJournal;
+
+    fn deref(&self) -> &MemoryJournal {
+        &self.journal
+    }
+}
+
 #[async_trait]
-impl Journal for CrashingJournal {
+impl EventLog for CrashingJournal {
     async fn accept(&self, batch: NewEventBatch) -> Result<EventAcceptance, StoreError> {
         self.write(self.journal.accept(batch)).await
-    }
-
-    async fn claim_events(
-        &self,
-        batches: usize,
-        bytes: usize,
-        except: &Except,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<ClaimedEvents>, StoreError> {
-        self.unless_crashed().await.claim_events(batches, bytes, except, lease, now).await
-    }
-
-    async fn claim_work(
-        &self,
-        application: &Name,
-        channel: &Name,
-        least: Priority,
-        limit: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError> {
-        self.unless_crashed().await.claim_work(application, channel, least, limit, lease, now).await
-    }
-
-    async fn claim_window(
-        &self,
-        application: &Name,
-        channel: &Name,
-        window: Timestamp,
-        notifications: usize,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<WorkItem>, StoreError> {
-        self.unless_crashed().await.claim_window(application, channel, window, notifications, lease, now).await
-    }
-
-    async fn digest_window_work(
-        &self,
-        application: &Name,
-        channel: &Name,
-        now: Timestamp,
-        after: WorkItemId,
-        limit: usize,
-    ) -> Result<Vec<WorkItem>, StoreError> {
-        self.unless_crashed().await.digest_window_work(application, channel, now, after, limit).await
-    }
-
-    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
-        self.unless_crashed().await.extend(claim, lease, now).await
-    }
-
-    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
-        self.write(self.journal.release(claim, due_at)).await
-    }
-
-    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
-        self.unless_crashed().await.release_events(claim).await
-    }
-
-    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
-        self.write(self.journal.commit(step)).await
-    }
-
-    async fn work_counts(&self, now: Timestamp) -> Result<WorkCounts, StoreError> {
-        self.unless_crashed().await.work_counts(now).await
-    }
-
-    async fn next_due(
-        &self,
-        application: &Name,
-        channel: &Name,
-        now: Timestamp,
-    ) -> Result<Option<Timestamp>, StoreError> {
-        self.unless_crashed().await.next_due(application, channel, now).await
-    }
-
-    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
-        self.unless_crashed().await.open_channels(application).await
-    }
-
-    async fn open_applications(&self) -> Result<Vec<Name>, StoreError> {
-        self.unless_crashed().await.open_applications().await
-    }
-
-    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
-        self.write(self.journal.end_application(application, now)).await
-    }
-
-    fn arrivals(&self) -> Arrivals {
-        self.journal.arrivals()
-    }
-
-    fn backlog(&self) -> Backlog {
-        self.journal.backlog()
-    }
-
-    fn totals(&self) -> Totals {
-        self.journal.totals()
     }
 
     async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
@@ -246,8 +154,55 @@ impl Journal for CrashingJournal {
         self.unless_crashed().await.oldest_waiting_sequence().await
     }
 
-    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
-        self.unless_crashed().await.rematch(application).await
+    async fn events_between(&self, range: EventRange<'_>) -> Result<EventPage, StoreError> {
+        self.unless_crashed().await.events_between(range).await
+    }
+
+    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        self.unless_crashed().await.position_at(time).await
+    }
+}
+
+#[async_trait]
+impl WorkQueue for CrashingJournal {
+    async fn claim_events(&self, claim: ClaimEvents<'_>) -> Result<Vec<ClaimedEvents>, StoreError> {
+        self.unless_crashed().await.claim_events(claim).await
+    }
+
+    async fn claim_work(&self, claim: ClaimWork<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        self.unless_crashed().await.claim_work(claim).await
+    }
+
+    async fn claim_window(&self, claim: ClaimWindow<'_>) -> Result<Vec<WorkItem>, StoreError> {
+        self.unless_crashed().await.claim_window(claim).await
+    }
+
+    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
+        self.unless_crashed().await.extend(claim, lease, now).await
+    }
+
+    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
+        self.write(self.journal.release(claim, due_at)).await
+    }
+
+    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
+        self.unless_crashed().await.release_events(claim).await
+    }
+
+    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+        self.write(self.journal.commit(step)).await
+    }
+}
+
+#[async_trait]
+impl RuleStore for CrashingJournal {
+    async fn state_pages(
+        &self,
+        application: &Name,
+        after: Option<&StatePage>,
+        limit: usize,
+    ) -> Result<Vec<StatePage>, StoreError> {
+        self.unless_crashed().await.state_pages(application, after, limit).await
     }
 
     async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
@@ -269,31 +224,10 @@ impl Journal for CrashingJournal {
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         self.unless_crashed().await.rule_stops().await
     }
+}
 
-    async fn state_pages(
-        &self,
-        application: &Name,
-        after: Option<&StatePage>,
-        limit: usize,
-    ) -> Result<Vec<StatePage>, StoreError> {
-        self.unless_crashed().await.state_pages(application, after, limit).await
-    }
-
-    async fn events_between(
-        &self,
-        application: &Name,
-        class: &Name,
-        after: EventBatchId,
-        before: EventBatchId,
-        bytes: usize,
-    ) -> Result<EventPage, StoreError> {
-        self.unless_crashed().await.events_between(application, class, after, before, bytes).await
-    }
-
-    async fn position_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
-        self.unless_crashed().await.position_at(time).await
-    }
-
+#[async_trait]
+impl Schedules for CrashingJournal {
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,
@@ -322,7 +256,10 @@ impl Journal for CrashingJournal {
     async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.write(self.journal.delete_schedule(application, schedule)).await
     }
+}
 
+#[async_trait]
+impl Checkpoints for CrashingJournal {
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
         self.write(self.journal.record_marks(source, marks)).await
     }
@@ -334,61 +271,10 @@ impl Journal for CrashingJournal {
     async fn delete_marks(&self, application: &Name) -> Result<(), StoreError> {
         self.write(self.journal.delete_marks(application)).await
     }
+}
 
-    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
-        self.unless_crashed().await.notification_batch(id).await
-    }
-
-    async fn notification_batches_of(
-        &self,
-        events: EventBatchId,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.unless_crashed().await.notification_batches_of(events, after, limit).await
-    }
-
-    async fn notification_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.unless_crashed().await.notification_batches(before, limit).await
-    }
-
-    async fn notification_batches_after(
-        &self,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
-        self.unless_crashed().await.notification_batches_after(after, limit).await
-    }
-
-    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
-        self.write(self.journal.begin_resend(new)).await
-    }
-
-    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
-        self.unless_crashed().await.resends(unfinished, after, limit).await
-    }
-
-    async fn open_batches(
-        &self,
-        application: &Name,
-        after: NotificationBatchId,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        self.unless_crashed().await.open_batches(application, after, limit).await
-    }
-
-    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
-        self.unless_crashed().await.attempts(batch).await
-    }
-
-    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
-        self.unless_crashed().await.open_work(batch).await
-    }
-
+#[async_trait]
+impl OperatorActions for CrashingJournal {
     async fn scan_suspensions(
         &self,
         filter: &SuspensionFilter,
@@ -416,46 +302,20 @@ impl Journal for CrashingJournal {
         self.write(self.journal.edit_suspension(id, ordinals, edit)).await
     }
 
-    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        self.unless_crashed().await.prune(cutoffs, now, limit).await
+    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
+        self.write(self.journal.begin_resend(new)).await
     }
 
-    async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
-        self.unless_crashed().await.prunable(cutoffs, most).await
+    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
+        self.unless_crashed().await.resends(unfinished, after, limit).await
     }
 
-    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        self.unless_crashed().await.activity(window, application).await
+    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
+        self.unless_crashed().await.rematch(application).await
     }
 
-    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
-        self.unless_crashed().await.latest_activity(application).await
-    }
-
-    async fn quanta(
-        &self,
-        from: Timestamp,
-        to: Timestamp,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Quantum>, StoreError> {
-        self.unless_crashed().await.quanta(from, to, before, limit).await
-    }
-
-    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
-        self.unless_crashed().await.quantum(id).await
-    }
-
-    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
-        self.unless_crashed().await.progress(batches).await
-    }
-
-    async fn failed_batches(
-        &self,
-        before: Option<NotificationBatchId>,
-        limit: usize,
-    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
-        self.unless_crashed().await.failed_batches(before, limit).await
+    async fn end_application(&self, application: &Name, now: Timestamp) -> Result<EndedWork, StoreError> {
+        self.write(self.journal.end_application(application, now)).await
     }
 
     async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
@@ -468,6 +328,17 @@ impl Journal for CrashingJournal {
 
     async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
         self.unless_crashed().await.switches().await
+    }
+}
+
+#[async_trait]
+impl Maintenance for CrashingJournal {
+    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        self.unless_crashed().await.prune(cutoffs, now, limit).await
+    }
+
+    async fn prunable(&self, cutoffs: &Cutoffs, most: usize) -> Result<usize, StoreError> {
+        self.unless_crashed().await.prunable(cutoffs, most).await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

@@ -8,8 +8,10 @@ mod clock; // simulated time
 mod scripted_channels; // channels with scripted answers
 mod crashing_journal; // journal that simulates a crash at a chosen write
 mod scenario; // scripts and their transcripts
+mod module_graph; // uses between the source files of a crate
 
 pub use clock::SimulatedClock;
 pub use crashing_journal::CrashPoint;
+pub use module_graph::ModuleGraph;
 pub use scenario::{Scenario, check};
 pub use scripted_channels::{ScriptedAnswer, ScriptedChannels};

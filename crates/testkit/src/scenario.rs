@@ -48,12 +48,14 @@ use tocsin_model::{
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
     journal::{
-        FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter, Switch, SwitchState,
+        ActivityLog, FiringFilter, Idempotency, JournalOptions, OpenWork, OperatorActions, Resolution, RuleStop,
+        RuleStore, SuspensionFilter, Switch, SwitchState,
     },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::{
-        CHANGES_KEPT, NewSegment, NewSubscriber, NewSubscription, Precondition, Records, SubscriptionChange,
-        SubscriptionFilter, SuppressionFilter,
+        ApplicationStore, CHANGES_KEPT, NewApplicationVersion, NewSegment, NewSubscriber, NewSubscription,
+        Precondition, PutDevice, RecipientStore, SegmentStore, SubscriberStore, SubscriptionChange, SubscriptionFilter,
+        SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription,
     },
 };
 
@@ -167,8 +169,11 @@ impl Scenario {
     async fn apply(&mut self) {
         let text = self.definitions.pop().expect("a definition is left to apply");
         let name = compile_text(&text, 0, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}")).application.name;
-        let version =
-            self.records.put_application(&name, &text, "test", self.clock.now()).await.expect("it can be stored");
+        let version = self
+            .records
+            .put_application(NewApplicationVersion { name: &name, text: &text, author: "test", now: self.clock.now() })
+            .await
+            .expect("it can be stored");
         let compiled = compile_text(&text, version, &|_| None).expect("it was compiled before");
         self.pipeline().run(Arc::new(compiled)).await.expect("it runs");
     }
@@ -433,7 +438,15 @@ impl Scenario {
         for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
             let (enabled, terms) = (found.enabled, changed(found.terms));
             let change = SubscriptionChange { device: found.device, enabled, values: found.values, terms };
-            let changed = self.records.update_subscription(found.id, change, Precondition::Any, self.clock.now()).await;
+            let changed = self
+                .records
+                .update_subscription(UpdateSubscription {
+                    id: found.id,
+                    change,
+                    expect: Precondition::Any,
+                    now: self.clock.now(),
+                })
+                .await;
             changed.expect("it can be changed");
         }
     }
@@ -541,7 +554,10 @@ impl Scenario {
     async fn put_active(&self, id: &str, device: &str) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
         let changed = Device { state: DeviceState::Active, ..found.devices[&name(device)].clone() };
-        let stored = self.records.put_device(&found.id, &name(device), changed, self.clock.now()).await;
+        let stored = self
+            .records
+            .put_device(PutDevice { id: &found.id, name: &name(device), device: changed, now: self.clock.now() })
+            .await;
         stored.expect("it can be stored");
     }
 

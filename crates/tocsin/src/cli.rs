@@ -392,7 +392,7 @@ mod tests {
                 let path = format!("{path} {}", below.get_name());
                 let about = below.get_about().map(ToString::to_string).unwrap_or_default();
                 assert!(!about.is_empty() && about.chars().count() <= 60, "`{path}`: {about}");
-                for argument in below.get_arguments() {
+                for argument in below.get_arguments().filter(|argument| argument.get_action().takes_values()) {
                     let names = argument.get_value_names().unwrap_or_default();
                     let is_flag_name = |name: &&clap::builder::Str| name.as_str().contains('_');
                     assert_eq!(names.iter().find(is_flag_name), None, "`{path}`: name the kind of value");

@@ -10,7 +10,7 @@ use std::{
 
 use tocsin_model::time::Timestamp;
 use tocsin_service::{ServiceError, keys};
-use tocsin_store::records::Records;
+use tocsin_store::records::ApiKeyStore;
 
 use crate::{
     client::ADMIN_KEY_FILE,
@@ -28,7 +28,11 @@ pub fn path(data_folder: &Path) -> PathBuf {
 /// # Errors
 /// If the records or the file system fail. The file is written before the hash is stored: a crash in between leaves a
 /// file that the next start replaces, never an unknown key.
-pub async fn create_if_needed(records: &dyn Records, data_folder: &Path, now: Timestamp) -> Outcome<Option<String>> {
+pub async fn create_if_needed(
+    records: &dyn ApiKeyStore,
+    data_folder: &Path,
+    now: Timestamp,
+) -> Outcome<Option<String>> {
     let file = path(data_folder);
     let write = |key: &str| {
         write_private(&file, key).map_err(|error| FirstKeyError(Failure::file("write the first key to", &file, &error)))

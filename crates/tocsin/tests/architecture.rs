@@ -10,6 +10,7 @@ use std::{
 };
 
 use support::repository;
+use tocsin_testkit::ModuleGraph;
 
 /// A source file: its path in the repository, its product code and its test code, both without comments.
 struct Source {
@@ -167,7 +168,6 @@ fn sql_is_in_the_store() {
         ("crates/bench/src/figures", "databases that benchmarks fill, and costly queries of rules"),
         ("crates/service/src/rules/measure.rs", "a query of a rule that finds nothing"),
         ("crates/tocsin/src/commands/doctor/folder.rs", "the integrity check without a running server"),
-        ("crates/tocsin/src/commands/check.rs", "an example of a definition"),
     ];
     let found = lines_with(&sources(), &texts, |source| &source.product);
     check("SQL and database drivers are in crates/store only", found.into_keys().collect(), &permitted);
@@ -266,6 +266,7 @@ fn tests_do_not_sleep() {
         ("crates/directory/tests/dynamic.rs", 5, simulated),
         ("crates/mail-in/src/tests.rs", 1, "a client that sends slowly"),
         ("crates/test-peers/src/wait.rs", 2, "the pause between two looks at a condition"),
+        ("crates/pipeline/src/panics.rs", 2, simulated),
         ("crates/sync/src/admission.rs", 1, simulated),
         ("crates/testkit/src/scenario.rs", 1, simulated),
         ("crates/testkit/src/scripted_channels.rs", 1, simulated),
@@ -273,9 +274,42 @@ fn tests_do_not_sleep() {
         ("crates/tocsin/tests/sources.rs", 2, kill),
         ("crates/tocsin/tests/sync.rs", 1, kill),
     ];
-    let mut found = lines_with(&sources(), &["sleep("], |source| &source.test);
+    let mut found = lines_with(&sources(), &["::sleep(", " sleep("], |source| &source.test);
     found.retain(|path, _| !path.ends_with("tests/architecture.rs"));
     check_counts("tests wait for a condition (tocsin_test_peers::until) or advance the clock", found, &permitted);
+}
+
+/// Files that may use each other in a circle.
+const CIRCLE_FILES_MAX: usize = 4;
+
+#[test]
+fn circles_of_files_are_small() {
+    // The largest circle of each crate that has larger ones. May only shrink.
+    let permitted = BTreeMap::from([
+        ("bench", 42),
+        ("face-http", 65),
+        ("matching", 54),
+        ("pipeline", 30),
+        ("service", 21),
+        ("sources", 27),
+        ("store", 16),
+        ("sync", 14),
+    ]);
+    let mut wrong = Vec::new();
+    for entry in fs::read_dir(repository("crates")).expect("the crates") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let graph = ModuleGraph::read(&path.join("src"));
+        assert!(graph.uses().len() > 3 || graph.circles().is_empty(), "{name} is read");
+        let (largest, most) = (graph.circles().into_iter().next(), permitted.get(&*name));
+        let files = largest.as_ref().map_or(0, BTreeSet::len);
+        if files > *most.unwrap_or(&CIRCLE_FILES_MAX) {
+            wrong.push(format!("{name}: a circle of {files} files: {:?}", largest.unwrap_or_default()));
+        } else if most.is_some_and(|_| files <= CIRCLE_FILES_MAX) {
+            wrong.push(format!("{name}: remove it from the list, its largest circle has {files} files now"));
+        }
+    }
+    assert!(wrong.is_empty(), "at most {CIRCLE_FILES_MAX} files use each other in a circle:\n{}", wrong.join("\n"));
 }
 
 /// The number of statements that pick a free port and release it: another process may get it before its server.

@@ -159,7 +159,7 @@ fn ldap(program: &str, port: u16, dn: &str, password: &str, input: &str) -> bool
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap_or_else(|error| panic!("{program}: {error}; install ldap-utils by scripts/setup test"));
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
     child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
     child.wait().expect("it ends").success()
 }

@@ -134,8 +134,7 @@ async fn ldapexop_performs_extended_operations() {
     let send_request = |who: &str, password: &str, operation: &[&str]| {
         let mut ldapexop = Command::new("ldapexop");
         ldapexop.args(["-x", "-H", &url, "-D", who, "-w", password]).args(operation).env("LDAPNOINIT", "1");
-        let done =
-            ldapexop.output().unwrap_or_else(|error| panic!("{error}: install ldap-utils by scripts/setup test"));
+        let done = ldapexop.output().unwrap_or_else(|error| panic!("ldapexop: {error}"));
         let [said, error] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).trim().to_owned());
         said + &error
     };

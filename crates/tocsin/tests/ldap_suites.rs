@@ -28,7 +28,7 @@ fn outcomes(directory: &Directory, suite: &mut Command, list: &str) -> String {
         .env("OUTCOMES", &outcomes_file)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
-        .unwrap_or_else(|error| panic!("{error}; `scripts/setup test` installs Python"));
+        .unwrap_or_else(|error| panic!("python3: {error}"));
     fs::read_to_string(outcomes_file)
         .unwrap_or_else(|_| panic!("no test was run: {}", String::from_utf8_lossy(&done.stderr)))
 }

@@ -17,7 +17,7 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_store::{
-    journal::{Journal, JournalOptions},
+    journal::{EventLog, JournalOptions},
     sqlite::journal::SqliteJournal,
 };
 use tocsin_test_peers::{Peer, missing, reserved_port};

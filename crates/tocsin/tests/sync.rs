@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 use serde_json::{Value, json};
 use support::Platform;
 use tocsin_replica::{Replica, ReplicaError, ServerCredentials, WakeReason, http::HttpLink};
-use tocsin_test_peers::until_listening;
+use tocsin_test_peers::{Peer, missing, until_listening};
 
 const APPLICATION: &str = r#"
 application: fieldwork
@@ -346,6 +346,9 @@ async fn devices_edit_the_data_of_their_subscriber() {
 
 #[tokio::test]
 async fn a_conflict_resolver_program_decides() {
+    if missing(&[Peer::Python]) {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("settle");
     let text = "#!/usr/bin/env python3\nimport sys, json\nfor line in sys.stdin:\n    q = json.loads(line)\n    p = q['properties']\n    \

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use crate::{
+    failure::{Failure, Outcome},
+    terminal::{Colour, Terminal},
     {
         compare::{Comparison, Verdict, compare},
         results,
     },
-    failure::{Failure, Outcome},
-    terminal::{Colour, Terminal},
 };
 
 /// Arguments of `tocsin-bench compare`.

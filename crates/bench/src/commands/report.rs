@@ -5,9 +5,9 @@ use std::{fs, path::PathBuf};
 use clap::ValueEnum;
 
 use crate::{
-    {results, summary},
     failure::{Failure, Outcome},
     terminal::Terminal,
+    {results, summary},
 };
 
 /// Arguments of `tocsin-bench report`.

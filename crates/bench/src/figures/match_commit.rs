@@ -13,7 +13,9 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Claim, Except, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, Step},
+    journal::{
+        Claim, ClaimEvents, EventLog, Except, JournalOptions, NewEventBatch, NewNotificationBatch, Step, WorkQueue,
+    },
     sqlite::journal::SqliteJournal,
 };
 
@@ -130,7 +132,13 @@ pub async fn accept_and_claim(
     };
     journal.accept(new).await.map_err(stored)?;
     let claimed = journal
-        .claim_events(1, usize::MAX, &Except::default(), Duration::from_secs(600), now())
+        .claim_events(ClaimEvents {
+            batches: 1,
+            bytes: usize::MAX,
+            except: &Except::default(),
+            lease: Duration::from_secs(600),
+            now: now(),
+        })
         .await
         .map_err(stored)?;
     claimed.first().map(|claimed| claimed.claim).ok_or_else(|| Failure::failed("the journal returned no claim"))

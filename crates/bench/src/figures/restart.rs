@@ -10,7 +10,7 @@ use tocsin_model::{
     notification::{Column, EventRun, NotificationHead, Notifications},
 };
 use tocsin_store::{
-    journal::{Journal, JournalOptions, NewNotificationBatch, Step},
+    journal::{JournalOptions, NewNotificationBatch, Step, WorkQueue},
     sqlite::journal::SqliteJournal,
 };
 use tokio::net::TcpListener;

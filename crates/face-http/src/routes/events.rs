@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
-use tocsin_model::trace_context::TraceContext;
+use tocsin_model::{percent, trace_context::TraceContext};
 use tocsin_service::{
     ServiceError,
     events::{CloudEvent, SubmittedLines, is_json, read_cloud_events},
@@ -221,22 +221,38 @@ fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<Cl
 
 /// The value of a header of the HTTP binding of CloudEvents, section 3.1.3.2: percent-encoded, perhaps quoted.
 fn percent_decoded(value: &[u8]) -> Option<String> {
-    let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    let value_bytes = quoted.unwrap_or(value);
-    let mut out = Vec::with_capacity(value.len());
-    let mut bytes = value_bytes.iter();
-    while let Some(byte) = bytes.next() {
-        if *byte == b'\\' && quoted.is_some() {
-            out.push(*bytes.next()?);
-            continue;
+    let unquoted = match value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")) {
+        Some(quoted) => Cow::Owned(unescaped(quoted)?),
+        None => Cow::Borrowed(value),
+    };
+    String::from_utf8(percent::decoded(&unquoted)?).ok()
+}
+
+/// Content of a quoted string (RFC 9110, section 5.6.4).
+fn unescaped(quoted: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = quoted.iter();
+    let next = || {
+        Some(match *bytes.next()? {
+            b'\\' => bytes.next().copied(),
+            byte => Some(byte),
+        })
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_of_cloud_events_are_unquoted_then_decoded() {
+        let check = |value: &str, expected: Option<&str>| {
+            assert_eq!(percent_decoded(value.as_bytes()).as_deref(), expected, "{value}");
+        };
+        check("Euro%20%E2%82%AC%20%F0%9F%98%80", Some("Euro € 😀"));
+        check("\"a \\\"b\\\" \\%63\"", Some("a \"b\" c"));
+        for wrong in ["100%", "%zz", "%ff", "\"a\\\""] {
+            check(wrong, None);
         }
-        if *byte != b'%' {
-            out.push(*byte);
-            continue;
-        }
-        let digit = |byte: &u8| char::from(*byte).to_digit(16);
-        let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
-        out.push((high * 16 + low) as u8);
     }
-    String::from_utf8(out).ok()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tocsin_model::{hexadecimal::digits_of, time::Timestamp, trace_context::TraceContext};
+use tocsin_model::{time::Timestamp, trace_context::TraceContext};
 use tocsin_service::trace;
 use utoipa::ToSchema;
 
@@ -52,8 +52,8 @@ pub(crate) struct TraceContextBody {
 impl From<TraceContext> for TraceContextBody {
     fn from(context: TraceContext) -> Self {
         TraceContextBody {
-            trace_id: digits_of(&context.trace),
-            parent_span_id: context.parent().map(|span| digits_of(&span)),
+            trace_id: hex::encode(context.trace),
+            parent_span_id: context.parent().map(hex::encode),
             sampled: context.is_sampled(),
             tracestate: context.state,
         }

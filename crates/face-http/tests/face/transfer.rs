@@ -52,7 +52,7 @@ async fn the_directory_is_exported_in_pages_as_ldif_without_passwords() {
     let mut direct = Vec::new();
     platform.directory.export(&mut direct).await.expect("exported");
     assert_eq!(ldif.as_bytes(), direct, "the command without a server writes the same");
-    let (key, _) = platform.make_key(&["events:write"]).await;
+    let (_, key) = platform.make_key(&["events:write"]).await;
     let refused = platform.client.get(format!("{}/v1/directory/export", platform.address)).bearer_auth(key);
     let refused = refused.send().await.expect("an answer");
     assert_eq!(refused.status().as_u16(), 403);

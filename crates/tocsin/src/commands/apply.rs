@@ -299,7 +299,7 @@ mod tests {
         {
             let expected = format!(
                 "{shown}\nfailed: nothing was changed; without a terminal the command cannot ask, so add --yes to apply these \
-                 changes\n\n{asked}"
+                 changes\n{asked}"
             );
             assert_eq!(output(&[], vec![(200, answer)]).await, expected);
         }

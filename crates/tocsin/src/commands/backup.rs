@@ -9,7 +9,7 @@ use std::{
 use serde_json::json;
 use tocsin_store::{
     error::StoreError,
-    records::Records,
+    records::{ApplicationStore, Installation},
     sqlite::backup::{self, FILES, Manifest},
 };
 

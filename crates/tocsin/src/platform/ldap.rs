@@ -16,7 +16,7 @@ use tocsin_face_ldap::{CertificateRule, LdapOptions, Operators, RateLimit, TlsSt
 use tocsin_model::mailbox::MailChannels;
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Caller, Scope, Service, resources::Resource};
-use tocsin_store::{entries::Entries, records::Records};
+use tocsin_store::{entries::Entries, records::ApplicationStore};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -248,7 +248,7 @@ impl CurrentMailChannels {
     ///
     /// # Errors
     /// If the records do not respond.
-    pub(super) async fn stored(records: &dyn Records) -> Outcome<CurrentMailChannels> {
+    pub(super) async fn stored(records: &dyn ApplicationStore) -> Outcome<CurrentMailChannels> {
         let stored = records.applications().await;
         let stored = stored.map_err(|error| Failure::failed("the records do not respond").because(&error))?;
         // A secret may be missing here, and a newer definition unreadable: its addresses are checked less strictly.

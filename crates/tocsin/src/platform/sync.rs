@@ -26,7 +26,7 @@ use tocsin_service::{Service, ServiceError, own::Owner};
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
-    journal::{Journal, Mark},
+    journal::{Checkpoints, Mark},
     records::Records,
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
@@ -106,11 +106,11 @@ pub fn run_maintenance(replicas: &Arc<Replicas>, stopping: CancellationToken) {
 pub fn raise_events(
     replicas: &Arc<Replicas>,
     pipeline: Arc<Pipeline>,
-    journal: Arc<dyn Journal>,
+    checkpoints: Arc<dyn Checkpoints>,
     stopping: CancellationToken,
 ) -> JoinHandle<()> {
     let replicas = replicas.clone();
-    let flow = JournalIntake { pipeline, journal };
+    let flow = JournalIntake { pipeline, checkpoints };
     tokio::spawn(async move {
         let mut pause = EVENT_BACKOFF.0;
         loop {
@@ -141,7 +141,7 @@ pub fn raise_events(
 /// Intake of row events into the pipeline: the journal stores them with their checkpoint in one commit.
 struct JournalIntake {
     pipeline: Arc<Pipeline>,
-    journal: Arc<dyn Journal>,
+    checkpoints: Arc<dyn Checkpoints>,
 }
 
 fn later(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> IntakeError {
@@ -154,14 +154,14 @@ fn mark(upto: Stamp) -> Vec<Mark> {
 
 impl Intake for JournalIntake {
     async fn place(&self, application: &Name) -> Result<Option<Stamp>, IntakeError> {
-        let marks = self.journal.marks(&(application.clone(), row_source()), None, 1).await.map_err(later)?;
+        let marks = self.checkpoints.marks(&(application.clone(), row_source()), None, 1).await.map_err(later)?;
         let value = marks.into_iter().next().and_then(|mark| mark.value);
         let stamp = value.map(|value| std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok().map(Stamp)));
         stamp.map(|stamp| stamp.ok_or_else(|| later("cannot parse the checkpoint of the row events"))).transpose()
     }
 
     async fn set_place(&self, application: &Name, upto: Stamp) -> Result<(), IntakeError> {
-        self.journal.record_marks(&(application.clone(), row_source()), mark(upto)).await.map_err(later)
+        self.checkpoints.record_marks(&(application.clone(), row_source()), mark(upto)).await.map_err(later)
     }
 
     async fn take(

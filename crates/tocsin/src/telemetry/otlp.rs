@@ -1,7 +1,7 @@
 //! OTLP 1.9 in JSON: `ExportTraceServiceRequest`, ids as hexadecimal digits, 64-bit numbers as text.
 
 use serde_json::{Value, json};
-use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
+use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Attribute, Span, SpanKind};
 
 /// Resource: the attributes of the process that exports the spans.
@@ -40,8 +40,8 @@ impl Resource {
 fn span(span: &Span) -> Value {
     let attributes: Vec<Value> = span.attributes.iter().map(|(name, value)| attribute(name, value)).collect();
     let mut encoded = json!({
-        "traceId": digits_of(&span.context.trace),
-        "spanId": digits_of(&span.context.span),
+        "traceId": hex::encode(span.context.trace),
+        "spanId": hex::encode(span.context.span),
         "flags": span.context.flags,
         "name": span.name,
         "kind": number_of(span.kind),
@@ -51,7 +51,7 @@ fn span(span: &Span) -> Value {
         "attributes": attributes,
     });
     if let Some(parent) = &span.parent {
-        encoded["parentSpanId"] = digits_of(parent).into();
+        encoded["parentSpanId"] = hex::encode(parent).into();
     }
     if !span.context.state.is_empty() {
         encoded["traceState"] = (*span.context.state).into();

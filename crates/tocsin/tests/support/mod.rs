@@ -16,7 +16,8 @@ use std::{
 
 use serde_json::Value;
 use tocsin_test_peers::reserved_port;
-pub use tocsin_test_peers::{until, wait_timeout};
+#[allow(unused_imports, reason = "each test uses its part")]
+pub use tocsin_test_peers::{until, until_within, wait_timeout};
 
 /// Timeout of a readiness probe before it is repeated.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -218,7 +219,8 @@ impl Platform {
     /// Waits until all accepted events are matched and delivered.
     pub async fn settled(&self) {
         // Receipts have no external signal.
-        until("everything is matched and delivered", async || {
+        let timeout = wait_timeout() * 3; // Retries have pauses of seconds.
+        until_within(timeout, "everything is matched and delivered", async || {
             let backlog = self.get("/v1/status").await["backlog"].clone();
             backlog["event_batches"] == 0 && backlog["notifications"] == 0
         })
