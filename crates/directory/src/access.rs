@@ -116,6 +116,8 @@ const CHILDREN: &str = "children";
 
 /// Attribute with all devices and their addresses.
 const DEVICES: &str = "tocsindevice";
+/// Attribute with the lists of a SCIM user as they were sent.
+const SCIM_DETAILS: &str = "scimdetails";
 
 /// Default rules: each bound user reads all entries, changes their own, and adds none.
 pub const DEFAULT_RULES: &[&str] =
@@ -184,21 +186,27 @@ impl Access {
             if clause.attributes.is_empty() {
                 // Write access to the own entry does not include its children, unless a rule names `children`.
                 let children = level_by(&|who| *who != RuleSubject::Itself && applies_to(who));
-                return Grant::of(self.with_devices(special, level), level, children);
+                return Grant::of(self.with_repeated(special, level), level, children);
             }
             let new = clause.attributes.iter().filter(|key| !special.iter().any(|(known, _)| known == *key));
             special.extend(new.map(|key| (key.clone(), level)).collect::<Vec<_>>());
         }
-        Grant::of(self.with_devices(special, Level::None), Level::None, Level::None)
+        Grant::of(self.with_repeated(special, Level::None), Level::None, Level::None)
     }
 
-    /// Adds the level of `tocsinDevice`, if that of one of its addresses is lower.
-    fn with_devices(&self, mut special: Vec<(Arc<str>, Level)>, else_: Level) -> Vec<(Arc<str>, Level)> {
-        let levels = self.addresses.iter().map(|kind| level_of(&special, kind).unwrap_or(else_));
-        let Some(lowest) = levels.min() else { return special };
-        if lowest < find(&special, DEVICES).unwrap_or(else_) {
-            special.retain(|(key, _)| &**key != DEVICES);
-            special.push((DEVICES.into(), lowest));
+    /// Adds the levels of attributes that repeat values of others, if the level of one of these is lower: `tocsinDevice`
+    /// the addresses of devices, `scimDetails` any attribute. Without a rule of its own `scimDetails` is read-only.
+    fn with_repeated(&self, mut special: Vec<(Arc<str>, Level)>, else_: Level) -> Vec<(Arc<str>, Level)> {
+        let addresses = self.addresses.iter().map(|kind| level_of(&special, kind).unwrap_or(else_)).min();
+        let named = special.iter().filter(|(key, _)| !is_pseudo(key)).map(|(_, level)| *level);
+        let read_only = find(&special, SCIM_DETAILS).is_none().then_some(Level::Read);
+        let named = named.chain(read_only).min();
+        for (key, lowest) in [(DEVICES, addresses), (SCIM_DETAILS, named)] {
+            let Some(lowest) = lowest else { continue };
+            if lowest < find(&special, key).unwrap_or(else_) {
+                special.retain(|(known, _)| &**known != key);
+                special.push((key.into(), lowest));
+            }
         }
         special
     }
@@ -254,7 +262,6 @@ pub struct Grant {
 
 impl Grant {
     fn of(special: Vec<(Arc<str>, Level)>, else_: Level, children: Level) -> Grant {
-        let is_pseudo = |key: &str| matches!(key, "userpassword" | ENTRY | CHILDREN);
         let hides = special.iter().any(|(key, level)| !is_pseudo(key) && *level < Level::Read);
         let children = find(&special, CHILDREN).unwrap_or(children);
         Grant { special, else_, children, hides }
@@ -313,6 +320,11 @@ impl Grant {
             |key: &str| schema.attribute(key).is_ok_and(|known| known.is(kind) && self.level(Some(known)) < level);
         self.level(Some(kind)) >= level && (!self.hides || !self.special.iter().any(|(key, _)| closed(key)))
     }
+}
+
+/// Whether a key names no readable attribute.
+fn is_pseudo(key: &str) -> bool {
+    matches!(key, "userpassword" | ENTRY | CHILDREN)
 }
 
 /// The level of an attribute, by its own rule or that of a supertype.
@@ -611,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_as_closed_as_their_addresses() {
+    fn repeated_values_are_as_closed_as_their_attributes() {
         let schema = Schema::standard();
         let rules = [
             "to attrs=userPassword by self write by * auth",
@@ -628,9 +640,15 @@ mod tests {
         check(8, "mail", Level::Read);
         check(8, "mobile", Level::None);
         check(8, "tocsinDevice", Level::None);
+        check(8, "scimDetails", Level::None);
         check(7, "tocsinDevice", Level::Read);
         check(7, "mail", Level::Write);
         assert!(!access.grant_at(&ann, "cn=x,o=site", None).reads_all());
+        let own = entry(7, "cn=ann,o=site");
+        let details = schema.attribute("scimDetails").expect("standard");
+        let access = Access::read(&[], &schema).expect("the default rules");
+        assert_eq!(access.level(&ann, &own, Some(details)), Level::Read, "roles are assigned by SCIM");
+        assert!(access.grant(&ann, &own).reads_all());
     }
 
     #[test]

@@ -99,8 +99,8 @@ impl Inner {
     }
 }
 
-/// A telephone number without the separators of E.123 and RFC 3966: `+` and digits, or digits. What follows the number,
-/// such as an extension, is left out.
+/// A telephone number without separators, scheme and extension (E.123, RFC 3966): `+` and digits, or digits only. The
+/// international prefix `00` is read as `+`.
 fn plain_number(text: &str) -> Option<String> {
     let text = text.trim();
     let number = match text.get(..4) {
