@@ -62,7 +62,8 @@ pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
 /// A definition that may have problems.
 #[derive(Debug)]
 pub struct PartialApplication {
-    /// The application without what could not be built; `None` after a YAML syntax error. It is consistent only without
+    /// The application without what could not be built; `None` after a YAML syntax error, or if a mapping or list has
+    /// several times the permitted entries. It is consistent only without
     /// its broken parts.
     pub application: Option<Application>,
     /// The parts with problems.
@@ -79,14 +80,14 @@ pub fn read_partially(
 ) -> PartialApplication {
     let earlier = BrokenParts::of(&found);
     let mut problems = Vec::new();
-    let application = document::parse(text, &mut problems).map(|mut root| {
+    let application = document::parse(text, &mut problems).and_then(|mut root| {
         secrets::find_masks(secrets::Language::Application, &root, &mut problems);
         variables::fill_in(&mut root, environment, &mut problems);
-        shape::check(&language::APPLICATION, &root, &mut problems);
-        build::application(&root, &mut problems)
+        let is_readable = shape::check(&language::APPLICATION, &root, &mut problems);
+        is_readable.then(|| build::application(&root, &mut problems))
     });
     if let Some(application) = &application {
-        problems.retain(|problem| !earlier.explain(application, problem));
+        earlier.remove_explained(application, &mut problems);
     }
     problems.extend(found);
     let broken = BrokenParts::of(&problems);

@@ -81,6 +81,7 @@ pub enum CredentialError {
 /// Parameters of a message by name, such as `limit`. A client needs them to write the message in another language.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
+#[allow(clippy::box_collection, reason = "a problem is an error type: it stays small, and most have no parameters")]
 pub struct Params(Option<Box<BTreeMap<String, Json>>>);
 
 impl Params {

@@ -116,8 +116,7 @@ pub fn check_profile(profile: &Profile) -> Vec<Problem> {
     if let Some(zone) = &profile.time_zone
         && jiff::tz::TimeZone::get(zone).is_err()
     {
-        problems
-            .push(Problem::unknown_time_zone("time_zone", &zone).hint("give an IANA name, such as `Europe/Vienna`"));
+        problems.push(Problem::unknown_time_zone("time_zone", zone).hint("give an IANA name, such as `Europe/Vienna`"));
     }
     problems
 }

@@ -200,6 +200,12 @@ impl Suppression {
     pub fn is_active(&self, now: Timestamp) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
+
+    /// Whether it stays when `new` is stored for the same target: it is in force then, and its cause is more severe.
+    pub fn outranks(&self, new: &Suppression) -> bool {
+        let is_same = self.address.is_none() || self.address == new.address;
+        is_same && self.in_force && self.is_active(new.updated_at) && self.cause > new.cause
+    }
 }
 
 /// A counted soft bounce.

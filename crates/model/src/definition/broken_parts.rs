@@ -1,14 +1,14 @@
 //! Parts of a definition that have problems, so that a check can continue with the other parts and report no follow-on
 //! problems: a reference to a broken part is not reported as well.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
 use super::language::APPLICATION;
 use crate::{
     application::Application,
-    definition::shape::Shape,
+    definition::{PROBLEMS_MAX, shape::Shape},
     problem::{Code, Problem, closest},
 };
 
@@ -20,8 +20,8 @@ const NAMED: [&str; 6] = ["events", "subscriptions", "notifications", "partials"
 pub struct BrokenParts {
     /// Section and name of each broken entry.
     entries: BTreeSet<(String, String)>,
-    /// Paths and names of broken fields. The other fields of their class are usable.
-    fields: BTreeSet<(String, String)>,
+    /// Names of broken fields, each with its paths. The other fields of their class are usable.
+    fields: BTreeMap<String, BTreeSet<String>>,
     /// Paths of broken parts of templates. The other parts of their class are usable.
     templates: BTreeSet<String>,
     /// Sections whose key is misspelt.
@@ -32,11 +32,14 @@ impl BrokenParts {
     /// Broken parts by the problems of a definition.
     pub fn of(problems: &[Problem]) -> BrokenParts {
         let mut broken = BrokenParts::default();
+        let mut unknown = 0;
         for problem in problems {
             let mut keys = problem.path.split('.');
             let section = keys.next().unwrap_or_default();
             let Some(name) = keys.next() else {
-                if problem.code == Code::UnknownMember {
+                // No more problems are reported than these, so further ones are not compared.
+                if problem.code == Code::UnknownMember && unknown < PROBLEMS_MAX {
+                    unknown += 1;
                     broken.sections.extend(closest(section, sections()));
                 }
                 continue;
@@ -45,7 +48,7 @@ impl BrokenParts {
                 (Some("fields"), Some(field)) => {
                     let field = field.split('[').next().unwrap_or_default();
                     let path = format!("{section}.{name}.fields.{field}");
-                    broken.fields.insert((path, field.to_owned()));
+                    broken.fields.entry(field.to_owned()).or_default().insert(path);
                 }
                 (Some("content"), Some("templates")) => {
                     let place: Vec<&str> = problem.path.split('.').take(6).collect();
@@ -65,7 +68,7 @@ impl BrokenParts {
             let kind = problem.params.get("kind").and_then(Json::as_str).unwrap_or_default();
             let is_in_section =
                 |section: &&str| kind.replace(['_', ' '], "").starts_with(&section[..section.len() - 1]);
-            problem.code == Code::UnknownReference && self.sections.iter().any(|section| is_in_section(section))
+            problem.code == Code::UnknownReference && self.sections.iter().any(is_in_section)
                 || self.names_broken_field(problem)
         };
         problems.into_iter().filter(|problem| !is_follow_on(problem)).collect()
@@ -85,30 +88,43 @@ impl BrokenParts {
         application
     }
 
-    /// Whether a problem of a later stage follows from a broken part.
-    pub fn explain(&self, application: &Application, problem: &Problem) -> bool {
-        let mut keys = problem.path.split('.');
-        let section = keys.next().unwrap_or_default();
-        let name = keys.next().unwrap_or_default().split('[').next().unwrap_or_default();
-        self.entries.contains(&(section.to_owned(), name.to_owned()))
-            || self.templates.iter().any(|place| problem.path.starts_with(place))
-            || self.names_broken_field(problem)
-            || !self.entries.is_empty() && self.names_broken_entry(&json(application)[section][name])
+    /// Removes problems of a later stage that follow from a broken part. Reads each entry of the application once,
+    /// however many problems it has.
+    pub fn remove_explained(&self, application: &Application, problems: &mut Vec<Problem>) {
+        let is_needed = !self.entries.is_empty() && !problems.is_empty();
+        let definition = if is_needed { json(application) } else { Json::Null };
+        let mut known: BTreeMap<(String, String), bool> = BTreeMap::new();
+        problems.retain(|problem| {
+            let mut keys = problem.path.split('.');
+            let section = keys.next().unwrap_or_default();
+            let name = keys.next().unwrap_or_default().split('[').next().unwrap_or_default();
+            let entry = (section.to_owned(), name.to_owned());
+            let is_explained = self.entries.contains(&entry)
+                || self.is_in_broken_template(&problem.path)
+                || self.names_broken_field(problem)
+                || *known.entry(entry).or_insert_with(|| self.names_broken_entry(&definition[section][name]));
+            !is_explained
+        });
+    }
+
+    fn is_in_broken_template(&self, path: &str) -> bool {
+        let mut ends = path.match_indices(['.', '[']).map(|(at, _)| at).chain([path.len()]);
+        ends.any(|end| self.templates.contains(&path[..end]))
     }
 
     fn names_broken_field(&self, problem: &Problem) -> bool {
-        let names = |(path, field): &(String, String)| {
-            let is_own = problem.path == *path || problem.path.starts_with(&format!("{path}."));
-            let mut quoted = problem.message.split('`').skip(1).step_by(2);
-            !is_own && quoted.any(|quoted| words(quoted).any(|word| word == field))
+        let is_own = |path: &String| {
+            problem.path.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        self.fields.iter().any(names)
+        let is_broken = |word: &str| self.fields.get(word).is_some_and(|paths| !paths.iter().all(is_own));
+        let mut quoted = problem.message.split('`').skip(1).step_by(2);
+        quoted.any(|quoted| words(quoted).any(is_broken))
     }
 
     fn names_broken_entry(&self, value: &Json) -> bool {
         let broken = |word: &str| {
             let is_broken = |section: &&str| self.entries.contains(&((*section).to_owned(), word.to_owned()));
-            NAMED.iter().any(|section| is_broken(section))
+            NAMED.iter().any(is_broken)
         };
         match value {
             Json::String(text) => words(text).any(broken),
@@ -132,4 +148,66 @@ fn json(value: &impl serde::Serialize) -> Json {
 /// The words of an expression or a message.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-'))).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::read;
+
+    const HEAD: &str = "application: quakes
+events: { quake: { fields: { place: string } } }
+subscriptions: { near: { fields: { place: string } } }
+notifications: { shaken: { fields: { place: string }, content: { templates: { base: { text: '{{ place }}' } } } } }
+rules:
+";
+    const RULES: usize = 4_000;
+
+    fn application(rules: usize) -> Application {
+        let rule = "{ on: quake, subscription: near, when: event.plce == sub.place, notify: shaken }";
+        let rules: String = (0..rules).map(|number| format!("  r{number}: {rule}\n")).collect();
+        read(&format!("{HEAD}{rules}"), &|_| None).expect("a definition")
+    }
+
+    fn broken(path: &str) -> BrokenParts {
+        BrokenParts::of(&[Problem::new(Code::InvalidFormat, path, "is wrong")])
+    }
+
+    /// The application was written as JSON for each problem, which took minutes.
+    #[test]
+    fn many_problems_are_compared_with_broken_parts_at_once() {
+        let started = std::time::Instant::now();
+        let application = application(RULES);
+        let problem = |number| {
+            let message = "the event class has no field `plce`";
+            Problem::new(Code::UnknownName, format!("rules.r{number}.when"), message)
+        };
+        for (path, left) in [("subscriptions.far", RULES), ("subscriptions.near", 0), ("rules.r7.notify", RULES - 1)] {
+            let mut problems: Vec<Problem> = (0..RULES).map(problem).collect();
+            broken(path).remove_explained(&application, &mut problems);
+            assert_eq!(problems.len(), left, "{path}");
+        }
+        let taken = started.elapsed();
+        assert!(taken < std::time::Duration::from_secs(60), "{taken:?}");
+    }
+
+    #[test]
+    fn a_broken_template_or_field_explains_problems_of_itself_only() {
+        let application = application(1);
+        let check = |broken_path: &str, path: &str, message: &str, is_explained: bool| {
+            let mut problems = vec![Problem::new(Code::UnknownName, path, message)];
+            broken(broken_path).remove_explained(&application, &mut problems);
+            assert_eq!(problems.is_empty(), is_explained, "{broken_path}: {path}: {message}");
+        };
+        let base = "notifications.shaken.content.templates.base";
+        check(base, base, "is wrong", true);
+        check(base, &format!("{base}.text"), "is wrong", true);
+        check(&format!("{base}.text.file"), &format!("{base}.text"), "is wrong", true);
+        check(&format!("{base}.text"), &format!("{base}.html"), "is wrong", false);
+        check(base, &format!("{base}2.text"), "is wrong", false);
+        let field = "events.quake.fields.place";
+        check(field, "rules.r0.when", "the event class has no field `place`", true);
+        check(field, "rules.r0.when", "the event class has no field `plce`", false);
+        check(field, &format!("{field}.type"), "`place` is wrong", false);
+    }
 }

@@ -218,11 +218,11 @@ static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 /// As [`super::read`].
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Exchange, Vec<Problem>> {
     let mut problems = Vec::new();
-    let exchange = document::parse(text, &mut problems).map(|mut root| {
+    let exchange = document::parse(text, &mut problems).and_then(|mut root| {
         secrets::find_masks(secrets::Language::Exchange, &root, &mut problems);
         variables::fill_in_exchange(&mut root, environment, &mut problems);
-        shape::check(&EXCHANGE, &root, &mut problems);
-        Builder { root: &root, problems: &mut problems }.exchange()
+        let is_readable = shape::check(&EXCHANGE, &root, &mut problems);
+        is_readable.then(|| Builder { root: &root, problems: &mut problems }.exchange())
     });
     match exchange {
         Some(exchange) if problems.is_empty() => Ok(exchange),

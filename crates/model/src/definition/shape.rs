@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json, json};
 
 use super::{
+    PROBLEMS_MAX,
     document::{Kind, Node, join},
     duration::{parse_duration, write_duration},
 };
@@ -154,13 +155,23 @@ const FUNCTION_HINT: &str = "the name of a function is a letter, then up to 63 l
 const CHRONICLE_HINT: &str = "the name of a chronicle is a letter, then up to 39 letters, digits or `_`";
 const FIELD_HINT: &str = "the name of a field is a letter, then up to 63 letters, digits or `_`";
 
-/// Checks a node and all below it.
-pub fn check(shape: &Shape, root: &Node, problems: &mut Vec<Problem>) {
-    Checker { problems }.node(shape, root, "");
+/// A mapping or list with more than this many times the permitted entries ends the check: later stages compare entries
+/// with each other.
+const OVERSIZE: usize = 4;
+
+/// Checks a node and all below it. Returns whether later stages may read it: no mapping or list is far too large.
+pub fn check(shape: &Shape, root: &Node, problems: &mut Vec<Problem>) -> bool {
+    let mut checker = Checker { problems, hints: PROBLEMS_MAX, is_oversized: false };
+    checker.node(shape, root, "");
+    !checker.is_oversized
 }
 
 struct Checker<'a> {
     problems: &'a mut Vec<Problem>,
+    /// The unknown words that are still compared with the known ones. No more problems are reported than these.
+    hints: usize,
+    /// Whether a mapping or list is far too large.
+    is_oversized: bool,
 }
 
 impl Checker<'_> {
@@ -205,12 +216,8 @@ impl Checker<'_> {
                 self.problems.push(problem.hint("give `0%` to `100%`"));
             }
             (Shape::Choice(words), Kind::Text { text, .. }) if !words.contains(&text.as_str()) => {
-                let hint = match closest(text, words.iter().copied()) {
-                    Some(meant) => format!("did you mean `{meant}`?"),
-                    None => format!("give {}", listed(words)),
-                };
                 let problem = node.problem(Code::UnknownValue, path, format!("`{}` is not known here", shown(text)));
-                self.problems.push(problem.known(text, words.iter().copied()).hint(hint));
+                self.unknown(problem, text, words, "give");
             }
             _ => {}
         }
@@ -220,15 +227,9 @@ impl Checker<'_> {
         for entry in node.entries() {
             let path = join(path, &shown(&entry.key));
             let Some(key) = keys.iter().find(|key| key.name == entry.key) else {
-                let hint = match closest(&entry.key, keys.iter().map(|key| key.name)) {
-                    Some(meant) => format!("did you mean `{meant}`?"),
-                    None => {
-                        format!("here you can give {}", listed(&keys.iter().map(|key| key.name).collect::<Vec<_>>()))
-                    }
-                };
-                let problem = Problem::new(Code::UnknownMember, path, "is not known here").hint(hint);
-                let problem = problem.known(&entry.key, keys.iter().map(|key| key.name));
-                self.problems.push(problem.position(entry.line, entry.column));
+                let problem = Problem::new(Code::UnknownMember, path, "is not known here");
+                let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                self.unknown(problem.position(entry.line, entry.column), &entry.key, &names, "here you can give");
                 continue;
             };
             // An optional key without a value is ignored, and a required one is reported as missing.
@@ -243,6 +244,20 @@ impl Checker<'_> {
             let problem = problem.param("expected", key.shape.noun()).hint(format!("give {}", key.shape.noun()));
             self.problems.push(problem.position(line, column));
         }
+    }
+
+    /// Reports an unknown word, with the known ones as long as the problem may be shown.
+    fn unknown(&mut self, problem: Problem, wrong: &str, known: &[&str], otherwise: &str) {
+        let Some(left) = self.hints.checked_sub(1) else {
+            self.problems.push(problem);
+            return;
+        };
+        self.hints = left;
+        let hint = match closest(wrong, known.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("{otherwise} {}", listed(known)),
+        };
+        self.problems.push(problem.known(wrong, known.iter().copied()).hint(hint));
     }
 
     fn entries(&mut self, keys: Keys, of: &Shape, most: usize, node: &Node, path: &str) {
@@ -299,6 +314,7 @@ impl Checker<'_> {
     }
 
     fn at_most(&mut self, most: usize, count: usize, node: &Node, path: &str) {
+        self.is_oversized |= count > most.saturating_mul(OVERSIZE);
         if count > most {
             let problem = node.problem(Code::TooMany, path, format!("has {count} entries")).param("given", count);
             self.problems.push(problem.param("limit", most).hint(format!("at most {most} are allowed")));

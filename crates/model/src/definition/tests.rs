@@ -448,6 +448,28 @@ retention: { finished: forever }
 }
 
 #[test]
+fn many_unknown_keys_and_oversized_sections_are_checked_in_linear_time() {
+    let problems = |count: usize| {
+        let text: String = (0..count).map(|at| format!("event{at}: 1\n")).collect();
+        read_partially(&text, &environment, Vec::new()).problems
+    };
+    let found = problems(PROBLEMS_MAX + 50);
+    let hints = found.iter().filter(|problem| problem.code == Code::UnknownMember && problem.hint.is_some()).count();
+    assert_eq!((found.len(), hints), (PROBLEMS_MAX + 51, PROBLEMS_MAX), "words beyond the shown ones are not compared");
+
+    let fields = |count: usize| {
+        let fields: String = (0..count).map(|at| format!("      f{at}: integer\n")).collect();
+        let text = format!("application: a\nevents:\n  e:\n    fields:\n{fields}");
+        read_partially(&text, &environment, Vec::new())
+    };
+    let is_too_many = |found: &PartialApplication| found.problems.iter().any(|problem| problem.code == Code::TooMany);
+    assert!(fields(256).problems.is_empty());
+    let (some, many) = (fields(257), fields(40_000));
+    assert!(is_too_many(&some) && some.application.is_some());
+    assert!(is_too_many(&many) && many.application.is_none(), "nothing is compared with 40,000 fields");
+}
+
+#[test]
 fn the_committed_schemas_are_up_to_date() {
     for (name, schema) in [("application", json_schema()), ("exchange", exchange_json_schema())] {
         let path = format!("{}/../../docs/reference/{name}.schema.json", env!("CARGO_MANIFEST_DIR"));

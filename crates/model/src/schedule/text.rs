@@ -203,9 +203,8 @@ impl Builder {
         match TimeZone::get(name).ok().filter(|zone| zone.iana_name().is_some()) {
             Some(zone) => self.zone = Some(zone),
             None => {
-                return problems.push(
-                    Problem::unknown_time_zone("TZID", &name).hint("give an IANA name, such as `Europe/Vienna`"),
-                );
+                return problems
+                    .push(Problem::unknown_time_zone("TZID", name).hint("give an IANA name, such as `Europe/Vienna`"));
             }
         }
         self.start = match start {

@@ -78,10 +78,10 @@ pub(super) fn sections(language: Language, channels: ChannelSecrets) -> [Section
 }
 
 /// The channels, sources or ports in some sections of a definition, each with its path.
-pub(super) fn roots<'n>(
+pub(super) fn roots(
     sections: impl IntoIterator<Item = Section>,
-    root: &'n Node,
-) -> impl Iterator<Item = (String, &'n Node, SecretPath)> {
+    root: &Node,
+) -> impl Iterator<Item = (String, &Node, SecretPath)> {
     let of = move |(section, key, rows): Section| {
         let entries = root.get(section).map_or(&[][..], Node::entries).iter();
         entries.map(move |entry| {
