@@ -575,6 +575,13 @@ impl Pipeline {
         self.running.lock().get(name).map(|running| running.compiled())
     }
 
+    /// Problems for files and programs of the channels and collections of a version that the operator of this machine
+    /// has not allowed: an apply is refused for them. Opens nothing.
+    pub fn resources_not_allowed(&self, compiled: &Compiled) -> Vec<Problem> {
+        let running = self.running.lock().get(&compiled.application.name).cloned();
+        running::resources_not_allowed(&self.flow, running.as_deref(), &compiled.application)
+    }
+
     /// Problems for resources that the sources of a version use and the operator of this machine has not allowed.
     pub fn closed_sources(&self, compiled: &Compiled) -> Vec<Problem> {
         closed_sources(compiled, &run_sources::context(&self.flow))

@@ -1,6 +1,6 @@
 //! Limits and delays of the pipeline. The defaults suit one machine.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,8 @@ pub struct PipelineOptions {
     pub activity_days: u32,
     /// Folders outside of the data folder from which sources may read files.
     pub source_folders: Folders,
+    /// Folders outside of the data folder to which channels may write.
+    pub channel_folders: Vec<PathBuf>,
     /// Further addresses on which sources may listen.
     pub source_listeners: Listeners,
     /// Policy that decides how bounces and complaints suppress an address.
@@ -71,6 +73,7 @@ impl Default for PipelineOptions {
             retention_time_zone: "UTC".to_owned(),
             activity_days: 90,
             source_folders: Folders::default(),
+            channel_folders: Vec::new(),
             source_listeners: Listeners::default(),
             suppression: Policy::default(),
         }

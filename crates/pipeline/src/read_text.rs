@@ -76,7 +76,7 @@ fn compile(
         Ok(compiled) if problems.is_empty() && later.is_empty() => return Ok(compiled),
         compiled => later.extend(compiled.err().into_iter().flatten()),
     }
-    later.retain(|problem| !broken.explain(&application, problem));
+    broken.remove_explained(&application, &mut later);
     problems.extend(definition::locate(text, later));
     Err(definition::in_order(problems))
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tocsin_delivery::{Context, Destination, DestinationState, OpenChannel};
+use tocsin_delivery::{Context, Destination, DestinationState, OpenChannel, folders::Folders};
 use tocsin_model::{
     application::{Application, Channel, DeliveryLog, RetrySchedule},
     collection::{Collection, Resolver},
@@ -388,6 +388,32 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
 }
 
 /// Merge programs of the definition that may not be started on this machine.
+/// Problems for files and programs of new or changed channels, and programs of collections, that the operator of this
+/// machine has not allowed. Opens and creates nothing.
+pub fn resources_not_allowed(flow: &Flow, running: Option<&Running>, application: &Application) -> Vec<Problem> {
+    let before = running.map(|running| running.channels.load_full()).unwrap_or_default();
+    let is_changed = |name: &Name, definition: &Channel| !before.get(name).is_some_and(|open| open.serves(definition));
+    let folders = Folders { allow: flow.options.channel_folders.clone() };
+    let mut problems = Vec::new();
+    for (name, definition) in application.channels.iter().filter(|(name, definition)| is_changed(name, definition)) {
+        let option = |key: &str| definition.options.get(key);
+        let (path, why) = match definition.protocol.as_str() {
+            "file" => {
+                let path = option("path").and_then(serde_json::Value::as_str).map(Path::new);
+                ("path", path.and_then(|path| folders.resolve_allowed(path, &flow.context.data_folder).err()))
+            }
+            "process" => {
+                let program = option("command").and_then(|command| command.get(0)?.as_str()).map(Path::new);
+                ("command", program.and_then(|program| flow.context.programs.resolve_allowed(program).err()))
+            }
+            _ => continue,
+        };
+        problems.extend(why.map(|why| Problem::new(Code::NotAllowed, format!("channels.{name}.options.{path}"), why)));
+    }
+    problems.extend(programs_not_allowed(flow, application));
+    problems
+}
+
 fn programs_not_allowed(flow: &Flow, application: &Application) -> Vec<Problem> {
     let program_problem = |(name, collection): (&Name, &Collection)| {
         let Resolver::Process(process) = &collection.conflicts.resolver else { return None };

@@ -77,7 +77,7 @@ async fn slow_each_event_is_accepted_once_whatever_dies() {
                 "nothing is left to know"
             );
         }
-        if crashed {
+        if !crashed {
             break;
         }
         deaths += 1;

@@ -249,6 +249,10 @@ impl Service {
             .cloned()
             .collect();
         if options.dry_run {
+            let problems = self.pipeline.resources_not_allowed(&compiled);
+            if !problems.is_empty() {
+                return Err(ServiceError::Invalid(problems));
+            }
             let created = current.is_none();
             return Ok(Applied { name: name.clone(), version, running, created, differences, warnings });
         }

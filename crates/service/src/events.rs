@@ -142,7 +142,8 @@ struct StructuredCloudEvent<'a> {
 }
 
 impl Service {
-    /// Opens a submission target. The default source is `api`, or the application's only one.
+    /// Opens a submission target. The default source is the only one of the caller's key, else the only one of the
+    /// application, else `api`.
     ///
     /// # Errors
     /// The scope `events:write` is missing; the application is not running; it has no such class or source.
@@ -156,7 +157,8 @@ impl Service {
         caller.needs(Scope::EventsWrite)?;
         let received_at = self.clock.now();
         let compiled = self.running_by_text(application)?;
-        let intake = open_intake(compiled, class, source, received_at)?;
+        let own = own_source(caller, &compiled, source);
+        let intake = open_intake(compiled, class, own.as_deref(), received_at)?;
         intake.check_source(caller)?;
         Ok(Intake { sender: caller.key().into(), ..intake })
     }
@@ -307,6 +309,8 @@ impl Service {
                 .param("limit", CLOUD_EVENTS_MAX),
             ));
         }
+        let source = own_source(caller, &compiled, source);
+        let source = source.as_deref();
         let single = events.len() == 1;
         let mut problems = Vec::new();
         let mut ready = Vec::with_capacity(events.len());
@@ -399,6 +403,21 @@ async fn off_thread<T: Send + 'static, R: Send + 'static>(
         (value, result)
     });
     both.await.map_err(|error| ServiceError::Unavailable(error.into()))
+}
+
+/// The given source, else the only one of the application that the caller's key is limited to.
+fn own_source(caller: &Caller, compiled: &Compiled, given: Option<&str>) -> Option<String> {
+    let here = &compiled.application.name;
+    let mut own = caller.resources().iter().filter_map(|resource| match resource {
+        Resource::Source(application, source) if application == here => Some(Some(source)),
+        Resource::Application(application) if application == here => Some(None),
+        _ => None,
+    });
+    let only = match (own.next(), own.next()) {
+        (Some(only), None) => only,
+        _ => None,
+    };
+    given.map(str::to_owned).or_else(|| only.map(Name::to_string))
 }
 
 fn open_intake(

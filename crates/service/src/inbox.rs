@@ -305,6 +305,9 @@ impl Service {
             Some(id) => self.inbox.item(&reader, id, now).await?.ok_or_else(|| no_item(id))?.number,
         };
         let changed = self.inbox.mark_all(&reader, filter, upto, mark, now).await?;
+        if changed == 0 && self.inbox.feed(&reader, filter, None, 1, now).await?.is_empty() {
+            self.check_known(filter.application.as_ref(), &[(Part::Channel, filter.channel.as_ref())]).await?;
+        }
         metrics::counter!("tocsin_inbox_marks_total", "mark" => mark.word()).increment(changed);
         Ok(changed)
     }

@@ -200,12 +200,8 @@ impl Service {
             TestError::Format(error) => ServiceError::Invalid(vec![format_problem(&about.class, &error)]),
             TestError::Channel(channel) => ServiceError::Missing(format!("the channel `{channel}`")),
             TestError::Suppressed(_) => {
-                let problem = Problem::new(
-                    Code::InvalidFormat,
-                    "address",
-                    error.to_string().trim_start_matches("the address ").to_owned(),
-                )
-                .param("format", "address");
+                let text = error.to_string().trim_start_matches("the address ").to_owned();
+                let problem = Problem::new(Code::Conflict, "address", text);
                 ServiceError::Invalid(vec![problem.hint("`tocsin suppressions remove` lifts it")])
             }
             TestError::Store(error) => error.into(),

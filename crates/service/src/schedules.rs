@@ -213,7 +213,7 @@ impl Service {
         let schedule = schedule.map_err(|problems| ServiceError::Invalid(problems.into_iter().map(below).collect()))?;
         let zone = draft.time_zone.as_deref().unwrap_or("UTC");
         let schedule = schedule.in_zone(zone).ok_or_else(|| {
-            let problem = Problem::unknown_time_zone("time_zone", &zone);
+            let problem = Problem::unknown_time_zone("time_zone", zone);
             ServiceError::Invalid(vec![problem.hint("give an IANA name, such as `Europe/Vienna`")])
         })?;
         let from = draft.from.unwrap_or_else(|| self.clock.now());

@@ -170,7 +170,7 @@ fn check(draft: Draft, name: Option<&Name>) -> Result<NewSegment, ServiceError> 
     let mut problems = Vec::new();
     let name = match (&draft.name, name) {
         (Some(written), Some(name)) if written != name.as_str() => {
-            problems.push(Problem::address_mismatch("name", &written, &name));
+            problems.push(Problem::address_mismatch("name", written, name));
             None
         }
         (_, Some(name)) => Some(name.clone()),

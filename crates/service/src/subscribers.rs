@@ -155,7 +155,7 @@ pub fn check(
     let mut problems = Vec::new();
     let id = match (&draft.id, id) {
         (Some(written), Some(id)) if written != id.as_str() => {
-            problems.push(Problem::address_mismatch("id", &written, &id));
+            problems.push(Problem::address_mismatch("id", written, id));
             None
         }
         (_, Some(id)) => Some(id.clone()),

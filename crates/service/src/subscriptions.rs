@@ -447,9 +447,49 @@ async fn of_key(
     Ok(records.subscriptions(&same, None, 1).await?.pop())
 }
 
+/// A filter as it is checked, with the reason why there is no room for it.
+type CheckedFilter = Result<(Filter, Result<(), Problem>), Vec<Problem>>;
+
 /// Checks a draft against its class.
-pub(crate) fn check(draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Result<Checked, Vec<Problem>> {
-    let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+pub(crate) fn check(mut draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Result<Checked, Vec<Problem>> {
+    let mut warnings = Vec::new();
+    let filter = draft.filter.take().map(|filter| check_filter_on(filter, class, basis, &mut warnings));
+    check_with(draft, filter, class, basis, warnings)
+}
+
+/// The same for a request: its filter is compiled on a blocking thread.
+async fn check_off_thread(
+    mut draft: Draft<'_>,
+    class: &Class,
+    basis: &Basis<'_>,
+) -> Result<Result<Checked, Vec<Problem>>, ServiceError> {
+    let is_stored = |filter: &FilterDraft| {
+        let stored = basis.stored().and_then(|stored| stored.terms.filter.as_ref());
+        stored.is_some_and(|stored| filter.is(stored))
+    };
+    if draft.filter.as_ref().is_none_or(is_stored) {
+        return Ok(check(draft, class, basis));
+    }
+    let filter = match draft.filter.take() {
+        Some(filter) => {
+            let class = class.clone();
+            let checking = tokio::task::spawn_blocking(move || check_filter(filter, &class));
+            Some(checking.await.map_err(|error| ServiceError::Unavailable(error.into()))?)
+        }
+        None => None,
+    };
+    Ok(check_with(draft, filter, class, basis, Vec::new()))
+}
+
+/// Checks a draft whose filter is checked already.
+fn check_with(
+    draft: Draft<'_>,
+    filter: Option<CheckedFilter>,
+    class: &Class,
+    basis: &Basis<'_>,
+    mut warnings: Vec<Problem>,
+) -> Result<Checked, Vec<Problem>> {
+    let mut problems = Vec::new();
     let subscriber = match draft.subscriber.as_deref().map(str::parse::<SubscriberId>) {
         Some(Ok(id)) => Some(id),
         Some(Err(error)) => {
@@ -478,8 +518,7 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> Resul
     let raw = draft.values.map_or("{}", RawValue::get);
     let values = check_values(raw, &class.fields, basis, &mut warnings);
     let values = values.map_err(|found| problems.extend(found)).unwrap_or_default();
-    let filter = draft.filter.map(|filter| check_filter_on(filter, class, basis, &mut warnings)).transpose();
-    let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
+    let filter = filter.transpose().map_err(|found| problems.extend(found)).unwrap_or_default();
     let (filter, over_limit) = filter.map_or((None, None), |(filter, room)| (Some(filter), room.err()));
     let schedule = check_schedule(draft.schedule, class, basis, &mut warnings);
     let schedule = schedule.map_err(|found| problems.extend(found)).unwrap_or_default();
@@ -817,7 +856,7 @@ impl Service {
             Some(stored) => Basis::of(stored, &class.fields)?,
             None => Basis::New,
         };
-        let checked = check(draft, &class, &basis).map_err(ServiceError::Invalid)?;
+        let checked = check_off_thread(draft, &class, &basis).await?.map_err(ServiceError::Invalid)?;
         let new = checked.within_limits(replaced.as_ref()).map_err(one)?;
         let is_new = replaced.is_none();
         if is_new {
@@ -958,7 +997,7 @@ impl Service {
         };
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
         let basis = Basis::of(present, &class.fields)?;
-        let checked = check(draft, &class, &basis).map_err(ServiceError::Invalid)?;
+        let checked = check_off_thread(draft, &class, &basis).await?.map_err(ServiceError::Invalid)?;
         // What it has counts already; only another filter needs room.
         let new = checked.within_limits(Some(present)).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let change =
@@ -1015,5 +1054,35 @@ impl Service {
             .subscription(id)
             .await?
             .ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_of_a_request_is_compiled_on_a_blocking_thread() {
+        let text = "application: shop\nevents: { quake: { fields: { place: string } } }\n\
+                    subscriptions: { near: { filter: cel } }\n\
+                    notifications: { note: { content: { templates: { base: { text: hello } } } } }\n\
+                    rules: { r: { on: quake, subscription: near, when: event.place != '', notify: note } }\n";
+        let compiled = tocsin_pipeline::compile_text(text, 1, &|_: &str| None).expect("a definition");
+        let class = Class::of(&compiled, "near").expect("a class");
+        let draft = r#"{"subscriber": "ann", "filter": "event.place.matches('^a+b')"}"#;
+        let draft: Draft<'_> = serde_json::from_str(draft).expect("a draft");
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build();
+        runtime.expect("a runtime").block_on(async {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || released.recv());
+            let mut checking = std::pin::pin!(check_off_thread(draft, &class, &Basis::New));
+            assert!(checking.as_mut().now_or_never().is_none(), "it waits for the blocking thread");
+            release.send(()).expect("sent");
+            busy.await.expect("joined").expect("received");
+            let checked = checking.await.expect("checked");
+            assert!(checked.is_ok_and(|checked| checked.new.terms.filter.is_some()));
+        });
     }
 }

@@ -432,7 +432,8 @@ impl Service {
         Document { origin_name: self.key_name(&found.origin), ..found.into() }
     }
 
-    /// Suppresses a target, replacing its suppression. Returns whether it is new.
+    /// Suppresses a target, replacing its suppression unless the cause of that one is more severe. Returns the
+    /// suppression that holds, and whether it is new.
     ///
     /// # Errors
     /// `Invalid` with every problem; the device does not exist; the scope `subscribers:write` is missing.
@@ -447,7 +448,7 @@ impl Service {
         let mut agree = |path: &str, written: &mut Option<String>, meant: &str| {
             let same = |written: &String| written == meant || path == "address" && bound(written) == bound(meant);
             if let Some(other) = written.as_ref().filter(|written| !same(written)) {
-                problems.push(Problem::address_mismatch(path, &other, &meant));
+                problems.push(Problem::address_mismatch(path, other, meant));
             }
             *written = Some(meant.to_owned());
         };
@@ -472,8 +473,9 @@ impl Service {
         }
         let before = self.suppression_store.suppression(&checked.target).await?.filter(|found| found.is_active(now));
         self.suppression_store.put_suppressions(vec![checked.clone()]).await?;
-        tracing::info!(cause = checked.cause.word(), by = caller.key(), "suppressed an address");
-        Ok((self.named_suppression(checked), before.is_none()))
+        let held = self.suppression_store.suppression(&checked.target).await?.unwrap_or(checked);
+        tracing::info!(cause = held.cause.word(), by = caller.key(), "suppressed an address");
+        Ok((self.named_suppression(held), before.is_none()))
     }
 
     /// Lifts a suppression and resets its counters. Notifications refused meanwhile are not sent.

@@ -2,9 +2,9 @@
 //!
 //! Four ports: [`journal`] (event flow), [`records`] and [`entries`] (system of record, flat and as an LDAP tree) and
 //! [`inbox`] (in-app feeds). Journal and records consist of facets, small traits by caller, such as
-//! [`journal::WorkQueue`] and [`records::SubscriberStore`]; a caller asks for those it uses. Each port has a conformance
-//! suite, by facet, that every backend runs. Sync collections, the message spool and message tracking exist on SQLite
-//! only. SQL appears only in this crate.
+//! [`journal::WorkQueue`] and [`records::SubscriberStore`]; a caller asks for those it uses. Each port has a
+//! conformance suite, by facet, that every backend runs. Sync collections, the message spool and message tracking exist
+//! on SQLite only. SQL appears only in this crate.
 
 pub mod journal; // port: event batches, notification batches, work items, receipts
 pub mod records; // port: applications, subscribers, subscriptions, keys

@@ -112,17 +112,8 @@ impl Replicas {
     /// # Errors
     /// There is no such subscriber, application or collection; there are too many devices.
     pub async fn create_device(&self, new: NewDevice) -> Result<(Arc<ReplicaDevice>, String), SyncError> {
-        let count = new.name.chars().count();
-        if !(1..=NAME_CHARS_MAX).contains(&count) || new.name.chars().any(char::is_control) {
-            return Err(SyncError::from(
-                Problem::new(
-                    Code::TooLong,
-                    "name",
-                    format!("must be 1 to {NAME_CHARS_MAX} characters without control characters"),
-                )
-                .param("limit", NAME_CHARS_MAX)
-                .param("unit", "characters"),
-            ));
+        if let Some(problem) = name_problem(&new.name) {
+            return Err(problem.into());
         }
         let collections = self.collections_of(&new.application).await?;
         for name in new.collections.iter().flatten() {
@@ -206,6 +197,22 @@ impl Replicas {
     }
 }
 
+/// The problem with the name of a device, if any.
+fn name_problem(name: &str) -> Option<Problem> {
+    let message = || format!("must be 1 to {NAME_CHARS_MAX} characters without control characters");
+    match name.chars().count() {
+        0 => Some(Problem::new(Code::Empty, "name", message())),
+        given if given > NAME_CHARS_MAX => Some(
+            Problem::new(Code::TooLong, "name", message())
+                .param("given", given)
+                .param("limit", NAME_CHARS_MAX)
+                .param("unit", "characters"),
+        ),
+        _ if name.chars().any(char::is_control) => Some(Problem::new(Code::InvalidCharacters, "name", message())),
+        _ => None,
+    }
+}
+
 fn hash(token: &str) -> [u8; 32] {
     digest::digest(&digest::SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
@@ -216,4 +223,18 @@ pub(crate) fn random<const N: usize>() -> Result<String, SyncError> {
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| StoreError::unavailable("the system's random number generator failed"))?;
     Ok(hex::encode(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_problem_with_a_name_has_the_code_of_its_case() {
+        let code_of = |name: &str| name_problem(name).map(|problem| problem.code);
+        assert_eq!((code_of("phone"), code_of(&"é".repeat(NAME_CHARS_MAX))), (None, None));
+        assert_eq!(code_of(""), Some(Code::Empty));
+        assert_eq!(code_of(&"x".repeat(NAME_CHARS_MAX + 1)), Some(Code::TooLong));
+        assert_eq!(code_of("a\nb"), Some(Code::InvalidCharacters));
+    }
 }

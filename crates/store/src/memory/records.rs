@@ -527,8 +527,13 @@ impl SubscriptionStore for MemoryRecords {
 impl SuppressionStore for MemoryRecords {
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
         self.change(|state| {
-            let changed = new.into_iter().filter(|new| state.put_suppression(new)).map(|new| new.target);
-            let changed: Vec<Target> = changed.collect();
+            let mut changed = Vec::new();
+            for new in new {
+                let held = state.suppressions.get(&new.target.to_string());
+                if !held.is_some_and(|held| held.outranks(&new)) && state.put_suppression(&new) {
+                    changed.push(new.target);
+                }
+            }
             state.log_suppressions(&changed);
             Ok(())
         })

@@ -17,8 +17,8 @@ use crate::{bounded_scan::ScanPage, error::StoreError};
 /// [`newest_suppression`](SuppressionStore::newest_suppression) costs no I/O.
 #[async_trait]
 pub trait SuppressionStore: ChangeLog {
-    /// Stores suppressions in one commit, each replacing the one of the same target. Of two for one target, the later
-    /// wins.
+    /// Stores suppressions in one commit, each replacing the one of the same target unless that one
+    /// [outranks](Suppression::outranks) it. Of two for one target, the later wins by the same rule.
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError>;
 
     /// Applies reports in order, each by the policy, in one commit. Returns the resulting suppression of each target.

@@ -16,7 +16,7 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     time::Duration,
 };
 
@@ -108,6 +108,22 @@ pub fn back_up(
         sync(parent).map_err(|error| cannot("sync", parent, &error))?;
     }
     Ok(manifest)
+}
+
+/// Whether a path is the data folder or inside it, where no backup belongs, except in its folder `backups`. A folder that
+/// does not exist yet counts as inside if its nearest existing parent is.
+pub fn is_in_data_folder(folder: &Path, path: &Path) -> bool {
+    let (Ok(folder), Ok(path)) = (folder.canonicalize(), std::path::absolute(path)) else { return false };
+    let existing = path.ancestors().find_map(|parent| Some((parent.canonicalize().ok()?, parent)));
+    let Some((real, parent)) = existing else { return false };
+    let whole = real.join(path.strip_prefix(parent).unwrap_or(Path::new("")));
+    whole.strip_prefix(&folder).is_ok_and(|inner| {
+        let mut parts = inner.components();
+        let is_backup = parts.next() == Some(Component::Normal("backups".as_ref()))
+            && inner.components().count() > 1
+            && parts.all(|part| matches!(part, Component::Normal(_)));
+        !is_backup
+    })
 }
 
 /// Copies all databases into a folder, with their manifest.

@@ -27,6 +27,11 @@ fn suppressions_are_kept_counted_and_lifted() {
         assert_eq!((found.since, found.updated_at, found.expires_at, found.bounces.len()), (at(3), at(3), None, 2));
         assert_eq!(records.suppression(&target("address/smtp/x")).await.expect("read"), None);
 
+        let weaker = Suppression { cause: Cause::Manual, updated_at: at(5), ..found.clone() };
+        let place = newest(records);
+        records.put_suppressions(vec![weaker]).await.expect("stored");
+        assert_eq!(records.suppression(&target(bob)).await.expect("read"), Some(found.clone()), "a complaint stays");
+        assert_eq!(newest(records), place, "an unchanged suppression is not logged");
         let eve = Suppression {
             target: target("address/http/https://eve.example/Hook"),
             cause: Cause::Manual,

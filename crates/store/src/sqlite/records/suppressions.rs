@@ -117,6 +117,9 @@ pub(super) fn put_many(tx: &mut RecordsTransaction<'_>, new: &[Suppression]) -> 
     let mut changed = Vec::new();
     for suppression in new {
         convert_former(tx, &suppression.target)?;
+        if find(tx.connection, &suppression.target.to_string())?.is_some_and(|held| held.outranks(suppression)) {
+            continue;
+        }
         if write(tx, suppression)? {
             changed.push(suppression.target.to_string());
         }
