@@ -246,6 +246,18 @@ pub(crate) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Failure> {
     text.parse().map_err(|error: IdError| Failure::new(MALFORMED_PATH, error.to_string()))
 }
 
+/// Reads an id in the query.
+pub(crate) fn query_id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|error: IdError| Failure::new(MALFORMED_QUERY, error.to_string()))
+}
+
+/// Reads an id in a member of the body.
+pub(crate) fn member_id<T: FromStr<Err = IdError>>(member: &str, text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|error: IdError| {
+        ServiceError::from(Problem::not(Code::InvalidFormat, member, error.expected).param("format", "id")).into()
+    })
+}
+
 /// A body in memory, with its share of the memory for bodies.
 pub(crate) struct BufferedBody {
     pub(crate) bytes: Bytes,

@@ -35,7 +35,8 @@ const LINES: [&str; 3] = ["application/x-ndjson", "application/ndjson", "applica
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SubmitParameters {
-    /// The source that submits them; by default `api`, or the application's only one.
+    /// The source that submits them; by default the only one of the key, else the only one of the application, else
+    /// `api`.
     #[serde(default)]
     source: Option<String>,
 }

@@ -34,7 +34,8 @@ use crate::{
     App,
     problems::{Failure, MALFORMED_HEADER},
     request::{
-        Authorized, BodyRoom, BufferedBody, JsonBody, Parameters, Segments, id, idempotency_key, parts, take_body,
+        Authorized, BodyRoom, BufferedBody, JsonBody, Parameters, Segments, id, idempotency_key, parts, query_id,
+        take_body,
     },
     wire::{List, TraceContextBody},
 };
@@ -211,12 +212,12 @@ async fn messages(
     Parameters(parameters): Parameters<MessagesParameters>,
 ) -> Result<Response, Failure> {
     let limit = tocsin_service::page::limit(parameters.limit)?;
-    let before = parameters.after.as_deref().map(id::<MessageId>).transpose()?;
+    let before = parameters.after.as_deref().map(query_id::<MessageId>).transpose()?;
     let filter = MessageFilter {
-        exchange: parameters.exchange.as_deref().map(id).transpose()?,
-        port: parameters.port.as_deref().map(id).transpose()?,
-        part_of: parameters.part_of.as_deref().map(id).transpose()?,
-        to: parameters.to.as_deref().map(id).transpose()?,
+        exchange: parameters.exchange.as_deref().map(query_id).transpose()?,
+        port: parameters.port.as_deref().map(query_id).transpose()?,
+        part_of: parameters.part_of.as_deref().map(query_id).transpose()?,
+        to: parameters.to.as_deref().map(query_id).transpose()?,
         standing: parameters.standing,
         reason: parameters.reason,
         ..MessageFilter::default()

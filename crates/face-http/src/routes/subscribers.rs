@@ -24,7 +24,7 @@ use super::{Failures, created, json, located, segment, tagged};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Condition, JsonBody, MergePatch, Parameters, Segments, id},
+    request::{Authorized, Condition, JsonBody, MergePatch, Parameters, Segments, id, member_id},
     wire::{
         List,
         merges::{MergeBody, MergeDraft, VerificationTokenBody, VerificationTokenDraft},
@@ -244,7 +244,7 @@ async fn verification_token(
     JsonBody(asked): JsonBody<VerificationTokenDraft>,
 ) -> Result<Response, Failure> {
     let lasts = asked.expires_in.map(std::time::Duration::from_secs);
-    let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&asked.device)?);
+    let (subscriber, device) = (id::<SubscriberId>(&name)?, member_id::<Name>("device", &asked.device)?);
     let (verification_token, expires_at) =
         app.service.make_verification_token(&caller, &subscriber, &device, lasts).await?;
     Ok(json(StatusCode::CREATED, &VerificationTokenBody { verification_token, expires_at }))
@@ -269,15 +269,12 @@ async fn merge(
             .into());
         }
         (None, false) => {
-            let message = "is missing; give the token that was sent to a device of `from`, or `unverified: true` if you verified otherwise that \
-                 both are the same person";
-            return Err(ServiceError::from(
-                Problem::new(Code::InvalidFormat, "verification_token", message).param("format", "verification_token"),
-            )
-            .into());
+            let message = "is missing; give the token that was sent to a device of `from`, or `unverified: true` if you \
+                           verified otherwise that both are the same person";
+            return Err(ServiceError::invalid(Code::Required, "verification_token", message).into());
         }
     };
-    let (from, into) = (id::<SubscriberId>(&asked.from)?, id::<SubscriberId>(&name)?);
+    let (from, into) = (member_id::<SubscriberId>("from", &asked.from)?, id::<SubscriberId>(&name)?);
     let merged = app.service.merge_subscribers(&caller, &from, &into, &proof).await?;
     Ok(json(StatusCode::OK, &MergeBody::from(merged)))
 }

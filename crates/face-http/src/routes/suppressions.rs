@@ -161,7 +161,8 @@ async fn read_address(
     Ok(json(StatusCode::OK, &app.service.suppression(&caller, &address_target(&protocol, &address)?).await?))
 }
 
-/// Suppresses an address for all devices that have it. Replaces its previous record.
+/// Suppresses an address for all devices that have it. Replaces its previous record, unless the cause of that one is
+/// more severe: the response has the record that holds.
 #[utoipa::path(put, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
 async fn put_address(
     State(app): State<Arc<App>>,

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, id},
+    request::{Authorized, Parameters, Segments, id, query_id},
     wire::List,
 };
 
@@ -59,7 +59,7 @@ async fn found(
     let limit = tocsin_service::page::limit(parameters.limit)?;
     let FoundParameters { property, value, since, until, after, .. } = parameters;
     let after = after.as_deref().map(cursor).transpose()?;
-    let sought = MessageQuery { exchange: id(&exchange)?, property: id(&property)?, value, since, until, after };
+    let sought = MessageQuery { exchange: id(&exchange)?, property: query_id(&property)?, value, since, until, after };
     let found = app.service.find_messages(&caller, sought, limit).await?;
     let items = found.messages.into_iter().map(MessageBody::from).collect();
     let next = found.next.map(|(at, message)| format!("{}.{message}", at.0));

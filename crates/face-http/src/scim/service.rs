@@ -344,20 +344,17 @@ impl ScimService {
         let mut old = user::shown(entry);
         self.add_manager(&mut old, entry).await?;
         let mut new = match change {
-            // A replacement without `active` keeps the state: no user is enabled by omission.
-            Change::Whole(whole) => {
-                let mut new = whole.clone();
-                if let (None, Some(active)) = (new.get("active"), old.get("active")) {
-                    new.insert("active".to_owned(), active.clone());
-                }
-                new
-            }
+            Change::Whole(whole) => whole.clone(),
             Change::Parts(operations) => {
                 let mut new = old.clone();
                 patch::apply(&mut new, operations, &USER)?;
                 new
             }
         };
+        // A change that omits or removes `active` keeps the state: no user is enabled without a value.
+        if let (None, Some(active)) = (new.get("active"), old.get("active")) {
+            new.insert("active".to_owned(), active.clone());
+        }
         let mut modifications = Vec::new();
         let mut replace = |key: &str, values: Vec<String>| {
             modifications.push(Modification {

@@ -97,6 +97,9 @@ async fn a_feed_is_listed_and_marked() {
     assert_eq!(platform.subjects("state=archived").await, ["1"]);
     assert_eq!(platform.subjects("state=all&class=shaken&channel=inbox&application=quakes").await, ["3", "1", "0"]);
     assert_eq!(platform.get(&format!("{ALICE}?application=other")).await.0, 404);
+    // A mark has the same answer.
+    let body = r#"{"mark": "read", "all": true, "application": "other"}"#;
+    assert_eq!(platform.post(&format!("{ALICE}/mark"), JSON, body).await.0, 404);
     assert_eq!(platform.get(&format!("{ALICE}/unread")).await.1, json!({"unread": 1}));
     let (_, body) = answer(platform.request("DELETE", &format!("{ALICE}/n-7-0/read"))).await;
     assert_eq!(body["read_at"], Json::Null);

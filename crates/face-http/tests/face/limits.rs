@@ -124,6 +124,38 @@ async fn i2_a_limited_key_learns_nothing_of_other_resources_by_any_route() {
 }
 
 #[tokio::test]
+async fn a_key_of_one_source_submits_without_naming_it() {
+    let platform = Platform::start().await;
+    let text =
+        format!("{QUAKES}sources:\n  web: {{kind: http, events: [quake]}}\n  till: {{kind: http, events: [quake]}}\n");
+    let (status, applied) = platform.put("/v1/applications/quakes", "application/yaml", &text).await;
+    assert!(status.is_success(), "{applied}");
+    let data = json!({"magnitude": 6.1, "place": "Kobe"});
+    let event = data.to_string();
+    let cloud = json!({"specversion": "1.0", "id": "1", "source": "/x", "type": "quake", "data": data}).to_string();
+    for (resources, expected) in [
+        (&["source:quakes/till"][..], 202),
+        (&["source:quakes/till", "source:other/web"][..], 202),
+        (&["source:quakes/till", "source:quakes/web"][..], 422),
+        (&["source:quakes/till", "application:quakes"][..], 422),
+    ] {
+        let key = make_limited(&platform, resources).await;
+        for (path, kind, body) in [
+            ("/v1/applications/quakes/events/quake", "application/json", &event),
+            ("/v1/applications/quakes/events", "application/cloudevents+json", &cloud),
+        ] {
+            let request = platform.client.post(format!("{}{path}", platform.address)).bearer_auth(&key);
+            let (status, reply) = answer(request.header("content-type", kind).body(body.clone())).await;
+            assert_eq!(status.as_u16(), expected, "{resources:?} {path}: {reply}");
+        }
+    }
+    let (_, batches) = platform.get("/v1/event-batches").await;
+    let sources: Vec<_> = batches["items"].as_array().expect("items").iter().map(|batch| &batch["source"]).collect();
+    assert!(sources.len() >= 2 && sources.iter().all(|source| *source == "till"), "{batches}");
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn a8_a_key_limited_to_an_application_works_there_and_nowhere_else() {
     let platform = platform().await;
     let (status, other) = {

@@ -30,6 +30,9 @@ async fn a_verification_token_that_is_returned_permits_a_merge() {
     };
     assert_eq!(verify("nobody", r#"{"device": "main"}"#).await.0, 404);
     assert_eq!(verify("cookie-81", r#"{"device": "other"}"#).await.0, 404);
+    let (status, malformed) = verify("cookie-81", r#"{"device": "a/b"}"#).await;
+    let code = |problem: &Json| problem["problems"][0]["code"].clone();
+    assert_eq!((status, code(&malformed)), (422, json!("invalid_format")), "{malformed}");
     assert_eq!(verify("cookie-81", r#"{"device": "main", "expires_in": 0}"#).await.0, 422);
     assert_eq!(verify("cookie-81", r#"{"device": "main", "expires_in": 604801}"#).await.0, 422);
     let (status, good) = verify("cookie-81", r#"{"device": "main"}"#).await;
@@ -54,10 +57,13 @@ async fn a_verification_token_that_is_returned_permits_a_merge() {
         ("cookie-81", json!({"from": "cookie-81", "verification_token": good["verification_token"]}), 422, "from"),
         ("nobody", json!({"from": "cookie-81", "verification_token": good["verification_token"]}), 404, ""),
         ("alice", json!({"from": "nobody", "verification_token": good["verification_token"]}), 404, ""),
+        ("alice", json!({"from": "a/b", "unverified": true}), 422, "from"),
     ] {
         let (got, problem) = merge(&platform, into, body.clone()).await;
         assert_eq!(got, status, "{body}: {problem}");
         assert!(path.is_empty() || problem["problems"][0]["path"] == path, "{body}: {problem}");
+        let is_missing = path == "verification_token" && body.get(path).is_none();
+        assert_eq!(code(&problem) == "required", is_missing, "{body}: {problem}");
     }
 
     let request = json!({"from": "cookie-81", "verification_token": good["verification_token"]});

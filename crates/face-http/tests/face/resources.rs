@@ -232,6 +232,24 @@ async fn a_list_shows_each_once_while_others_come_and_go() {
 }
 
 #[tokio::test]
+async fn a_dry_run_refuses_files_and_programs_that_are_not_allowed() {
+    let platform = Platform::with_quakes().await;
+    let definition = "application: closed\nchannels:\n  log: { protocol: file, options: { path: /nowhere/log.ndjson } }\n  \
+                      run: { protocol: process, options: { command: [/nowhere/program] } }\n";
+    let (status, body) = platform.put("/v1/applications/closed?dry_run=true", "application/yaml", definition).await;
+    let problems: Vec<_> = body["problems"].as_array().map(Vec::as_slice).unwrap_or_default().to_vec();
+    let paths: Vec<_> = problems.iter().map(|problem| (&problem["path"], &problem["code"])).collect();
+    let code = json!("not_allowed");
+    assert_eq!(status, 422, "{body}");
+    assert_eq!(
+        paths,
+        [(&json!("channels.log.options.path"), &code), (&json!("channels.run.options.command"), &code)],
+        "{body}"
+    );
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn applications_have_versions_and_lose_nothing_unasked() {
     let platform = Platform::with_quakes().await;
     let put = async |query: &str, text: &str| {

@@ -695,6 +695,15 @@ async fn scim_users_change_as_provisioning_services_send_them() {
     let whole = json!({"schemas": [USER, "urn:okta:custom:1.0:user"], "id": id, "userName": "vera", "meta": {}});
     let (status, vera) = send(&platform, "PUT", &at, None, whole).await;
     assert_eq!((status.as_u16(), &vera["active"], vera.get(ENTERPRISE)), (200, &json!(false), None), "{vera}");
+    // So does a PATCH that removes it or sets it to null.
+    for operation in [
+        json!({"op": "remove", "path": "active"}),
+        json!({"op": "replace", "path": "active", "value": null}),
+        json!({"op": "replace", "value": {"active": null}}),
+    ] {
+        let (_, kept) = patch(&platform, &at, json!([operation])).await;
+        assert_eq!(kept["active"], json!(false), "{operation}: {kept}");
+    }
     for (operation, pointer, expected) in [
         (json!({"op": "Replace", "path": "active", "value": "True"}), "/active", json!(true)),
         (json!({"op": "replace", "value": {"id": id, "userName": "veronika"}}), "/userName", json!("veronika")),

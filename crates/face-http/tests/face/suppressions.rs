@@ -82,6 +82,8 @@ async fn one_is_set_read_listed_and_lifted() {
         (status.as_u16(), &body["cause"], &body["expires_at"]),
         (200, &json!("complaint"), &json!("2999-01-01T00:00:00Z"))
     );
+    let (status, body) = platform.put(path, JSON, r#"{"cause": "manual"}"#).await;
+    assert_eq!((status.as_u16(), &body["cause"]), (200, &json!("complaint")), "a weaker cause replaces no stronger");
     let device = "/v1/suppressions/devices/alice/mail";
     let (status, body) = platform.put(device, JSON, r#"{"address": "Alice@example.org"}"#).await;
     assert_eq!((status.as_u16(), &body["address"]), (201, &json!("alice@example.org")));
